@@ -1,0 +1,46 @@
+# The commands of the project. Each sets up what it needs first; nothing has to be done by hand.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup run up down test lint format conformance clean
+
+# Interpreter to build .venv on; empty = the first suitable one on PATH.
+PYTHON ?=
+# Further arguments for pytest or the run, e.g. make test ARGS='-k selectors', make run ARGS='--source my/logs'.
+ARGS ?=
+
+WITH_ENV := . .venv/env.sh &&
+
+help: ## This list
+	@echo 'pulsar-dispatch-audit: did the broker keep its promises? make run shows it on recorded logs.'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || sed -n 's/^\([a-z]*\):.*##/  make \1 :/p' Makefile
+
+setup: ## Python environment, Java, Spark's jars, compiled code; quick the second time (PYTHON=python3.11 to choose)
+	@PYTHON='$(PYTHON)' .ci/setup
+
+run: setup ## The whole pipeline on the sample logs: Airflow, Spark, Great Expectations, a verdict per subscription
+	@$(WITH_ENV) exec python -m dags.local_run run $(ARGS)
+
+up: setup ## Airflow with its web pages, left running; prints address and login
+	@$(WITH_ENV) exec python -m dags.local_run up
+
+down: setup ## Ends what `make up` started
+	@$(WITH_ENV) exec python -m dags.local_run down
+
+test: setup ## All tests that need only this repository
+	@$(WITH_ENV) exec python -m pytest tests --ignore=tests/conformance $(ARGS)
+
+conformance: setup ## Compare with the recordings and vectors in ../shared, where they are present
+	@$(WITH_ENV) exec .ci/conformance $(ARGS)
+
+lint: setup ## Style, formatting, types
+	@$(WITH_ENV) .ci/lint
+
+format: setup ## Bring the code into its standard format
+	@$(WITH_ENV) ruff format . && ruff check --fix .
+
+clean: ## Remove .venv, run data and caches
+	@[ ! -x .venv/bin/python ] || [ ! -e dags/local_run ] || .venv/bin/python -m dags.local_run down || true
+	@rm -rf .venv .venv.lock .dispatch-audit build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,116 @@
+"""The few calls of Airflow's REST API that a local run needs."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from dispatch_core.errors import DispatchAuditError
+
+_TIMEOUT_S: Final = 20.0
+_TRIES: Final = 5
+#: Loopback only: a proxy of the environment must not see these calls.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ApiError(DispatchAuditError):
+    """A call that Airflow refused or did not answer; ``status`` is 0 where there was no answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class AirflowClient:
+    """Calls with the token of one login."""
+
+    base: str
+    user: str
+    token: str = field(repr=False)
+
+    @classmethod
+    def login(cls, base: str, user: str, secret: str) -> AirflowClient:
+        """Log in with the generated password."""
+        answer = _call("POST", f"{base}/auth/token", {"username": user, "password": secret}, None)
+        return cls(base, user, answer["access_token"])
+
+    def _api(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return _call(method, f"{self.base}/api/v2/{path}", body, self.token)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        # SQLite has one writer: under load the server now and then answers 500 to a call that works a moment later.
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return self._api("GET", path)
+            except ApiError as error:
+                if attempt == _TRIES or 0 < error.status < 500:
+                    raise
+                time.sleep(0.5 * attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def is_healthy(self) -> bool:
+        """Whether database, scheduler and DAG processor say that they are well."""
+        health = self._api("GET", "monitor/health")
+        return all(
+            (health.get(name) or {}).get("status") == "healthy"
+            for name in ("metadatabase", "scheduler", "dag_processor")
+        )
+
+    def knows_dag(self, dag_id: str) -> bool:
+        """Whether the DAG has been parsed and stored."""
+        try:
+            self._api("GET", f"dags/{quote(dag_id)}")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def import_errors(self) -> list[str]:
+        """What kept DAG files from being imported."""
+        return [
+            f"{one['filename']}: {one['stack_trace']}" for one in self._get("importErrors")["import_errors"]
+        ]
+
+    def set_paused(self, dag_id: str, *, paused: bool) -> None:
+        """Pause or unpause a DAG."""
+        self._api("PATCH", f"dags/{quote(dag_id)}", {"is_paused": paused})
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+        """Start a run with these parameters and no logical date."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        self._api("POST", f"dags/{quote(dag_id)}/dagRuns", body)
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """``queued``, ``running``, ``success`` or ``failed``."""
+        return str(self._get(f"dags/{quote(dag_id)}/dagRuns/{quote(run_id)}")["state"])
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """State, times and attempt of each task of a run."""
+        answer = self._get(f"dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances")
+        return list(answer["task_instances"])
+
+
+def _call(method: str, url: str, body: dict[str, Any] | None, token: str | None) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)  # noqa: S310 - http on loopback
+    try:
+        with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
+            found = json.load(answer)
+    except urllib.error.HTTPError as error:
+        detail = error.read(2000).decode(errors="replace")
+        raise ApiError(f"Airflow answered {error.code} to {method} {url}: {detail}", error.code) from None
+    except (OSError, ValueError) as error:
+        raise ApiError(f"Airflow did not answer {method} {url}: {error}") from None
+    if not isinstance(found, dict):
+        raise ApiError(f"Airflow's answer to {method} {url} is no JSON object")
+    return found

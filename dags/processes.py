@@ -1,0 +1,171 @@
+"""Child processes that never outlive their parent, and what ``/proc`` says about processes. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_PROC: Final = Path("/proc")
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+Lines = Callable[[str], None]
+
+
+def end_with_parent(signal_number: int = signal.SIGTERM) -> None:
+    """Ask the kernel to send ``signal_number`` to this process when the thread that started it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+
+
+def stream(
+    command: Sequence[str], *, env: Mapping[str, str], on_error_line: Lines, kill_after_s: float = 10.0
+) -> tuple[int, list[str]]:
+    """Run ``command`` to its end; each line of its stderr goes to ``on_error_line`` as it comes.
+
+    Returns the exit code and the lines of stdout. Whatever ends this call early (an exception, a signal turned into
+    one) ends the child too: SIGTERM, and SIGKILL after ``kill_after_s``. If this process dies, the kernel ends it.
+    """
+    with subprocess.Popen(
+        list(command),
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - one prctl call, nothing that could take a lock
+    ) as child:
+        output: list[str] = []
+        reader = threading.Thread(target=_read_into, args=(child.stdout, output), daemon=True)
+        reader.start()
+        try:
+            assert child.stderr is not None
+            for line in child.stderr:
+                on_error_line(line.rstrip("\n"))
+            code = child.wait()
+            reader.join()
+            return code, output
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                try:
+                    child.wait(kill_after_s)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+
+
+def _read_into(pipe: IO[str] | None, lines: list[str]) -> None:
+    if pipe is not None:
+        lines.extend(line.rstrip("\n") for line in pipe)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One running process as ``/proc`` shows it; ``started`` (clock ticks since boot) tells a reused id apart."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    state: str
+
+    @property
+    def command(self) -> str:
+        """Its command line on one line, or an empty text if it has ended."""
+        try:
+            return (
+                (_PROC / str(self.pid) / "cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+                .strip()
+            )
+        except OSError:
+            return ""
+
+    def has_environment(self, assignment: str) -> bool:
+        """Whether ``NAME=value`` stood in its environment when it was started."""
+        try:
+            return assignment.encode() in (_PROC / str(self.pid) / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended meanwhile, or another user's
+            return False
+
+    def works_in(self, folder: Path) -> bool:
+        """Whether its working directory is ``folder`` or lies below it."""
+        try:
+            where = (_PROC / str(self.pid) / "cwd").readlink()
+        except OSError:
+            return False
+        return where.is_relative_to(folder)
+
+
+def processes() -> list[Process]:
+    """All processes of this user that are running now; zombies are left out, for they hold nothing."""
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        one = process(int(entry.name))
+        if one is not None and one.state != "Z":
+            found.append(one)
+    return found
+
+
+def process(pid: int) -> Process | None:
+    """The process with this id if it runs and belongs to this user."""
+    try:
+        if (_PROC / str(pid)).stat().st_uid != os.getuid():
+            return None
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The command stands in brackets and may hold anything, brackets too: fields start after the last one.
+    fields = text[text.rindex(")") + 2 :].split()
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0])
+
+
+def boot_id() -> str:
+    """Identity of this boot of the machine: process ids of another boot mean nothing."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def end_all(pick: Callable[[], Iterable[Process]], *, grace_s: float) -> list[Process]:
+    """End every process that ``pick`` names, again and again until it names none: SIGTERM, later SIGKILL.
+
+    Returns those that are still there after all (none, unless the kernel holds them).
+    """
+    deadline = time.monotonic() + grace_s
+    told: set[tuple[int, int]] = set()
+    while time.monotonic() < deadline:
+        left = list(pick())
+        if not left:
+            return []
+        for one in left:
+            if (one.pid, one.started) not in told:
+                told.add((one.pid, one.started))
+                _send(one.pid, signal.SIGTERM)
+        time.sleep(0.1)
+    for _ in range(50):
+        left = list(pick())
+        if not left:
+            return []
+        for one in left:
+            _send(one.pid, signal.SIGKILL)
+        time.sleep(0.1)
+    return list(pick())
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself

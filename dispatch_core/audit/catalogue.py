@@ -1,0 +1,242 @@
+"""The catalogue of anomalies: every kind of finding by name, what it means, how bad it is, what is tolerated.
+
+Names and definitions are the project's contract with its users; ``docs/anomalies.md`` explains each at length.
+Kinds that this version does not look for yet say so (``found_by_audit``), so that silence is never taken for absence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+CRITICAL: Final = "critical"
+MAJOR: Final = "major"
+MINOR: Final = "minor"
+INFO: Final = "info"
+#: From worst to mildest.
+SEVERITIES: Final = (CRITICAL, MAJOR, MINOR, INFO)
+
+PER_KEY_ORDER: Final = "per_key_order"
+DUPLICATE_DELIVERY: Final = "duplicate_delivery"
+BALANCE: Final = "balance"
+COMPLETENESS: Final = "completeness"
+INPUT_QUALITY: Final = "input_quality"
+CONFORMANCE: Final = "conformance"
+PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INPUT_QUALITY, CONFORMANCE)
+
+#: Why an entry was sent more than once.
+CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload")
+#: ``reason`` of an order finding at a connection that had allowed delivery out of order.
+ORDER_NOT_PROMISED: Final = "out_of_order_allowed"
+#: Why work waits.
+STALL_REASONS: Final = (
+    "draining_hash",
+    "recently_joined",
+    "last_sent_position",
+    "no_permits",
+    "unacked_limit_consumer",
+    "unacked_limit_subscription",
+    "look_ahead_limit",
+    "replay_order",
+    "uncovered_range",
+    "failover_delay",
+    "no_consumer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalyKind:
+    """One kind of finding.
+
+    ``default_tolerated``: how many findings a promise bears before it is broken; ``None`` = any number, they are
+    counted only. Findings whose cause the policy tolerates do not count against it. ``found_by_audit``: whether
+    ``audit_log`` looks for it; the others belong to parts named in ``definition``.
+    """
+
+    name: str
+    severity: str
+    promise: str
+    definition: str
+    default_tolerated: int | None
+    found_by_audit: bool = True
+
+
+_KINDS: Final = (
+    AnomalyKind(
+        "out_of_order",
+        CRITICAL,
+        PER_KEY_ORDER,
+        "an entry went to a connection that had already got a later entry of its key, without a redelivery request or "
+        "hand-over between the two; or it was sent for the first time after a later entry of its key",
+        0,
+    ),
+    AnomalyKind(
+        "overtaken_redelivery",
+        INFO,
+        PER_KEY_ORDER,
+        "a later entry of the key came first, but the connection itself had asked for this one again: allowed, counted",
+        None,
+    ),
+    AnomalyKind(
+        "split_key",
+        CRITICAL,
+        PER_KEY_ORDER,
+        "an entry went to one connection while an earlier or equal entry of its key was outstanding at another",
+        0,
+    ),
+    AnomalyKind(
+        "double_outstanding",
+        MAJOR,
+        DUPLICATE_DELIVERY,
+        "the very same entry was outstanding at two connections",
+        0,
+    ),
+    AnomalyKind(
+        "duplicate_after_ack",
+        MAJOR,
+        DUPLICATE_DELIVERY,
+        "an entry was sent after its acknowledgement had been applied",
+        0,
+    ),
+    AnomalyKind(
+        "redelivered",
+        INFO,
+        DUPLICATE_DELIVERY,
+        "any other repeated sending; allowed and counted when a cause explains it",
+        0,
+    ),
+    AnomalyKind(
+        "never_delivered",
+        MAJOR,
+        COMPLETENESS,
+        "readable, held by no limit, and not sent by the interval's end (not looked for yet)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "ack_hole",
+        MINOR,
+        COMPLETENESS,
+        "acknowledged positions above an unacknowledged one for longer than policy (not looked for yet)",
+        None,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "stuck_key",
+        MAJOR,
+        COMPLETENESS,
+        "messages of a key wait longer than policy; the reason names the rule and its holder (not looked for yet)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "stuck_consumer",
+        MAJOR,
+        COMPLETENESS,
+        "a consumer with work to get gets none for longer than policy (not looked for yet)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "stuck_subscription",
+        CRITICAL,
+        COMPLETENESS,
+        "nothing is sent though there is work, for longer than policy (not looked for yet)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "imbalance",
+        MINOR,
+        BALANCE,
+        "a consumer's part of the messages differs from its share of the hash space (judged over the balance table)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "failover_imbalance",
+        MINOR,
+        BALANCE,
+        "the active topics of a subscription are spread unevenly over its consumers, PIP-392 (not looked for yet)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "hot_key",
+        INFO,
+        BALANCE,
+        "one key carries more of the load than policy allows (not looked for yet)",
+        None,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "hot_consumer",
+        MINOR,
+        BALANCE,
+        "one consumer carries more of the load than policy allows (not looked for yet)",
+        None,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "unnecessary_blocking",
+        MINOR,
+        BALANCE,
+        "messages held back though no entry of their hash was outstanding elsewhere (not looked for yet)",
+        None,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "divergence",
+        MAJOR,
+        CONFORMANCE,
+        "the recorded decision and the rule differ (found by verify, table divergences)",
+        0,
+        found_by_audit=False,
+    ),
+    AnomalyKind(
+        "log_gap",
+        MAJOR,
+        INPUT_QUALITY,
+        "lines of the log are missing: a gap line says so, or the sequence numbers have a hole",
+        None,
+    ),
+    AnomalyKind(
+        "clock_step",
+        MINOR,
+        INPUT_QUALITY,
+        "the time of an event lies before the time of the event in front of it",
+        None,
+    ),
+    AnomalyKind(
+        "unknown_consumer",
+        MAJOR,
+        INPUT_QUALITY,
+        "an event names a consumer that is not connected at that point of the log",
+        0,
+    ),
+    AnomalyKind(
+        "unknown_position",
+        MAJOR,
+        INPUT_QUALITY,
+        "an event names a position that the message log does not hold",
+        0,
+    ),
+    AnomalyKind(
+        "overlapping_incarnations",
+        MAJOR,
+        INPUT_QUALITY,
+        "two loads of one topic were active at the same time (not looked for yet)",
+        0,
+        found_by_audit=False,
+    ),
+)
+
+KINDS: Final[dict[str, AnomalyKind]] = {kind.name: kind for kind in _KINDS}
+
+#: The order in which findings of one event are listed.
+KIND_ORDER: Final[dict[str, int]] = {kind.name: index for index, kind in enumerate(_KINDS)}
+
+
+def worst(severities: list[str]) -> str | None:
+    """The worst of some severities, ``None`` of none."""
+    return min(severities, key=SEVERITIES.index, default=None)

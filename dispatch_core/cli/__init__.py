@@ -1,0 +1,8 @@
+"""The ``dispatch-audit`` command: one module per subcommand, each with ``add_arguments`` and ``run``."""
+
+from typing import Final
+
+#: Exit codes of every subcommand.
+CLEAN: Final = 0
+FINDINGS: Final = 1
+COULD_NOT_JUDGE: Final = 2

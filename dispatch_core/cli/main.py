@@ -1,0 +1,79 @@
+"""Entry of ``dispatch-audit``: finds the subcommand, keeps errors readable, returns the exit code.
+
+Exit codes: 0 clean, 1 findings, 2 could not judge. Subcommands are imported only when asked for, so that ``--help``
+needs neither Spark nor a compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from dispatch_core import __version__
+from dispatch_core.cli import COULD_NOT_JUDGE
+from dispatch_core.errors import DispatchAuditError
+
+#: Subcommand → (module, one line for ``--help``).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "verify": (
+        "dispatch_core.cli.verify",
+        "compare every decision in a dispatcher trace with the broker's rules",
+    ),
+    "audit": ("dispatch_core.cli.audit", "find order violations and duplicate deliveries in a recorded log"),
+    "pipeline": (
+        "spark_jobs.pipeline_command",
+        "run all stages (pull, ingest, replay, validate) without Airflow",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``dispatch-audit``; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser = _parser(name)
+    options = parser.parse_args(arguments)
+    command: ModuleType | None = getattr(options, "command_module", None)
+    if command is None:
+        parser.print_help()
+        return COULD_NOT_JUDGE
+    try:
+        return int(command.run(options))
+    except DispatchAuditError as error:
+        print(f"dispatch-audit {name}: {error}", file=sys.stderr)
+        return COULD_NOT_JUDGE
+    except BrokenPipeError:
+        # The reader of our output has gone (``| head``); nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return COULD_NOT_JUDGE
+    except KeyboardInterrupt:
+        print(f"dispatch-audit {name}: interrupted; nothing was changed", file=sys.stderr)
+        return 130
+
+
+def _parser(name: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dispatch-audit",
+        description="Replay and audit recorded logs of Apache Pulsar dispatch.",
+        epilog="Exit codes: 0 clean, 1 findings, 2 could not judge.",
+    )
+    parser.add_argument("--version", action="version", version=f"dispatch-audit {__version__}")
+    subcommands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command, (module_name, summary) in COMMANDS.items():
+        subparser = subcommands.add_parser(
+            command, help=summary, description=summary[0].upper() + summary[1:] + "."
+        )
+        if command == name:
+            module = importlib.import_module(module_name)
+            module.add_arguments(subparser)
+            subparser.set_defaults(command_module=module)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

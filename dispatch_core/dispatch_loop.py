@@ -1,0 +1,245 @@
+"""The dispatch loop of Key_Shared, per entry: which read comes next, and who gets what of its result.
+
+Data plane: compiled, no I/O, no clock. The control plane (``key_shared``) calls these on every read attempt and every
+round; between two calls only membership, flow and ack events change the state.
+
+Names of rules as in the reference: *R0* a normal read never overtakes the replay set (same hash); *R1* a read result is
+dropped when a smaller replay position appeared while it was in flight; *R2* what cannot be sent goes to the replay set
+with its hash, and its hash stays blocked for the rest of the result.
+
+Source: PersistentDispatcherMultipleConsumers.readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
+.filterAndGroupEntriesForDispatching and .getMessagesToReplayNow (4.x).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core.jit import compiled
+from dispatch_core.ordering.draining_hashes import may_hold, should_block
+from dispatch_core.pending_acks import hold
+from dispatch_core.permits import (
+    charge_send,
+    entries_left,
+    first_available_permits,
+    look_ahead_limit,
+    usable_permits,
+)
+from dispatch_core.replay_set import add_to_replay, first_in_replay, remove_from_replay
+from dispatch_core.state import (
+    BLOCKED_HASH_MEMORY,
+    BLOCKED_ON_UNACKED,
+    I64,
+    IN_ORDER,
+    MIN_REPLAYED,
+    N_CONSUMERS,
+    N_REPLAY,
+    NO_HASH,
+    NOBODY,
+    PENDING_READ,
+    PENDING_REPLAY,
+    READ_BATCH_SIZE,
+    REPLAY_HIGH,
+    SEND_IN_PROGRESS,
+    SKIP_NEXT_REPLAY,
+    STAMP,
+    TOTAL_PERMITS,
+    TRACK_DRAINING,
+    State,
+)
+
+# what a read attempt decides: plan[0]
+NO_READ: Final = 0
+REPLAY_READ: Final = 1  # plan[1] positions follow from plan[2]
+NORMAL_READ: Final = 2  # plan[1] = entries at most
+BACK_OFF: Final = 3  # try again after the retry backoff
+
+# outcome of one entry of a round
+TO_REPLAY: Final = -1
+NOT_TOUCHED: Final = -2  # the whole result was dropped by R1; a replay result stays in the set
+REFUSED: Final = -3  # chosen, but refused at send time
+
+
+@compiled
+def plan_read(st: State, plan: I64, attempts: I64) -> None:
+    """``readMoreEntries``: decide which read, if any, is issued now; the outcome is written to ``plan``.
+
+    ``attempts`` collects draining refusals of the replay filter (see ``should_block``).
+    """
+    plan[0] = NO_READ
+    attempts[0] = 0
+    if st.s[SEND_IN_PROGRESS] == 1:
+        return
+    first = first_available_permits(st)
+    total = max(st.s[TOTAL_PERMITS], first)
+    if not (total > 0 and first > 0):
+        return
+    size = max(min(total, st.s[READ_BATCH_SIZE]), 1)
+    if st.s[PENDING_REPLAY] == 1:
+        return
+    found = 0
+    if st.s[SKIP_NEXT_REPLAY] == 1:
+        st.s[SKIP_NEXT_REPLAY] = 0
+    else:
+        found = positions_to_replay(st, size, plan, attempts)
+    if found > 0:
+        plan[0] = REPLAY_READ
+        plan[1] = found
+        st.s[PENDING_REPLAY] = 1
+        st.s[MIN_REPLAYED] = first_in_replay(st)
+        return
+    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1:
+        return
+    if not normal_read_allowed(st):
+        plan[0] = BACK_OFF
+        return
+    plan[0] = NORMAL_READ
+    plan[1] = min(size, max(look_ahead_limit(st) - st.s[N_REPLAY], 1))
+    st.s[PENDING_READ] = 1
+    st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def normal_read_allowed(st: State) -> bool:
+    """Replay set below the look-ahead limit, and somebody could take entries."""
+    if st.s[N_REPLAY] >= look_ahead_limit(st):
+        return False
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at]
+        if st.blocked[slot] == 0 and usable_permits(st, slot) > 0:
+            return True
+    return False
+
+
+@compiled
+def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
+    """Scan the replay set in position order and keep up to ``size`` positions that could be sent now.
+
+    A position whose hash is unknown is kept: it is decided at dispatch. Writes them from ``plan[2]``; returns how many.
+    """
+    st.s[STAMP] += 1
+    stamp = st.s[STAMP]
+    found = 0
+    entry = first_in_replay(st)
+    if entry < 0:
+        return 0
+    while entry < st.s[REPLAY_HIGH] and found < size:
+        if st.in_replay[entry] == 1 and replayable(st, st.replay_hash[entry], stamp, attempts):
+            plan[2 + found] = entry
+            found += 1
+        entry += 1
+    return found
+
+
+@compiled
+def replayable(st: State, hash_id: int, stamp: int, attempts: I64) -> bool:
+    """The replay filter for one position with this hash: owner, permits left, not draining elsewhere."""
+    if hash_id == NO_HASH or st.s[IN_ORDER] == 0:
+        return True
+    if st.hash_blocked[hash_id] == stamp:
+        return False
+    slot = st.hash_owner[hash_id]
+    if (
+        slot == NOBODY
+        or entries_left(st, slot) <= 0
+        or (st.s[TRACK_DRAINING] == 1 and should_block(st, slot, hash_id, attempts))
+    ):
+        if st.s[BLOCKED_HASH_MEMORY] == 1:
+            st.hash_blocked[hash_id] = stamp
+        return False
+    st.left[slot] -= 1
+    return True
+
+
+@compiled
+def dropped_by_min_replay(st: State) -> bool:
+    """R1: a replay position smaller than all that were known when the read was issued has appeared."""
+    now = first_in_replay(st)
+    return st.s[IN_ORDER] == 1 and st.s[MIN_REPLAYED] >= 0 and 0 <= now < st.s[MIN_REPLAYED]
+
+
+@compiled
+def dispatch(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
+    """One round: decide for every entry of a read result who gets it, and send.
+
+    ``entries`` ascending; ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED, REFUSED. Returns whether the round *wants*
+    to look ahead: nothing could be sent, yet somebody has room (the caller knows whether there is more to read).
+    """
+    attempts[0] = 0
+    if dropped_by_min_replay(st):
+        for i in range(len(entries)):
+            outcome[i] = NOT_TOUCHED
+            if not is_replay:
+                outcome[i] = TO_REPLAY
+                add_to_replay(st, entries[i], st.hash_id[entries[i]])
+        return False
+    look = st.s[N_REPLAY] < look_ahead_limit(st)
+    st.s[STAMP] += 1
+    stamp = st.s[STAMP]
+    any_sent = False
+    any_held = False
+    for i in range(len(entries)):
+        entry = entries[i]
+        outcome[i] = choose(st, is_replay, st.hash_id[entry], stamp, look, attempts)
+        if outcome[i] == TO_REPLAY:
+            add_to_replay(st, entry, st.hash_id[entry])
+        else:
+            any_sent = True
+    send_groups(st, is_replay, entries, outcome)
+    if not look or any_sent or len(entries) == 0:
+        return False
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at]
+        if st.held_stamp[slot] == stamp and st.left[slot] > 0:
+            any_held = True
+        if st.seen_stamp[slot] != stamp and usable_permits(st, slot) > 0:
+            any_held = True
+    return any_held
+
+
+@compiled
+def choose(st: State, is_replay: bool, hash_id: int, stamp: int, look: bool, attempts: I64) -> int:
+    """Who may be sent an entry of this hash now: a slot, or TO_REPLAY (R0, R2, permits, draining)."""
+    if st.hash_blocked[hash_id] == stamp:
+        return TO_REPLAY
+    slot = st.hash_owner[hash_id]
+    if slot != NOBODY:
+        st.seen_stamp[slot] = stamp
+        if entries_left(st, slot) > 0:
+            waits = not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0  # R0
+            if not waits and st.s[TRACK_DRAINING] == 1:
+                waits = should_block(st, slot, hash_id, attempts)
+            if not waits:
+                st.left[slot] -= 1
+                return slot
+            if look and not is_replay:
+                st.held_stamp[slot] = stamp
+    if st.s[BLOCKED_HASH_MEMORY] == 1:
+        st.hash_blocked[hash_id] = stamp
+    return TO_REPLAY
+
+
+@compiled
+def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
+    """Hand the chosen entries over, consumer by consumer; permits are charged for refused entries too."""
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at]
+        messages = 0
+        chosen = 0
+        for i in range(len(entries)):
+            if outcome[i] != slot:
+                continue
+            entry = entries[i]
+            if is_replay:
+                remove_from_replay(st, entry)
+            messages += st.num_messages[entry]
+            hash_id = st.hash_id[entry]
+            if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
+                add_to_replay(st, entry, hash_id)
+                outcome[i] = REFUSED
+                continue
+            hold(st, slot, entry, hash_id)
+            chosen += 1
+        if messages > 0:
+            charge_send(st, slot, messages, max(chosen, 1))
+            st.s[TOTAL_PERMITS] -= messages

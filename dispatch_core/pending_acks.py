@@ -1,0 +1,40 @@
+"""Pending acks: which consumer holds which sent entry (PendingAcksMap, Consumer).
+
+An entry is held by at most one consumer here. Invariant: ``unacked[c]`` = sum of ``pending_count`` over the entries
+that ``c`` holds, as long as nothing but whole entries is acknowledged.
+"""
+
+from __future__ import annotations
+
+from dispatch_core.jit import compiled
+from dispatch_core.ordering.draining_hashes import release
+from dispatch_core.state import I64, NO_HASH, NOBODY, State
+
+
+@compiled
+def hold(st: State, slot: int, entry: int, hash_id: int) -> None:
+    """The entry was handed to the consumer's connection."""
+    st.holder[entry] = slot
+    st.pending_hash[entry] = hash_id
+    st.pending_count[entry] = st.num_messages[entry]
+
+
+@compiled
+def let_go(st: State, slot: int, entry: int) -> int:
+    """A pending ack goes away (ack, redelivery, close). Returns the draining reference count before it (see ``release``)."""
+    hash_id = st.pending_hash[entry]
+    st.holder[entry] = NOBODY
+    st.pending_hash[entry] = NO_HASH
+    st.pending_count[entry] = 0
+    return release(st, slot, hash_id)
+
+
+@compiled
+def held_by(st: State, slot: int, first: int, last: int, out: I64) -> int:
+    """Write the entries in [first, last) that ``slot`` holds into ``out``, ascending; returns how many."""
+    n = 0
+    for entry in range(first, last):
+        if st.holder[entry] == slot:
+            out[n] = entry
+            n += 1
+    return n

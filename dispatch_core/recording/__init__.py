@@ -1,0 +1,1 @@
+"""The log format, its reader, and a dispatcher's log as tables."""

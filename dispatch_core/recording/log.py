@@ -1,0 +1,151 @@
+"""One dispatcher's log, cut out of tables that may hold many.
+
+A *dispatcher* is ``(cluster, topic, subscription)``. Each load of its topic on a broker is an *incarnation*:
+after an unload or broker restart the dispatcher's memory is gone and ``seq`` begins anew, so each incarnation
+is a log of its own, to be folded by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.recording.schema import EVENTS, MESSAGES
+
+_INCARNATION: Final = ("cluster", "topic", "subscription", "broker", "incarnation")
+
+
+@dataclass(frozen=True)
+class DispatcherLog:
+    """The log of one incarnation of one dispatcher.
+
+    ``recording`` is ``<parent>/<folder>`` of where it came from, or empty. ``header`` is the log's header,
+    ``{}`` if it has none. ``messages`` (schema ``MESSAGES``) are all entries of the topic, sorted by
+    position; ``events`` (schema ``EVENTS``) are this incarnation's, sorted by ``seq``, without the header
+    row. Rows that share a position or a ``seq`` are all kept, in the order in which they were read: judging
+    them is the audit's.
+    """
+
+    recording: str
+    cluster: str
+    topic: str
+    subscription: str
+    broker: str | None
+    incarnation: int
+    header: dict[str, Any] = field(repr=False)
+    messages: pa.Table = field(repr=False)
+    events: pa.Table = field(repr=False)
+
+    @property
+    def start_t_us(self) -> int | None:
+        """Time of the first event, microseconds since the epoch; None if there is no event."""
+        times = self.events["t_us"]
+        return None if len(times) == times.null_count else int(pc.min(times).as_py())
+
+
+def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -> list[DispatcherLog]:
+    """Split rows of many dispatchers into one log per dispatcher and incarnation.
+
+    ``messages`` and ``events`` may be in any order and may carry further columns, which are dropped. A
+    topic's messages go to the logs of all its subscriptions. Logs come ordered by dispatcher, then by start
+    time (then by broker and incarnation number). An incarnation of which only the header is known is a log
+    without events.
+    """
+    messages = _conform(messages, MESSAGES)
+    events = _conform(events, EVENTS)
+    messages_of = _by_topic(messages)
+    logs = []
+    for group in _groups(events, _INCARNATION):
+        cluster, topic, subscription, broker, incarnation = (group[name][0].as_py() for name in _INCARNATION)
+        is_header = pc.equal(group["kind"], "header")
+        headers = group.filter(is_header)
+        logs.append(
+            DispatcherLog(
+                recording=recording,
+                cluster=cluster,
+                topic=topic,
+                subscription=subscription,
+                broker=broker,
+                incarnation=incarnation,
+                header=_header(headers),
+                messages=messages_of.get((cluster, topic), messages.slice(0, 0)),
+                events=_sorted(group.filter(pc.invert(is_header)) if len(headers) else group, ("seq",)),
+            )
+        )
+    logs.sort(
+        key=lambda log: (
+            (log.cluster, log.topic, log.subscription),
+            (log.start_t_us is None, log.start_t_us or 0),
+            (log.broker or "", log.incarnation),
+        )
+    )
+    return logs
+
+
+def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if table.schema.names == schema.names:
+        return table
+    return table.select(schema.names)
+
+
+def _header(headers: pa.Table) -> dict[str, Any]:
+    """The header of a log; where several files of one log each bring one, the first read."""
+    for text in headers["header_json"].to_pylist():
+        if text:
+            header: dict[str, Any] = json.loads(text)
+            return header
+    return {}
+
+
+def _by_topic(messages: pa.Table) -> dict[tuple[str, str], pa.Table]:
+    return {
+        (group["cluster"][0].as_py(), group["topic"][0].as_py()): _sorted(group, ("ledger_id", "entry_id"))
+        for group in _groups(messages, ("cluster", "topic"))
+    }
+
+
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Small integers for a column's values; null is a value of its own."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes: npt.NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
+def _groups(table: pa.Table, names: Sequence[str]) -> list[pa.Table]:
+    """The table's rows by equal values of the columns ``names``; rows keep their order within a group."""
+    if not len(table):
+        return []
+    code = np.zeros(len(table), dtype=np.int64)
+    for name in names:
+        part = _codes(table[name])
+        if part.max() > 0:
+            # Renumber after each column, so that the product of two counts is all that must fit.
+            _, code = np.unique(code * (int(part.max()) + 1) + part, return_inverse=True)
+    groups = int(code.max()) + 1
+    if groups == 1:
+        return [table]
+    order = np.argsort(code, kind="stable")
+    ends = np.cumsum(np.bincount(code, minlength=groups))
+    rows = table.take(pa.array(order))
+    return [
+        rows.slice(start, end - start)
+        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
+    ]
+
+
+def _sorted(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table sorted by integer columns without nulls; equal rows keep their order. Sorted tables are not copied."""
+    columns = [table[name].to_numpy() for name in names]
+    order = np.lexsort(columns[::-1])
+    if np.array_equal(order, np.arange(len(table))):
+        return table
+    return table.take(pa.array(order))

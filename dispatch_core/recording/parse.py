@@ -1,0 +1,290 @@
+"""Lines of JSON to Arrow rows, in bulk, losing nothing and guessing nothing.
+
+A block of lines goes to Arrow's JSON parser at once. Only what that parser accepts becomes a row; where it
+refuses a block, the block is divided until the lines at fault stand alone. So a line's fate never depends on
+its neighbours or on the size of the block. Plain Python then says *why* a line was refused, and finds most
+such lines before dividing.
+
+What Arrow's parser would let pass is checked around it: several values on a line, a value over several lines,
+bytes that are no UTF-8.
+
+The tables made here (``RAW_EVENTS``, ``RAW_MESSAGES``) still have the names and shapes of the JSON lines;
+``rows.py`` turns them into the tables of the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json as pj
+
+from dispatch_core.recording.schema import EVENTS, MESSAGES
+
+_PAIRS: Final = pa.list_(pa.list_(pa.int64()))
+
+#: JSON name -> column of the schema, where they differ.
+RENAMED: Final = {"from": "gap_from_seq", "to": "gap_to_seq", "lost": "gap_lines"}
+
+_NOT_IN_JSON: Final = {"source_file", "source_line", "header_json", "footer_json", "checkpoint_json"}
+_KEY_SHARED: Final = {"key_shared_mode": "mode", "key_shared_allow_out_of_order": "allow_out_of_order"}
+
+
+def _raw_type(field: pa.Field) -> pa.DataType:
+    """How a column of the schema stands in a JSON line."""
+    if field.name == "ranges":
+        return _PAIRS
+    if field.name == "positions":
+        return pa.list_(pa.string())
+    if pa.types.is_struct(field.type):
+        return pa.string()
+    return pa.int64() if pa.types.is_integer(field.type) else field.type
+
+
+def _raw_events() -> pa.Schema:
+    back = {column: name for name, column in RENAMED.items()}
+    fields = [
+        pa.field(back.get(field.name, field.name), _raw_type(field))
+        for field in EVENTS
+        if field.name not in _NOT_IN_JSON and field.name not in _KEY_SHARED
+    ]
+    shared = [pa.field(name, EVENTS.field(column).type) for column, name in _KEY_SHARED.items()]
+    key_shared = pa.struct([*shared, pa.field("ranges", _PAIRS)])
+    return pa.schema([*fields, pa.field("key_shared", key_shared), pa.field("format", pa.string())])
+
+
+def _raw_messages() -> pa.Schema:
+    fields = [
+        pa.field(field.name, _raw_type(field))
+        for field in MESSAGES
+        if field.name not in _NOT_IN_JSON and field.name not in ("ledger_id", "entry_id")
+    ]
+    extra = [("position", pa.string()), ("kind", pa.string()), ("format", pa.string())]
+    return pa.schema([*fields, *(pa.field(name, kind) for name, kind in extra)])
+
+
+RAW_EVENTS: Final = _raw_events()
+RAW_MESSAGES: Final = _raw_messages()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a line is no row: ``line`` counts from 0 within its block, ``field`` is None for the whole line."""
+
+    line: int
+    field: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A block's rows, the line (from 0 within the block) of each row, the lines at fault, and how many were blank."""
+
+    rows: pa.Table
+    lines: npt.NDArray[np.int64]
+    faults: list[Fault]
+    blank: int = 0
+
+
+class BlockParser:
+    """Parses blocks of one file. Learns which fields occur, because each possible field costs time in every line."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._seen: set[str] = set()
+        self._narrow = True
+
+    def parse(self, data: bytes, *, line_by_line: bool = False) -> Parsed:
+        """Rows of a block of whole lines. ``line_by_line`` skips the attempt in bulk; the result is the same."""
+        if b"\r\n" in data:
+            data = data.replace(b"\r\n", b"\n")
+        body = data[:-1] if data.endswith(b"\n") else data
+        breaks = body.count(b"\n")
+        if (
+            not line_by_line
+            and body[:1] == b"{"
+            and body[-1:] == b"}"
+            and body.count(b"}\n{") == breaks  # each line begins and ends an object: none can span two
+            and is_utf8(body)
+        ):
+            rows = self._bulk(body, breaks + 1)
+            if rows is not None:
+                return Parsed(rows, np.arange(len(rows), dtype=np.int64), [])
+        return self._divided(body)
+
+    def _bulk(self, body: bytes, count: int) -> pa.Table | None:
+        """All lines at once; None if the parser refuses any, or sees another number of values than of lines."""
+        if self._narrow and self._seen:
+            schema = pa.schema([field for field in self._schema if field.name in self._seen])
+            rows = _read_json(body, schema, "error")
+            if rows is not None and len(rows) == count:
+                return rows
+        rows = _read_json(body, self._schema, "ignore")
+        if rows is None or len(rows) != count:
+            return None
+        found = {name for name in rows.column_names if rows[name].null_count < count}
+        if found <= self._seen:
+            self._narrow = False  # the lines carry fields of their own: the narrow attempt would always fail
+        self._seen |= found
+        return rows.select([name for name in rows.column_names if name in found])
+
+    def _divided(self, body: bytes) -> Parsed:
+        lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
+        faults: list[Fault] = []
+        left: list[int] = []
+        blank = 0
+        for number, line in enumerate(lines):
+            if not line:
+                blank += 1
+            elif why := explain(line, self._schema):
+                faults.append(Fault(number, *why))
+            else:
+                left.append(number)
+        tables: list[pa.Table] = []
+        good: list[int] = []
+        spans = [left] if left else []
+        while spans:
+            span = spans.pop()
+            rows = self._bulk(b"\n".join(lines[number] for number in span), len(span))
+            if rows is not None:
+                tables.append(rows)
+                good.extend(span)
+            elif len(span) == 1:
+                faults.append(Fault(span[0], None, _refusal(lines[span[0]], self._schema)))
+            else:
+                middle = len(span) // 2
+                spans += [span[middle:], span[:middle]]
+        rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+        return Parsed(rows, np.array(good, dtype=np.int64), faults, blank)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether the bytes are UTF-8 throughout."""
+    if data.isascii():
+        return True
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _read_json(body: bytes, schema: pa.Schema, unexpected: str) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            pa.BufferReader(body),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(body) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def _refusal(line: bytes, schema: pa.Schema) -> str:
+    """Arrow's own words for a single line that it refused and Python did not explain."""
+    try:
+        rows = pj.read_json(
+            pa.BufferReader(line),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(line) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid as error:
+        return str(error).replace(" in row 0", "")
+    return f"{len(rows)} JSON values in one line, expected one"
+
+
+# ---- why a line is refused ----
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers which names it was given twice."""
+
+    twice: frozenset[str] = frozenset()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    if len(made) < len(pairs):
+        made.twice = frozenset(
+            name for name, times in Counter(name for name, _ in pairs).items() if times > 1
+        )
+    return made
+
+
+def _integer(text: str) -> int:
+    # A number this long is out of any range; int() itself refuses very long texts.
+    return int(text) if len(text) <= 20 else (1 << 64)
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
+
+
+def explain(line: bytes, schema: pa.Schema) -> tuple[str | None, str] | None:
+    """Why a line cannot be a row of ``schema``: field (None: the line itself) and reason; None if it seems
+    right.
+
+    Everything named here Arrow's parser refuses too, or was checked before it.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return None, f"not UTF-8: byte {line[error.start]:#04x} at column {error.start + 1}"
+    if not text.startswith("{"):
+        return None, "not a JSON object"
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        return None, f"not valid JSON: {error.msg} at column {error.colno}"
+    except RecursionError:
+        return None if text.endswith("}") else (None, "not a JSON object")
+    if end < len(text):
+        return None, f"more than one JSON value in the line (the first ends at column {end})"
+    return _mismatch(value, schema, "")
+
+
+def _mismatch(value: _Object, fields: Any, prefix: str) -> tuple[str, str] | None:
+    for field in fields:
+        name = prefix + field.name
+        if field.name in value.twice:
+            return name, "given twice"
+        if (wrong := _wrong(value.get(field.name), field.type, name)) is not None:
+            return wrong
+    return None
+
+
+def _wrong(value: Any, kind: pa.DataType, name: str) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return next((wrong for item in value if (wrong := _wrong(item, kind.value_type, name))), None)
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return _mismatch(value, kind, f"{name}.") if isinstance(value, _Object) else None
+    wanted, fits = _expected(kind)
+    if not fits(value):
+        return name, f"expected {wanted}, found {_shown(value)}"
+    if pa.types.is_int64(kind) and not -(1 << 63) <= value < 1 << 63:
+        return name, f"{_shown(value)} is out of range for a 64-bit integer"
+    return None
+
+
+def _expected(kind: pa.DataType) -> tuple[str, Callable[[Any], bool]]:
+    if pa.types.is_int64(kind):
+        return "an integer", lambda value: isinstance(value, int) and not isinstance(value, bool)
+    if pa.types.is_boolean(kind):
+        return "true or false", lambda value: isinstance(value, bool)
+    if pa.types.is_string(kind):
+        return "a text", lambda value: isinstance(value, str)
+    return ("a list" if pa.types.is_list(kind) else "an object"), lambda _: False
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 64:
+        return "a very long number"
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= 60 else text[:57] + "..."

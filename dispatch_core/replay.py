@@ -1,0 +1,271 @@
+"""Replay one dispatcher's log for one interval: the fold, the comparison and the audit, as result tables.
+
+The state at the start of an interval is the fold of everything before it, so the whole log up to the interval's end is
+folded and only rows of the interval are kept: a row belongs to the interval of the event that proves it. The result
+depends on the log and the interval alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core import CORE_VERSION, tables
+from dispatch_core import state as st_
+from dispatch_core.audit import audit_log
+from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.history import History, Span, ownership_alone
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.times import clock, micros
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.key_shared import KeySharedVerifier
+from dispatch_core.verify.runner import Verification, Verifier, verify
+from dispatch_core.verify.tally import Finding
+
+S = TypeVar("S", bound=Span)
+
+_COUNTS = ("decisions", "exact", "uncertain", "divergent")
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Collects what the result tables need while the log is folded."""
+
+    start_us: int
+    last_seq_before: int | None  # of the interval; the counts up to it belong to earlier ones
+    history: History = field(default_factory=History)
+    driver: Verifier | None = None
+    before: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*_COUNTS, "rounds"), 0))
+
+    def __call__(self, line: Line, driver: Verifier) -> None:
+        self.driver = driver
+        if line.seq == self.last_seq_before and line.t_us < self.start_us:
+            self.before = {name: driver.tally.total(name) for name in _COUNTS} | {
+                "rounds": driver.tally.rounds
+            }
+        if isinstance(driver, KeySharedVerifier):
+            self.history.key_shared(line, driver.core, driver.refused_now)
+        else:
+            self.history.single_active(line, driver.core)
+
+
+def replay(
+    log: DispatcherLog,
+    *,
+    interval_start: datetime,
+    interval_end: datetime,
+    earlier: Sequence[DispatcherLog] = (),
+) -> dict[str, pa.Table]:
+    """Fold ``log`` up to ``interval_end``; return the tables of ``tables.REPLAY_TABLES`` for [start, end), UTC.
+
+    ``earlier``: the incarnations of the same dispatcher before this one, oldest first; what they sent and this one sends
+    again is ``redelivered`` with cause ``topic_reload``.
+
+    Never raises for what a log may hold: a log that cannot be judged gets a ``dispatcher_state`` row that says why, and
+    deliveries and anomalies all the same.
+    """
+    start_us, end_us = micros(interval_start), micros(interval_end)
+    log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
+    before = log.events.filter(pc.less(log.events["t_us"], start_us))["seq"]
+    watch = _Watch(start_us, before[-1].as_py() if len(before) else None)
+    verification = verify(log, watch=watch)
+    if watch.driver is None and verification.profile is not None:
+        watch.history = ownership_alone(log, verification.profile)
+    audit = audit_log(log, interval_start=interval_start, earlier=earlier)
+    names = _names(log)
+    shared = {
+        "interval_start": interval_start.astimezone(UTC),
+        "cluster": log.cluster,
+        "topic": log.topic,
+        "subscription": log.subscription,
+        "incarnation": log.incarnation,
+    }
+    findings = [f for f in verification.tally.findings if start_us <= f.t_us < end_us]
+    deliveries = _judged(_within(audit.deliveries, start_us), verification)
+    return {
+        "deliveries": deliveries,
+        "ownership": _rows(tables.OWNERSHIP, shared, _ownership(watch.history, names, start_us)),
+        "blocked": _rows(tables.BLOCKED, shared, _blocked(watch.history, names, start_us)),
+        "divergences": _rows(tables.DIVERGENCES, shared, (_difference(f) for f in findings)),
+        "dispatcher_state": _rows(
+            tables.DISPATCHER_STATE,
+            shared,
+            [_state(log, verification, watch, deliveries.num_rows, (start_us, end_us))],
+        ),
+        "anomalies": pa.concat_tables(
+            [
+                _within(audit.anomalies, start_us),
+                _rows(
+                    tables.ANOMALIES, shared, (_anomaly(f, log) for f in findings if f.status == "divergent")
+                ),
+            ]
+        ),
+    }
+
+
+def _judged(deliveries: pa.Table, verification: Verification) -> pa.Table:
+    """Fill in how the comparison judged each delivery: by the ``sent`` line that carried it."""
+    n = deliveries.num_rows
+    if verification.not_judged is not None:
+        return deliveries
+    seqs = np.asarray(deliveries["seq"].combine_chunks())
+    judgement = np.full(n, "exact", dtype=object)
+    for status in ("uncertain", "divergent"):
+        marked = [
+            f.seq
+            for f in verification.tally.findings
+            if f.status == status and f.decision_class == "dispatch"
+        ]
+        judgement[np.isin(seqs, marked)] = status
+    expected = pc.if_else(pa.array(judgement == "exact"), deliveries["consumer"].combine_chunks(), None)
+    deliveries = _set(deliveries, "judgement", pa.array(judgement, pa.string()))
+    return _set(deliveries, "expected_consumer", expected.cast(pa.int64()))
+
+
+def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), values)
+
+
+def _ownership(history: History, names: dict[int, str], start_us: int) -> Iterable[dict[str, Any]]:
+    for owned in _touching(history.ownership, start_us):
+        yield {
+            **_span(owned),
+            "epoch": owned.epoch,
+            "consumer": owned.consumer,
+            "consumer_name": names.get(owned.consumer),
+            "range_start": owned.start,
+            "range_end": owned.end,
+        }
+
+
+def _blocked(history: History, names: dict[int, str], start_us: int) -> Iterable[dict[str, Any]]:
+    for held in _touching(history.blocked, start_us):
+        yield {
+            **_span(held),
+            "hash": held.hash,
+            "reason": "draining_hash",
+            "holder": held.holder,
+            "holder_name": None if held.holder is None else names.get(held.holder),
+            "blocked_attempts": held.attempts,
+        }
+
+
+def _touching(spans: list[S], start_us: int) -> list[S]:
+    return [span for span in spans if span.until_t_us is None or span.until_t_us >= start_us]
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {
+        "from_seq": span.from_seq,
+        "from_t_us": span.from_t_us,
+        "until_seq": span.until_seq,
+        "until_t_us": span.until_t_us,
+    }
+
+
+def _difference(finding: Finding) -> dict[str, Any]:
+    return {
+        "seq": finding.seq,
+        "t_us": finding.t_us,
+        "decision_class": finding.decision_class,
+        "status": finding.status,
+        "expected": finding.expected,
+        "recorded": finding.recorded,
+        "racing_seq": finding.racing_seq,
+        "reason": finding.reason,
+    }
+
+
+def _anomaly(finding: Finding, log: DispatcherLog) -> dict[str, Any]:
+    return {
+        "kind": "divergence",
+        "severity": KINDS["divergence"].severity,
+        "key": None,
+        "key_b64": False,
+        "hash": None,
+        "positions": [],
+        "consumers": [],
+        "seqs": [finding.seq],
+        "t_us": finding.t_us,
+        "cause": None,
+        "reason": finding.decision_class,
+        "uncertain": False,
+        "explanation": (
+            f"at {clock(finding.t_us)} (seq {finding.seq}) the {finding.decision_class} decision of broker "
+            f"{log.header.get('broker_version')} differs from its rule: expected {finding.expected}, "
+            f"recorded {finding.recorded}"
+        ),
+    }
+
+
+def _state(
+    log: DispatcherLog, verification: Verification, watch: _Watch, sent: int, span_us: tuple[int, int]
+) -> dict[str, Any]:
+    tally, profile = verification.tally, verification.profile
+    in_span = pc.and_(
+        pc.greater_equal(log.events["t_us"], span_us[0]), pc.less(log.events["t_us"], span_us[1])
+    )
+    stored_ms = log.messages["publish_time_ms"]
+    stored = pc.sum(
+        pc.and_(pc.greater_equal(stored_ms, span_us[0] // 1000), pc.less(stored_ms, span_us[1] // 1000))
+    ).as_py()
+    last = log.events.slice(max(log.events.num_rows - 1, 0))
+    mark_delete, read_position, state_json = _positions(log, watch)
+    return {
+        "subscription_type": log.header.get("subscription_type"),
+        "broker_version": log.header.get("broker_version"),
+        "profile": profile.name if profile else None,
+        "last_seq": last["seq"][0].as_py() if last.num_rows else 0,
+        "last_t_us": last["t_us"][0].as_py() if last.num_rows else None,
+        "events": int(pc.sum(in_span).as_py() or 0),
+        "entries_stored": int(stored or 0),
+        "entries_sent": sent,
+        "rounds": tally.rounds - watch.before["rounds"],
+        **{name: tally.total(name) - watch.before[name] for name in _COUNTS},
+        "not_judged_reason": verification.not_judged,
+        "mark_delete": mark_delete,
+        "read_position": read_position,
+        "core_version": CORE_VERSION,
+        "settings_digest": profile.digest if profile else "",
+        "state_json": state_json,
+    }
+
+
+def _positions(log: DispatcherLog, watch: _Watch) -> tuple[str | None, str | None, str | None]:
+    """Mark-delete, read position and statistics of the state at the end of the fold."""
+    driver = watch.driver
+    if driver is None:
+        return None, None, None
+    stats = json.dumps(driver.core.stats(), sort_keys=True)
+    if not isinstance(driver, KeySharedVerifier):
+        return None, None, stats
+    entries = Entries(log.messages)
+    scalars = driver.core.state.s
+    mark_delete, read_position = int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION])
+    return (
+        entries.position(mark_delete) if mark_delete >= 0 else None,
+        entries.position(read_position) if read_position < len(entries) else None,
+        stats,
+    )
+
+
+def _within(table: pa.Table, start_us: int) -> pa.Table:
+    """Rows whose proving event lies in the interval; a finding about the log itself without a time is kept."""
+    return table.filter(pc.fill_null(pc.greater_equal(table["t_us"], start_us), True))
+
+
+def _rows(schema: pa.Schema, shared: dict[str, Any], rows: Iterable[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist([{**shared, **row} for row in rows], schema=schema)
+
+
+def _names(log: DispatcherLog) -> dict[int, str]:
+    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
+    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))

@@ -1,0 +1,64 @@
+"""The replay set (MessageRedeliveryController): positions to be sent again, with their hash where it is known.
+
+Invariants: ``N_REPLAY`` = number of ones in ``in_replay``; ``replay_count[h]`` = number of positions stored with hash
+``h``; no position at or below mark-delete is ever *added*; every position lies in [REPLAY_LOW, REPLAY_HIGH).
+"""
+
+from __future__ import annotations
+
+from dispatch_core.jit import compiled
+from dispatch_core.state import MARK_DELETE, N_REPLAY, NO_HASH, REPLAY_HIGH, REPLAY_LOW, State
+
+
+@compiled
+def add_to_replay(st: State, entry: int, hash_id: int) -> bool:
+    """Put ``entry`` into the set, with ``hash_id`` or NO_HASH. Returns whether it was let in: only above mark-delete.
+
+    A position that already has a hash keeps its place in the count, also when the new hash differs (as the broker does).
+    """
+    if entry <= st.s[MARK_DELETE]:
+        return False
+    if hash_id != NO_HASH:
+        if st.replay_hash[entry] == NO_HASH:
+            st.replay_count[hash_id] += 1
+        st.replay_hash[entry] = hash_id
+    if st.in_replay[entry] == 0:
+        st.in_replay[entry] = 1
+        st.s[N_REPLAY] += 1
+        st.s[REPLAY_LOW] = min(st.s[REPLAY_LOW], entry)
+        st.s[REPLAY_HIGH] = max(st.s[REPLAY_HIGH], entry + 1)
+    return True
+
+
+@compiled
+def remove_from_replay(st: State, entry: int) -> None:
+    """Take ``entry`` out of the set and forget its hash."""
+    known = st.replay_hash[entry]
+    if known != NO_HASH:
+        st.replay_hash[entry] = NO_HASH
+        st.replay_count[known] -= 1
+    if st.in_replay[entry] == 1:
+        st.in_replay[entry] = 0
+        st.s[N_REPLAY] -= 1
+
+
+@compiled
+def first_in_replay(st: State) -> int:
+    """The smallest entry of the set, or -1."""
+    if st.s[N_REPLAY] == 0:
+        st.s[REPLAY_LOW] = len(st.in_replay)
+        st.s[REPLAY_HIGH] = 0
+        return -1
+    low = st.s[REPLAY_LOW]
+    while st.in_replay[low] == 0:
+        low += 1
+    st.s[REPLAY_LOW] = low
+    return low
+
+
+@compiled
+def clear_replay(st: State) -> None:
+    """Empty the set."""
+    for entry in range(st.s[REPLAY_LOW], st.s[REPLAY_HIGH]):
+        remove_from_replay(st, entry)
+    first_in_replay(st)

@@ -1,0 +1,69 @@
+"""Failover and Exclusive: choice of the active consumer.
+
+Consumers are sorted by priority level (0 is the highest), then by name in UTF-16 code unit order, then by join order.
+Only the best level takes part. A partition takes ``partition_index % n`` of the sorted list (*modulo*); a
+non-partitioned topic, or any topic with PIP-392's flag, looks its name up on a ring of 100 points per consumer.
+
+Source: AbstractDispatcherSingleActiveConsumer.pickAndScheduleActiveConsumer; #19502, PIP-392 (#23584).
+
+>>> trio = [Candidate(1, "c3", 0), Candidate(2, "c1", 0), Candidate(3, "c2", 0)]
+>>> [pick(trio, partition_index=p, topic="t", ring=False).active for p in range(4)]
+[2, 3, 1, 2]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dispatch_core import hashing
+
+RING_POINTS: Final = 100  # CONSUMER_CONSISTENT_HASH_REPLICAS; not configurable
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A connected consumer: the log's number, its name and priority level."""
+
+    consumer: int
+    name: str
+    priority_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Outcome of one choice: the active consumer and all consumers in the dispatcher's order."""
+
+    active: int
+    order: tuple[int, ...]
+
+
+def pick(candidates: Sequence[Candidate], *, partition_index: int, topic: str, ring: bool) -> Choice:
+    """Choose among ``candidates``, given in the dispatcher's present order (join order at first).
+
+    ``ring``: look the full topic name up on the ring instead of the modulo. Raises ``ValueError`` for nobody.
+    """
+    if not candidates:
+        raise ValueError("no consumer to choose from")
+    ordered = sorted(candidates, key=lambda c: (c.priority_level, _utf16(c.name)))
+    eligible = [c for c in ordered if c.priority_level == ordered[0].priority_level]
+    index = _ring_index(eligible, topic) if ring else partition_index % len(eligible)
+    return Choice(eligible[index].consumer, tuple(c.consumer for c in ordered))
+
+
+def _ring_index(consumers: Sequence[Candidate], topic: str) -> int:
+    points: dict[int, int] = {}
+    for index, candidate in enumerate(consumers):
+        for j in range(RING_POINTS):
+            # No separator between name and j, and later writers win: c1+"10" and c11+"0" meet, c11 keeps the point.
+            points[hashing.h31(f"{candidate.name}{j}".encode())] = index
+    ring = sorted(points)
+    at = bisect_left(ring, hashing.h31(topic.encode()))
+    return points[ring[at if at < len(ring) else 0]]
+
+
+def _utf16(name: str) -> bytes:
+    """Sort key equal to Java's String order (UTF-16 code units)."""
+    return name.encode("utf-16-be", "surrogatepass")

@@ -1,0 +1,135 @@
+"""The state of a Key_Shared dispatcher as one struct of arrays: what the data plane works on.
+
+Everything that a rule may change between two membership changes lives here, in three groups of arrays and one of
+scalars. Entries are *ordinals* of the message log (0 = first stored entry, ascending by position), hashes are ids into
+the log's distinct sticky key hashes, consumers are *slots* (0, 1, … in the order of their first appearance). That makes
+every per-entry step an array access, in compiled and in interpreted runs alike.
+
+Mark-delete and read position are ordinals as well: ``MARK_DELETE`` = last entry of the acknowledged prefix (-1 = none),
+``READ_POSITION`` = next entry a normal read starts from. "No entry lies between" thus holds by construction, also where
+positions cross ledgers.
+
+Source of the fields: PersistentDispatcherMultipleConsumers, PersistentStickyKeyDispatcherMultipleConsumers,
+MessageRedeliveryController, DrainingHashesTracker, PendingAcksMap, Consumer (4.x).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+I8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+
+NOBODY: Final = -1
+NO_HASH: Final = -1  # hash of a replay position that is not known yet (nack, ack time-out)
+
+# --- scalars: indexes into State.s -------------------------------------------------------------------------------
+MARK_DELETE: Final = 0
+READ_POSITION: Final = 1
+TOTAL_PERMITS: Final = 2  # totalAvailablePermits; may drift negative
+TOTAL_UNACKED: Final = 3
+BLOCKED_ON_UNACKED: Final = 4  # blockedDispatcherOnUnackedMsgs
+PENDING_READ: Final = 5  # havePendingRead
+PENDING_REPLAY: Final = 6  # havePendingReplayRead
+MIN_REPLAYED: Final = 7  # minReplayedPosition when the read was issued; -1 = none
+REWIND_DUE: Final = 8  # shouldRewindBeforeReadingOrReplaying
+SEND_IN_PROGRESS: Final = 9
+SKIP_NEXT_REPLAY: Final = 10  # skipNextReplayToTriggerLookAhead
+READ_BATCH_SIZE: Final = 11
+N_CONSUMERS: Final = 12
+N_REPLAY: Final = 13
+REPLAY_LOW: Final = 14  # no position below it is in the replay set
+REPLAY_HIGH: Final = 15  # no position at or above it is in the replay set
+STAMP: Final = 16  # number of the current scan or round; makes scratch arrays valid
+# settings of the broker
+MAX_UNACKED_CONSUMER: Final = 17
+MAX_UNACKED_SUBSCRIPTION: Final = 18
+MAX_READ_BATCH_SIZE: Final = 19
+LOOK_AHEAD_PER_CONSUMER: Final = 20
+LOOK_AHEAD_PER_SUBSCRIPTION: Final = 21
+# rules
+IN_ORDER: Final = 22
+TRACK_DRAINING: Final = 23
+BLOCKED_HASH_MEMORY: Final = 24
+LAZY_RELEASE_COUNTS: Final = 25
+N_SCALARS: Final = 26
+
+
+class State(NamedTuple):
+    """Struct of arrays; see the module for what indexes them."""
+
+    s: I64  # scalars
+    # per entry
+    hash_id: I32  # id of the sticky key hash
+    num_messages: I32
+    deleted: I8  # acknowledged
+    holder: I32  # slot of the consumer in whose pendingAcks it is, or NOBODY
+    pending_hash: I32  # hash id stored with the pending ack
+    pending_count: I32  # unacked messages left in the pending entry
+    in_replay: I8
+    replay_hash: I32  # hash id stored with the replay position, or NO_HASH
+    redelivery_count: I32
+    # per hash id
+    hash_owner: I32  # slot that the selector chooses, or NOBODY
+    replay_count: I32  # positions of this hash in the replay set
+    drain_owner: I32  # slot that drains this hash, or NOBODY
+    drain_refs: I32
+    drain_attempts: I32  # blockedCount
+    hash_blocked: I64  # scratch: stamp of the scan or round in which the hash was blocked
+    # per consumer slot
+    permits: I64
+    parked_permits: I64  # permitsReceivedWhileConsumerBlocked
+    unacked: I64
+    blocked: I8  # blockedConsumerOnUnackedMsgs
+    average: F64  # avgMessagesPerEntry, unrounded
+    connected: I8
+    cleared_total: I64  # drainingHashesClearedTotal
+    left: I64  # scratch: entries this consumer may still take in this scan or round
+    left_stamp: I64
+    seen_stamp: I64  # scratch: the round has chosen this consumer
+    held_stamp: I64  # scratch: a hash of this consumer was held back although it had permits
+    order: I32  # connected consumers in the dispatcher's list order; the first N_CONSUMERS count
+
+
+def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int) -> State:
+    """An empty dispatcher over a log of ``len(hash_ids)`` entries, ``n_hashes`` distinct hashes, at most ``n_consumers``."""
+    n = len(hash_ids)
+    scalars = np.zeros(N_SCALARS, dtype=np.int64)
+    scalars[MARK_DELETE] = -1
+    scalars[MIN_REPLAYED] = -1
+    scalars[REPLAY_LOW] = n
+    return State(
+        s=scalars,
+        hash_id=hash_ids.astype(np.int32),
+        num_messages=num_messages.astype(np.int32),
+        deleted=np.zeros(n, np.uint8),
+        holder=np.full(n, NOBODY, np.int32),
+        pending_hash=np.full(n, NO_HASH, np.int32),
+        pending_count=np.zeros(n, np.int32),
+        in_replay=np.zeros(n, np.uint8),
+        replay_hash=np.full(n, NO_HASH, np.int32),
+        redelivery_count=np.zeros(n, np.int32),
+        hash_owner=np.full(n_hashes, NOBODY, np.int32),
+        replay_count=np.zeros(n_hashes, np.int32),
+        drain_owner=np.full(n_hashes, NOBODY, np.int32),
+        drain_refs=np.zeros(n_hashes, np.int32),
+        drain_attempts=np.zeros(n_hashes, np.int32),
+        hash_blocked=np.full(n_hashes, -1, np.int64),
+        permits=np.zeros(n_consumers, np.int64),
+        parked_permits=np.zeros(n_consumers, np.int64),
+        unacked=np.zeros(n_consumers, np.int64),
+        blocked=np.zeros(n_consumers, np.uint8),
+        average=np.zeros(n_consumers, np.float64),
+        connected=np.zeros(n_consumers, np.uint8),
+        cleared_total=np.zeros(n_consumers, np.int64),
+        left=np.zeros(n_consumers, np.int64),
+        left_stamp=np.full(n_consumers, -1, np.int64),
+        seen_stamp=np.full(n_consumers, -1, np.int64),
+        held_stamp=np.full(n_consumers, -1, np.int64),
+        order=np.zeros(n_consumers, np.int32),
+    )

@@ -1,0 +1,185 @@
+"""Schemas of the result tables: what replay and audit write, column for column.
+
+One row type per table of the warehouse. ``spark_jobs`` derives its Spark schemas from these, the core fills them,
+``expectations`` reads them; nobody spells a column name a second time. Every table starts with the same identity
+columns (``IDENTITY``) and is partitioned by ``interval_start``. Times are microseconds UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+INTERVAL_START: Final = pa.field("interval_start", pa.timestamp("us", tz="UTC"), nullable=False)
+
+IDENTITY: Final = [
+    INTERVAL_START,
+    pa.field("cluster", pa.string(), nullable=False),
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("subscription", pa.string(), nullable=False),
+    pa.field("incarnation", pa.int64(), nullable=False),
+]
+
+
+def _table(*fields: pa.Field) -> pa.Schema:
+    return pa.schema([*IDENTITY, *fields])
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+#: One row per entry handed to a consumer's connection, in the order of the log.
+DELIVERIES: Final = _table(
+    _required("seq", pa.int64()),
+    _required("index_in_send", pa.int32()),
+    _required("t_us", pa.int64()),
+    _required("consumer", pa.int64()),
+    pa.field("consumer_name", pa.string()),
+    _required("ledger_id", pa.int64()),
+    _required("entry_id", pa.int64()),
+    pa.field("key", pa.string()),  # text, or base64 with key_b64
+    _required("key_b64", pa.bool_()),
+    pa.field("hash", pa.int64()),  # sticky key hash under the recorded release; null for Failover/Exclusive
+    pa.field("num_messages", pa.int32()),
+    pa.field("size_bytes", pa.int64()),
+    pa.field("publish_time_ms", pa.int64()),
+    _required("delivery_number", pa.int32()),  # 1 = first time this entry was sent
+    pa.field("cause", pa.string()),  # of a repeated sending: disconnect, nack, rewind, all_left, topic_reload
+    _required("judgement", pa.string()),  # exact, uncertain, divergent, not_judged
+    pa.field("expected_consumer", pa.int64()),
+)
+
+#: Who owned which closed range of the hash space, and for how long; Failover: one range, the whole topic.
+OWNERSHIP: Final = _table(
+    _required("epoch", pa.int64()),
+    _required("from_seq", pa.int64()),
+    _required("from_t_us", pa.int64()),
+    pa.field("until_seq", pa.int64()),  # null: still so at the end
+    pa.field("until_t_us", pa.int64()),
+    _required("consumer", pa.int64()),
+    pa.field("consumer_name", pa.string()),
+    _required("range_start", pa.int64()),
+    _required("range_end", pa.int64()),
+)
+
+#: A hash that a rule held back, from its first refusal until it was free again.
+BLOCKED: Final = _table(
+    _required("hash", pa.int64()),
+    _required("reason", pa.string()),
+    pa.field("holder", pa.int64()),
+    pa.field("holder_name", pa.string()),
+    _required("from_seq", pa.int64()),
+    _required("from_t_us", pa.int64()),
+    pa.field("until_seq", pa.int64()),
+    pa.field("until_t_us", pa.int64()),
+    _required("blocked_attempts", pa.int64()),
+)
+
+#: Decisions in which broker and rule part (``divergent``) or in which the log shows a race (``uncertain``).
+DIVERGENCES: Final = _table(
+    _required("seq", pa.int64()),
+    _required("t_us", pa.int64()),
+    _required("decision_class", pa.string()),
+    _required("status", pa.string()),
+    _required("expected", pa.string()),
+    _required("recorded", pa.string()),
+    pa.field("racing_seq", pa.int64()),
+    pa.field("reason", pa.string()),
+)
+
+#: ``not_judged_reason`` of a log of level E: nothing is wrong with it, it just cannot show the broker's decisions.
+NO_TRACE: Final = "no dispatcher trace (level T) in the log: reads are unseen, decisions were not compared"
+
+#: One row per dispatcher and interval: the fold's position, its counts, and the state as JSON.
+DISPATCHER_STATE: Final = _table(
+    pa.field("subscription_type", pa.string()),
+    pa.field("broker_version", pa.string()),
+    pa.field("profile", pa.string()),
+    _required("last_seq", pa.int64()),
+    pa.field("last_t_us", pa.int64()),
+    _required("events", pa.int64()),
+    _required("entries_stored", pa.int64()),
+    _required("entries_sent", pa.int64()),
+    _required("rounds", pa.int64()),
+    _required("decisions", pa.int64()),
+    _required("exact", pa.int64()),
+    _required("uncertain", pa.int64()),
+    _required("divergent", pa.int64()),
+    pa.field("not_judged_reason", pa.string()),  # set when the rule could not be replayed
+    pa.field("mark_delete", pa.string()),
+    pa.field("read_position", pa.string()),
+    _required("core_version", pa.string()),
+    _required("settings_digest", pa.string()),
+    pa.field("state_json", pa.string()),
+)
+
+#: Named findings with their evidence.
+ANOMALIES: Final = _table(
+    _required("kind", pa.string()),
+    _required("severity", pa.string()),
+    pa.field("key", pa.string()),
+    _required("key_b64", pa.bool_()),
+    pa.field("hash", pa.int64()),
+    _required("positions", pa.list_(pa.string())),
+    _required("consumers", pa.list_(pa.int64())),
+    _required("seqs", pa.list_(pa.int64())),
+    pa.field("t_us", pa.int64()),  # of the event that proves it
+    pa.field("cause", pa.string()),
+    pa.field("reason", pa.string()),
+    _required("uncertain", pa.bool_()),
+    _required("explanation", pa.string()),
+)
+
+#: What each consumer got against its share of the hash space.
+BALANCE: Final = _table(
+    _required("consumer_name", pa.string()),
+    _required("connections", pa.int64()),
+    _required("entries", pa.int64()),
+    _required("messages", pa.int64()),
+    _required("size_bytes", pa.int64()),
+    _required("keys", pa.int64()),
+    _required("message_share", pa.float64()),
+    pa.field(
+        "hash_share", pa.float64()
+    ),  # time-weighted share of the hash space; null for Failover/Exclusive
+)
+
+#: How long entries waited between being stored and first being sent, per dispatcher.
+WAITS: Final = _table(
+    _required("entries", pa.int64()),
+    _required("never_delivered", pa.int64()),
+    pa.field("wait_ms_p50", pa.float64()),
+    pa.field("wait_ms_p99", pa.float64()),
+    pa.field("wait_ms_max", pa.float64()),
+)
+
+#: One row per dispatcher and promise.
+VERDICTS: Final = _table(
+    _required(
+        "promise", pa.string()
+    ),  # per_key_order, duplicate_delivery, balance, completeness, input_quality, conformance, all
+    _required("verdict", pa.string()),  # PASS, FAIL, UNKNOWN
+    _required("findings", pa.int64()),
+    _required("tolerated", pa.int64()),
+    _required("reason", pa.string()),
+    _required("top_findings", pa.list_(pa.string())),
+)
+
+#: Tables that the replay of one dispatcher fills, by name.
+REPLAY_TABLES: Final[dict[str, pa.Schema]] = {
+    "deliveries": DELIVERIES,
+    "ownership": OWNERSHIP,
+    "blocked": BLOCKED,
+    "divergences": DIVERGENCES,
+    "dispatcher_state": DISPATCHER_STATE,
+    "anomalies": ANOMALIES,
+}
+
+ALL_TABLES: Final[dict[str, pa.Schema]] = {
+    **REPLAY_TABLES,
+    "balance": BALANCE,
+    "waits": WAITS,
+    "verdicts": VERDICTS,
+}

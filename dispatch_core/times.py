@@ -1,0 +1,31 @@
+"""Times of a log: microseconds since the epoch, UTC, and how they are shown to people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def micros(moment: datetime) -> int:
+    """Microseconds since the epoch, exact (``datetime.timestamp`` is a float)."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_micros(t_us: int) -> datetime:
+    """The UTC moment of a log's ``t_us``. Raises ``OverflowError`` for a time that no calendar has."""
+    return _EPOCH + t_us * _MICROSECOND
+
+
+def clock(t_us: int) -> str:
+    """``HH:MM:SS.mmm`` in UTC.
+
+    >>> clock(1795249461936412)
+    '08:24:21.936'
+    """
+    try:
+        return from_micros(t_us).strftime("%H:%M:%S.") + f"{t_us % 1_000_000 // 1000:03d}"
+    except (OverflowError, ValueError):
+        return f"{t_us} us"  # a time no calendar has; the number is what the log says

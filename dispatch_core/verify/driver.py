@@ -1,0 +1,80 @@
+"""What both verification drivers share: one handler per kind of line, and reporting what differs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.tally import Finding, Tally
+
+MAX_SHOWN_POSITIONS = 8
+
+
+class Driver(ABC):
+    """Feeds a trace to a core. A subclass has a method ``_on_<kind>`` for every kind of line it takes."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.tally = Tally()
+        self._entries = entries
+        self._line = Line(0, 0, "", None, {}, {})
+        self._handlers: dict[str, Callable[[Line], None]] = {
+            name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
+        }
+
+    def feed(self, line: Line) -> None:
+        """Take one line. A line that no legal history has here is a divergence, and the core stays as it was."""
+        self.tally.expect(line)
+        handler = self._handlers.get(line.kind)
+        if handler is None:
+            return
+        self._line = line
+        try:
+            handler(line)
+        except IllegalTransitionError as error:
+            self._differ(self.class_of(line.kind), "no such event", f"{line.kind}: {error}", decisions=0)
+
+    @abstractmethod
+    def class_of(self, kind: str) -> str:
+        """The class of decision under which an illegal line of this kind is counted."""
+
+    def _differ(
+        self,
+        decision_class: str,
+        expected: str,
+        recorded: str,
+        decisions: int = 1,
+        racing: tuple[int, str] | None = None,
+    ) -> None:
+        """Count a difference at the present line; ``racing`` = (seq of the line that shows the race, why)."""
+        status = "divergent" if racing is None else "uncertain"
+        seq, reason = racing or (None, None)
+        finding = Finding(
+            self._line.seq, self._line.t_us, decision_class, status, expected, recorded, seq, reason
+        )
+        self.tally.differ(finding, decisions)
+
+    def _compare_permits(self, line: Line, consumer: int, before: int | None) -> None:
+        """Permits of a consumer before a send, where the line carries them."""
+        recorded = line.recorded["permits_before"]
+        if recorded is None:
+            return
+        if before == recorded:
+            self.tally.exact("permits")
+        else:
+            self._differ("permits", f"consumer {consumer}: {before}", str(recorded))
+
+    def _positions(self, entries: Sequence[int]) -> str:
+        """Some entries for people: the first few positions and how many there are."""
+        if not entries:
+            return "nothing"
+        shown = ", ".join(self._entries.position(entry) for entry in entries[:MAX_SHOWN_POSITIONS])
+        return f"[{shown}{', …' if len(entries) > MAX_SHOWN_POSITIONS else ''}] ({len(entries)})"
+
+
+def who(line: Line) -> int:
+    """The consumer of a line that must have one."""
+    if line.consumer is None:
+        raise IllegalTransitionError(f"{line.kind} names no consumer", rule="the event needs a consumer")
+    return line.consumer

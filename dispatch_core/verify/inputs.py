@@ -1,0 +1,134 @@
+"""What the core may read of a trace, and what is only compared.
+
+A line is split in two: ``inputs`` are the fields that say what the world did (joins, permits, acks, results of reads,
+times), ``recorded`` are the broker's own decisions. Drivers hand ``inputs`` to the core and keep ``recorded`` for the
+comparison; a field that is in neither list reaches nobody. ``seq``, ``t_us``, ``kind`` and ``consumer`` tell when and to
+whom something happened and belong to every line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dispatch_core.recording.log import DispatcherLog
+
+INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "consumer_added": (
+        "name",
+        "priority_level",
+        "key_shared_mode",
+        "key_shared_allow_out_of_order",
+        "ranges",
+    ),
+    "consumer_removing": (),
+    "consumer_removed": (),
+    "selector_added": (),  # the time at which it takes effect
+    "selector_refused": (),
+    "selector_removed": (),
+    "flow": ("permits",),
+    "flow_counted": (),
+    "flow_applied": ("permits",),
+    "ack": ("ack_type", "positions", "ack_sets"),
+    "redeliver": ("positions",),
+    "read_attempt": (),
+    "read_attempt_end": (),
+    "read_cancelled": ("cancelled",),
+    "read_done": ("type", "positions"),
+    "round_begin": (),
+    "round_end": ("has_more",),
+    # The line says *when* an ack or a redelivery that arrived took its effect; which one it was, its positions name.
+    "pending_ack_removed": ("positions",),
+    "mark_delete": (),
+    "rewind": (),
+    "handover_scheduled": (),
+}
+
+RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "selector_added": ("selector",),
+    "read_issued": ("max_entries",),
+    "replay_read_issued": ("positions",),
+    "replay_already_deleted": ("positions",),
+    "read_done": ("hashes",),
+    "round_begin": ("positions",),  # counted; the core dispatches what its read returned
+    "sent": ("positions", "batch_sizes", "permits_before"),
+    "round_end": ("retry", "in_replay", "look_ahead"),
+    "draining_add": ("hash",),
+    "draining_release": ("hash", "closing", "ref_count_before"),
+    "draining_blocked": ("hash",),
+    "draining_clear": (),
+    "pending_ack_refused": ("positions",),
+    "active_picked": ("changed", "sorted"),
+    "active_notified": ("active",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a trace, split. Positions are ordinals of the log's messages; -1 = a position that was never stored."""
+
+    seq: int
+    t_us: int
+    kind: str
+    consumer: int | None
+    inputs: dict[str, Any]
+    recorded: dict[str, Any]
+
+
+class Entries:
+    """Positions of the stored entries, and their ordinals."""
+
+    def __init__(self, messages: pa.Table) -> None:
+        self.ledger_ids = np.asarray(messages["ledger_id"].combine_chunks())
+        self.entry_ids = np.asarray(messages["entry_id"].combine_chunks())
+        self._ordinal = {
+            (ledger, entry): at
+            for at, (ledger, entry) in enumerate(
+                zip(self.ledger_ids.tolist(), self.entry_ids.tolist(), strict=True)
+            )
+        }
+
+    def __len__(self) -> int:
+        return len(self.ledger_ids)
+
+    def ordinal(self, ledger_id: int, entry_id: int) -> int:
+        """Ordinal of a stored position, or -1."""
+        return self._ordinal.get((ledger_id, entry_id), -1)
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"`` of an ordinal."""
+        if not 0 <= ordinal < len(self):
+            return "unknown"
+        return f"{self.ledger_ids[ordinal]}:{self.entry_ids[ordinal]}"
+
+
+def lines(log: DispatcherLog, entries: Entries) -> Iterator[Line]:
+    """The log's events, each split into inputs and recorded decisions, in the order of ``seq``."""
+    wanted = sorted(
+        {name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}
+    )
+    columns = {name: log.events[name] for name in ("seq", "t_us", "kind", "consumer", *wanted)}
+    for batch in pa.table(columns).to_batches(max_chunksize=20_000):
+        values = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "positions"}
+        values["positions"] = _ordinals(batch.column("positions"), entries)
+        for i, kind in enumerate(values["kind"]):
+            yield Line(
+                seq=values["seq"][i],
+                t_us=values["t_us"][i],
+                kind=kind,
+                consumer=values["consumer"][i],
+                inputs={name: values[name][i] for name in INPUT_FIELDS.get(kind, ())},
+                recorded={name: values[name][i] for name in RECORDED_FIELDS.get(kind, ())},
+            )
+
+
+def _ordinals(column: pa.Array, entries: Entries) -> list[list[int] | None]:
+    lists = column.to_pylist()
+    return [
+        None if item is None else [entries.ordinal(p["ledger_id"], p["entry_id"]) for p in item]
+        for item in lists
+    ]

@@ -1,0 +1,239 @@
+"""The audit policy: thresholds per topic pattern, from one reviewed YAML file.
+
+The names of promises and limits are those of the shipped ``audit-policy.yaml`` (its ``defaults`` are complete and
+define what exists); any other file may leave out what it does not change. Errors name file, line and field, and
+all errors of a file are reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from dispatch_core.errors import DispatchAuditError
+
+#: Policy file that a run uses instead of the shipped one.
+POLICY_VARIABLE: Final = "DISPATCH_AUDIT_POLICY"
+SHIPPED_POLICY: Final = Path(__file__).with_name("audit-policy.yaml")
+DEFAULT_RULE: Final = "default"
+
+_MAX_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_UNLIMITED: Final = "any"
+
+#: Limit of one finding; ``None`` = any number is tolerated (and counted).
+Limits = Mapping[str, Mapping[str, float | None]]
+
+
+class PolicyError(DispatchAuditError):
+    """A policy file that cannot be used. ``problems`` holds one ``file:line: field: what is wrong`` each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            "the audit policy cannot be used; nothing was judged:\n  "
+            + "\n  ".join(self.problems)
+            + f"\nCorrect the file, or unset {POLICY_VARIABLE} to use the shipped policy."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Limits for the topics and subscriptions that match two shell-style patterns."""
+
+    name: str
+    topics: str
+    subscriptions: str
+    limits: Limits
+
+    def matches(self, topic: str, subscription: str) -> bool:
+        """True if this rule judges the dispatcher of ``topic`` and ``subscription``."""
+        return fnmatchcase(topic, self.topics) and fnmatchcase(subscription, self.subscriptions)
+
+    def limit(self, promise: str, name: str) -> float | None:
+        """Greatest tolerated value, or None for any. Unknown names raise ``KeyError``."""
+        return self.limits[promise][name]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All rules in the order in which they are tried; the last one, ``default``, matches everything."""
+
+    rules: tuple[Rule, ...]
+    source: str
+
+    def rule_for(self, topic: str, subscription: str) -> Rule:
+        """First rule that matches the dispatcher."""
+        return next(rule for rule in self.rules if rule.matches(topic, subscription))
+
+
+def load_policy(path: Path | None = None) -> Policy:
+    """Policy of a file, or the shipped one. Raises ``PolicyError`` with every problem of the file."""
+    defaults = _shipped_defaults()
+    if path is None:
+        path = SHIPPED_POLICY
+    reader = _Reader(path, defaults)
+    return reader.policy()
+
+
+@lru_cache(maxsize=1)
+def _shipped_defaults() -> dict[str, dict[str, float | None]]:
+    """Names and limits of the shipped file; they are the vocabulary of every other file."""
+    document = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
+    return {
+        promise: {name: None if value == _UNLIMITED else float(value) for name, value in limits.items()}
+        for promise, limits in document["defaults"].items()
+    }
+
+
+class _Reader:
+    """Walks the YAML node tree of one file, so that every complaint knows its line."""
+
+    def __init__(self, path: Path, vocabulary: dict[str, dict[str, float | None]]) -> None:
+        self._path = path
+        self._vocabulary = vocabulary
+        self._problems: list[str] = []
+
+    def policy(self) -> Policy:
+        root = self._parse()
+        defaults = {promise: dict(limits) for promise, limits in self._vocabulary.items()}
+        rules: list[Rule] = []
+        if root is not None:
+            top = self._mapping(root, "(file)", ("version", "defaults", "rules"))
+            version = top.get("version")
+            if version is None:
+                self._complain(root, "version", "is missing; write: version: 1")
+            elif not (isinstance(version, yaml.ScalarNode) and version.value == "1"):
+                self._complain(version, "version", f"must be 1, not {_shown(version)}")
+            if "defaults" in top:
+                self._limits(top["defaults"], "defaults", defaults, extra=())
+            if "rules" in top:
+                rules = self._rules(top["rules"], defaults)
+        if self._problems:
+            raise PolicyError(self._problems)
+        rules.append(Rule(DEFAULT_RULE, "*", "*", defaults))
+        return Policy(tuple(rules), str(self._path))
+
+    def _parse(self) -> yaml.Node | None:
+        try:
+            raw = self._path.read_bytes()
+        except OSError as error:
+            raise PolicyError([f"{self._path}: cannot be read: {error.strerror or error}"]) from error
+        if len(raw) > _MAX_BYTES:
+            raise PolicyError([f"{self._path}: is {len(raw)} bytes long; the limit is {_MAX_BYTES}"])
+        try:
+            node: yaml.Node | None = yaml.compose(raw.decode("utf-8"), Loader=yaml.SafeLoader)
+        except UnicodeDecodeError as error:
+            line = raw[: error.start].count(b"\n") + 1
+            raise PolicyError([f"{self._path}:{line}: (file): is not UTF-8 text"]) from error
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise PolicyError([f"{self._path}:{line}: (file): is not YAML: {error.problem}"]) from error
+        except (yaml.YAMLError, RecursionError) as error:
+            raise PolicyError([f"{self._path}: is not YAML: {error}"]) from error
+        if node is None:
+            raise PolicyError([f"{self._path}:1: (file): is empty; write at least: version: 1"])
+        return node
+
+    def _complain(self, node: yaml.Node, field: str, problem: str) -> None:
+        self._problems.append(f"{self._path}:{node.start_mark.line + 1}: {field}: {problem}")
+
+    def _mapping(self, node: yaml.Node, field: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
+        """Values by key; unknown and repeated keys and non-mappings become problems."""
+        if not isinstance(node, yaml.MappingNode):
+            self._complain(node, field, f"must be a mapping with {', '.join(known)}")
+            return {}
+        found: dict[str, yaml.Node] = {}
+        prefix = "" if field == "(file)" else f"{field}."
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+                self._complain(
+                    key, f"{prefix}{name or '?'}", f"is unknown; the nearest known name is {near!r}"
+                )
+            elif name in found:
+                self._complain(key, f"{prefix}{name}", "is given twice; keep one")
+            else:
+                found[name] = value
+        return found
+
+    def _limits(
+        self,
+        node: yaml.Node,
+        field: str,
+        limits: dict[str, dict[str, float | None]],
+        extra: tuple[str, ...],
+    ) -> dict[str, yaml.Node]:
+        """Override ``limits`` in place from a mapping promise → name → limit; return the ``extra`` keys' nodes."""
+        top = self._mapping(node, field, (*extra, *self._vocabulary))
+        for promise, names in self._vocabulary.items():
+            if promise not in top:
+                continue
+            for name, value in self._mapping(top[promise], f"{field}.{promise}", tuple(names)).items():
+                ok, limit = self._limit(value, f"{field}.{promise}.{name}")
+                if ok:
+                    limits[promise][name] = limit
+        return {name: top[name] for name in extra if name in top}
+
+    def _limit(self, node: yaml.Node, field: str) -> tuple[bool, float | None]:
+        """(usable, limit); a ``min_*`` is a threshold for judging at all and cannot be ``any``."""
+        threshold = field.rsplit(".", 1)[-1].startswith("min_")
+        if isinstance(node, yaml.ScalarNode):
+            if node.value == _UNLIMITED and not threshold:
+                return True, None
+            if re.fullmatch(r"\d{1,15}(\.\d{1,6})?", node.value) and not node.style:
+                return True, float(node.value)
+        allowed = "a number from 0" if threshold else f"a number from 0 or {_UNLIMITED}"
+        self._complain(node, field, f"must be {allowed}, not {_shown(node)}")
+        return False, None
+
+    def _rules(self, node: yaml.Node, defaults: dict[str, dict[str, float | None]]) -> list[Rule]:
+        if not isinstance(node, yaml.SequenceNode):
+            self._complain(node, "rules", "must be a list")
+            return []
+        rules: list[Rule] = []
+        seen: set[str] = {DEFAULT_RULE}
+        for index, item in enumerate(node.value):
+            field = f"rules[{index}]"
+            limits = {promise: dict(values) for promise, values in defaults.items()}
+            head = self._limits(item, field, limits, extra=("name", "topics", "subscriptions"))
+            name = self._text(item, head, field, "name", None)
+            topics = self._text(item, head, field, "topics", None)
+            subscriptions = self._text(item, head, field, "subscriptions", "*")
+            if name and not _NAME.fullmatch(name):
+                self._complain(head["name"], f"{field}.name", "must be lower-case letters, digits, - or _")
+            elif name in seen:
+                self._complain(
+                    head.get("name", item), f"{field}.name", f"{name!r} is taken; names are unique"
+                )
+            seen.add(name)
+            rules.append(Rule(name, topics, subscriptions, limits))
+        return rules
+
+    def _text(
+        self, item: yaml.Node, head: dict[str, yaml.Node], field: str, name: str, default: str | None
+    ) -> str:
+        node = head.get(name)
+        if node is None:
+            if default is None:
+                self._complain(item, f"{field}.{name}", "is missing")
+            return default or ""
+        if not isinstance(node, yaml.ScalarNode) or not node.value:
+            self._complain(node, f"{field}.{name}", f"must be a text, not {_shown(node)}")
+            return default or ""
+        return str(node.value)
+
+
+def _shown(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return repr(node.value[:60])
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"

@@ -1,0 +1,208 @@
+"""Aggregates across consumers: ``balance`` and ``waits``, as Spark SQL over what replay published.
+
+Per dispatcher and incarnation; Great Expectations judges these small tables and never sees single deliveries.
+Run as ``python -m spark_jobs.aggregates --interval-start 2026-11-21 --warehouse DIR``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatch_core.tables import IDENTITY
+from spark_jobs import stage, tables
+from spark_jobs.intervals import Interval
+from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
+
+DISPATCHER = [one.name for one in IDENTITY]
+
+
+def balance(deliveries: DataFrame, ownership: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
+    """What each consumer name got in the interval, against its time-weighted share of the hash space.
+
+    ``entries``, ``messages`` and ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer
+    that owned hashes and got nothing has a row of zeros. Connections of one name are one consumer: that is what a
+    rolling restart keeps. ``message_share`` is of the dispatcher's messages; ``hash_share`` of its range-microseconds.
+    """
+    got = (
+        deliveries.select(
+            *DISPATCHER, _name_of_consumer(), "consumer", "num_messages", "size_bytes", "key", "key_b64"
+        )
+        .groupBy(*DISPATCHER, "consumer_name")
+        .agg(
+            F.collect_set("consumer").alias("sent_to"),
+            F.count(F.lit(1)).alias("entries"),
+            F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"),
+            F.sum(F.coalesce("size_bytes", F.lit(0))).alias("size_bytes"),
+            F.countDistinct("key", "key_b64").alias("keys"),
+        )
+    )
+    owned = ownership.transform(hash_time, states, span)
+    both = got.join(owned, [*DISPATCHER, "consumer_name"], "full")
+    connections = F.size(F.array_union(F.coalesce("sent_to", _no_ids()), F.coalesce("owned_by", _no_ids())))
+    messages, hashes = (
+        F.expr(f"sum({name}) OVER (PARTITION BY {', '.join(DISPATCHER)})") for name in _SHARED
+    )
+    return both.select(
+        *DISPATCHER,
+        "consumer_name",
+        connections.cast("long").alias("connections"),
+        *(F.coalesce(name, _none()).alias(name) for name in ("entries", "messages", "size_bytes", "keys")),
+        F.coalesce(F.try_divide("messages", messages), F.lit(0.0)).alias("message_share"),
+        F.when(hashes > 0, F.coalesce("hash_time", F.lit(0.0)) / hashes).alias("hash_share"),
+    )
+
+
+_SHARED = ("messages", "hash_time")
+
+
+def hash_time(ownership: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
+    """Per dispatcher and consumer name: hashes owned x microseconds within the interval, and by which connections.
+
+    An ownership without an end lasts until the dispatcher's last event. Failover and Exclusive own no hashes and
+    are left out: their share is null.
+    """
+    ends = (
+        states.where("subscription_type = 'Key_Shared'")
+        .groupBy(*DISPATCHER)
+        .agg(F.max("last_t_us").alias("last_t_us"))
+    )
+    until = F.least(F.coalesce("until_t_us", "last_t_us"), F.lit(span.end_us))
+    since = F.greatest("from_t_us", F.lit(span.start_us))
+    width = F.col("range_end") - F.col("range_start") + 1
+    return (
+        ownership.join(ends, DISPATCHER)
+        .select(
+            *DISPATCHER,
+            _name_of_consumer(),
+            "consumer",
+            (width * F.greatest(until - since, F.lit(0))).cast("double").alias("hash_time"),
+        )
+        .groupBy(*DISPATCHER, "consumer_name")
+        .agg(F.collect_set("consumer").alias("owned_by"), F.sum("hash_time").alias("hash_time"))
+    )
+
+
+def waits(deliveries: DataFrame, messages: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
+    """How long entries waited from being stored to being sent first, for those first sent in the interval.
+
+    ``deliveries`` and ``messages`` are of all intervals up to this one. ``never_delivered`` counts the entries stored by
+    the interval's end that no incarnation has sent by then, from the first position that the subscription ever got
+    on (what lies before it may have been read by nobody); it stands at the latest incarnation, zero at the others.
+    Whether a rule held them is the audit's to say.
+    """
+    dispatcher = [name for name in DISPATCHER if name != "interval_start"]
+    subscription = [name for name in dispatcher if name != "incarnation"]
+    position = F.struct("ledger_id", "entry_id")
+    sent = deliveries.groupBy(*subscription, "ledger_id", "entry_id").agg(F.lit(True).alias("sent"))
+    begins = deliveries.groupBy(*subscription).agg(F.min(position).alias("begin"))
+    missing = (
+        states.select(*subscription)
+        .distinct()
+        .join(begins, subscription, "left")
+        .join(messages.select("cluster", "topic", "ledger_id", "entry_id"), ["cluster", "topic"])
+        .where(F.col("begin").isNull() | (position >= F.col("begin")))
+        .join(sent, [*subscription, "ledger_id", "entry_id"], "left_anti")
+        .groupBy(*subscription)
+        .agg(F.count(F.lit(1)).alias("never_delivered"))
+    )
+    wait_ms = F.col("t_us") / 1000 - F.col("publish_time_ms")
+    measured = (
+        deliveries.where(tables.in_interval(span))
+        .where("delivery_number = 1")
+        .select(*dispatcher, wait_ms.alias("wait_ms"))
+        .groupBy(*dispatcher)
+        .agg(
+            F.count(F.lit(1)).alias("entries"),
+            F.percentile("wait_ms", 0.5).alias("wait_ms_p50"),
+            F.percentile("wait_ms", 0.99).alias("wait_ms_p99"),
+            F.max("wait_ms").alias("wait_ms_max"),
+        )
+    )
+    latest = F.expr(f"incarnation = max(incarnation) OVER (PARTITION BY {', '.join(subscription)})")
+    return (
+        states.select(*DISPATCHER)
+        .distinct()
+        .withColumn("is_latest", latest)
+        .join(measured, dispatcher, "left")
+        .join(missing, subscription, "left")
+        .select(
+            *DISPATCHER,
+            F.coalesce("entries", _none()).alias("entries"),
+            F.when(F.col("is_latest"), F.coalesce("never_delivered", _none()))
+            .otherwise(_none())
+            .alias("never_delivered"),
+            "wait_ms_p50",
+            "wait_ms_p99",
+            "wait_ms_max",
+        )
+    )
+
+
+def aggregate(spark: SparkSession, warehouse: Path, span: Interval) -> dict[str, Any]:
+    """Replace the interval's rows of ``balance`` and ``waits``; returns a summary with the rows of each."""
+    began, started_at = time.monotonic(), datetime.now(UTC)
+    here = tables.in_interval(span)
+    until_now = f"interval_start <= TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
+    with stage_run(warehouse, "aggregates", span) as staging:
+        deliveries = tables.read(spark, warehouse, "deliveries").where(until_now)
+        states = tables.read(spark, warehouse, "dispatcher_state").where(here)
+        ownership = tables.read(spark, warehouse, "ownership").where(here)
+        messages = tables.read(spark, warehouse, "messages").where(until_now)
+        frames = {
+            "balance": balance(deliveries.where(here), ownership, states, span),
+            "waits": waits(deliveries, messages, states, span),
+        }
+        rows = {
+            name: replace_interval(warehouse, name, span, tables.stage(frame.coalesce(1), name, staging))
+            for name, frame in frames.items()
+        }
+        summary: dict[str, Any] = {
+            "stage": "aggregates",
+            "interval_start": span.start.isoformat(),
+            "rows": rows,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        record_run(warehouse, "aggregates", span, started_at, summary)
+    return summary
+
+
+def _name_of_consumer() -> Any:
+    """A consumer's name; one without a name is known by its connection's number."""
+    return F.coalesce("consumer_name", F.concat(F.lit("consumer "), F.col("consumer"))).alias("consumer_name")
+
+
+def _none() -> Any:
+    return F.lit(0).cast("long")
+
+
+def _no_ids() -> Any:
+    return F.array().cast("array<long>")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Aggregate one interval; see ``--help``."""
+    parser = stage.parser(
+        "python -m spark_jobs.aggregates", "balance and waits of one interval, from what replay wrote"
+    )
+    options = parser.parse_args(arguments)
+
+    def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
+        return aggregate(spark, options.warehouse, span)
+
+    def size_bytes(_span: Interval) -> int:
+        folder = table_path(options.warehouse, "deliveries")
+        return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+    return stage.run(options, work, size_bytes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

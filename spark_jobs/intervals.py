@@ -1,0 +1,78 @@
+"""Data intervals: how they are written, named and bounded. All times are UTC.
+
+An interval is ``[start, end)``. Tables are partitioned by its start; landing folders carry its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.times import from_micros, micros
+
+DEFAULT_LENGTH: Final = timedelta(days=1)
+
+
+class IntervalError(DispatchAuditError):
+    """A text that names no interval, or an interval that ends before it starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One data interval ``[start, end)``, both aware datetimes in UTC."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start.microsecond or self.end.microsecond:
+            raise IntervalError(f"the interval {self.start.isoformat()} must start and end at a whole second")
+        if self.end <= self.start:
+            raise IntervalError(
+                f"the interval ends at {self.end.isoformat()}, not after its start {self.start.isoformat()}; "
+                "give an end later than the start"
+            )
+
+    @property
+    def name(self) -> str:
+        """``2026-11-21`` for an interval that starts at midnight, else ``2026-11-21T06-30-00Z``; safe in a path."""
+        if self.start == self.start.replace(hour=0, minute=0, second=0, microsecond=0):
+            return self.start.strftime("%Y-%m-%d")
+        return self.start.strftime("%Y-%m-%dT%H-%M-%SZ")
+
+    @property
+    def start_us(self) -> int:
+        """Start in microseconds since the epoch."""
+        return micros(self.start)
+
+    @property
+    def end_us(self) -> int:
+        """End, exclusive, in microseconds since the epoch."""
+        return micros(self.end)
+
+
+def parse_moment(text: str | datetime) -> datetime:
+    """A day (``2026-11-21``) or an ISO 8601 moment as an aware UTC datetime; without an offset it is UTC."""
+    if isinstance(text, datetime):
+        moment = text
+    else:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError as error:
+            raise IntervalError(
+                f"{text!r} is no day and no ISO 8601 time ({error}); write 2026-11-21 or 2026-11-21T06:00:00+00:00"
+            ) from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def interval(start: str | datetime, end: str | datetime | None = None) -> Interval:
+    """The interval from ``start`` to ``end``; without an end it is one day long."""
+    first = parse_moment(start)
+    return Interval(first, parse_moment(end) if end else first + DEFAULT_LENGTH)
+
+
+def day_of(t_us: int) -> str:
+    """The UTC day (``2026-11-21``) that a log's ``t_us`` falls on."""
+    return from_micros(t_us).strftime("%Y-%m-%d")

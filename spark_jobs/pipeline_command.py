@@ -1,0 +1,150 @@
+"""``dispatch-audit pipeline SOURCE...``: all stages in one process, without Airflow.
+
+For each interval: pull → ingest → replay → aggregates → validate, then the verdicts. The same functions as in the DAG,
+on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``): ``landing``, ``warehouse``,
+``data-docs``.
+Without ``--interval-start`` it takes every UTC day on which the source holds an event, oldest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from dispatch_core.errors import DispatchAuditError
+from spark_jobs import stage
+from spark_jobs.intervals import interval
+from spark_jobs.progress import complain, printable, quiet_on_a_pipe, say
+
+HELP: Final = "pull, ingest, replay, judge: all stages without Airflow"
+_ORDER: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("source", nargs="+", metavar="SOURCE", help="folder of recordings, log file, or glob")
+    parser.add_argument(
+        "--home", type=Path, help="where everything is kept (default: $DISPATCH_AUDIT_HOME, .dispatch-audit)"
+    )
+    parser.add_argument(
+        "--interval-start",
+        type=stage.moment,
+        help="day or ISO 8601 time, UTC (default: every day the source has events of)",
+    )
+    parser.add_argument(
+        "--interval-end", type=stage.moment, help="exclusive (default: a day after the start)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object per verdict on stdout, nothing else there"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do all stages; 0 every verdict is PASS, 1 there is a FAIL, 2 something could not be judged."""
+    home = (args.home or Path(os.environ.get("DISPATCH_AUDIT_HOME") or ".dispatch-audit")).absolute()
+    try:
+        with quiet_on_a_pipe():
+            verdicts = _audit(args, home)
+    except DispatchAuditError as error:
+        complain(f"error: {error}")
+        return 2
+    print("\n".join(_as_json(verdicts) if args.json else _for_people(verdicts, home)))
+    found = {one.verdict for one in verdicts if one.promise == "all"}
+    if "FAIL" in found:
+        return 1
+    return 0 if found == {"PASS"} else 2
+
+
+def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
+    if args.interval_end and not args.interval_start:
+        raise DispatchAuditError("--interval-end needs --interval-start")
+    sources = [path for source in args.source for path in _expanded(source)]
+    if args.interval_start:
+        spans = [interval(args.interval_start, args.interval_end)]
+    else:
+        spans = [interval(day) for day in days_of(sources)]
+
+    from expectations.validate import validate_interval
+    from spark_jobs.aggregates import aggregate
+    from spark_jobs.ingest import ingest
+    from spark_jobs.pull import pull
+    from spark_jobs.replay import replay
+    from spark_jobs.session import running_session
+
+    landing, warehouse = home / "landing", home / "warehouse"
+    size_bytes = 0
+    for span in spans:
+        landed = pull(sources, landing, span.start, interval_end=span.end, progress=say)
+        size_bytes = max(size_bytes, landed["bytes"])
+    verdicts: list[Any] = []
+    with running_session(size_bytes) as spark:
+        for span in spans:
+            _report(ingest(spark, landing, warehouse, span))
+            _report(replay(spark, warehouse, span))
+            _report(aggregate(spark, warehouse, span))
+            say(f"validate {span.name}")
+            verdicts += validate_interval(warehouse, span.start, home / "data-docs")
+    return verdicts
+
+
+def _expanded(source: str) -> list[Path]:
+    """A path, or what a glob matches where no path of that name exists; a glob that matches nothing names itself."""
+    if Path(source).exists():
+        return [Path(source)]
+    matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - a pattern that may be absolute
+    return [Path(one) for one in matches] or [Path(source)]
+
+
+def days_of(sources: Sequence[Path]) -> list[str]:
+    """The UTC days on which the sources hold events, oldest first; reads every event file once."""
+    from spark_jobs.ingest_task import event_days
+    from spark_jobs.pull import log_files
+
+    files = log_files(sources)
+    say(f"reading the days of {len(files)} files (name one with --interval-start to skip this)")
+    days = sorted({day for name, path in files for day in event_days(name, Path(path))})
+    if not days:
+        raise DispatchAuditError(
+            f"{', '.join(map(str, sources))}: {len(files)} files and not one readable event in them; nothing was done. "
+            "Check that these are consumer-event logs or dispatcher traces (docs/log-format.md)"
+        )
+    return days
+
+
+def _report(summary: dict[str, Any]) -> None:
+    plain = (f"{name} {value:,}" for name, value in summary.items() if isinstance(value, (int, float)))
+    say(f"{summary['stage']} {summary['interval_start'][:10]}: {', '.join(plain)}")
+
+
+def _as_json(verdicts: Iterable[Any]) -> list[str]:
+    return [json.dumps(asdict(one), default=str, sort_keys=True, ensure_ascii=False) for one in verdicts]
+
+
+def _for_people(verdicts: Sequence[Any], home: Path) -> list[str]:
+    lines = []
+    overall = [one for one in verdicts if one.promise == "all"]
+    for one in sorted(overall, key=lambda one: (_ORDER.get(one.verdict, 0), one.interval_start, one.topic)):
+        day = interval(one.interval_start).name
+        lines.append(f"{one.verdict:8}{printable(one.topic)} / {printable(one.subscription)}  {day}")
+        lines.append(f"        {printable(one.reason)}")
+        lines += [f"        - {printable(finding)}" for finding in one.top_findings if one.verdict != "PASS"]
+    counts = {verdict: sum(one.verdict == verdict for one in overall) for verdict in _ORDER}
+    lines.append("")
+    lines.append(
+        ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing judged"
+    )
+    lines += [f"tables     {home / 'warehouse'}", f"Data Docs  {home / 'data-docs'}"]
+    return lines
+
+
+if __name__ == "__main__":
+    command = argparse.ArgumentParser(prog="dispatch-audit pipeline", description=HELP)
+    add_arguments(command)
+    sys.exit(run(command.parse_args()))

@@ -1,0 +1,92 @@
+"""Progress of jobs, on stderr: one rewritten line on a terminal, plain lines at a low rate in a task's log.
+
+The entry points of single stages always report, for their stderr is a task log. The command line reports only on a
+terminal (``quiet_on_a_pipe``). Errors are said in any case.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SECONDS_BETWEEN_LINES: Final = 10.0
+_silent = False
+
+
+@contextmanager
+def quiet_on_a_pipe() -> Iterator[None]:
+    """Within the block progress is shown only if stderr is a terminal."""
+    global _silent  # noqa: PLW0603 - stderr is one per process, and so is this
+    before, _silent = _silent, not sys.stderr.isatty()
+    try:
+        yield
+    finally:
+        _silent = before
+
+
+def printable(text: str) -> str:
+    """Names and keys come from logs: no control character of theirs reaches a terminal or a task log."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def say(line: str) -> None:
+    """A line of progress."""
+    if not _silent:
+        print(printable(line), file=sys.stderr, flush=True)
+
+
+def complain(line: str) -> None:
+    """A line that must be seen."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def tasks_done(spark: SparkSession, label: str, total: int) -> Iterator[None]:
+    """While the block runs a Spark job of ``total`` tasks, say how many are done."""
+    if _silent:
+        yield
+        return
+    done = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, label, total, done), name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, label: str, total: int, done: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    terminal = sys.stderr.isatty()
+    said, said_at = -1, time.monotonic()
+    while not done.wait(0.5 if terminal else 2.0):
+        stages = (
+            stage
+            for job in tracker.getActiveJobsIds()
+            if (info := tracker.getJobInfo(job))
+            for stage in info.stageIds
+        )
+        finished = min(
+            total,
+            max(
+                (info.numCompletedTasks for stage in stages if (info := tracker.getStageInfo(stage))),
+                default=0,
+            ),
+        )
+        if finished == said or not (terminal or time.monotonic() - said_at >= _SECONDS_BETWEEN_LINES):
+            continue
+        said, said_at = finished, time.monotonic()
+        line = f"{label}: {finished} of {total}"
+        print(
+            f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True
+        )
+    if terminal:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,64 @@
+"""What the entry points of all stages share: their arguments, their last line, their exit code.
+
+On stdout stands one line of JSON, the summary; progress and errors go to stderr. Exit code 0: done; 2: could not be
+done, with one line that says what, where, what was kept and what to do next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dispatch_core.errors import DispatchAuditError
+from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
+from spark_jobs.progress import complain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def parser(program: str, description: str, *, landing: bool = False) -> argparse.ArgumentParser:
+    """The arguments of a stage; ``landing`` only where it reads landed files."""
+    result = argparse.ArgumentParser(prog=program, description=description)
+    result.add_argument(
+        "--interval-start", required=True, type=moment, help="start of the interval: a day or ISO 8601, UTC"
+    )
+    result.add_argument(
+        "--interval-end", type=moment, help="its end, exclusive (default: a day after its start)"
+    )
+    if landing:
+        result.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
+    else:
+        result.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
+    result.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
+    return result
+
+
+def moment(text: str) -> Any:
+    """An argument that is a moment; a wrong one is refused with the reason."""
+    try:
+        return parse_moment(text)
+    except IntervalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(
+    options: argparse.Namespace,
+    work: Callable[[SparkSession, Interval], dict[str, Any]],
+    size_bytes: Callable[[Interval], int],
+) -> int:
+    """Do one stage in a session of its own and print its summary; ``size_bytes``: how much Spark itself will handle."""
+    from spark_jobs.session import running_session
+
+    try:
+        span = interval(options.interval_start, options.interval_end)
+        with running_session(size_bytes(span)) as spark:
+            summary = work(spark, span)
+    except DispatchAuditError as error:
+        complain(f"error: {error}")
+        return 2
+    print(json.dumps(summary, sort_keys=True, default=str), flush=True)
+    return 0

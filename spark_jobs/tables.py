@@ -1,0 +1,58 @@
+"""Spark's side of the warehouse: Arrow contracts as Spark schemas, reading Delta tables, staging rows for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_jobs.intervals import Interval
+from spark_jobs.warehouse import StagedFile, WarehouseError, ensure_table, stored_schema, table_path
+
+
+def spark_schema(contract: pa.Schema) -> StructType:
+    """An Arrow schema as Spark's."""
+    return from_arrow_schema(contract)
+
+
+def read(spark: SparkSession, warehouse: Path, name: str) -> DataFrame:
+    """A table of the warehouse; made empty from its contract where it does not exist yet."""
+    ensure_table(warehouse, name)
+    return spark.read.format("delta").load(str(table_path(warehouse, name)))
+
+
+def in_interval(span: Interval) -> str:
+    """The SQL predicate for the rows of one interval (the session's time zone is UTC)."""
+    return f"interval_start = TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
+
+
+def with_contract(frame: DataFrame, name: str) -> DataFrame:
+    """Select the table's columns in the contract's order and types: the schema contract at the end of a transform.
+
+    Raises ``WarehouseError`` where the frame has other columns; a value that its type cannot hold fails the job.
+    """
+    wanted = spark_schema(stored_schema(name))
+    if set(frame.columns) != set(wanted.names):
+        missing, extra = (
+            sorted(set(wanted.names) - set(frame.columns)),
+            sorted(set(frame.columns) - set(wanted.names)),
+        )
+        raise WarehouseError(f"rows for table {name}: columns missing {missing}, not in its contract {extra}")
+    return frame.select(*(F.col(one.name).cast(one.dataType) for one in wanted))
+
+
+def stage(frame: DataFrame, name: str, staging: Path) -> list[StagedFile]:
+    """Write a frame's rows as data files of a table into the staging folder; not yet part of the table.
+
+    Spark's plain Parquet writer does it, and ``warehouse.replace_interval`` commits: so rows get into every table in one
+    way, and a small job does not pay for a second transaction log in the JVM.
+    """
+    folder = staging / f"{name}-rows"
+    frame.transform(with_contract, name).drop("interval_start").write.parquet(str(folder))
+    paths = sorted(folder.glob("part-*.parquet"))
+    return [StagedFile(name, path, pq.read_metadata(path).num_rows) for path in paths]

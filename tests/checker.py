@@ -1,0 +1,155 @@
+"""A second opinion on the audit: brute force over the raw lines of a log, importing nothing from the product.
+
+It is written from the definitions alone, with sets, lists and loops, and is meant to be read beside them:
+
+* *outstanding* at a connection: sent to it and not since acked, asked for again, or lost with the connection;
+* the *key* of an entry: the bytes that dispatch hashes, ordering key before partition key; key-less entries have none;
+* everything is taken as it stands in lines of level E, acks at their arrival; of a trace only ``rewind`` is used.
+
+``check(messages_path, events_path)`` returns the findings as a list of (kind, key, position).
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Position = tuple[int, int]
+SINGLE_ACTIVE = ("Failover", "Exclusive")
+
+
+def lines(path: str) -> list[dict[str, Any]]:
+    data = Path(path).read_bytes()
+    text = gzip.decompress(data) if path.endswith(".gz") else data
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def position(text: str) -> Position:
+    ledger, entry = text.split(":")
+    return int(ledger), int(entry)
+
+
+def key_of(message: dict[str, Any]) -> bytes | None:
+    if message.get("ordering_key_b64") is not None:
+        return base64.b64decode(message["ordering_key_b64"])
+    if message.get("key") is None:
+        return b"h31:%d" % message["key_h31"] if message.get("key_h31") is not None else None
+    return base64.b64decode(message["key"]) if message.get("key_b64") else message["key"].encode()
+
+
+def check(messages_path: str, events_path: str) -> list[tuple[str, bytes | None, str]]:
+    keys = {position(m["position"]): key_of(m) for m in lines(messages_path) if "position" in m}
+    events = lines(events_path)
+    header = next((e for e in events if "format" in e), {})
+    return Checker(header.get("subscription_type", "Key_Shared"), keys).run(
+        [e for e in events if "kind" in e]
+    )
+
+
+class Checker:
+    def __init__(self, subscription_type: str, keys: dict[Position, bytes | None]) -> None:
+        self.type = subscription_type
+        self.keys = keys
+        self.now = 0  # counts entries sent and events, so that "between" can be said of any two
+        self.sends: dict[bytes, list[tuple[int, int, Position]]] = {}  # key: [(when, consumer, entry)]
+        self.sent_before: set[Position] = set()
+        self.outstanding: dict[Position, set[int]] = {}
+        self.acked: set[Position] = set()
+        self.acked_up_to: Position = (-1, -1)
+        self.batch_bits: dict[Position, list[int]] = {}
+        self.asked: dict[tuple[int, Position], list[int]] = {}  # when a connection asked for an entry again
+        self.rewinds: list[int] = []  # Failover and Exclusive: when hand-overs and rewinds happened
+        self.rewind_due = False
+        self.found: list[tuple[str, bytes | None, str]] = []
+
+    def run(self, events: list[dict[str, Any]]) -> list[tuple[str, bytes | None, str]]:
+        for event in sorted(events, key=lambda e: e["seq"]):
+            self.now += 1
+            kind, consumer = event["kind"], event.get("consumer")
+            positions = [position(p) for p in event.get("positions") or []]
+            if kind in ("consumer_added", "consumer_removed", "active_notified", "rewind", "redeliver"):
+                self.rewinds.append(self.now)
+                self.rewind_due = self.type in SINGLE_ACTIVE and bool(self.sent_before)
+            if kind == "sent":
+                if positions and self.rewind_due and positions[0] <= max(self.sent_before):
+                    # a hand-over rewinds some time after the change that caused it: here it shows
+                    self.rewinds.append(self.now)
+                    self.rewind_due = False
+                for entry in positions:
+                    self.now += 1
+                    self.send(consumer, entry)
+            elif kind == "consumer_removed":
+                for holders in self.outstanding.values():
+                    holders.discard(consumer)
+            elif kind == "redeliver":
+                if event.get("positions") is None:
+                    positions = [p for p, holders in self.outstanding.items() if consumer in holders]
+                for entry in positions:
+                    self.asked.setdefault((consumer, entry), []).append(self.now)
+                    self.outstanding.get(entry, set()).discard(consumer)
+            elif kind == "ack":
+                self.ack(event, positions)
+        return self.found
+
+    def ack(self, event: dict[str, Any], positions: list[Position]) -> None:
+        if event["ack_type"] == "Cumulative":
+            if self.type in SINGLE_ACTIVE:
+                self.acked_up_to = max([self.acked_up_to, *positions])
+                for entry in self.outstanding:
+                    if entry <= self.acked_up_to:
+                        self.outstanding[entry] = set()
+            return
+        sets = event.get("ack_sets") or [[]] * len(positions)
+        for entry, words in zip(positions, sets, strict=True):
+            if words:  # one bit per message of the batch, 1 = not acked yet
+                old = self.batch_bits.get(entry, [-1] * len(words))
+                self.batch_bits[entry] = [a & b for a, b in zip(old, words, strict=True)]
+                if any(self.batch_bits[entry]):
+                    continue
+            self.acked.add(entry)
+            self.outstanding[entry] = set()
+
+    def send(self, consumer: int, entry: Position) -> None:
+        key = self.keys.get(entry)
+        if key is not None and self.type != "Shared":
+            self.order(consumer, entry, key)
+            earlier = {p for _, _, p in self.sends.get(key, []) if p <= entry}
+            if any(self.outstanding[p] - {consumer} for p in earlier):
+                self.find("split_key", entry)
+        if self.outstanding.get(entry, set()) - {consumer}:
+            self.find("double_outstanding", entry)
+        elif entry in self.sent_before and not self.is_acked(entry):
+            self.find("redelivered", entry)
+        if self.is_acked(entry):
+            self.find("duplicate_after_ack", entry)
+        self.sent_before.add(entry)
+        self.outstanding.setdefault(entry, set()).add(consumer)
+        if key is not None:
+            self.sends.setdefault(key, []).append((self.now, consumer, entry))
+
+    def order(self, consumer: int, entry: Position, key: bytes) -> None:
+        later = [(when, to) for when, to, p in self.sends.get(key, []) if p > entry]
+        here = [when for when, to in later if to == consumer]
+        asked = self.asked.get((consumer, entry), [])
+        excuses = asked + self.rewinds if self.type in SINGLE_ACTIVE else asked
+        # "between the two": after the connection first got a later entry, and before this sending
+        excused = any(min(here) < excuse for excuse in excuses) if here else True
+        if not excused or (later and entry not in self.sent_before):
+            self.find("out_of_order", entry)
+        elif here and any(min(here) < when for when in asked):
+            self.find("overtaken_redelivery", entry)
+
+    def is_acked(self, entry: Position) -> bool:
+        return entry in self.acked or entry <= self.acked_up_to
+
+    def find(self, kind: str, entry: Position) -> None:
+        self.found.append((kind, self.keys.get(entry), f"{entry[0]}:{entry[1]}"))
+
+
+if __name__ == "__main__":
+    for finding in check(sys.argv[1], sys.argv[2]):
+        print(*finding)

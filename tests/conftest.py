@@ -1,0 +1,31 @@
+"""What every test needs of its surroundings, stated once, so that ``make test`` and a bare ``pytest`` agree.
+
+Airflow reads its home when it is imported, so this happens before any test module is: each test session has its own
+empty home, and nothing of a developer's Airflow or Spark reaches the tests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+
+_HOME = tempfile.mkdtemp(prefix="dispatch-audit-tests-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+
+for _name in [
+    name for name in os.environ if name.startswith(("AIRFLOW_", "AIRFLOW__", "DISPATCH_AUDIT_HOME"))
+]:
+    del os.environ[_name]
+os.environ["AIRFLOW_HOME"] = os.path.join(_HOME, "airflow")  # noqa: PTH118 - before anything else is imported
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+from hypothesis import settings  # noqa: E402 - after the environment is set
+
+# Machines differ and share their cores: a slow example is no failure.
+settings.register_profile("default", deadline=None)
+settings.load_profile("default")

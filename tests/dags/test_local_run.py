@@ -1,0 +1,204 @@
+"""The local Airflow: its parts, and one whole run as a person starts it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dags.local_run import control, outcome
+from dags.local_run.sample import read_source
+from dags.local_run.settings import PORT_VARIABLE, SAMPLE, LocalRunError, Place, choose_port, environment
+from dags.local_run.watch import Screen, failure
+from dags.processes import processes
+from dags.steps import Home
+from dispatch_core.errors import DispatchAuditError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_days_and_stated_verdicts_come_from_the_sample_itself():
+    source = read_source(SAMPLE)
+    assert source.recordings == len(source.stated) == 5
+    assert source.days == (datetime(2026, 11, 21, tzinfo=UTC),)
+    stated = {statement.verdicts["all"] for statement in source.stated.values()}
+    assert stated == {"PASS", "FAIL"}
+
+
+def test_a_source_without_recordings_starts_nothing(tmp_path):
+    with pytest.raises(DispatchAuditError, match=re.escape(str(tmp_path))):
+        read_source(tmp_path)
+
+
+def test_a_taken_port_is_named_before_anything_starts(monkeypatch):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        monkeypatch.setenv(PORT_VARIABLE, str(other.getsockname()[1]))
+        with pytest.raises(
+            LocalRunError, match=rf"port {other.getsockname()[1]} .* is taken.*{PORT_VARIABLE}"
+        ):
+            choose_port(usual_first=True)
+
+
+@pytest.mark.parametrize("named", ["http", "0", "70000", "-1"])
+def test_what_is_no_port_is_refused(monkeypatch, named):
+    monkeypatch.setenv(PORT_VARIABLE, named)
+    with pytest.raises(LocalRunError, match="is no port"):
+        choose_port(usual_first=False)
+
+
+def test_another_airflows_settings_are_not_inherited_but_connections_are(monkeypatch, tmp_path):
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+    monkeypatch.setenv("AIRFLOW__API__HOST", "0.0.0.0")
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", "somewhere.else")
+    monkeypatch.setenv("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", "smtp://mail")
+    env = environment(Place(Home(tmp_path)), 4711, "m", scheduled=False)
+    assert env["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
+    assert env["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert env["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:4711"
+    assert "AIRFLOW__SECRETS__BACKEND" not in env
+    assert env["AIRFLOW_CONN_DISPATCH_AUDIT_SMTP"] == "smtp://mail"
+
+
+def test_two_commands_do_not_work_on_one_home(tmp_path):
+    place = Place(Home(tmp_path))
+    with control.only_one(place), pytest.raises(LocalRunError, match="at work"), control.only_one(place):
+        pass
+    with control.only_one(place):
+        pass
+
+
+def test_what_a_killed_run_left_is_ended_by_its_marker_alone(tmp_path):
+    place = Place(Home(tmp_path))
+    marker = "left-by-a-test"
+    env = {**os.environ, "DISPATCH_AUDIT_LOCAL_RUN": marker}
+    with (
+        subprocess.Popen(["sleep", "600"], env=env, start_new_session=True) as left,
+        subprocess.Popen(["sleep", "600"], start_new_session=True) as foreign,
+    ):
+        state = {
+            "pid": 2**22 + 1,
+            "started": 1,
+            "boot": "another",
+            "port": 1,
+            "marker": marker,
+            "stays": True,
+        }
+        place.state.write_text(json.dumps({**state, "phase": "starting", "error": None}))
+        assert control.end(place) == []
+        assert left.wait(5) == -signal.SIGTERM
+        assert foreign.poll() is None
+        foreign.kill()
+    assert not place.state.exists()
+
+
+def test_plain_lines_on_a_pipe_and_no_control_character_of_a_log():
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.moving("not on a pipe")
+    screen.say("key \x1b]0;title\x07 \x1b[2J\r gone")
+    screen.line(screen.coloured("FAIL"))
+    assert re.fullmatch(r"\[ +\d+\.\d s\] key \?]0;title\? \?\[2J\? gone\nFAIL\n", out.getvalue())
+
+
+def test_a_failed_task_is_told_with_its_reason_and_its_log(tmp_path):
+    place = Place(Home(tmp_path))
+    log = place.task_logs("r1") / "task_id=pull" / "attempt=1.log"
+    log.parent.mkdir(parents=True)
+    detail = [{"exc_type": "AirflowFailException", "exc_value": "/gone: no such file or folder"}]
+    entries = [
+        {"level": "info", "event": "fine"},
+        {"level": "error", "event": "Task failed", "error_detail": detail},
+    ]
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + "not JSON\n")
+    told = failure(place, "r1", "pull")
+    assert "task pull failed:\n  AirflowFailException: /gone: no such file or folder" in told
+    assert str(log) in told
+
+
+def test_an_alert_of_a_verdict_that_was_replaced_is_not_shown(tmp_path):
+    day = datetime(2026, 11, 21, tzinfo=UTC)
+    alert = {"topic": "t", "subscription": "s", "interval_start": day.isoformat(), "verdict": "FAIL"}
+    lines = [alert, {**alert, "verdict": "UNKNOWN"}, {**alert, "interval_start": "2026-11-20T00:00:00+00:00"}]
+    path = tmp_path / "alerts.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert outcome.standing_alerts(path, [day], {("t", "s"): {"all": "UNKNOWN"}}) == [lines[1]]
+    assert outcome.standing_alerts(path, [day], {("t", "s"): {"all": "PASS"}}) == []
+
+
+def test_every_point_that_is_not_as_stated_is_told(tmp_path):
+    source, day = read_source(SAMPLE), datetime(2026, 11, 21, tzinfo=UTC)
+    found = {dispatcher: dict(one.verdicts) for dispatcher, one in source.stated.items()}
+    passing = next(one for one, verdicts in found.items() if verdicts["all"] == "PASS")
+    failing = next(one for one, verdicts in found.items() if verdicts["all"] == "FAIL")
+    found[passing]["conformance"] = "FAIL"
+    wrong = outcome.differences(found, source, Home(tmp_path), [day])
+    assert f"{source.stated[passing].recording}: conformance is FAIL, stated is PASS" in wrong
+    no_alert = [line for line in wrong if "no alert of it arrived" in line]
+    assert any(line.startswith(source.stated[failing].recording) for line in no_alert)
+    assert any("found, which is stated to be there" in line for line in wrong), "the findings are told too"
+    del found[passing]
+    wrong = outcome.differences(found, source, Home(tmp_path), [day])
+    assert f"{source.stated[passing].recording}: no verdict, stated is PASS" in wrong
+
+
+def _ours(home: Path) -> list[str]:
+    assignment = f"DISPATCH_AUDIT_HOME={home}"
+    return [
+        f"{one.pid} {one.command}"
+        for one in processes()
+        if one.pid != os.getpid() and (one.has_environment(assignment) or one.works_in(home))
+    ]
+
+
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.slow
+def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
+    """A killed run leaves no process; the next one tells every stated verdict, on plain lines, and cleans up."""
+    home = tmp_path / "a home of its own"
+    env = {**os.environ, "DISPATCH_AUDIT_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dags.local_run", "run"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as killed:
+        assert "Airflow starts" in killed.stdout.readline()
+        killed.kill()
+    deadline = time.monotonic() + 30
+    while left := _ours(home):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert "5 of 5 sample verdicts are as stated" in told
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", told), "control characters on a pipe"
+    stated = {dispatcher: one.verdicts["all"] for dispatcher, one in read_source(SAMPLE).stated.items()}
+    for (topic, subscription), verdict in stated.items():
+        assert f"  {verdict:<7} {topic} / {subscription}\n" in told
+    assert "went backwards" in told, "the sample's order violation in one sentence"
+    assert re.search(r"validate +failed", told), "the audit turns its task red"
+    for task in ("pull", "ingest", "replay", "aggregate", "publish", "alert"):
+        assert re.search(rf"{task} +success", told), task
+    assert _ours(home) == []
+    alerts = [json.loads(line) for line in (home / "alerts" / "alerts.jsonl").read_text().splitlines()]
+    assert {(one["topic"], one["subscription"]) for one in alerts} == {
+        dispatcher for dispatcher, verdict in stated.items() if verdict != "PASS"
+    }
+    for alert in alerts:
+        assert alert["findings"][0]["positions"]
+        assert alert["findings"][0]["explanation"] in alert["body"]
+    assert (home / "data-docs" / "index.html").is_file()
+    assert not control.read_state(Place(Home(home)))

@@ -1,0 +1,110 @@
+"""What the tasks do, called without Airflow."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dags import steps
+from dispatch_core.errors import DispatchAuditError
+
+DAY = datetime(2026, 11, 21, tzinfo=UTC)
+NEXT = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def test_interval_of_the_run_where_no_parameter_names_one():
+    chosen = steps.choose_interval({"source": "/logs", "interval_start": None}, (DAY, NEXT))
+    assert chosen == {
+        "source": "/logs",
+        "interval_start": "2026-11-21T00:00:00+00:00",
+        "interval_end": "2026-11-22T00:00:00+00:00",
+    }
+
+
+def test_parameters_win_over_the_data_interval_and_are_taken_to_utc():
+    params = {"source": "/logs", "interval_start": "2026-11-21T02:00:00+02:00", "interval_end": None}
+    chosen = steps.choose_interval(params, (NEXT, datetime(2026, 11, 23, tzinfo=UTC)))
+    assert chosen["interval_start"] == "2026-11-21T00:00:00+00:00"
+    assert chosen["interval_end"] == "2026-11-22T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"source": "/logs"}, "no data interval"),
+        ({"source": "/logs", "interval_end": "2026-11-22"}, "interval_start is empty"),
+        ({"source": "  ", "interval_start": "2026-11-21"}, "source is empty"),
+        (
+            {"source": "/logs", "interval_start": "2026-11-21", "interval_end": "2026-11-20"},
+            "not after its start",
+        ),
+        ({"source": "/logs", "interval_start": "21st"}, "21st"),
+    ],
+)
+def test_parameters_that_name_nothing_are_refused_with_the_next_step(params, says):
+    with pytest.raises(DispatchAuditError, match=says):
+        steps.choose_interval(params, (None, None))
+
+
+@pytest.mark.airflow
+def test_pull_reads_a_folder_with_odd_characters_through_object_storage(tmp_path):
+    source = tmp_path / "logs of 100% #1?"
+    (source / "a").mkdir(parents=True)
+    (source / "a" / "messages.jsonl").write_text('{"x": 1}\n')
+    chosen = steps.choose_interval({"source": str(source), "interval_start": "2026-11-21"}, (None, None))
+    summary = steps.pull(chosen, steps.Home(tmp_path / "home"))
+    assert summary["files"] == 1
+    landed = list((tmp_path / "home" / "landing").rglob("messages.jsonl"))
+    assert [path.read_text() for path in landed] == ['{"x": 1}\n']
+
+
+@pytest.mark.airflow
+def test_pull_names_a_source_that_is_not_there(tmp_path):
+    chosen = steps.choose_interval(
+        {"source": str(tmp_path / "gone"), "interval_start": "2026-11-21"}, (None, None)
+    )
+    with pytest.raises(DispatchAuditError, match=r"gone.*no such file or folder"):
+        steps.pull(chosen, steps.Home(tmp_path))
+
+
+@pytest.mark.spark
+def test_a_stage_without_its_input_fails_for_good_with_its_own_words(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    chosen = steps.choose_interval({"source": "/logs", "interval_start": "2026-11-21"}, (None, None))
+    with pytest.raises(DispatchAuditError, match="nothing was landed for 2026-11-21") as failure:
+        steps.run_spark_stage("ingest", chosen, steps.Home(tmp_path))
+    assert not isinstance(failure.value, steps.StepError), "another attempt would not help"
+    assert "exit code 2" in str(failure.value)
+
+
+def test_only_known_stages_are_run(tmp_path):
+    with pytest.raises(ValueError, match="no Spark stage"):
+        steps.run_spark_stage("ingest; rm -rf", {}, steps.Home(tmp_path))
+
+
+def _row(topic: str, promise: str, verdict: str) -> dict:
+    return {
+        "topic": topic,
+        "subscription": "s",
+        "promise": promise,
+        "verdict": verdict,
+        "reason": f"why {topic}",
+    }
+
+
+def test_one_fail_does_not_keep_the_others_from_being_published():
+    verdicts = [_row("a", "all", "FAIL"), _row("a", "balance", "PASS"), _row("b", "all", "PASS")]
+    assert steps.publish(verdicts) == {"a / s": "FAIL", "b / s": "PASS"}
+    assert steps.broken(verdicts) == ["a / s: FAIL - why a"]
+    assert steps.broken(verdicts[2:]) == []
+
+
+def test_home_is_the_environments_or_beside_the_caller(monkeypatch, tmp_path):
+    monkeypatch.setenv(steps.HOME_VARIABLE, str(tmp_path / "h"))
+    assert steps.Home.current().warehouse == tmp_path / "h" / "warehouse"
+    monkeypatch.delenv(steps.HOME_VARIABLE)
+    monkeypatch.chdir(tmp_path)
+    assert steps.Home.current().root == Path(tmp_path / ".dispatch-audit")

@@ -1,0 +1,91 @@
+"""``dispatch-audit audit``: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch_core.cli.main import main
+from tests.dispatch_core.audit.small_logs import added, message, numbered, sent, write
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
+CLASSIC = SAMPLES / "4.2.4" / "designed-rolling-restart-classic-ch"
+ROLLING = SAMPLES / "4.2.4" / "designed-rolling-restart-ch"
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_json_lists_every_anomaly_and_then_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--json", str(CLASSIC)]) == 1
+    *anomalies, verdict = lines(capsys)
+    assert verdict["verdict"] == "FAIL"
+    assert verdict["recording"] == "4.2.4/designed-rolling-restart-classic-ch"
+    assert verdict["counts"] == {"out_of_order": 23, "split_key": 40, "redelivered": 238}
+    assert len(anomalies) == sum(verdict["counts"].values())
+    for name in ("recording", "kind", "severity", "topic", "subscription", "key", "hash", "positions"):
+        assert all(name in anomaly for anomaly in anomalies)
+    first = next(a for a in anomalies if a["kind"] == "out_of_order")
+    assert first["positions"] == ["21:55", "21:123"]
+    assert first["consumer_names"] == ["w2"]
+    assert first["cause"] == "disconnect"
+    assert first["explanation"].startswith("key key-32 went backwards at w2")
+
+
+def test_a_clean_recording_exits_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(ROLLING)]) == 0
+    out = capsys.readouterr()
+    assert "4.2.4/designed-rolling-restart-ch  PASS" in out.out
+    assert "redelivered" in out.out
+    assert out.err == ""
+
+
+def test_people_get_verdicts_reasons_and_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--top", "2", str(CLASSIC), str(ROLLING)]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL     23 out_of_order, 40 split_key" in out
+    assert out.count("went backwards") == 2
+    assert "and 61 more" in out
+    assert out.rstrip().endswith("1 PASS, 1 FAIL")
+
+
+def test_a_damaged_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]))
+    with gzip.open(folder / "messages.jsonl.gz", "at", encoding="utf-8") as out:
+        out.write('{"position": "no position"}\n')
+    assert main(["audit", "--json", str(folder)]) == 2
+    captured = capsys.readouterr()
+    verdict = json.loads(captured.out.splitlines()[-1])
+    assert (verdict["verdict"], verdict["quarantined"]) == ("UNKNOWN", 1)
+    assert "messages.jsonl.gz:2" in captured.err
+
+
+def test_a_missing_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = numbered([added(1), sent(1, 0), sent(1, 1)])
+    folder = write(tmp_path / "a" / "b", [message(0, "k"), message(1, "k")], [events[0], events[2]])
+    assert main(["audit", "--json", str(folder)]) == 2
+    assert lines(capsys)[-1]["counts"] == {"log_gap": 1}
+
+
+def test_a_broker_version_that_makes_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(
+        tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), broker_version="2.11.0"
+    )
+    assert main(["audit", "--json", str(folder)]) == 2
+    assert "below 3.0.0" in capsys.readouterr().err
+    assert main(["audit", "--json", str(folder), "--broker-version", "3.3.2"]) == 0
+
+
+def test_nothing_to_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_setting_must_have_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--set", "x", str(ROLLING)]) == 2
+    assert "NAME=VALUE" in capsys.readouterr().err

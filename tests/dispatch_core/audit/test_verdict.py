@@ -1,0 +1,118 @@
+"""Findings to verdicts: what fails a promise, what leaves it open, what is borne."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch_core.audit import DEFAULT_POLICY, Policy, PromiseVerdict, overall, verdicts
+from dispatch_core.audit.catalogue import CAUSES, KINDS
+
+
+def row(kind: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "severity": KINDS[kind].severity,
+        "key": "k",
+        "cause": None,
+        "reason": None,
+        "uncertain": False,
+        "explanation": f"a {kind}",
+    } | fields
+
+
+def judged(*rows: dict[str, Any], **options: Any) -> dict[str, PromiseVerdict]:
+    return {verdict.promise: verdict for verdict in verdicts(rows, **options)}
+
+
+def test_nothing_found_is_a_pass() -> None:
+    result = judged()
+    assert {v.verdict for v in result.values()} == {"PASS"}
+    assert overall(result.values()) == "PASS"
+    assert list(result) == ["per_key_order", "duplicate_delivery", "input_quality"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise"),
+    [
+        ("out_of_order", "per_key_order"),
+        ("split_key", "per_key_order"),
+        ("double_outstanding", "duplicate_delivery"),
+        ("duplicate_after_ack", "duplicate_delivery"),
+        ("unknown_consumer", "input_quality"),
+    ],
+)
+def test_one_finding_fails_its_promise_and_no_other(kind: str, promise: str) -> None:
+    result = judged(row(kind))
+    assert {p: v.verdict for p, v in result.items() if v.verdict != "PASS"} == {promise: "FAIL"}
+    assert result[promise].reason == f"1 {kind}"
+    assert result[promise].top_findings == (f"a {kind}",)
+    assert overall(result.values()) == "FAIL"
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_redelivery_with_a_cause_is_counted_and_borne(cause: str) -> None:
+    result = judged(row("redelivered", cause=cause), row("overtaken_redelivery", cause="nack"))
+    assert overall(result.values()) == "PASS"
+    assert (result["duplicate_delivery"].findings, result["duplicate_delivery"].tolerated) == (0, 1)
+    assert result["per_key_order"].reason == "tolerated: 1 overtaken_redelivery"
+
+
+def test_redelivery_without_a_cause_is_not_borne() -> None:
+    assert judged(row("redelivered", reason="unexplained"))["duplicate_delivery"].verdict == "FAIL"
+
+
+def test_uncertain_findings_leave_a_promise_open() -> None:
+    result = judged(row("duplicate_after_ack", uncertain=True))
+    assert result["duplicate_delivery"].verdict == "UNKNOWN"
+    assert result["per_key_order"].verdict == "PASS"
+    assert overall(result.values()) == "UNKNOWN"
+    certain_too = judged(row("duplicate_after_ack", uncertain=True), row("double_outstanding"))
+    assert certain_too["duplicate_delivery"].verdict == "FAIL"
+    borne = judged(row("duplicate_after_ack", uncertain=True), policy=Policy(uncertain_tolerated=1))
+    assert borne["duplicate_delivery"].verdict == "PASS"
+
+
+def test_a_gap_touches_every_promise_but_hides_no_failure() -> None:
+    assert {v.verdict for v in judged(row("log_gap")).values()} == {"UNKNOWN"}
+    result = judged(row("log_gap"), row("split_key"))
+    assert result["per_key_order"].verdict == "FAIL"
+    assert result["duplicate_delivery"].verdict == "UNKNOWN"
+
+
+def test_entries_of_unknown_keys_leave_order_open() -> None:
+    result = judged(row("unknown_position"))
+    assert {p: v.verdict for p, v in result.items()} == {
+        "per_key_order": "UNKNOWN",
+        "duplicate_delivery": "PASS",
+        "input_quality": "FAIL",
+    }
+
+
+def test_disorder_that_was_allowed_is_borne() -> None:
+    assert judged(row("out_of_order", reason="out_of_order_allowed"))["per_key_order"].verdict == "PASS"
+
+
+def test_a_policy_may_bear_a_number_or_a_cause() -> None:
+    two = [row("split_key"), row("split_key")]
+    assert judged(*two, policy=Policy(tolerated={"split_key": 2}))["per_key_order"].verdict == "PASS"
+    assert judged(*two, policy=Policy(tolerated={"split_key": 1}))["per_key_order"].verdict == "FAIL"
+    hand_over = row("double_outstanding", cause="rewind")
+    lenient = Policy(tolerated_causes={"double_outstanding": frozenset({"rewind"})})
+    assert judged(hand_over)["duplicate_delivery"].verdict == "FAIL"
+    assert judged(hand_over, policy=lenient)["duplicate_delivery"].verdict == "PASS"
+
+
+def test_the_first_findings_told_are_of_different_keys() -> None:
+    rows = [row("split_key", key="a", explanation=f"a{n}") for n in range(5)]
+    rows.append(row("split_key", key="b", explanation="b0"))
+    rows.insert(0, row("split_key", key="c", explanation="unsure", uncertain=True))
+    top = judged(*rows)["per_key_order"].top_findings
+    assert top == ("a0", "b0", "a1", "a2", "a3")
+    assert len(top) == DEFAULT_POLICY.top
+
+
+def test_a_shared_subscription_is_not_judged_by_order() -> None:
+    result = judged(subscription_type="Shared")
+    assert "promises no order" in result["per_key_order"].reason

@@ -1,0 +1,87 @@
+"""Data Docs: whatever a topic, a key or a broker calls itself, it stays text, and no page fetches anything."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from expectations.validate import validate_interval
+from tests.expectations.make import DAY, TOPIC, Day
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'${x} $name {{7*7}}\u202e\n"
+
+
+class Tags(HTMLParser):
+    """Collects what a browser would act upon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active: list[str] = []
+        self.policies: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in {"script", "img", "iframe", "object", "embed", "link", "base", "form"}:
+            self.active.append(tag)
+        self.active += [name for name in given if name == "onerror"]
+        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(given["content"] or "")
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"] or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(page: Path) -> Tags:
+    tags = Tags()
+    tags.feed(page.read_text(encoding="utf-8"))
+    return tags
+
+
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages of a day on which everything has a hostile name, published twice; a killed run lies between the two."""
+    folder = tmp_path_factory.mktemp("hostile")
+    day = Day()
+    who = day.dispatcher(TOPIC + HOSTILE, "sub" + HOSTILE)
+    day.anomaly(who, "out_of_order", key=HOSTILE, explanation="key " + HOSTILE)
+    day.rows["dispatcher_state"][0]["not_judged_reason"] = HOSTILE
+    day.add("quarantine", source_file=HOSTILE, reason=HOSTILE, raw_truncated=False)
+    warehouse = day.write(folder / "warehouse")
+    validate_interval(warehouse, DAY, folder / "docs")
+    (folder / "docs/.2026-11-21.killed").mkdir()
+    validate_interval(warehouse, DAY, folder / "docs")
+    return folder / "docs"
+
+
+def test_hostile_names_stay_text_on_every_page(docs: Path) -> None:
+    pages = sorted(docs.rglob("*.html"))
+    assert len(pages) == 14  # the list, the interval's index, and for each promise its suite and its result
+    for page in pages:
+        tags = parsed(page)
+        assert tags.active == [], page
+        assert any("default-src 'none'" in policy for policy in tags.policies), page
+    index = parsed(docs / "2026-11-21/index.html")
+    assert "<script>alert(1)</script>" in index.text
+    result = next(page for page in pages if page.name == "warehouse-per_key_order.html")
+    assert "<script>alert(1)</script>" in parsed(result).text
+
+
+def test_pages_fetch_nothing_and_link_only_to_each_other(docs: Path) -> None:
+    for page in docs.rglob("*.html"):
+        assert not re.search(
+            r"""(?:src|href|url\()\s*=?\s*["']?(?:https?:)?//""", page.read_text(encoding="utf-8")
+        ), page
+        if page.name == "index.html":
+            for link in parsed(page).links:
+                assert (page.parent / link).is_file(), link
+
+
+def test_a_run_that_was_killed_leaves_nothing_behind(docs: Path) -> None:
+    assert sorted(path.name for path in docs.iterdir()) == ["2026-11-21", "index.html"]

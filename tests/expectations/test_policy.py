@@ -1,0 +1,134 @@
+"""The policy file: limits per topic, and complaints that name file, line and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch_core.audit.catalogue import KINDS
+from expectations.policy import PolicyError, load_policy
+from expectations.suites import PROMISES
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "audit-policy.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(PolicyError) as caught:
+        load_policy(write(folder, text))
+    return [problem.removeprefix(f"{folder}/") for problem in caught.value.problems]
+
+
+def test_shipped_policy_tolerates_what_the_catalogue_tolerates() -> None:
+    rule = load_policy().rule_for("any", "any")
+    limits = {name: value for section in rule.limits.values() for name, value in section.items()}
+    for kind in KINDS.values():
+        if kind.name in limits and kind.promise in ("per_key_order", "duplicate_delivery"):
+            assert limits[kind.name] == kind.default_tolerated, kind.name
+
+
+def test_every_limit_of_the_policy_is_used_by_a_check_and_every_limited_check_has_one() -> None:
+    known = {
+        f"{section}.{name}" for section, names in load_policy().rules[0].limits.items() for name in names
+    }
+    used = {check.limit for promise in PROMISES for check in promise.checks if check.limit}
+    used |= {gate for promise in PROMISES for check in promise.checks for _, gate in check.gates}
+    assert used == known
+
+
+def test_every_kind_of_the_catalogue_is_judged_by_some_promise() -> None:
+    judged = {kind for promise in PROMISES for check in promise.checks for kind in check.kinds}
+    assert judged == set(KINDS)
+
+
+def test_first_matching_rule_wins_and_inherits(tmp_path: Path) -> None:
+    policy = load_policy(
+        write(
+            tmp_path,
+            "version: 1\n"
+            "defaults: {per_key_order: {split_key: 1}}\n"
+            "rules:\n"
+            '- {name: a, topics: "persistent://t/n/a*", per_key_order: {out_of_order: 7}}\n'
+            '- {name: b, topics: "persistent://t/n/*", subscriptions: s, per_key_order: {out_of_order: any}}\n',
+        )
+    )
+    chosen = [
+        policy.rule_for(f"persistent://t/n/{name}", sub).name
+        for name, sub in (("ab", "s"), ("b", "s"), ("b", "x"))
+    ]
+    assert chosen == ["a", "b", "default"]
+    first, second, default = policy.rules
+    assert first.limit("per_key_order", "out_of_order") == 7
+    assert second.limit("per_key_order", "out_of_order") is None
+    assert default.limit("per_key_order", "out_of_order") == 0
+    assert {rule.limit("per_key_order", "split_key") for rule in policy.rules} == {1}
+
+
+def test_every_problem_of_a_file_is_named_with_line_and_field(tmp_path: Path) -> None:
+    text = (
+        "version: 2\n"
+        "defaults:\n"
+        "  per_key_order:\n"
+        "    out_of_ordr: 1\n"
+        "    split_key: -1\n"
+        "  balance: {min_messages: any}\n"
+        "rules:\n"
+        "  - name: Not A Name\n"
+        "    topic: x\n"
+        "  - {name: b, topics: [1], topics: y}\n"
+    )
+    assert problems(tmp_path, text) == [
+        "audit-policy.yaml:1: version: must be 1, not '2'",
+        "audit-policy.yaml:4: defaults.per_key_order.out_of_ordr: is unknown; the nearest known name is 'out_of_order'",
+        "audit-policy.yaml:5: defaults.per_key_order.split_key: must be a number from 0 or any, not '-1'",
+        "audit-policy.yaml:6: defaults.balance.min_messages: must be a number from 0, not 'any'",
+        "audit-policy.yaml:9: rules[0].topic: is unknown; the nearest known name is 'topics'",
+        "audit-policy.yaml:8: rules[0].topics: is missing",
+        "audit-policy.yaml:8: rules[0].name: must be lower-case letters, digits, - or _",
+        "audit-policy.yaml:10: rules[1].topics: is given twice; keep one",
+        "audit-policy.yaml:10: rules[1].topics: must be a text, not a list",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "audit-policy.yaml:1: (file): is empty"),
+        ("version: 1\nrules: {", "audit-policy.yaml:2: (file): is not YAML"),
+        ("- a\n", "audit-policy.yaml:1: (file): must be a mapping"),
+        ("defaults: {}\n", "audit-policy.yaml:1: version: is missing"),
+        ("version: 1\nrules: none\n", "audit-policy.yaml:2: rules: must be a list"),
+    ],
+)
+def test_a_file_that_is_no_policy_says_where(tmp_path: Path, text: str, problem: str) -> None:
+    assert any(found.startswith(problem) for found in problems(tmp_path, text))
+
+
+def test_text_that_is_not_utf8_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_bytes(b"version: 1\n# \xff\n")
+    with pytest.raises(PolicyError, match=r"p\.yaml:2: .*UTF-8"):
+        load_policy(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"none\.yaml: cannot be read"):
+        load_policy(tmp_path / "none.yaml")
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
+    path.write_text("version: 1\n" + text, encoding="utf-8", errors="surrogateescape")
+    complaints: tuple[str, ...] = ()
+    try:
+        assert load_policy(path).rule_for("t", "s").name == "default"
+    except PolicyError as error:
+        complaints = error.problems
+    assert all(problem.startswith(str(path)) for problem in complaints)

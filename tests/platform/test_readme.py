@@ -1,0 +1,46 @@
+"""The README promises commands, files and output: each is held here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+COMMAND_LINES = [line.partition("  ")[0].strip() for block in BLOCKS for line in block.splitlines()]
+SAMPLE = ROOT / "tests" / "data" / "recordings" / "4.2.4" / "designed-drain-one-by-one-ch"
+
+
+def test_every_make_target_exists() -> None:
+    named = {line.split()[1] for line in COMMAND_LINES if line.startswith("make ")} | {
+        word.split()[1] for word in re.findall(r"`(make [a-z]+)`", README)
+    }
+    targets = set(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    assert {"run", "test", "up", "down"} <= named <= targets
+
+
+def test_every_linked_file_exists() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("line", [line for line in COMMAND_LINES if "dispatch-audit " in line])
+def test_every_dispatch_audit_command_runs_as_written(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = shlex.split(line)[1:]
+    assert arguments[0] in COMMANDS
+    if arguments[0] == "pipeline":  # runs for a minute: tests/spark_jobs does it
+        with pytest.raises(SystemExit) as ended:
+            main([arguments[0], "--help"])
+        assert ended.value.code == 0
+        return
+    assert main([str(SAMPLE) if word == "PATH" else word for word in arguments]) == 0
+    assert "designed-drain-one-by-one-ch" in capsys.readouterr().out

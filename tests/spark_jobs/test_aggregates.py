@@ -1,0 +1,141 @@
+"""Balance and waits against the same figures counted naively in Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.aggregates import aggregate, balance
+from spark_jobs.intervals import interval
+from spark_jobs.tables import spark_schema
+from spark_jobs.warehouse import read_table, stored_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark_jobs.conftest import Home
+
+pytestmark = pytest.mark.spark
+
+DAY = interval("2026-11-21")
+T0 = DAY.start_us
+
+
+def test_balance_counts_what_was_delivered(sample: Home) -> None:
+    entries: defaultdict[tuple[str, str], int] = defaultdict(int)
+    size_bytes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    keys: defaultdict[tuple[str, str], set[object]] = defaultdict(set)
+    for row in read_table(sample.warehouse, "deliveries").to_pylist():
+        who = row["topic"], row["consumer_name"]
+        entries[who] += 1
+        size_bytes[who] += row["size_bytes"]
+        keys[who].add(row["key"])
+    # Hashes are owned under Key_Shared, and known where the release's rule was replayed.
+    owned = {
+        row["topic"]
+        for row in read_table(sample.warehouse, "ownership").to_pylist()
+        if "failover" not in row["topic"]
+    }
+    found = read_table(sample.warehouse, "balance").to_pylist()
+    assert len(found) == sample.summaries["aggregates"]["rows"]["balance"]
+    by_name = {(row["topic"], row["consumer_name"]): row for row in found}
+    for who, count in entries.items():
+        assert (by_name[who]["entries"], by_name[who]["size_bytes"]) == (count, size_bytes[who]), who
+        assert by_name[who]["keys"] == len(keys[who] - {None}), who
+    assert sum(row["entries"] for row in found) == sum(entries.values())
+    for topic in {topic for topic, _name in entries}:
+        mine = [row for row in found if row["topic"] == topic]
+        assert sum(row["message_share"] for row in mine) == pytest.approx(1.0)
+        shares = [row["hash_share"] for row in mine]
+        if topic in owned:
+            assert sum(shares) == pytest.approx(1.0)
+        else:
+            assert shares == [None] * len(mine)
+    assert 0 < len(owned) < 5
+
+
+def test_waits_are_first_sendings_minus_publish_times(sample: Home) -> None:
+    waits: defaultdict[str, list[float]] = defaultdict(list)
+    for row in read_table(sample.warehouse, "deliveries").to_pylist():
+        if row["delivery_number"] == 1:
+            waits[row["topic"]].append(row["t_us"] / 1000 - row["publish_time_ms"])
+    found = read_table(sample.warehouse, "waits").to_pylist()
+    assert {row["topic"]: row["entries"] for row in found} == {
+        topic: len(all_) for topic, all_ in waits.items()
+    }
+    for row in found:
+        assert row["wait_ms_max"] == pytest.approx(max(waits[row["topic"]]))
+        middle = sorted(waits[row["topic"]])
+        half = len(middle) // 2
+        median = middle[half] if len(middle) % 2 else (middle[half - 1] + middle[half]) / 2
+        assert row["wait_ms_p50"] == pytest.approx(median)
+    # The driver of the recordings waited until every entry had been delivered.
+    assert {row["never_delivered"] for row in found} == {0}
+
+
+def test_aggregating_again_changes_nothing(spark: SparkSession, sample: Home) -> None:
+    before = {name: read_table(sample.warehouse, name).to_pylist() for name in ("balance", "waits")}
+    aggregate(spark, sample.warehouse, DAY)
+    after = {name: read_table(sample.warehouse, name).to_pylist() for name in before}
+    assert {name: sorted(map(repr, rows)) for name, rows in after.items()} == {
+        name: sorted(map(repr, rows)) for name, rows in before.items()
+    }
+
+
+def frame(spark: SparkSession, name: str, *rows: dict[str, object]) -> DataFrame:
+    """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
+    contract = stored_schema(name)
+    empty = {one.name: None if one.nullable else "" if str(one.type) == "string" else 0 for one in contract}
+    same = {"interval_start": DAY.start, "cluster": "c", "topic": "t", "subscription": "s", "incarnation": 0}
+    return spark.createDataFrame([{**empty, **same, **row} for row in rows], spark_schema(contract))
+
+
+def test_the_hash_share_is_weighted_by_time_and_kept_within_the_interval(spark: SparkSession) -> None:
+    whole = {"range_start": 0, "range_end": 99}
+    owned = frame(
+        spark,
+        "ownership",
+        # Since before the interval, alone for 10 µs of it; then half each for 30 µs, until the last event.
+        {"consumer": 1, "consumer_name": "a", "from_t_us": T0 - 50, "until_t_us": T0 + 10, **whole},
+        {"consumer": 1, "consumer_name": "a", "from_t_us": T0 + 10, "range_start": 0, "range_end": 49},
+        {"consumer": 2, "consumer_name": "b", "from_t_us": T0 + 10, "range_start": 50, "range_end": 99},
+    )
+    states = frame(spark, "dispatcher_state", {"subscription_type": "Key_Shared", "last_t_us": T0 + 40})
+    sent = frame(
+        spark,
+        "deliveries",
+        {
+            "consumer": 1,
+            "consumer_name": "a",
+            "key": "x",
+            "num_messages": 3,
+            "size_bytes": 5,
+            "key_b64": False,
+        },
+        {
+            "consumer": 3,
+            "consumer_name": "a",
+            "key": "x",
+            "num_messages": 1,
+            "size_bytes": 5,
+            "key_b64": False,
+        },
+        {
+            "consumer": 1,
+            "consumer_name": "a",
+            "key": "eA==",
+            "num_messages": 1,
+            "size_bytes": 5,
+            "key_b64": True,
+        },
+    )
+    rows = {row["consumer_name"]: row.asDict() for row in balance(sent, owned, states, DAY).collect()}
+    assert rows["a"]["hash_share"] == pytest.approx((100 * 10 + 50 * 30) / (100 * 40))
+    assert rows["b"]["hash_share"] == pytest.approx(50 * 30 / (100 * 40))
+    measured = {
+        name: rows["a"][name] for name in ("connections", "entries", "messages", "size_bytes", "keys")
+    }
+    assert measured == {"connections": 2, "entries": 3, "messages": 5, "size_bytes": 15, "keys": 2}
+    assert (rows["b"]["entries"], rows["b"]["message_share"], rows["b"]["connections"]) == (0, 0.0, 1)

@@ -1,0 +1,65 @@
+"""``dispatch-audit pipeline``: all stages in one process, from a source to verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs import pipeline_command
+from spark_jobs.progress import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
+EXPECTED = json.loads((SAMPLE.parent / "expected-verdicts.json").read_text())
+
+
+def command(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    pipeline_command.add_arguments(parser)
+    return pipeline_command.run(parser.parse_args(words))
+
+
+@pytest.mark.spark
+def test_from_source_to_verdicts(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = ["designed-rolling-restart-ch", "designed-rolling-restart-classic-ch"]
+    capfd.readouterr()
+    code = command(*(str(SAMPLE / name) for name in names), "--home", str(tmp_path / "my home"), "--json")
+    out, err = capfd.readouterr()
+    verdicts = [json.loads(line) for line in out.splitlines()]
+    for name in names:
+        expected = EXPECTED["recordings"][f"4.2.4/{name}"]
+        mine = {one["promise"]: one["verdict"] for one in verdicts if one["topic"] == expected["topic"]}
+        assert mine.pop("all") == expected["all"], name
+        assert mine["per_key_order"] == expected["promises"]["per_key_order"], name
+    assert code == 1
+    assert err == "", "quiet on a pipe"
+    assert (tmp_path / "my home" / "data-docs").is_dir()
+    assert spark.range(1).count() == 1, "a session that was there before stays"
+
+
+def test_without_an_event_there_is_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(SAMPLE / "designed-drain-one-by-one-ch", tmp_path / "run")
+    (tmp_path / "run" / "trace.jsonl.gz").write_bytes(b"")
+    assert command(str(tmp_path / "run"), "--home", str(tmp_path / "home")) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "2 files and not one readable event in them" in err
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_missing_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(str(tmp_path / "nowhere"), "--home", str(tmp_path / "home")) == 2
+    assert f"{tmp_path / 'nowhere'}: no such file or folder" in capsys.readouterr().err
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal() -> None:
+    assert printable("a\x1b[2Jb") == "a\N{REPLACEMENT CHARACTER}[2Jb"
