@@ -53,6 +53,7 @@ NO_READ: Final = 0
 REPLAY_READ: Final = 1  # plan[1] positions follow from plan[2]
 NORMAL_READ: Final = 2  # plan[1] = entries at most
 BACK_OFF: Final = 3  # try again after the retry backoff
+UNDECIDED: Final = 4  # between the steps of an attempt
 
 # outcome of one entry of a round
 TO_REPLAY: Final = -1
@@ -64,19 +65,35 @@ REFUSED: Final = -3  # chosen, but refused at send time
 def plan_read(st: State, plan: I64, attempts: I64) -> None:
     """``readMoreEntries``: decide which read, if any, is issued now; the outcome is written to ``plan``.
 
-    ``attempts`` collects draining refusals of the replay filter (see ``should_block``).
+    ``attempts`` collects draining refusals of the replay filter (see ``should_block``). The three steps may be called
+    one by one: flows and acks are counted by other threads between them.
     """
+    plan_size(st, plan, attempts)
+    plan_replay(st, plan, attempts)
+    plan_normal(st, plan)
+
+
+@compiled
+def plan_size(st: State, plan: I64, attempts: I64) -> None:
+    """First step of a read attempt: how many entries the permits allow; ``plan[0]`` stays UNDECIDED if any."""
     plan[0] = NO_READ
     attempts[0] = 0
     if st.s[SEND_IN_PROGRESS] == 1:
         return
     first = first_available_permits(st)
     total = max(st.s[TOTAL_PERMITS], first)
-    if not (total > 0 and first > 0):
+    if not (total > 0 and first > 0) or st.s[PENDING_REPLAY] == 1:
         return
-    size = max(min(total, st.s[READ_BATCH_SIZE]), 1)
-    if st.s[PENDING_REPLAY] == 1:
+    plan[0] = UNDECIDED
+    plan[1] = max(min(total, st.s[READ_BATCH_SIZE]), 1)
+
+
+@compiled
+def plan_replay(st: State, plan: I64, attempts: I64) -> None:
+    """Second step: a replay read of what the filter lets through, unless one look-ahead is due."""
+    if plan[0] != UNDECIDED:
         return
+    size = plan[1]
     found = 0
     if st.s[SKIP_NEXT_REPLAY] == 1:
         st.s[SKIP_NEXT_REPLAY] = 0
@@ -87,8 +104,16 @@ def plan_read(st: State, plan: I64, attempts: I64) -> None:
         plan[1] = found
         st.s[PENDING_REPLAY] = 1
         st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def plan_normal(st: State, plan: I64) -> None:
+    """Third step: a normal read, if none is pending and the limits allow it."""
+    if plan[0] != UNDECIDED:
         return
+    size = plan[1]
     if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1:
+        plan[0] = NO_READ
         return
     if not normal_read_allowed(st):
         plan[0] = BACK_OFF
@@ -163,9 +188,22 @@ def dispatch(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I
     """One round: decide for every entry of a read result who gets it, and send.
 
     ``entries`` ascending; ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED, REFUSED. Returns whether the round *wants*
-    to look ahead: nothing could be sent, yet somebody has room (the caller knows whether there is more to read).
+    to look ahead: nothing could be sent, yet somebody has room (the caller knows whether there is more to read). The
+    three steps may be called one by one: flows and acks are counted by other threads between them.
+    """
+    look = group(st, is_replay, entries, outcome, attempts)
+    send_groups(st, is_replay, entries, outcome)
+    return look and wants_look_ahead(st, entries, outcome)
+
+
+@compiled
+def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
+    """First step of a round: choose a consumer for every entry, and put what has none into the replay set.
+
+    Returns whether the round may look ahead at all: it was not dropped, and the replay set was below its limit.
     """
     attempts[0] = 0
+    st.s[STAMP] += 1
     if dropped_by_min_replay(st):
         for i in range(len(entries)):
             outcome[i] = NOT_TOUCHED
@@ -174,27 +212,31 @@ def dispatch(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I
                 add_to_replay(st, entries[i], st.hash_id[entries[i]])
         return False
     look = st.s[N_REPLAY] < look_ahead_limit(st)
-    st.s[STAMP] += 1
     stamp = st.s[STAMP]
-    any_sent = False
-    any_held = False
     for i in range(len(entries)):
         entry = entries[i]
         outcome[i] = choose(st, is_replay, st.hash_id[entry], stamp, look, attempts)
         if outcome[i] == TO_REPLAY:
             add_to_replay(st, entry, st.hash_id[entry])
-        else:
-            any_sent = True
-    send_groups(st, is_replay, entries, outcome)
-    if not look or any_sent or len(entries) == 0:
+    return look
+
+
+@compiled
+def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
+    """Third step of a round: nothing was chosen, yet a consumer that was held back, or not asked, has room."""
+    if len(entries) == 0:
         return False
+    for i in range(len(entries)):
+        if outcome[i] != TO_REPLAY:
+            return False
+    stamp = st.s[STAMP]
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at]
         if st.held_stamp[slot] == stamp and st.left[slot] > 0:
-            any_held = True
+            return True
         if st.seen_stamp[slot] != stamp and usable_permits(st, slot) > 0:
-            any_held = True
-    return any_held
+            return True
+    return False
 
 
 @compiled

@@ -17,6 +17,9 @@ from dispatch_core.state import (
     N_CONSUMERS,
     STAMP,
     TOTAL_UNACKED,
+    UNBLOCK_AFTER,
+    UNBLOCK_BEFORE,
+    UNBLOCK_TEST,
     State,
 )
 
@@ -62,16 +65,32 @@ def unblock(st: State, slot: int) -> None:
 
 
 @compiled
-def unblock_after_ack(st: State, slot: int) -> bool:
-    """The unblock rule after an ack lowered the counter: half of the limit or less (4.0.11+, 4.2.2+: #25592).
+def unblock_if_due(st: State, slot: int) -> int:
+    """The unblock rule of an individual ack: half of the limit or less, or no limit.
 
-    Returns whether the dispatcher is told, which it is for no parked permits too.
+    Returns how often the dispatcher is told of permits: 0 or 1.
     """
     limit = st.s[MAX_UNACKED_CONSUMER]
     if limit <= 0 or (st.blocked[slot] == 1 and st.unacked[slot] <= limit // 2):
         unblock(st, slot)
-        return True
-    return False
+        return 1
+    return 0
+
+
+@compiled
+def lower_unacked_by_ack(st: State, slot: int, messages: int) -> int:
+    """Lower the counters by an individual ack and unblock if due; when the rule is tested depends on the release.
+
+    ``UNBLOCK_TEST``: before the counter is lowered (#21126), before and after (#23796), after, once (3.0.0 and again
+    since #25592). Returns how often the dispatcher is told (``consumerFlow``), which it is for no parked permits too.
+    """
+    told = 0
+    if st.s[UNBLOCK_TEST] != UNBLOCK_AFTER:
+        told += unblock_if_due(st, slot)
+    add_unacked(st, slot, -messages)
+    if st.s[UNBLOCK_TEST] != UNBLOCK_BEFORE:
+        told += unblock_if_due(st, slot)
+    return told
 
 
 @compiled

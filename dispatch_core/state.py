@@ -57,7 +57,12 @@ IN_ORDER: Final = 22
 TRACK_DRAINING: Final = 23
 BLOCKED_HASH_MEMORY: Final = 24
 LAZY_RELEASE_COUNTS: Final = 25
-N_SCALARS: Final = 26
+UNBLOCK_TEST: Final = 26  # when the unblock rule is tested on an ack: one of the three below
+N_SCALARS: Final = 27
+
+UNBLOCK_AFTER: Final = 0  # the unacked counter was lowered
+UNBLOCK_BEFORE: Final = 1
+UNBLOCK_BEFORE_AND_AFTER: Final = 2
 
 
 class State(NamedTuple):

@@ -16,7 +16,8 @@ import numpy as np
 
 from dispatch_core import hashing
 from dispatch_core.errors import IllegalTransitionError
-from dispatch_core.key_shared import KeySharedDispatcher, Read, Released, Round
+from dispatch_core.key_shared import KeySharedDispatcher
+from dispatch_core.multiple_consumers import Read, Released, Round
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import Driver, who
@@ -159,8 +160,8 @@ class KeySharedVerifier(Driver):
             self._expect_releases([released], closing=False)
             if entry in self._acks:
                 del self._acks[entry]
-                if self.core.acked(released.consumer, int(self.batch[entry])):
-                    self._flows.setdefault(released.consumer, FlowQueue()).untold += 1
+                told = self.core.acked(released.consumer, int(self.batch[entry]))
+                self._flows.setdefault(released.consumer, FlowQueue()).untold += told
                 self.core.acknowledge(entry)
             else:
                 self._asked_again.setdefault(released.consumer, []).append(entry)

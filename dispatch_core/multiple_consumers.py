@@ -1,0 +1,277 @@
+"""What every dispatcher with several consumers at a time shares (PersistentDispatcherMultipleConsumers).
+
+Members in list order, permits and unacked counters, pending acks, acknowledgements and redelivery requests, and the flags
+of reads in flight. The Key_Shared dispatchers (``key_shared``, ``key_shared_classic``) add selector, ordering rule, loop.
+
+Control plane, plain Python over one ``state.State``; consumers are the log's numbers, entries ordinals of its messages.
+The object knows no clock, no file and no recorded decision: its state is a function of the events given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core import cursor, pending_acks, permits, replay_set
+from dispatch_core import state as st_
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.profiles import Profile
+
+#: (consumer, hash) pairs of the log: who, and which sticky key hash.
+Pairs = list[tuple[int, int]]
+
+#: Called before each step of an attempt or a round, for what other threads do in between.
+Between = Callable[[int], None]
+
+
+def nothing_between(_step: int) -> None:
+    """No other thread comes in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Outcome of one read attempt. ``kind``: ``None``, ``Normal``, ``Replay`` or ``Backoff``."""
+
+    kind: str
+    max_entries: int = 0
+    entries: tuple[int, ...] = ()
+    already_deleted: tuple[int, ...] = ()  # of a replay read's entries: acknowledged already, not read
+    refused: tuple[tuple[int, int], ...] = ()  # (consumer, hash) that draining held back during the scan
+
+
+@dataclass(slots=True)
+class Round:
+    """Outcome of one dispatch round."""
+
+    sent: dict[int, list[int]] = field(default_factory=dict)  # consumer → entries, in order
+    to_replay: list[int] = field(default_factory=list)
+    untouched: list[int] = field(default_factory=list)  # a replay result dropped by R1
+    not_taken: list[int] = field(default_factory=list)  # chosen, but refused by the last check at send time
+    refused: Pairs = field(default_factory=list)  # (consumer, hash) held back by draining
+    permits_before: dict[int, int] = field(default_factory=dict)
+    wants_look_ahead: bool = False
+    in_replay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A pending ack went away: consumer, hash, and the draining reference count before it (0 = not draining)."""
+
+    consumer: int
+    hash: int
+    ref_count_before: int
+
+
+class MultipleConsumersDispatcher:
+    """Members, permits, pending acks and reads of one dispatcher, from its first consumer on."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int,
+    ) -> None:
+        """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected."""
+        self.profile = profile
+        values, ids = np.unique(hashes, return_inverse=True)
+        self._hash_values = values.astype(np.int64)
+        self.state = st_.new_state(
+            ids.astype(np.int32), num_messages.astype(np.int32), len(values), max(max_consumers, 1)
+        )
+        self._slots: dict[int, int] = {}
+        self._numbers: list[int] = []
+        self._levels: dict[int, int] = {}  # slot → priority level
+        self._names: dict[int, str] = {}
+        self._last_sent = -1  # highest entry ever handed to a consumer
+        n = len(hashes)
+        self._outcome = np.zeros(n + 1, np.int64)
+        self._held = np.zeros(n + 1, np.int64)
+        s, number = self.state.s, profile.number
+        s[st_.READ_BATCH_SIZE] = s[st_.MAX_READ_BATCH_SIZE] = number("dispatcherMaxReadBatchSize")
+        s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
+        s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
+
+    # --- members ---------------------------------------------------------------------------------------------
+
+    def _add_member(self, consumer: int, name: str, priority_level: int) -> int:
+        """Append the consumer to the list; the first one finds a rewound cursor and an empty replay set."""
+        if consumer in self._slots:
+            raise IllegalTransitionError(
+                f"consumer {consumer} was added twice", rule="one add per connection"
+            )
+        s = self.state.s
+        slot = len(self._numbers)
+        if slot >= len(self.state.permits):
+            raise IllegalTransitionError(
+                f"consumer {consumer}: more consumers than announced", rule="capacity"
+            )
+        self._slots[consumer] = slot
+        self._numbers.append(consumer)
+        self._levels[slot] = priority_level
+        self._names[consumer] = name
+        if s[st_.N_CONSUMERS] == 0:
+            if s[st_.PENDING_READ] or s[st_.PENDING_REPLAY]:
+                s[st_.REWIND_DUE] = 1
+            else:
+                cursor.rewind(self.state)
+            replay_set.clear_replay(self.state)
+        connected = [*self._connected_slots(), slot]
+        if len(connected) > 1 and self._levels[slot] < self._levels[connected[-2]]:
+            connected.sort(key=lambda item: self._levels[item])
+        self._set_connected(connected)
+        self.state.connected[slot] = 1
+        return slot
+
+    def _drop_member(self, consumer: int) -> tuple[int, list[int]]:
+        """Take the consumer off the list; returns its slot and the entries still pending on it, in position order.
+
+        The counters of the dispatcher follow; what becomes of the entries is the subclass's to say.
+        """
+        slot = self.slot(consumer)
+        st, s = self.state, self.state.s
+        if not st.connected[slot]:
+            raise IllegalTransitionError(f"consumer {consumer} left twice", rule="one removal per connection")
+        remaining = [other for other in self._connected_slots() if other != slot]
+        self._set_connected(remaining)
+        st.connected[slot] = 0
+        held = self._held_by(slot)
+        if remaining:
+            permits.add_unacked(st, slot, -int(st.unacked[slot]))
+            s[st_.TOTAL_PERMITS] -= st.permits[slot]
+        else:
+            st.redelivery_count[:] = 0
+            s[st_.TOTAL_PERMITS] = s[st_.TOTAL_UNACKED] = s[st_.BLOCKED_ON_UNACKED] = 0
+        return slot, held
+
+    # --- flow, acks, redelivery ------------------------------------------------------------------------------
+
+    def flow(self, consumer: int, count: int) -> bool:
+        """A client's permits are counted; returns whether the dispatcher will be told."""
+        return bool(permits.count_flow(self.state, self.slot(consumer), count))
+
+    def flow_applied(self, consumer: int, count: int) -> None:
+        """Permits have reached the dispatcher; unknown consumers are ignored."""
+        if consumer in self._slots and self.state.connected[self._slots[consumer]]:
+            self.state.s[st_.TOTAL_PERMITS] += count
+
+    def acked(self, consumer: int, messages: int) -> int:
+        """The owner's counters after ``messages`` of one of its pending entries were acknowledged.
+
+        Returns how often the dispatcher is told of permits (``consumerFlow``), parked ones or none.
+        """
+        return int(permits.lower_unacked_by_ack(self.state, self.slot(consumer), messages))
+
+    def acknowledge(self, entry: int) -> None:
+        """The cursor deletes an entry."""
+        cursor.acknowledge(self.state, entry)
+        self.state.redelivery_count[entry] = 0
+
+    def redeliver(self, consumer: int, entries: Sequence[int]) -> None:
+        """Entries that the consumer asked for again, already off its pending acks, go to the replay set without hash."""
+        slot = self.slot(consumer)
+        for entry in entries:
+            if replay_set.add_to_replay(self.state, entry, st_.NO_HASH):
+                self.state.redelivery_count[entry] += 1
+        permits.add_unacked(self.state, slot, -int(self.state.num_messages[list(entries)].sum()))
+        permits.unblock(self.state, slot)
+
+    # --- reads -----------------------------------------------------------------------------------------------
+
+    def read_cancelled(self) -> None:
+        """A waiting normal read was cancelled."""
+        self.state.s[st_.PENDING_READ] = 0
+
+    def read_done(self, kind: str, entries: Sequence[int]) -> bool:
+        """A read result reaches the dispatcher. Returns False when it is dropped and the cursor rewound instead."""
+        s = self.state.s
+        if kind == "Normal":
+            s[st_.PENDING_READ] = 0
+            if entries:
+                cursor.moved_by_read(self.state, max(entries))
+            if s[st_.REWIND_DUE]:
+                s[st_.REWIND_DUE] = 0
+                cursor.rewind(self.state)
+                return False
+        else:
+            s[st_.PENDING_REPLAY] = 0
+        s[st_.SEND_IN_PROGRESS] = 1
+        return True
+
+    # --- what others may ask ---------------------------------------------------------------------------------
+
+    def slot(self, consumer: int) -> int:
+        """The consumer's slot; raises ``IllegalTransitionError`` for a consumer that was never added."""
+        if consumer not in self._slots:
+            raise IllegalTransitionError(
+                f"consumer {consumer} was never added", rule="events come from known consumers"
+            )
+        return self._slots[consumer]
+
+    def number_of(self, slot: int) -> int:
+        """The log's number of the consumer in a slot."""
+        return self._numbers[slot]
+
+    def name_of(self, consumer: int) -> str:
+        """The name a consumer subscribed with."""
+        self.slot(consumer)
+        return self._names[consumer]
+
+    def connected(self) -> list[int]:
+        """Connected consumers in the dispatcher's order."""
+        return [self._numbers[slot] for slot in self._connected_slots()]
+
+    def holder(self, entry: int) -> int | None:
+        """Who holds a sent entry."""
+        self._check_stored(entry)
+        slot = int(self.state.holder[entry])
+        return None if slot == st_.NOBODY else self._numbers[slot]
+
+    def held(self, consumer: int) -> list[int]:
+        """Entries pending on a consumer, in position order."""
+        return self._held_by(self.slot(consumer))
+
+    def hash_value(self, hash_id: int) -> int:
+        """The sticky key hash behind an id of the state."""
+        return int(self._hash_values[hash_id])
+
+    def _hash_id(self, sticky_hash: int) -> int | None:
+        """The id of a sticky key hash, or None where no entry of the log has it."""
+        at = int(np.searchsorted(self._hash_values, sticky_hash))
+        if at == len(self._hash_values) or self._hash_values[at] != sticky_hash:
+            return None
+        return at
+
+    def check_invariants(self) -> None:
+        """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
+        st, s = self.state, self.state.s
+        assert s[st_.N_REPLAY] == st.in_replay.sum(), "replay count"
+        known = st.replay_hash[st.replay_hash != st_.NO_HASH]
+        assert (np.bincount(known, minlength=len(st.replay_count)) == st.replay_count).all(), (
+            "replay hash counts"
+        )
+        assert st.deleted[: s[st_.MARK_DELETE] + 1].all(), "mark-delete covers acknowledged entries only"
+        assert s[st_.READ_POSITION] > s[st_.MARK_DELETE], "read position behind mark-delete"
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _check_stored(self, entry: int) -> None:
+        if not 0 <= entry < len(self.state.holder):
+            raise IllegalTransitionError(
+                "an entry that was never stored", rule="only stored entries are sent"
+            )
+
+    def _connected_slots(self) -> list[int]:
+        return [int(slot) for slot in self.state.order[: self.state.s[st_.N_CONSUMERS]]]
+
+    def _set_connected(self, slots: list[int]) -> None:
+        self.state.order[: len(slots)] = slots
+        self.state.s[st_.N_CONSUMERS] = len(slots)
+
+    def _held_by(self, slot: int) -> list[int]:
+        first = int(self.state.s[st_.MARK_DELETE]) + 1
+        count = pending_acks.held_by(self.state, slot, first, self._last_sent + 1, self._held)
+        return [int(entry) for entry in self._held[:count]]
