@@ -48,18 +48,81 @@ class FailoverRule(Enum):
     RING = "ring"
 
 
-#: First release of each line with the change; a line that is absent never has it, a later line always has it.
+#: First release of each line with the change; a line that is absent never has it, a later line always has it. Rows of
+#: the release notes that every covered release contains (ring for non-partitioned Failover #19502, liveness probe
+#: #20026, replay-hash rule #10762, min-replay rule #12890) are no rows here; pure lock or log changes (#23854) neither.
 _CHANGES: Final[dict[str, dict[tuple[int, int], int]]] = {
-    "failover_ring_flag": {(3, 0): 8, (3, 3): 3, (4, 0): 1, (4, 1): 0},  # #23584, PIP-392
+    # Key_Shared selectors
+    "ring_point_separator": {(3, 0): 3, (3, 1): 3, (3, 2): 1, (3, 3): 0},  # #22053, variant A0
+    "ring_name_index": {(3, 0): 7, (3, 3): 2, (4, 0): 0},  # #23327, variant B
+    "ring_keeps_owner": {(4, 0): 0},  # #23352, #23441, #23447, variant C: 65535 slots, collisions queue
+    "sticky_ranges_exact": {(3, 0): 14, (3, 3): 9, (4, 0): 7, (4, 1): 1, (4, 2): 0},  # #24730
+    "sticky_removes_by_identity": {(5, 0): 0},  # the exclusive selector of 5.0.1; `equals` before
+    # key-less entries
+    "fallback_key": {(4, 0): 0},  # #23219
+    # ordering rules
+    "last_sent_position": {},  # #21953, PIP-282: one preview only
+    "draining_hashes": {(4, 0): 0},  # #23352, #23423, #23429, PIP-379
+    "classic_dispatchers": {(4, 0): 0},  # #23424
+    "sticky_never_recently_joined": {(4, 0): 0},  # #23275
+    "recently_joined_sorted": {(3, 0): 9, (3, 3): 4, (4, 0): 2},  # #23795, #23802
+    "recently_joined_sorted_if_needed": {(3, 0): 14, (3, 3): 9, (4, 0): 7, (4, 1): 1, (4, 2): 0},  # #24634
     "blocked_hash_memory": {(4, 0): 3, (4, 1): 0},  # #23874
     "added_ranges": {(4, 0): 7, (4, 1): 1, (4, 2): 0},  # #24736
-    "remaining_unacked_count": {(4, 0): 11, (4, 2): 2},  # #25592
+    # dispatch loop
+    "no_stuck_consumers": {(3, 0): 1},  # #20335
+    "replay_pre_filter": {(3, 0): 5, (3, 2): 3, (3, 3): 0},  # #22245, #22533
+    "retry_backoff": {(4, 0): 0},  # #23226; reverted in 3.0 and 3.3 before a release had it
+    "look_ahead_limit": {(4, 0): 0},  # #23231
+    "cancel_clears_replay_read": {(3, 0): 7, (3, 3): 2, (4, 0): 0},  # #23384
+    "byte_limit_on_replay": {(4, 0): 3, (4, 1): 0},  # #23894
+    "shared_batch_size": {(4, 0): 4, (4, 1): 0},  # #24092, #24117; Shared is not replayed
+    "waiting_read_gets_entries": {(3, 0): 15, (4, 0): 8, (4, 1): 2, (4, 2): 0},  # #24898
     "look_ahead_needs_more": {(4, 0): 13, (4, 2): 4},  # #26236
-    "failover_read_epoch": {(4, 0): 13, (4, 2): 4},  # #26174
-    "waiting_read_gets_entries": {(4, 0): 8, (4, 1): 2, (4, 2): 0},  # #24898
+    "out_of_order_by_permits": {(4, 0): 14, (4, 2): 5},  # #26268, on both lines after the newest release
+    "larger_look_ahead": {(5, 0): 0},  # #25992, defaults only
+    # acknowledgements and permits
     "batch_index_ack_default": {(4, 1): 0},  # #24203, PIP-391
+    "unblock_before_lowering": {(3, 0): 2, (3, 1): 1, (3, 2): 0},  # #21126
+    "unblock_again_after_lowering": {(3, 0): 10, (3, 3): 5, (4, 0): 3},  # #23796
+    "trim_only_on_expiry": {(4, 0): 11, (4, 2): 2},  # #25581: pending acks are not trimmed at every read attempt
+    "redeliver_in_one_batch": {(4, 0): 11, (4, 2): 2},  # #25589
+    "remaining_unacked_count": {(4, 0): 11, (4, 2): 2},  # #25592
+    # statistics
+    "replay_set_stat": {(3, 0): 7, (3, 3): 2, (4, 0): 0},  # #23224, msgInReplay
+    # Failover and Exclusive
+    "dead_exclusive_replaced": {(3, 0): 2, (3, 2): 0},  # #21183
+    "failover_ring_flag": {(3, 0): 8, (3, 3): 3, (4, 0): 1, (4, 1): 0},  # #23584, PIP-392
+    "failover_read_epoch": {(4, 0): 13, (4, 2): 4},  # #26174
 }
 
+#: Changes that were taken back or replaced: first release of each line *without* them, read like ``_CHANGES``.
+_GONE: Final[dict[str, dict[tuple[int, int], int]]] = {
+    "cancel_clears_replay_read": {(3, 0): 10, (3, 3): 5, (4, 0): 3},  # #23855
+    "unblock_before_lowering": {(4, 0): 11, (4, 2): 2},  # #25592: tested once, after
+    "classic_dispatchers": {(5, 0): 0},
+}
+
+#: What 4.0.0-preview.1 (2024-09-27) contains: cut from the main line before PIP-379 replaced PIP-282.
+_IN_PREVIEW: Final = frozenset(
+    (
+        "ring_point_separator",
+        "last_sent_position",
+        "sticky_never_recently_joined",
+        "no_stuck_consumers",
+        "replay_pre_filter",
+        "retry_backoff",
+        "look_ahead_limit",
+        "unblock_before_lowering",
+        "replay_set_stat",
+        "dead_exclusive_replaced",
+    )
+)
+
+#: Newest release of each line whose rules are known; later ones of a line take what the line's tip held in August 2026.
+_NEWEST_OF_LINE: Final[dict[tuple[int, int], int]] = {
+    (3, 0): 17, (3, 1): 3, (3, 2): 4, (3, 3): 9, (4, 0): 13, (4, 1): 3, (4, 2): 4, (5, 0): 1,
+}  # fmt: skip
 NEWEST_KNOWN: Final[Version] = (5, 0, 1)
 OLDEST_KNOWN: Final[Version] = (3, 0, 0)
 PREVIEW_PIP_282: Final = "4.0.0-preview.1"
@@ -146,11 +209,15 @@ def parse_version(text: str) -> Version:
 
 
 def _contains(version: Version, change: str) -> bool:
-    lines = _CHANGES[change]
+    """Whether a release has a change: it is past the first release with it and not past the first without it again."""
+    return _reached(version, _CHANGES[change]) and not _reached(version, _GONE.get(change, {}))
+
+
+def _reached(version: Version, lines: Mapping[tuple[int, int], int]) -> bool:
     line = version[:2]
     if line in lines:
         return version[2] >= lines[line]
-    return line > max(lines)
+    return bool(lines) and line > max(lines)
 
 
 def resolve(
@@ -177,7 +244,7 @@ def resolve(
         version = NEWEST_KNOWN
     preview = broker_version.strip().removeprefix("v") == PREVIEW_PIP_282
     settings, ignored = _settings(version, config or {})
-    changes = frozenset() if preview else frozenset(name for name in _CHANGES if _contains(version, name))
+    changes = _IN_PREVIEW if preview else frozenset(name for name in _CHANGES if _contains(version, name))
     dispatcher = _dispatcher(version, preview, settings, subscription_type)
     consistent = (
         bool(settings["subscriptionKeySharedUseConsistentHashing"]) and key_shared_mode == "AUTO_SPLIT"
