@@ -267,6 +267,7 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at]
         messages = 0
+        acked = 0  # batch indexes among them that are acknowledged already
         chosen = 0
         for i in range(len(entries)):
             if outcome[i] != slot:
@@ -275,6 +276,7 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
             if is_replay:
                 remove_from_replay(st, entry)
             messages += st.num_messages[entry]
+            acked += st.acked_indexes[entry]
             hash_id = st.hash_id[entry]
             if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
                 add_to_replay(st, entry, hash_id)
@@ -283,5 +285,5 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
             hold(st, slot, entry, hash_id)
             chosen += 1
         if messages > 0:
-            charge_send(st, slot, messages, max(chosen, 1))
-            st.s[TOTAL_PERMITS] -= messages
+            charge_send(st, slot, messages, acked, max(chosen, 1))
+            st.s[TOTAL_PERMITS] -= messages - acked

@@ -96,16 +96,30 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def join_selector(self, consumer: int) -> tuple[Pairs, list[Released]]:
         """The selector has the consumer. Returns hashes that began to drain, and releases by hashes that came back."""
+        return self.register(self.select_in(consumer), skip=consumer)
+
+    def select_in(self, consumer: int) -> assignments.Impacted:
+        """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
         moved = self._selector.add(consumer, self._names[consumer])
         self._own_hashes()
-        return self._register(moved, skip=consumer)
+        return moved
 
     def leave(self, consumer: int) -> Leave:
         """The consumer is gone: selector first, then its pending entries, then the hashes that moved."""
-        st = self.state
-        slot, held = self._drop_member(consumer)
+        return self.drop(consumer, self.select_out(consumer))
+
+    def select_out(self, consumer: int) -> assignments.Impacted:
+        """First step of ``leave``: the selector has lost the consumer."""
+        self._check_connected(consumer)
         moved = self._selector.remove(consumer)
         self._own_hashes()
+        return moved
+
+    def drop(self, consumer: int, moved: assignments.Impacted, between: Between = nothing_between) -> Leave:
+        """Second step of ``leave``. ``between(step)``: before its steps 0, 1, 2 (close, hashes lost, hashes won)."""
+        st = self.state
+        between(0)
+        slot, held = self._drop_member(consumer)
         closed: list[Released] = []
         if not st.s[st_.N_CONSUMERS]:
             closed = [self._let_go(slot, entry) for entry in held]
@@ -115,10 +129,18 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         for entry in held:
             replay_set.add_to_replay(st, entry, int(st.pending_hash[entry]))
             closed.append(self._let_go(slot, entry))
-        draining, returned = self._register(moved, skip=consumer)
+        draining, returned = self.register(moved, consumer, lambda step: between(step + 1))
         return Leave(closed, draining, returned, cleared=False)
 
-    def _register(self, moved: assignments.Impacted, skip: int) -> tuple[Pairs, list[Released]]:
+    def register(
+        self, moved: assignments.Impacted, skip: int, between: Between = nothing_between
+    ) -> tuple[Pairs, list[Released]]:
+        """Pending entries of hashes that moved away begin to drain; those of hashes that came back are released.
+
+        ``between(step)`` is called before its steps 0 and 1 (hashes lost, hashes won). Returns the (consumer, hash)
+        pairs that were counted, and the releases.
+        """
+        between(0)
         draining: Pairs = []
         returned: list[Released] = []
         for consumer, ranges in moved.removed.items():
@@ -133,6 +155,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                             rule="at most one owner per draining hash",
                         )
                     draining.append((consumer, int(self._hash_values[hash_id])))
+        between(1)
         for consumer, ranges in moved.added.items():
             if consumer == skip:
                 continue

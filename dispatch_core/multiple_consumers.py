@@ -53,6 +53,7 @@ class Round:
     refused: Pairs = field(default_factory=list)  # (consumer, hash) held back by draining
     permits_before: dict[int, int] = field(default_factory=dict)
     wants_look_ahead: bool = False
+    look_ahead: bool = False  # the next replay scan is skipped once
     in_replay: int = 0
 
 
@@ -63,6 +64,14 @@ class Released:
     consumer: int
     hash: int
     ref_count_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A copy of a dispatcher, to go back to while orders of racing events are tried."""
+
+    state: st_.Saved
+    unacked_indexes: dict[int, int]
 
 
 class MultipleConsumersDispatcher:
@@ -87,6 +96,7 @@ class MultipleConsumersDispatcher:
         self._levels: dict[int, int] = {}  # slot → priority level
         self._names: dict[int, str] = {}
         self._last_sent = -1  # highest entry ever handed to a consumer
+        self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         n = len(hashes)
         self._outcome = np.zeros(n + 1, np.int64)
         self._held = np.zeros(n + 1, np.int64)
@@ -94,6 +104,9 @@ class MultipleConsumersDispatcher:
         s[st_.READ_BATCH_SIZE] = s[st_.MAX_READ_BATCH_SIZE] = number("dispatcherMaxReadBatchSize")
         s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
         s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
+        if "unblock_before_lowering" in profile.changes:
+            again = "unblock_again_after_lowering" in profile.changes
+            s[st_.UNBLOCK_TEST] = st_.UNBLOCK_BEFORE_AND_AFTER if again else st_.UNBLOCK_BEFORE
 
     # --- members ---------------------------------------------------------------------------------------------
 
@@ -131,10 +144,8 @@ class MultipleConsumersDispatcher:
 
         The counters of the dispatcher follow; what becomes of the entries is the subclass's to say.
         """
-        slot = self.slot(consumer)
+        slot = self._check_connected(consumer)
         st, s = self.state, self.state.s
-        if not st.connected[slot]:
-            raise IllegalTransitionError(f"consumer {consumer} left twice", rule="one removal per connection")
         remaining = [other for other in self._connected_slots() if other != slot]
         self._set_connected(remaining)
         st.connected[slot] = 0
@@ -158,26 +169,68 @@ class MultipleConsumersDispatcher:
         if consumer in self._slots and self.state.connected[self._slots[consumer]]:
             self.state.s[st_.TOTAL_PERMITS] += count
 
-    def acked(self, consumer: int, messages: int) -> int:
-        """The owner's counters after ``messages`` of one of its pending entries were acknowledged.
+    def ack_begins(self, consumer: int) -> int:
+        """A pending entry of ``consumer`` was acknowledged; its unacked counter is not lowered yet.
 
         Returns how often the dispatcher is told of permits (``consumerFlow``), parked ones or none.
         """
-        return int(permits.lower_unacked_by_ack(self.state, self.slot(consumer), messages))
+        return int(permits.unblock_before_lowering(self.state, self.slot(consumer)))
+
+    def ack_ends(self, consumer: int, messages: int) -> int:
+        """The unacked counter is lowered by ``messages``. Returns how often the dispatcher is told of permits."""
+        return int(permits.lower_unacked(self.state, self.slot(consumer), messages))
+
+    def unacked_messages(self, entry: int) -> int:
+        """Messages of an entry that the cursor does not have as acknowledged."""
+        return int(self.state.num_messages[entry] - self.state.acked_indexes[entry])
+
+    def acknowledge_indexes(self, entry: int, words: Sequence[int]) -> int:
+        """The cursor takes a batch-index ack: ``words`` hold a one for every index still unacknowledged.
+
+        Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing happens.
+        """
+        self._check_stored(entry)
+        if (
+            not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled")
+            or self.state.deleted[entry]
+        ):
+            return 0
+        given = sum((word & (1 << 64) - 1) << (64 * at) for at, word in enumerate(words))
+        size = int(self.state.num_messages[entry])
+        before = self._unacked_indexes.get(entry, (1 << size) - 1)
+        after = before & given
+        self._unacked_indexes[entry] = after
+        self.state.acked_indexes[entry] = size - after.bit_count()
+        return before.bit_count() - after.bit_count()
 
     def acknowledge(self, entry: int) -> None:
         """The cursor deletes an entry."""
         cursor.acknowledge(self.state, entry)
-        self.state.redelivery_count[entry] = 0
+        self.state.redelivery_count[entry] = self.state.acked_indexes[entry] = 0
+        self._unacked_indexes.pop(entry, None)
 
-    def redeliver(self, consumer: int, entries: Sequence[int]) -> None:
-        """Entries that the consumer asked for again, already off its pending acks, go to the replay set without hash."""
+    def lower_unacked(self, consumer: int, messages: int) -> None:
+        """Batch indexes of a pending entry were acknowledged: the counter alone follows."""
+        permits.add_unacked(self.state, self.slot(consumer), -messages)
+
+    def redeliver(self, consumer: int, entries: Sequence[int], *, everything: bool = False) -> int:
+        """Entries that the consumer asked for again, already off its pending acks, go to the replay set without hash.
+
+        ``everything``: it asked for all it holds. Returns how often the dispatcher is told of permits: with a list of
+        entries only for parked ones, until #25589.
+        """
         slot = self.slot(consumer)
+        st = self.state
         for entry in entries:
-            if replay_set.add_to_replay(self.state, entry, st_.NO_HASH):
-                self.state.redelivery_count[entry] += 1
-        permits.add_unacked(self.state, slot, -int(self.state.num_messages[list(entries)].sum()))
-        permits.unblock(self.state, slot)
+            if replay_set.add_to_replay(st, entry, st_.NO_HASH):
+                st.redelivery_count[entry] += 1
+        lowered = sum(self.unacked_messages(entry) for entry in entries)
+        if everything and "redeliver_in_one_batch" not in self.profile.changes:
+            lowered = int(st.unacked[slot])
+        permits.add_unacked(st, slot, -lowered)
+        told = everything or "redeliver_in_one_batch" in self.profile.changes or st.parked_permits[slot] > 0
+        permits.unblock(st, slot)
+        return int(told)
 
     # --- reads -----------------------------------------------------------------------------------------------
 
@@ -200,6 +253,19 @@ class MultipleConsumersDispatcher:
             s[st_.PENDING_REPLAY] = 0
         s[st_.SEND_IN_PROGRESS] = 1
         return True
+
+    # --- copies ----------------------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """A copy of everything a flow, an ack, an attempt or a round may change."""
+        s = self.state.s
+        high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
+        return Saved(st_.save(self.state, high), dict(self._unacked_indexes))
+
+    def restore(self, saved: Saved) -> None:
+        """Back to what it was when it was saved."""
+        st_.restore(self.state, saved.state)
+        self._unacked_indexes = dict(saved.unacked_indexes)
 
     # --- what others may ask ---------------------------------------------------------------------------------
 
@@ -257,6 +323,12 @@ class MultipleConsumersDispatcher:
         assert s[st_.READ_POSITION] > s[st_.MARK_DELETE], "read position behind mark-delete"
 
     # --- inside ----------------------------------------------------------------------------------------------
+
+    def _check_connected(self, consumer: int) -> int:
+        slot = self.slot(consumer)
+        if not self.state.connected[slot]:
+            raise IllegalTransitionError(f"consumer {consumer} left twice", rule="one removal per connection")
+        return slot
 
     def _check_stored(self, entry: int) -> None:
         if not 0 <= entry < len(self.state.holder):

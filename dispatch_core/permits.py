@@ -78,30 +78,35 @@ def unblock_if_due(st: State, slot: int) -> int:
 
 
 @compiled
-def lower_unacked_by_ack(st: State, slot: int, messages: int) -> int:
-    """Lower the counters by an individual ack and unblock if due; when the rule is tested depends on the release.
+def unblock_before_lowering(st: State, slot: int) -> int:
+    """The unblock rule as releases test it that do so before an ack lowers the counter (#21126, #23796).
 
-    ``UNBLOCK_TEST``: before the counter is lowered (#21126), before and after (#23796), after, once (3.0.0 and again
-    since #25592). Returns how often the dispatcher is told (``consumerFlow``), which it is for no parked permits too.
+    ``UNBLOCK_TEST`` says when the rule is tested: before, before and after, or after, once (3.0.0 and again since
+    #25592). Returns how often the dispatcher is told (``consumerFlow``), which it is for no parked permits too.
     """
-    told = 0
-    if st.s[UNBLOCK_TEST] != UNBLOCK_AFTER:
-        told += unblock_if_due(st, slot)
-    add_unacked(st, slot, -messages)
-    if st.s[UNBLOCK_TEST] != UNBLOCK_BEFORE:
-        told += unblock_if_due(st, slot)
-    return told
+    if st.s[UNBLOCK_TEST] == UNBLOCK_AFTER:
+        return 0
+    return unblock_if_due(st, slot)
 
 
 @compiled
-def charge_send(st: State, slot: int, messages: int, entries: int) -> None:
-    """Book a send of ``entries`` entries with ``messages`` messages on the consumer."""
+def lower_unacked(st: State, slot: int, messages: int) -> int:
+    """An ack lowers the counters; then the unblock rule, where it is tested after. Returns as the test before does."""
+    add_unacked(st, slot, -messages)
+    if st.s[UNBLOCK_TEST] == UNBLOCK_BEFORE:
+        return 0
+    return unblock_if_due(st, slot)
+
+
+@compiled
+def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -> None:
+    """Book a send of ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged before, on the consumer."""
     if st.average[slot] < 1:
         st.average[slot] = 1.0 * messages / entries
     else:
         st.average[slot] = st.average[slot] * 0.9 + (1 - 0.9) * messages / entries
-    st.permits[slot] -= messages
-    add_unacked(st, slot, messages)
+    st.permits[slot] -= messages - acked
+    add_unacked(st, slot, messages - acked)
     limit = st.s[MAX_UNACKED_CONSUMER]
     if limit > 0 and st.unacked[slot] >= limit:
         st.blocked[slot] = 1

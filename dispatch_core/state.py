@@ -15,6 +15,7 @@ MessageRedeliveryController, DrainingHashesTracker, PendingAcksMap, Consumer (4.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -79,6 +80,7 @@ class State(NamedTuple):
     in_replay: I8
     replay_hash: I32  # hash id stored with the replay position, or NO_HASH
     redelivery_count: I32
+    acked_indexes: I32  # batch indexes of a not yet deleted entry that are acknowledged
     # per hash id
     hash_owner: I32  # slot that the selector chooses, or NOBODY
     replay_count: I32  # positions of this hash in the replay set
@@ -119,6 +121,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         in_replay=np.zeros(n, np.uint8),
         replay_hash=np.full(n, NO_HASH, np.int32),
         redelivery_count=np.zeros(n, np.int32),
+        acked_indexes=np.zeros(n, np.int32),
         hash_owner=np.full(n_hashes, NOBODY, np.int32),
         replay_count=np.zeros(n_hashes, np.int32),
         drain_owner=np.full(n_hashes, NOBODY, np.int32),
@@ -138,3 +141,66 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         held_stamp=np.full(n_consumers, -1, np.int64),
         order=np.zeros(n_consumers, np.int32),
     )
+
+
+#: Per-entry arrays that rules change; ``hash_id`` and ``num_messages`` never do.
+_PER_ENTRY: Final = (
+    "deleted",
+    "holder",
+    "pending_hash",
+    "pending_count",
+    "in_replay",
+    "replay_hash",
+    "redelivery_count",
+    "acked_indexes",
+)
+#: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back.
+_WHOLE: Final = (
+    "hash_owner",
+    "replay_count",
+    "drain_owner",
+    "drain_refs",
+    "drain_attempts",
+    "permits",
+    "parked_permits",
+    "unacked",
+    "blocked",
+    "average",
+    "connected",
+    "cleared_total",
+    "order",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A copy of what may change of a state until mark-delete passes or reads pass its window."""
+
+    scalars: I64
+    low: int
+    high: int
+    entries: tuple[npt.NDArray[np.generic], ...]
+    whole: tuple[npt.NDArray[np.generic], ...]
+
+
+def save(st: State, high: int) -> Saved:
+    """Copy the state; of the entries only those from mark-delete to below ``high``, which must not be exceeded meanwhile."""
+    low = int(st.s[MARK_DELETE]) + 1
+    return Saved(
+        st.s.copy(),
+        low,
+        high,
+        tuple(getattr(st, name)[low:high].copy() for name in _PER_ENTRY),
+        tuple(getattr(st, name).copy() for name in _WHOLE),
+    )
+
+
+def restore(st: State, saved: Saved) -> None:
+    """Bring the state back to what it was when it was saved."""
+    stamp = int(st.s[STAMP])
+    st.s[:] = saved.scalars
+    st.s[STAMP] = stamp
+    for name, values in zip(_PER_ENTRY, saved.entries, strict=True):
+        getattr(st, name)[saved.low : saved.high] = values
+    for name, values in zip(_WHOLE, saved.whole, strict=True):
+        getattr(st, name)[:] = values

@@ -1,79 +1,98 @@
-"""Verify a trace of a Key_Shared dispatcher, line by line.
+"""Verify a trace of a Key_Shared dispatcher of 4.x, line by line.
 
-The driver gives each line's inputs to ``KeySharedDispatcher`` and keeps what the core answered as *expectations*; the
-lines that follow meet them or not. What was never met by the end of its read attempt, round or removal is a difference
-as well: a decision that the broker did not make.
+The driver gives each line's inputs to ``KeySharedDispatcher``. Read attempts, rounds and membership changes are windows
+(see ``racing``): decided as a whole and compared with all their lines. What else the core answers, the releases that
+follow an ack, is kept as *expectations* that the lines to come meet or not.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TypeVar
 
 import numpy as np
 
 from dispatch_core import hashing
 from dispatch_core.errors import IllegalTransitionError
-from dispatch_core.key_shared import KeySharedDispatcher
-from dispatch_core.multiple_consumers import Read, Released, Round
+from dispatch_core.key_shared import KeySharedDispatcher, Leave
+from dispatch_core.multiple_consumers import Between, Pairs, Read, Released, Round
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.driver import Driver, who
-from dispatch_core.verify.flows import FlowQueue
+from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Finding, Tally, cut_off
+from dispatch_core.verify.races import Command, Difference, Outcome
+from dispatch_core.verify.racing import RacingDriver
+from dispatch_core.verify.tally import Tally, cut_off
 
-T = TypeVar("T")
+#: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
+_NEXT_SECTION = frozenset(
+    {
+        "consumer_added",
+        "consumer_removing",
+        "consumer_removed",
+        "selector_added",
+        "selector_refused",
+        "selector_removed",
+        "flow_applied",
+        "read_attempt",
+        "read_issued",
+        "replay_read_issued",
+        "round_begin",
+        "redeliver",
+        "rewind",
+        "end",
+    }
+)
 
 
 @dataclass(slots=True)
-class _OpenRound:
-    entries: list[int]
-    outcome: Round
-    begun: Line
-    unknown: int  # entries of the result that the message log does not hold
-    unsent: dict[int, list[int]] = field(default_factory=dict)  # expected, no ``sent`` line yet
-    differing: set[int] = field(default_factory=set)  # entries on which log and core part
+class _Recorded:
+    """What the lines of one window say the broker decided."""
+
+    read: Read = field(default_factory=lambda: Read("None"))
+    blocked: Pairs = field(default_factory=list)
+    adds: dict[int, list[int]] = field(default_factory=dict)
+    closed: list[tuple[int, int]] = field(default_factory=list)  # (hash, reference count before)
+    sent: list[tuple[int, list[int], int | None, int]] = field(
+        default_factory=list
+    )  # consumer, entries, permits, seq
+    end: Line | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def count(self, decision_class: str, decisions: int = 1) -> None:
+        self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
 
 
-@dataclass(slots=True)
-class _OpenAttempt:
-    read: Read
-    met: bool = False
-
-
-class KeySharedVerifier(Driver):
+class KeySharedVerifier(RacingDriver):
     """State of one verification: the core, what is expected of the coming lines, and the tally."""
 
+    core: KeySharedDispatcher
+
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
-        super().__init__(entries)
+        super().__init__(entries, lines)
         consumers = sum(line.kind == "consumer_added" for line in lines)
         h31 = hashing.entry_h31(log.messages, fallback=profile.fallback_key)
         self.hashes = profile.hash_space.sticky_array(h31)
         batch = np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64)
         self.core = KeySharedDispatcher(profile, self.hashes, batch, consumers)
-        self.batch = batch
         # (consumer, hash) that draining held back at the last line
         self.refused_now: list[tuple[int, int]] = []
-        self._flows: dict[int, FlowQueue] = {}
         # read results waiting for their round: type, entries, how many more that the message log does not hold
         self._results: deque[tuple[str, list[int], int]] = deque()
-        self._acks: dict[int, int] = {}  # entry → consumer whose ack arrived and has no effect yet
-        # consumer → entries let go for a redelivery request to come
-        self._asked_again: dict[int, list[int]] = {}
+        self._acks: dict[int, Command] = {}  # entry → the ack that arrived and has had no effect yet
+        self._removed: dict[int, list[int]] = {}  # consumer → entries let go for a redelivery request to come
         self._requests: dict[int, deque[Line]] = {}  # consumer → its redelivery requests to come
         for line in lines:
             if line.kind == "redeliver" and line.consumer is not None:
                 self._requests.setdefault(line.consumer, deque()).append(line)
-        self._round: _OpenRound | None = None
-        self._attempt: _OpenAttempt | None = None
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
-        self._adds: dict[int, deque[int]] = {}  # per consumer: their order among consumers is a hash map's
         self._releases: dict[tuple[int, int, bool], deque[int]] = {}
-        self._refusals: deque[tuple[int, int]] = deque()
+        self._ahead: Read | None = (
+            None  # of an attempt that a look-ahead makes at once, where attempts are not logged
+        )
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -82,97 +101,191 @@ class KeySharedVerifier(Driver):
 
     def finish(self) -> Tally:
         """End of the log: whatever is still open was cut off, not missed."""
-        if self._round is not None:
-            begun, missing = self._round.begun, set().union(*self._round.unsent.values())
-            self.tally.note(cut_off(begun))
-            entries = len(self._round.entries) + self._round.unknown
-            self.tally.settle("dispatch", entries, max(len(missing), 1), "uncertain")
-            self._round = None
         self.tally.close()
         return self.tally
 
     # --- membership ----------------------------------------------------------------------------------------------
 
     def _on_consumer_added(self, line: Line) -> None:
+        self._settle_all()
         self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0)
 
     def _on_selector_added(self, line: Line) -> None:
+        self._settle_all()
         self.tally.exact("subscribe")
-        draining, returned = self.core.join_selector(who(line))
-        self._expect_adds(draining)
-        self._expect_releases(returned, closing=False)
+        consumer = who(line)
+        moved = self.core.select_in(consumer)
+        end = self._section_end()
+        recorded = self._membership_lines(end)
+        outcome = self._decide(
+            end,
+            2,
+            lambda between: self.core.register(moved, consumer, between),
+            lambda answer: self._differing_adds(answer[0], recorded),
+        )
+        self._judge(outcome, recorded.counts)
+        self._expect_releases(outcome.answer[1], closing=False)
 
     def _on_selector_refused(self, line: Line) -> None:
         self._differ("subscribe", f"consumer {line.consumer} added", "refused")
 
     def _on_selector_removed(self, line: Line) -> None:
-        self._meet_leftovers()
-        left = self.core.leave(who(line))
-        self._expect_releases(left.closed, closing=True)
-        self._expect_adds(left.draining)
-        self._expect_releases(left.returned, closing=False)
-        for entry in [
-            e for e, owner in self._acks.items() if owner == line.consumer and self.core.holder(e) is None
-        ]:
-            del self._acks[entry]
-            self.core.acknowledge(entry)
+        self._settle_all()
+        consumer = who(line)
+        moved = self.core.select_out(consumer)
+        end = self._section_end()
+        recorded = self._membership_lines(end, leaving=consumer)
 
-    def _on_consumer_removed(self, line: Line) -> None:
-        self._meet_leftovers()
+        def differences(left: Leave) -> list[Difference]:
+            closed = [(item.hash, item.ref_count_before) for item in left.closed]
+            return [
+                *self._differing("closing release (hash, count before)", closed, recorded.closed),
+                *self._differing_adds(left.draining, recorded),
+            ]
 
-    # --- flow ----------------------------------------------------------------------------------------------------
+        outcome = self._decide(end, 3, lambda between: self.core.drop(consumer, moved, between), differences)
+        self._judge(outcome, recorded.counts)
+        self._expect_releases(outcome.answer.returned, closing=False)
+        # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
+        for entry in [e for e in self._acks if self.core.holder(e) is None]:
+            command = self._acks.pop(entry)
+            self._forget(command)
+            if not command.applied:
+                self.core.acknowledge(entry)
 
-    def _on_flow(self, line: Line) -> None:
-        self._flows.setdefault(who(line), FlowQueue()).arrived(line.inputs["permits"])
+    def _section_end(self) -> int:
+        """Index of the last line that may belong to the membership change of the present line."""
+        at = self._at + 1
+        while at < len(self._lines) and self._lines[at].kind not in _NEXT_SECTION:
+            at += 1
+        return at - 1
 
-    def _on_flow_counted(self, line: Line) -> None:
-        flows = self._flows.setdefault(who(line), FlowQueue())
-        permits = flows.counted()
-        if permits is not None and self.core.flow(who(line), permits):
-            flows.untold += 1
+    def _membership_lines(self, end: int, leaving: int | None = None) -> _Recorded:
+        recorded = _Recorded()
+        for at, line in self._within(end):
+            if line.kind == "draining_add":
+                recorded.adds.setdefault(who(line), []).append(line.recorded["hash"])
+            elif line.kind == "draining_release" and line.recorded["closing"] and who(line) == leaving:
+                recorded.closed.append((line.recorded["hash"], line.recorded["ref_count_before"]))
+            else:
+                continue
+            recorded.count("draining")
+            self._judged.add(at)
+        return recorded
 
-    def _on_flow_applied(self, line: Line) -> None:
-        if line.inputs["permits"] is None:
-            raise IllegalTransitionError(
-                "no permits", rule="Key_Shared counts what has reached the dispatcher"
+    def _differing_adds(self, draining: Pairs, recorded: _Recorded) -> list[Difference]:
+        """Per consumer: their order among consumers is a hash map's."""
+        expected: dict[int, list[int]] = {}
+        for consumer, hash_value in draining:
+            expected.setdefault(consumer, []).append(hash_value)
+        return [
+            difference
+            for consumer in sorted(expected.keys() | recorded.adds.keys())
+            for difference in self._differing(
+                f"consumer {consumer} drains", expected.get(consumer, []), recorded.adds.get(consumer, [])
             )
-        permits = self._flows.setdefault(who(line), FlowQueue()).applied()
-        if permits is not None:
-            self.core.flow(who(line), permits)
-        self.core.flow_applied(who(line), line.inputs["permits"])
+        ]
+
+    def _differing(
+        self, what: str, expected: Sequence[object], recorded: Sequence[object]
+    ) -> list[Difference]:
+        """Sequences of draining decisions, item by item as a text comparison would align them."""
+        if expected == recorded:
+            return []
+        return [
+            Difference(
+                "draining",
+                f"{what}: {'nothing' if one is None else one}",
+                "nothing" if other is None else str(other),
+                decisions=int(other is not None),
+            )
+            for one, other in _aligned(expected, recorded)
+        ]
 
     # --- acks and redelivery -------------------------------------------------------------------------------------
 
     def _on_ack(self, line: Line) -> None:
+        connection = self.connection(who(line))
+        self._settle(connection)
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared
-        for entry in line.inputs["positions"]:
+        sets = line.inputs["ack_sets"] or []
+        for at, entry in enumerate(line.inputs["positions"]):
             if entry < 0:
                 continue
-            if self.core.holder(entry) is None:
+            words = sets[at] if at < len(sets) else None
+            command = self._arrival(line, entry)
+            if command.applied:
+                continue
+            if words:
+                self._acknowledge_indexes(entry, words)
+            elif self.core.holder(entry) is None:
                 self.core.acknowledge(entry)
             else:
-                self._acks[entry] = who(line)
+                connection.waiting.append(command)
+                self._acks[entry] = command
+
+    def _acknowledge_indexes(self, entry: int, words: Sequence[int]) -> None:
+        holder, newly = self.core.holder(entry), self.core.acknowledge_indexes(entry, words)
+        if holder is not None and newly:
+            self.core.lower_unacked(holder, newly)
+
+    def begin_command(self, command: Command) -> tuple[list[int], object]:
+        """An ack: the pending ack goes, the counters of its holder follow, the cursor deletes."""
+        holder = self.core.holder(command.entry)
+        if holder is None:
+            self.core.acknowledge(command.entry)
+            return [], None
+        messages = self.core.unacked_messages(command.entry)
+        released = self.core.pending_ack_removed(command.entry)
+        told = self.core.ack_begins(holder) + self.core.ack_ends(holder, messages)
+        self.core.acknowledge(command.entry)
+        return [holder] * told, released
+
+    def finish_command(self, command: Command) -> list[int]:
+        """The counters of the holder, then the cursor."""
+        assert isinstance(command.result, tuple), "an ack that took effect knows its holder"
+        holder, messages = command.result
+        told = self.core.ack_ends(holder, messages)
+        self.core.acknowledge(command.entry)
+        return [holder] * told
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for entry in line.inputs["positions"]:
+            command = self._acks.pop(entry, None)
+            if command is not None and command.applied:
+                self._forget(command)
+                if isinstance(command.result, Released):
+                    self._expect_releases([command.result], closing=False)
+                continue
+            if command is not None:
+                self._settle(self.connection(command.connection))
+            holder, messages = self.core.holder(entry), self.core.unacked_messages(max(entry, 0))
             released = self.core.pending_ack_removed(entry)
             self._expect_releases([released], closing=False)
-            if entry in self._acks:
-                del self._acks[entry]
-                told = self.core.acked(released.consumer, int(self.batch[entry]))
-                self._flows.setdefault(released.consumer, FlowQueue()).untold += told
-                self.core.acknowledge(entry)
-            else:
-                self._asked_again.setdefault(released.consumer, []).append(entry)
+            if command is None:
+                self._removed.setdefault(released.consumer, []).append(entry)
+                continue
+            self._forget(command)
+            self._tell(released.consumer, self.core.ack_begins(released.consumer))
+            command.result = (holder, messages)
+            self.connection(command.connection).late.append(command)
+
+    def _forget(self, command: Command) -> None:
+        waiting = self.connection(command.connection).waiting
+        if command in waiting:
+            waiting.remove(command)
 
     def _on_redeliver(self, line: Line) -> None:
         """The removals of a request stand before its line; what was not removed one by one goes now."""
+        self._settle_all()
         self._let_go_for(line)
         self._requests[who(line)].popleft()
-        asked = self._asked_again.pop(who(line), [])
-        self.core.redeliver(who(line), sorted(asked))
-        self._flows.setdefault(who(line), FlowQueue()).untold += 1  # parked permits flow, even none
+        asked = self._removed.pop(who(line), [])
+        self._tell(
+            who(line),
+            self.core.redeliver(who(line), sorted(asked), everything=line.inputs["positions"] is None),
+        )
 
     def _let_go_for(self, request: Line) -> None:
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
@@ -181,58 +294,92 @@ class KeySharedVerifier(Driver):
         held = self.core.held(consumer)
         for entry in held if wanted is None else sorted(set(held) & set(wanted)):
             self._expect_releases([self.core.pending_ack_removed(entry)], closing=False)
-            self._asked_again.setdefault(consumer, []).append(entry)
+            self._removed.setdefault(consumer, []).append(entry)
 
     # --- reads ---------------------------------------------------------------------------------------------------
 
     def _on_read_attempt(self, line: Line) -> None:
-        self._close_attempt()
-        self._begin_attempt(line)
+        end = self._matching("read_attempt", "read_attempt_end")
+        self._attempt(end)
 
-    def _begin_attempt(self, line: Line) -> None:
-        read = self.core.attempt_read()
-        self.refused_now = list(read.refused)
-        self._refusals.extend(read.refused)
-        self._attempt = _OpenAttempt(read)
+    def _matching(self, begin: str, finish: str) -> int:
+        """Index of the line that ends what the present line began; the present one if the trace has none."""
+        for at in range(self._at + 1, len(self._lines)):
+            kind = self._lines[at].kind
+            if kind == finish:
+                return at
+            if kind == begin:
+                break
+        return self._at
 
-    def _on_read_attempt_end(self, line: Line) -> None:
-        self._close_attempt()
+    def _attempt(self, end: int, *, including: bool = False) -> None:
+        """One read attempt whose lines end at index ``end``; ``including`` the present line."""
+        recorded = self._attempt_lines(end, including=including)
+        outcome = self._decide(
+            end, 3, self.core.attempt_read, lambda read: self._differing_read(read, recorded)
+        )
+        self.refused_now = list(outcome.answer.refused)
+        self._judge(outcome, recorded.counts)
 
-    def _close_attempt(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is None:
-            return
-        self._meet_leftovers()
-        if attempt.read.kind in ("Normal", "Replay") and not attempt.met:
-            self._differ("read", self._describe(attempt.read), "no read", decisions=0)
+    def _attempt_lines(self, end: int, *, including: bool) -> _Recorded:
+        recorded = _Recorded()
+        own = [(self._at, self._line)] if including else []
+        for at, line in [*own, *self._within(end)]:
+            if line.kind == "read_issued":
+                recorded.read = Read("Normal", max_entries=line.recorded["max_entries"])
+                recorded.count("read")
+            elif line.kind == "replay_read_issued":
+                recorded.read = Read("Replay", entries=tuple(line.recorded["positions"]))
+                recorded.count("read")
+            elif line.kind == "draining_blocked":
+                recorded.blocked.append((who(line), line.recorded["hash"]))
+                recorded.count("draining")
+            else:
+                continue
+            self._judged.add(at)
+        self._judged.discard(self._at)
+        return recorded
+
+    def _differing_read(self, read: Read, recorded: _Recorded) -> list[Difference]:
+        found = self._differing("blocks (consumer, hash)", list(read.refused), recorded.blocked)
+        other = recorded.read
+        same = (read.kind, read.max_entries, read.entries) == (other.kind, other.max_entries, other.entries)
+        if same or (other.kind == "None" and read.kind not in ("Normal", "Replay")):
+            return found
+        weight = 1 + len(set(read.entries) ^ set(other.entries)) + 100 * (read.kind != other.kind)
+        one = Difference(
+            "read",
+            self._describe(read),
+            self._describe(other),
+            decisions=int(other.kind != "None"),
+            weight=weight,
+        )
+        return [*found, one]
 
     def _on_read_issued(self, line: Line) -> None:
-        expected = self._expected_read()
-        recorded = Read("Normal", max_entries=line.recorded["max_entries"])
-        self._compare_read(expected, recorded)
+        self._inferred_attempt(line)
 
     def _on_replay_read_issued(self, line: Line) -> None:
-        expected = self._expected_read()
-        recorded = Read("Replay", entries=tuple(line.recorded["positions"]))
-        self._compare_read(expected, recorded)
+        self._inferred_attempt(line)
 
-    def _expected_read(self) -> Read:
-        if not self._attempts_logged and (self._attempt is None or self._attempt.met):
-            self._begin_attempt(self._line)
-        if self._attempt is None or self._attempt.met:
-            return Read("None")
-        self._attempt.met = True
-        return self._attempt.read
+    def _on_draining_blocked(self, line: Line) -> None:
+        self._inferred_attempt(line)
 
-    def _compare_read(self, expected: Read, recorded: Read) -> None:
-        if (expected.kind, expected.max_entries, expected.entries) == (
-            recorded.kind,
-            recorded.max_entries,
-            recorded.entries,
-        ):
-            self.tally.exact("read")
-        else:
-            self._differ("read", self._describe(expected), self._describe(recorded))
+    def _inferred_attempt(self, line: Line) -> None:
+        """A line of an attempt that the trace does not frame."""
+        if self._attempts_logged:
+            decision_class = "draining" if line.kind == "draining_blocked" else "read"
+            self._differ(decision_class, "nothing outside a read attempt", line.kind)
+            return
+        end = self._at
+        while line.kind == "draining_blocked" and end + 1 < len(self._lines):
+            kind = self._lines[end + 1].kind
+            if kind in _NEXT_SECTION and kind not in ("read_issued", "replay_read_issued"):
+                break
+            end += 1
+            if kind in ("read_issued", "replay_read_issued"):
+                break
+        self._attempt(end, including=True)
 
     def _on_read_cancelled(self, line: Line) -> None:
         if line.inputs["cancelled"]:
@@ -249,6 +396,9 @@ class KeySharedVerifier(Driver):
     def _compare_hashes(self, positions: list[int], recorded: list[int]) -> None:
         """Each entry's hash; -1 among ``positions`` is one that the message log does not hold."""
         expected = [int(self.hashes[entry]) if entry >= 0 else None for entry in positions]
+        if expected == recorded:
+            self.tally.exact("hash", len(recorded))
+            return
         for entry, one, other in zip_longest(positions, expected, recorded):
             if one is not None and one == other:
                 self.tally.exact("hash")
@@ -257,9 +407,8 @@ class KeySharedVerifier(Driver):
                     "hash", "an entry of the message log", f"an entry it does not hold, hash {other}"
                 )
             else:
-                self._differ(
-                    "hash", f"{self._position(entry)} hash {one}", f"hash {other}", int(other is not None)
-                )
+                position = self._entries.position(entry)
+                self._differ("hash", f"{position} hash {one}", f"hash {other}", int(other is not None))
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -269,78 +418,154 @@ class KeySharedVerifier(Driver):
                 "a round without a read result", rule="a round dispatches one read result"
             )
         kind, entries, unknown = self._results.popleft()
-        outcome = self.core.round(kind, entries)
-        self.refused_now = outcome.refused
-        self._refusals.extend(outcome.refused)
-        self._round = _OpenRound(entries, outcome, line, unknown, dict(outcome.sent))
         self.tally.rounds += 1
-
-    def _on_sent(self, line: Line) -> None:
-        open_round = self._round
-        consumer, entries = who(line), line.recorded["positions"]
-        if open_round is None:
-            self._differ(
-                "dispatch", "nothing outside a round", f"{len(entries)} entries to consumer {consumer}", 0
-            )
+        end = self._matching("round_begin", "round_end")
+        if end == self._at:
+            self.tally.note(cut_off(line))
+            self.tally.settle("dispatch", len(entries) + unknown, len(entries) + unknown, "uncertain")
+            self.core.round(kind, entries)
             return
-        expected = open_round.unsent.pop(consumer, [])
-        if expected != entries:
-            pairs = zip_longest(expected, entries)
-            open_round.differing |= {e for pair in pairs if pair[0] != pair[1] for e in pair if e is not None}
-            self._note(
-                f"consumer {consumer} gets {self._positions(expected)}", f"gets {self._positions(entries)}"
-            )
-        before = open_round.outcome.permits_before.get(consumer)
-        self._compare_permits(line, consumer, before)
+        recorded = self._round_lines(end)
+        assert recorded.end is not None, "the window ends with round_end"
+        has_more = bool(recorded.end.inputs["has_more"])
 
-    def _on_round_end(self, line: Line) -> None:
-        open_round, self._round = self._round, None
-        if open_round is None:
-            raise IllegalTransitionError("a round ends that did not begin", rule="rounds do not nest")
-        self._meet_leftovers()
-        for consumer, missing in open_round.unsent.items():
-            open_round.differing |= set(missing)
-            self._note(f"consumer {consumer} gets {self._positions(missing)}", "nothing")
-        outcome = open_round.outcome
-        differing = len(open_round.differing & set(open_round.entries)) + open_round.unknown
-        self.tally.settle("dispatch", len(open_round.entries) + open_round.unknown, differing)
-        look_ahead = self.core.finish_round(outcome, has_more=bool(line.inputs["has_more"]))
-        retry = look_ahead or not outcome.sent
-        if outcome.in_replay == line.recorded["in_replay"]:
-            self.tally.exact("replay_set")
-        else:
-            self._differ("replay_set", str(outcome.in_replay), str(line.recorded["in_replay"]))
-        if (retry, look_ahead) == (line.recorded["retry"], line.recorded["look_ahead"]):
-            self.tally.exact("round")
-        elif look_ahead and not line.recorded["look_ahead"] and line.recorded["retry"] == (not outcome.sent):
-            # has_more is sampled at the end of the round; an entry stored since the decision makes it true too late.
+        def decide(between: Between) -> Round:
+            outcome = self.core.round(kind, entries, between)
+            outcome.look_ahead = self.core.finish_round(outcome, has_more=has_more)
+            return outcome
+
+        outcome = self._decide(
+            end, 3, decide, lambda answer: self._differing_round(answer, entries, recorded)
+        )
+        self.refused_now = outcome.answer.refused
+        recorded.count("dispatch", len(entries) + unknown)
+        if unknown:
+            outcome.plain.append(
+                Difference(
+                    "dispatch", "entries of the message log", f"{unknown} that it does not hold", unknown
+                )
+            )
+            outcome.explained = False
+        self._settle_has_more(outcome, recorded.end)
+        self._judge(outcome, recorded.counts)
+        if not self._attempts_logged and outcome.answer.look_ahead:
+            self._expect_look_ahead()
+
+    def _expect_look_ahead(self) -> None:
+        """Where attempts are not logged: a round that looks ahead makes one at once, also if no read comes of it."""
+        at = self._at + 1
+        while at < len(self._lines) and self._lines[at].kind not in _NEXT_SECTION:
+            at += 1
+        kind = self._lines[at].kind if at < len(self._lines) else "end"
+        if kind not in ("read_issued", "replay_read_issued"):
+            self.core.attempt_read()
+
+    def _round_lines(self, end: int) -> _Recorded:
+        recorded = _Recorded()
+        for at, line in self._within(end):
+            if line.kind == "sent":
+                before = line.recorded["permits_before"]
+                recorded.sent.append((who(line), line.recorded["positions"], before, line.seq))
+                if before is not None:
+                    recorded.count("permits")
+            elif line.kind == "draining_blocked":
+                recorded.blocked.append((who(line), line.recorded["hash"]))
+                recorded.count("draining")
+            elif line.kind == "round_end":
+                recorded.end = line
+                recorded.count("replay_set")
+                recorded.count("round")
+            else:
+                continue
+            self._judged.add(at)
+        return recorded
+
+    def _differing_round(self, outcome: Round, entries: list[int], recorded: _Recorded) -> list[Difference]:
+        found = self._differing("blocks (consumer, hash)", outcome.refused, recorded.blocked)
+        found += self._differing_sends(outcome, entries, recorded)
+        assert recorded.end is not None, "a round that is compared has ended"
+        said = recorded.end.recorded
+        if outcome.in_replay != said["in_replay"]:
+            weight = 1 + abs(outcome.in_replay - said["in_replay"])
+            found.append(
+                Difference("replay_set", str(outcome.in_replay), str(said["in_replay"]), weight=weight)
+            )
+        retry = outcome.look_ahead or not outcome.sent
+        if (retry, outcome.look_ahead) != (said["retry"], said["look_ahead"]):
+            found.append(
+                Difference(
+                    "round",
+                    f"retry {retry}, look ahead {outcome.look_ahead}",
+                    f"retry {said['retry']}, look ahead {said['look_ahead']}",
+                )
+            )
+        return found
+
+    def _differing_sends(self, outcome: Round, entries: list[int], recorded: _Recorded) -> list[Difference]:
+        found = []
+        stored = set(entries)
+        unsent = dict(outcome.sent)
+        counted: set[int] = set()
+        for consumer, got, permits, seq in recorded.sent:
+            expected = unsent.pop(consumer, [])
+            if expected != got:
+                parted = {
+                    e
+                    for pair in zip_longest(expected, got)
+                    if pair[0] != pair[1]
+                    for e in pair
+                    if e is not None
+                }
+                new = (parted & stored) - counted
+                counted |= new
+                found.append(
+                    Difference(
+                        "dispatch",
+                        f"consumer {consumer} gets {self._positions(expected)}",
+                        f"gets {self._positions(got)}",
+                        decisions=len(new),
+                        seq=seq,
+                        weight=len(parted) + 1,
+                    )
+                )
+            before = outcome.permits_before.get(consumer)
+            if permits is not None and before != permits:
+                found.append(Difference("permits", f"consumer {consumer}: {before}", str(permits), seq=seq))
+        for consumer, missing in unsent.items():
+            new = (set(missing) & stored) - counted
+            counted |= new
+            found.append(
+                Difference(
+                    "dispatch",
+                    f"consumer {consumer} gets {self._positions(missing)}",
+                    "nothing",
+                    decisions=len(new),
+                    weight=len(missing) + 1,
+                )
+            )
+        return found
+
+    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
+        """``has_more`` is sampled at the end of the round; an entry stored since the decision makes it true too late."""
+        if outcome.explained or [d.decision_class for d in outcome.plain] != ["round"]:
+            return
+        answer = outcome.answer
+        if (
+            answer.look_ahead
+            and not end.recorded["look_ahead"]
+            and end.recorded["retry"] == (not answer.sent)
+        ):
             self.core.no_look_ahead()
-            self._differ(
-                "round",
-                "look ahead if the cursor had more entries when the round decided",
-                "no look ahead",
-                racing=(
-                    line.seq,
-                    "has_more of this line was taken after the decision; an entry was stored in between",
-                ),
-            )
-        else:
-            self._differ(
-                "round",
-                f"retry {retry}, look ahead {look_ahead}",
-                f"retry {line.recorded['retry']}, look ahead {line.recorded['look_ahead']}",
-            )
+            answer.look_ahead = False
+            outcome.explained = True
+            outcome.racing = Command(end.seq, 0, "an entry stored after the decision, seen by has_more,")
 
     # --- draining ------------------------------------------------------------------------------------------------
 
     def _on_draining_add(self, line: Line) -> None:
-        expected = self._adds.get(who(line), deque())
-        self._meet(f"consumer {line.consumer} drains", expected, line.recorded["hash"])
-
-    def _on_draining_blocked(self, line: Line) -> None:
-        if not self._attempts_logged and self._round is None and not self._refusals:
-            self._begin_attempt(line)
-        self._meet("blocks (consumer, hash)", self._refusals, (who(line), line.recorded["hash"]))
+        self._differ(
+            "draining", "no hash begins to drain", f"consumer {line.consumer}: {line.recorded['hash']}"
+        )
 
     def _on_draining_release(self, line: Line) -> None:
         consumer, hash_value = who(line), line.recorded["hash"]
@@ -365,42 +590,11 @@ class KeySharedVerifier(Driver):
             key = (item.consumer, item.hash, closing)
             self._releases.setdefault(key, deque()).append(item.ref_count_before)
 
-    def _expect_adds(self, draining: list[tuple[int, int]]) -> None:
-        for consumer, hash_value in draining:
-            self._adds.setdefault(consumer, deque()).append(hash_value)
-
-    def _meet(self, what: str, expected: deque[T], recorded: T) -> None:
-        if expected and expected[0] == recorded:
-            expected.popleft()
-            self.tally.exact("draining")
-        else:
-            self._differ("draining", f"{what}: {expected[0] if expected else 'none'}", str(recorded))
-            if recorded in expected:
-                expected.remove(recorded)
-
-    def _meet_leftovers(self) -> None:
-        """The lines of a finished step are over: what they should have said and did not is a difference."""
-        for consumer, hashes in self._adds.items():
-            while hashes:
-                self._differ(
-                    "draining", f"consumer {consumer} drains: {hashes.popleft()}", "none", decisions=0
-                )
-        while self._refusals:
-            self._differ(
-                "draining", f"blocks (consumer, hash): {self._refusals.popleft()}", "none", decisions=0
-            )
-
     # --- reporting -----------------------------------------------------------------------------------------------
 
     def class_of(self, kind: str) -> str:
         """The class of decision that an illegal line of this kind would have been."""
         return _CLASS_OF.get(kind, "dispatch")
-
-    def _note(self, expected: str, recorded: str) -> None:
-        self.tally.note(Finding(self._line.seq, self._line.t_us, "dispatch", "divergent", expected, recorded))
-
-    def _position(self, entry: int) -> str:
-        return self._entries.position(entry)
 
     def _describe(self, read: Read) -> str:
         if read.kind == "Normal":
@@ -408,6 +602,20 @@ class KeySharedVerifier(Driver):
         if read.kind == "Replay":
             return f"replay read of {self._positions(list(read.entries))}"
         return "no read" if read.kind == "None" else "back-off"
+
+
+def _aligned(
+    expected: Sequence[object], recorded: Sequence[object]
+) -> list[tuple[object | None, object | None]]:
+    """Pairs in which two sequences differ: (expected, nothing), (nothing, recorded) or (expected, recorded)."""
+    from difflib import SequenceMatcher
+
+    pairs: list[tuple[object | None, object | None]] = []
+    matcher = SequenceMatcher(None, [str(x) for x in expected], [str(x) for x in recorded], autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag != "equal":
+            pairs += zip_longest(expected[a:b], recorded[c:d])
+    return pairs
 
 
 _CLASS_OF = {

@@ -1,0 +1,214 @@
+"""Orders that a trace leaves open: who came first, an I/O thread's effect or the dispatcher's decision.
+
+The dispatcher decides under its lock; clients' flows and acks are applied by I/O threads without it. A trace shows when
+such a command *arrived* and when its *effect* was logged; a decision in between may have seen it or not. The driver takes
+the order of the lines first (the *plain* order). Only where that gives another answer than the recorded one, the orders
+that the trace leaves open are tried, on copies of the state:
+
+* a command that has arrived when the decision ends, and whose effect is not logged yet when it begins, may come before
+  any *step* of the decision;
+* what follows the logged removal of a pending ack on the same thread (the unacked counter, the cursor) may come later, as
+  long as no later line of that connection shows that it is done.
+
+Commands of one connection keep their order. An order that gives the recorded answer in full is taken: the decisions in
+which the plain order differs are *uncertain*, with the ``seq`` of the racing line; the state goes on from there, and what
+follows is judged as ever. If no order does, they are divergent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+A = TypeVar("A")
+
+#: How many orders are tried for one decision before it is called divergent.
+MAX_ORDERS: Final = 600
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """A client's command, or the part of it that concerns one entry, from its arrival to its effect."""
+
+    seq: int  # of the line that shows its arrival
+    connection: int  # consumer number of the connection it came by
+    what: str  # for people: "flow of 10", "ack of 3:7"
+    permits: int = 0  # flow
+    entry: int = -1  # ack, removal
+    ack_set: tuple[int, ...] | None = None
+    applied: bool = False  # before its own line, by an order that a decision proved
+    result: object = None  # what applying it early gave, for the line that is to come
+
+
+@dataclass(slots=True)
+class Connection:
+    """Commands of one connection under way, in order."""
+
+    waiting: deque[Command] = field(default_factory=deque)  # arrived, effect not logged
+    late: list[Command] = field(default_factory=list)  # effect logged, its later steps possibly still to come
+
+    def open(self) -> list[Command]:
+        """Commands that have arrived and have had no effect yet."""
+        return [command for command in self.waiting if not command.applied]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Decisions in which an answer and the trace part."""
+
+    decision_class: str
+    expected: str
+    recorded: str
+    decisions: int = 1
+    seq: int = 0
+    weight: int = 1  # how much differs; guides the search
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One deviation from the plain order: so many commands of a connection before ``step``, or late from ``step`` on.
+
+    ``early``: the first ``count`` waiting commands take effect before the step. Else: the last ``count`` late ones do not
+    take effect before the step; a step beyond the last = after the decision.
+    """
+
+    connection: int
+    early: bool
+    count: int
+    step: int
+
+
+class Stage(Protocol):
+    """What the search needs of a driver: commands under way, and how to apply them to its core."""
+
+    def restore(self) -> None:
+        """The core as it was before the decision, late steps not applied."""
+
+    def apply_early(self, command: Command) -> None:
+        """The whole effect of a command that has arrived."""
+
+    def apply_late(self, command: Command) -> None:
+        """The later steps of a command whose effect was logged."""
+
+
+@dataclass(slots=True)
+class Outcome(Generic[A]):
+    """The answer that holds, and by which order it came about."""
+
+    answer: A
+    plain: list[Difference]  # what differs in the plain order; empty = exact
+    explained: bool = True
+    early: list[Command] = field(default_factory=list)  # applied before their own line
+    late: list[Command] = field(default_factory=list)  # to be applied after the decision
+    racing: Command | None = None
+
+
+def search(
+    stage: Stage,
+    waiting: dict[int, list[Command]],
+    late: dict[int, list[Command]],
+    steps: int,
+    decide: Callable[[Callable[[int], None]], A],
+    differences: Callable[[A], list[Difference]],
+) -> Outcome[A]:
+    """Decide in the plain order; where that differs from the trace, find an open order that does not.
+
+    ``decide(between)`` runs the core once from the restored state and calls ``between(step)`` before each of its steps
+    0 … ``steps`` - 1. ``waiting`` and ``late`` hold the commands of each connection, in order.
+    """
+
+    def run(moves: dict[tuple[int, bool], Move]) -> tuple[A, list[Difference]]:
+        def between(step: int) -> None:
+            for command, at in _late_steps(late, moves):
+                if at == step:
+                    stage.apply_late(command)
+            for move in moves.values():
+                if move.early and move.step == step:
+                    for command in waiting[move.connection][: move.count]:
+                        stage.apply_early(command)
+
+        stage.restore()
+        answer = decide(between)
+        return answer, differences(answer)
+
+    answer, plain = run({})
+    if not plain:
+        return Outcome(answer, [])
+    found = _improve(run, plain, list(_moves(waiting, late, steps)))
+    if found is None:
+        answer, _ = run({})
+        return Outcome(answer, plain, explained=False)
+    moves, answer = found
+    early = [c for move in moves.values() if move.early for c in waiting[move.connection][: move.count]]
+    delayed = [command for command, at in _late_steps(late, moves) if at >= steps]
+    racing = [
+        waiting[m.connection][m.count - 1] if m.early else late[m.connection][-m.count]
+        for m in moves.values()
+    ]
+    return Outcome(answer, plain, True, early, delayed, min(racing, key=lambda c: c.seq))
+
+
+def _late_steps(
+    late: dict[int, list[Command]], moves: dict[tuple[int, bool], Move]
+) -> Iterator[tuple[Command, int]]:
+    """Every late command with the step before which it takes effect; 0 unless a move says otherwise."""
+    for connection, commands in late.items():
+        move = moves.get((connection, False))
+        first = len(commands) - (move.count if move else 0)
+        for at, command in enumerate(commands):
+            yield command, 0 if move is None or at < first else move.step
+
+
+def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], steps: int) -> Iterable[Move]:
+    for connection, commands in waiting.items():
+        for count in range(1, len(commands) + 1):
+            for step in range(steps):
+                yield Move(connection, True, count, step)
+    for connection, commands in late.items():
+        for count in range(1, len(commands) + 1):
+            for step in range(1, steps + 1):
+                yield Move(connection, False, count, step)
+
+
+def _improve(
+    run: Callable[[dict[tuple[int, bool], Move]], tuple[A, list[Difference]]],
+    plain: list[Difference],
+    moves: list[Move],
+) -> tuple[dict[tuple[int, bool], Move], A] | None:
+    """Add one move after the other, each time the one that leaves least to explain; pairs where single ones do not help."""
+    chosen: dict[tuple[int, bool], Move] = {}
+    best = _weight(plain)
+    tried = 0
+    while best > 0:
+        options = [{(m.connection, m.early): m} for m in moves if chosen.get((m.connection, m.early)) != m]
+        step: tuple[int, dict[tuple[int, bool], Move], A] | None = None
+        for option in (*options, *_pairs(moves)):
+            if tried >= MAX_ORDERS:
+                return None
+            if step is not None and len(option) > 1:
+                break
+            tried += 1
+            trial = {**chosen, **option}
+            answer, left = run(trial)
+            if not left:
+                return trial, answer
+            weight = _weight(left)
+            if weight < best and (step is None or weight < step[0]):
+                step = weight, trial, answer
+        if step is None:
+            return None
+        best, chosen = step[0], step[1]
+    return None
+
+
+def _pairs(moves: list[Move]) -> Iterator[dict[tuple[int, bool], Move]]:
+    for at, one in enumerate(moves):
+        for other in moves[at + 1 :]:
+            if (one.connection, one.early) != (other.connection, other.early):
+                yield {(one.connection, one.early): one, (other.connection, other.early): other}
+
+
+def _weight(differences: list[Difference]) -> int:
+    return sum(difference.weight for difference in differences)

@@ -1,0 +1,237 @@
+"""A driver whose decisions are made in windows, so that commands racing with them can be placed (see ``races``).
+
+A *window* is one critical section of the dispatcher: a read attempt, a round, a membership change, with all lines that
+it wrote. The window is decided as a whole when its first line is reached, and compared with its lines; flows and acks
+that overlap it are tried in the orders the trace leaves open.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.multiple_consumers import Between, MultipleConsumersDispatcher
+from dispatch_core.verify.driver import Driver, who
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.races import Command, Connection, Difference, Outcome, search
+from dispatch_core.verify.tally import Finding
+
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the present order of a window has done beside the decision; forgotten when another order is tried."""
+
+    told: list[int] = field(default_factory=list)  # consumers whose flow the dispatcher will be told of
+    results: list[tuple[Command, object]] = field(default_factory=list)
+
+
+class RacingDriver(Driver):
+    """Commands under way, and windows. A subclass says what an ack does, early and late, and decides the windows."""
+
+    core: MultipleConsumersDispatcher
+
+    def __init__(self, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(entries)
+        self._lines = lines
+        self._at = -1  # index of the line being fed
+        self._judged: set[int] = set()  # indexes of lines that a window has compared
+        self._connections: dict[int, Connection] = {}
+        self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
+        self._untold: dict[int, int] = {}  # flows counted, whose line at the dispatcher is to come
+        self._effects = Effects()
+
+    def feed(self, line: Line) -> None:
+        """Take one line; a line that a window has compared already is only counted."""
+        self._at += 1
+        if self._at in self._judged:
+            self._judged.discard(self._at)
+            self.tally.expect(line)
+            return
+        super().feed(line)
+
+    def connection(self, consumer: int) -> Connection:
+        """Commands under way of one consumer's connection."""
+        return self._connections.setdefault(consumer, Connection())
+
+    # --- flow ----------------------------------------------------------------------------------------------------
+
+    def _on_flow(self, line: Line) -> None:
+        connection = self.connection(who(line))
+        self._settle(connection)
+        connection.waiting.append(self._arrival(line, -1))
+
+    def _on_flow_counted(self, line: Line) -> None:
+        connection = self.connection(who(line))
+        self._settle(connection)
+        command = next((c for c in connection.waiting if c.permits), None)
+        if command is not None:
+            connection.waiting.remove(command)
+            if not command.applied:
+                self._count(command)
+
+    def _on_flow_applied(self, line: Line) -> None:
+        """The dispatcher counts. The booking on the consumer may be logged later, but has always happened before."""
+        consumer, permits = who(line), line.inputs["permits"]
+        if permits is None:
+            raise IllegalTransitionError(
+                "no permits", rule="Key_Shared counts what has reached the dispatcher"
+            )
+        self._settle_all()
+        if not self._untold.get(consumer):
+            command = next((c for c in self.connection(consumer).open() if c.permits), None)
+            if command is not None:
+                self._count(command)
+                command.applied = True
+        if self._untold.get(consumer):
+            self._untold[consumer] -= 1
+        self.core.flow_applied(consumer, permits)
+
+    def _count(self, command: Command) -> None:
+        if self.core.flow(command.connection, command.permits):
+            self._tell(command.connection)
+
+    def _tell(self, consumer: int, times: int = 1) -> None:
+        self._untold[consumer] = self._untold.get(consumer, 0) + times
+
+    def _arrival(self, line: Line, entry: int) -> Command:
+        """The command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
+        known = self._peeked.pop((line.seq, entry), None)
+        if known is not None:
+            return known
+        if line.kind == "flow":
+            return Command(
+                line.seq, who(line), f"flow of {line.inputs['permits']}", permits=line.inputs["permits"]
+            )
+        return Command(line.seq, who(line), f"ack of {self._entries.position(entry)}", entry=entry)
+
+    # --- commands under way --------------------------------------------------------------------------------------
+
+    def _settle(self, connection: Connection) -> None:
+        """A later line of the connection shows that the later steps of its commands are done."""
+        for command in connection.late:
+            for consumer in self.finish_command(command):
+                self._tell(consumer)
+        connection.late.clear()
+
+    def _settle_all(self) -> None:
+        for connection in self._connections.values():
+            if connection.late:
+                self._settle(connection)
+
+    @abstractmethod
+    def begin_command(self, command: Command) -> tuple[list[int], object]:
+        """All effects of an ack that has arrived, before its line says so.
+
+        Returns the consumers whose flow the dispatcher will be told of, and what the line to come is compared with.
+        """
+
+    @abstractmethod
+    def finish_command(self, command: Command) -> list[int]:
+        """The later steps of an ack whose effect was logged; returns whose flow the dispatcher will be told of."""
+
+    # --- windows -------------------------------------------------------------------------------------------------
+
+    def _within(self, end: int) -> Sequence[tuple[int, Line]]:
+        """Lines after the present one up to index ``end``, with their indexes."""
+        return [(at, self._lines[at]) for at in range(self._at + 1, end + 1)]
+
+    def _decide(
+        self,
+        end: int,
+        steps: int,
+        decide: Callable[[Between], A],
+        differences: Callable[[A], list[Difference]],
+    ) -> Outcome[A]:
+        """Decide the window that ends at line index ``end``; see ``races.search``."""
+        for _at, line in self._within(end):
+            self._peek(line)
+        waiting, late = self._under_way()
+        if not waiting and not late:
+            answer = decide(lambda _step: None)
+            found = differences(answer)
+            return Outcome(answer, found, explained=not found)
+        stage = _Stage(self)
+        outcome = search(stage, waiting, late, steps, decide, differences)
+        self._commit(outcome, late)
+        return outcome
+
+    def _peek(self, line: Line) -> None:
+        if line.kind == "flow":
+            self._peeked.setdefault((line.seq, -1), self._arrival(line, -1))
+        elif line.kind == "ack" and line.inputs["ack_type"] == "Individual":
+            for entry in line.inputs["positions"]:
+                if entry >= 0 and (line.seq, entry) not in self._peeked:
+                    self._peeked[line.seq, entry] = self._arrival(line, entry)
+
+    def _under_way(self) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        waiting = {consumer: c.open() for consumer, c in self._connections.items() if c.waiting}
+        for command in self._peeked.values():
+            if not command.applied:
+                waiting.setdefault(command.connection, []).append(command)
+        late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
+        return {c: commands for c, commands in waiting.items() if commands}, late
+
+    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        for consumer in self._effects.told:
+            self._tell(consumer)
+        for command, result in self._effects.results:
+            command.result = result
+        for command in outcome.early:
+            command.applied = True
+        for consumer in late:
+            delayed = [c for c in self._connections[consumer].late if c in outcome.late]
+            self._connections[consumer].late = delayed
+        self._effects = Effects()
+
+    def _judge(self, outcome: Outcome[A], counts: dict[str, int]) -> None:
+        """Count a window's decisions: ``counts`` per class; those in ``outcome.plain`` are not exact."""
+        for decision_class, decisions in counts.items():
+            differing = sum(d.decisions for d in outcome.plain if d.decision_class == decision_class)
+            self.tally.exact(decision_class, decisions - differing)
+        racing = outcome.racing if outcome.explained else None
+        for one in outcome.plain:
+            self.tally.differ(
+                Finding(
+                    one.seq or self._line.seq,
+                    self._line.t_us,
+                    one.decision_class,
+                    "divergent" if racing is None else "uncertain",
+                    one.expected,
+                    one.recorded,
+                    racing.seq if racing else None,
+                    f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision"
+                    if racing
+                    else None,
+                ),
+                one.decisions,
+            )
+
+
+class _Stage:
+    """The driver's core, for the search: copies, and effects of commands."""
+
+    def __init__(self, driver: RacingDriver) -> None:
+        self._driver = driver
+        self._saved = driver.core.save()
+
+    def restore(self) -> None:
+        self._driver.core.restore(self._saved)
+        self._driver._effects = Effects()
+
+    def apply_early(self, command: Command) -> None:
+        driver = self._driver
+        if command.permits:
+            if driver.core.flow(command.connection, command.permits):
+                driver._effects.told.append(command.connection)
+        else:
+            told, result = driver.begin_command(command)
+            driver._effects.told.extend(told)
+            driver._effects.results.append((command, result))
+
+    def apply_late(self, command: Command) -> None:
+        self._driver._effects.told.extend(self._driver.finish_command(command))
