@@ -28,6 +28,7 @@ F64 = npt.NDArray[np.float64]
 
 NOBODY: Final = -1
 NO_HASH: Final = -1  # hash of a replay position that is not known yet (nack, ack time-out)
+NOT_TRACKED: Final = -2  # a last sent position that is not known; -1 = the position before the first entry
 
 # --- scalars: indexes into State.s -------------------------------------------------------------------------------
 MARK_DELETE: Final = 0
@@ -59,7 +60,11 @@ TRACK_DRAINING: Final = 23
 BLOCKED_HASH_MEMORY: Final = 24
 LAZY_RELEASE_COUNTS: Final = 25
 UNBLOCK_TEST: Final = 26  # when the unblock rule is tested on an ack: one of the three below
-N_SCALARS: Final = 27
+TRACK_LAST_SENT: Final = 27  # PIP-282
+LAST_SENT: Final = 28  # lastSentPosition; NOT_TRACKED = null
+SENT_LOW: Final = 29  # no entry below it is in individuallySentPositions
+SENT_HIGH: Final = 30  # nor one at or above it
+N_SCALARS: Final = 31
 
 UNBLOCK_AFTER: Final = 0  # the unacked counter was lowered
 UNBLOCK_BEFORE: Final = 1
@@ -81,6 +86,7 @@ class State(NamedTuple):
     replay_hash: I32  # hash id stored with the replay position, or NO_HASH
     redelivery_count: I32
     acked_indexes: I32  # batch indexes of a not yet deleted entry that are acknowledged
+    sent_above: I8  # individuallySentPositions: sent while above LAST_SENT (PIP-282)
     # per hash id
     hash_owner: I32  # slot that the selector chooses, or NOBODY
     replay_count: I32  # positions of this hash in the replay set
@@ -100,6 +106,7 @@ class State(NamedTuple):
     left_stamp: I64
     seen_stamp: I64  # scratch: the round has chosen this consumer
     held_stamp: I64  # scratch: a hash of this consumer was held back although it had permits
+    joined_at: I64  # recently joined consumers: last sent position when it joined; NOT_TRACKED = none of them (PIP-282)
     order: I32  # connected consumers in the dispatcher's list order; the first N_CONSUMERS count
 
 
@@ -109,6 +116,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
     scalars = np.zeros(N_SCALARS, dtype=np.int64)
     scalars[MARK_DELETE] = -1
     scalars[MIN_REPLAYED] = -1
+    scalars[LAST_SENT] = NOT_TRACKED
     scalars[REPLAY_LOW] = n
     return State(
         s=scalars,
@@ -122,6 +130,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         replay_hash=np.full(n, NO_HASH, np.int32),
         redelivery_count=np.zeros(n, np.int32),
         acked_indexes=np.zeros(n, np.int32),
+        sent_above=np.zeros(n, np.uint8),
         hash_owner=np.full(n_hashes, NOBODY, np.int32),
         replay_count=np.zeros(n_hashes, np.int32),
         drain_owner=np.full(n_hashes, NOBODY, np.int32),
@@ -139,6 +148,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         left_stamp=np.full(n_consumers, -1, np.int64),
         seen_stamp=np.full(n_consumers, -1, np.int64),
         held_stamp=np.full(n_consumers, -1, np.int64),
+        joined_at=np.full(n_consumers, NOT_TRACKED, np.int64),
         order=np.zeros(n_consumers, np.int32),
     )
 
@@ -153,6 +163,7 @@ _PER_ENTRY: Final = (
     "replay_hash",
     "redelivery_count",
     "acked_indexes",
+    "sent_above",
 )
 #: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back.
 _WHOLE: Final = (
@@ -169,6 +180,7 @@ _WHOLE: Final = (
     "connected",
     "cleared_total",
     "order",
+    "joined_at",
 )
 
 
