@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from dispatch_core import hashing
+from dispatch_core import hashing, settings
 from dispatch_core.errors import ProfileError
+from dispatch_core.versions import PREVIEW_PIP_282, Version, parse_version, reached, suffix, text_of
 
-Version = tuple[int, int, int]
+_MAX_PARTITION: Final = 2**31 - 1
 
 
 class Dispatcher(Enum):
@@ -46,6 +46,16 @@ class FailoverRule(Enum):
 
     MODULO = "modulo"
     RING = "ring"
+
+
+class RingVariant(Enum):
+    """How Key_Shared's consistent hashing places consumers on its ring."""
+
+    A = "name and point"  # consumers on one point share it by hash
+    A0 = "name, NUL, point"  # #22053; sharing as A
+    B = "name, NUL, index, NUL, point"  # #23327; the later joiner replaces
+    C = "as B over 65535 slots"  # #23352, #23441, #23447; the first joiner keeps, others inherit
+    C_CLASSIC = "as C over 2147483646 slots"
 
 
 #: First release of each line with the change; a line that is absent never has it, a later line always has it. Rows of
@@ -77,7 +87,7 @@ _CHANGES: Final[dict[str, dict[tuple[int, int], int]]] = {
     "cancel_clears_replay_read": {(3, 0): 7, (3, 3): 2, (4, 0): 0},  # #23384
     "byte_limit_on_replay": {(4, 0): 3, (4, 1): 0},  # #23894
     "shared_batch_size": {(4, 0): 4, (4, 1): 0},  # #24092, #24117; Shared is not replayed
-    "waiting_read_gets_entries": {(3, 0): 15, (4, 0): 8, (4, 1): 2, (4, 2): 0},  # #24898
+    "waiting_read_gets_entries": {(3, 0): 15, (3, 3): 10, (4, 0): 8, (4, 1): 2, (4, 2): 0},  # #24898
     "look_ahead_needs_more": {(4, 0): 13, (4, 2): 4},  # #26236
     "out_of_order_by_permits": {(4, 0): 14, (4, 2): 5},  # #26268, on both lines after the newest release
     "larger_look_ahead": {(5, 0): 0},  # #25992, defaults only
@@ -85,11 +95,11 @@ _CHANGES: Final[dict[str, dict[tuple[int, int], int]]] = {
     "batch_index_ack_default": {(4, 1): 0},  # #24203, PIP-391
     "unblock_before_lowering": {(3, 0): 2, (3, 1): 1, (3, 2): 0},  # #21126
     "unblock_again_after_lowering": {(3, 0): 10, (3, 3): 5, (4, 0): 3},  # #23796
-    "trim_only_on_expiry": {(4, 0): 11, (4, 2): 2},  # #25581: pending acks are not trimmed at every read attempt
+    "trim_only_on_expiry": {(4, 0): 11, (4, 2): 2},  # #25581: no trimming at read attempts
     "redeliver_in_one_batch": {(4, 0): 11, (4, 2): 2},  # #25589
     "remaining_unacked_count": {(4, 0): 11, (4, 2): 2},  # #25592
     # statistics
-    "replay_set_stat": {(3, 0): 7, (3, 3): 2, (4, 0): 0},  # #23224, msgInReplay
+    "replay_set_stat": {(3, 0): 7, (3, 2): 5, (3, 3): 2, (4, 0): 0},  # #23224, msgInReplay
     # Failover and Exclusive
     "dead_exclusive_replaced": {(3, 0): 2, (3, 2): 0},  # #21183
     "failover_ring_flag": {(3, 0): 8, (3, 3): 3, (4, 0): 1, (4, 1): 0},  # #23584, PIP-392
@@ -124,25 +134,6 @@ _NEWEST_OF_LINE: Final[dict[tuple[int, int], int]] = {
     (3, 0): 17, (3, 1): 3, (3, 2): 4, (3, 3): 9, (4, 0): 13, (4, 1): 3, (4, 2): 4, (5, 0): 1,
 }  # fmt: skip
 NEWEST_KNOWN: Final[Version] = (5, 0, 1)
-OLDEST_KNOWN: Final[Version] = (3, 0, 0)
-PREVIEW_PIP_282: Final = "4.0.0-preview.1"
-
-#: Settings the core reads, with the defaults of 4.2. Lines that differ are handled in ``_defaults``.
-_DEFAULTS: Final[dict[str, int | bool]] = {
-    "activeConsumerFailoverDelayTimeMillis": 1000,
-    "activeConsumerFailoverConsistentHashing": False,
-    "subscriptionKeySharedUseConsistentHashing": True,
-    "subscriptionKeySharedConsistentHashingReplicaPoints": 100,
-    "subscriptionKeySharedUseClassicPersistentImplementation": False,
-    "keySharedLookAheadMsgInReplayThresholdPerConsumer": 2000,
-    "keySharedLookAheadMsgInReplayThresholdPerSubscription": 20000,
-    "keySharedUnblockingIntervalMs": 10,
-    "dispatcherMaxReadBatchSize": 100,
-    "dispatcherMinReadBatchSize": 1,
-    "maxUnackedMessagesPerConsumer": 50000,
-    "maxUnackedMessagesPerSubscription": 200000,
-    "preciseDispatcherFlowControl": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +148,13 @@ class Profile:
     hash_space: hashing.HashSpace
     fallback_key: bool  # key-less entries hashed by producer and sequence id
     failover: FailoverRule
+    partition_index: int  # -1 = not partitioned
+    key_shared_mode: str  # AUTO_SPLIT or STICKY
+    allow_out_of_order: bool
     changes: frozenset[str]  # names of ``_CHANGES`` that this release contains
     settings: Mapping[str, int | bool]
-    ignored_settings: tuple[str, ...]
-    warnings: tuple[str, ...]
+    ignored_settings: tuple[str, ...]  # given, but without effect on dispatch or unknown to the release
+    warnings: tuple[str, ...]  # belong into every verdict
 
     @property
     def name(self) -> str:
@@ -170,6 +164,8 @@ class Profile:
         if self.dispatcher is Dispatcher.SHARED:
             return f"{self.broker_version} {self.dispatcher.value}"
         selector = "consistent hashing" if self.consistent_hashing else "auto-split hash range"
+        if self.key_shared_mode == "STICKY":
+            selector = "sticky ranges"
         return f"{self.broker_version} {self.dispatcher.value}, {self.ordering.value}, {selector}"
 
     @property
@@ -180,44 +176,56 @@ class Profile:
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def ring_variant(self) -> RingVariant:
+        """Which ring Key_Shared's consistent hashing uses in this release.
+
+        >>> [resolve(version).ring_variant.name for version in ("3.1.2", "3.1.3", "3.0.7", "4.0.0")]
+        ['A', 'A0', 'B', 'C']
+        """
+        if "ring_keeps_owner" in self.changes:
+            return (
+                RingVariant.C_CLASSIC if self.dispatcher is Dispatcher.KEY_SHARED_CLASSIC else RingVariant.C
+            )
+        if "ring_name_index" in self.changes:
+            return RingVariant.B
+        return RingVariant.A0 if "ring_point_separator" in self.changes else RingVariant.A
+
     def number(self, setting: str) -> int:
         """The value of a numeric setting by its ``broker.conf`` name."""
         return int(self.settings[setting])
 
 
-def parse_version(text: str) -> Version:
-    """``"4.2.4"``, ``"4.0.0-preview.1"``, ``"4.1.0-SNAPSHOT"`` → (major, minor, patch).
-
-    Raises ``ProfileError`` for text that is no version and for versions below 3.0.0.
-    """
-    match = (
-        re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.][0-9A-Za-z.-]+)?", text.strip())
-        if isinstance(text, str)
-        else None
-    )
-    if match is None:
-        raise ProfileError(
-            f"broker version {text!r} is not a version such as 4.2.4: correct it in the log's header "
-            "or give the right one with --broker-version"
-        )
-    version = (int(match[1]), int(match[2]), int(match[3]))
-    if version < OLDEST_KNOWN:
-        raise ProfileError(
-            f"broker version {text} is below 3.0.0, the oldest release whose rules are known here"
-        )
-    return version
-
-
 def _contains(version: Version, change: str) -> bool:
     """Whether a release has a change: it is past the first release with it and not past the first without it again."""
-    return _reached(version, _CHANGES[change]) and not _reached(version, _GONE.get(change, {}))
+    return reached(version, _CHANGES[change]) and not reached(version, _GONE.get(change, {}))
 
 
-def _reached(version: Version, lines: Mapping[tuple[int, int], int]) -> bool:
+def _known(broker_version: str, version: Version) -> tuple[Version, tuple[str, ...]]:
+    """The release whose rules are used, and what has to be said about that."""
     line = version[:2]
-    if line in lines:
-        return version[2] >= lines[line]
-    return bool(lines) and line > max(lines)
+    if version > NEWEST_KNOWN:
+        newest = text_of(NEWEST_KNOWN)
+        return NEWEST_KNOWN, (
+            f"broker version {broker_version} is newer than {newest}, the newest known: the rules of {newest} were used",
+        )
+    if line not in _NEWEST_OF_LINE:
+        below = max(known for known in _NEWEST_OF_LINE if known < line)
+        tip = (*below, _NEWEST_OF_LINE[below])
+        return tip, (
+            f"broker version {broker_version} belongs to no known line: the rules of {text_of(tip)} were used",
+        )
+    if version[2] > _NEWEST_OF_LINE[line]:
+        newest = text_of((*line, _NEWEST_OF_LINE[line]))
+        return version, (
+            f"broker version {broker_version} is newer than {newest}, the newest known of its line: the rules of "
+            f"{newest} were used, with what the line had received by August 2026",
+        )
+    named = suffix(broker_version)
+    if named and broker_version.removeprefix("v") != PREVIEW_PIP_282:
+        release = text_of(version)
+        return version, (f"broker version {broker_version} is no release: the rules of {release} were used",)
+    return version, ()
 
 
 def resolve(
@@ -234,23 +242,15 @@ def resolve(
     ``config``: values in force under their ``broker.conf`` names; absent ones take the release's default.
     Raises ``ProfileError`` for a version or value no rule can be derived from.
     """
-    version = parse_version(broker_version)
-    warnings: list[str] = []
-    if version > NEWEST_KNOWN:
-        newest = ".".join(map(str, NEWEST_KNOWN))
-        warnings.append(
-            f"broker version {broker_version} is newer than {newest}: the rules of {newest} were used"
-        )
-        version = NEWEST_KNOWN
-    preview = broker_version.strip().removeprefix("v") == PREVIEW_PIP_282
-    settings, ignored = _settings(version, config or {})
+    asked = parse_version(broker_version)
+    broker_version = broker_version.strip()
+    version, warnings = _known(broker_version, asked)
+    preview = broker_version.removeprefix("v") == PREVIEW_PIP_282
+    values, ignored = settings.in_force(version, config, preview=preview)
     changes = _IN_PREVIEW if preview else frozenset(name for name in _CHANGES if _contains(version, name))
-    dispatcher = _dispatcher(version, preview, settings, subscription_type)
-    consistent = (
-        bool(settings["subscriptionKeySharedUseConsistentHashing"]) and key_shared_mode == "AUTO_SPLIT"
-    )
-    modern = version >= (4, 0, 0) and not preview
-    if not modern:
+    dispatcher = _dispatcher(changes, values, subscription_type)
+    consistent = bool(values["subscriptionKeySharedUseConsistentHashing"]) and key_shared_mode == "AUTO_SPLIT"
+    if "draining_hashes" not in changes:
         space = hashing.MURMUR_31
     elif not consistent:
         space = hashing.RANGE_4X
@@ -258,57 +258,51 @@ def resolve(
         space = hashing.CONSISTENT_CLASSIC
     else:
         space = hashing.CONSISTENT_4X
-    ring = bool(settings["activeConsumerFailoverConsistentHashing"]) and "failover_ring_flag" in changes
+    ring = bool(values["activeConsumerFailoverConsistentHashing"]) and "failover_ring_flag" in changes
     return Profile(
-        broker_version=broker_version.strip(),
+        broker_version=broker_version,
         version=version,
         dispatcher=dispatcher,
-        ordering=_ordering(dispatcher, preview, key_shared_mode, allow_out_of_order),
+        ordering=_ordering(dispatcher, changes, key_shared_mode, allow_out_of_order),
         consistent_hashing=consistent,
         hash_space=space,
-        fallback_key=modern,
+        fallback_key="fallback_key" in changes,
         failover=FailoverRule.RING if ring or partition_index < 0 else FailoverRule.MODULO,
+        partition_index=partition_index,
+        key_shared_mode=key_shared_mode,
+        allow_out_of_order=allow_out_of_order,
         changes=changes,
-        settings=settings,
+        settings=values,
         ignored_settings=ignored,
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 
-def partition_index(header: Mapping[str, Any]) -> int:
-    """The topic's partition index from a log's header; -1 = not partitioned. Raises ``ProfileError`` for no integer."""
+def partition_index(header: Mapping[str, Any], topic: str = "") -> int:
+    """The topic's partition index: the log header's, else the number its name ends with; -1 = not partitioned.
+
+    Raises ``ProfileError`` for a header value that is no index. Source: TopicName.getPartitionIndex.
+
+    >>> partition_index({}, "persistent://public/default/orders-partition-3")
+    3
+    >>> partition_index({"partition_index": -1}, "persistent://public/default/orders-partition-03")
+    -1
+    """
     value = header.get("partition_index")
     if value is None:
-        return -1
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ProfileError(f"partition_index {value!r} in the log's header is no integer: correct the header")
+        _, found, digits = str(header.get("topic") or topic).rpartition("-partition-")
+        plain = digits.isascii() and digits.isdecimal() and digits == digits.lstrip("0").rjust(1, "0")
+        return int(digits) if found and plain and len(digits) <= 10 and int(digits) <= _MAX_PARTITION else -1
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= _MAX_PARTITION:
+        raise ProfileError(
+            f"partition_index {str(value)[:80]!r} in the log's header is no partition index (-1 = not partitioned): "
+            "correct the header"
+        )
     return value
 
 
-def _settings(version: Version, config: Mapping[str, Any]) -> tuple[dict[str, int | bool], tuple[str, ...]]:
-    if not isinstance(config, Mapping):
-        raise ProfileError(
-            f"the header's config is no table of settings but {str(config)[:80]!r}: correct the header"
-        )
-    settings = dict(_DEFAULTS)
-    if version >= (5, 0, 0):  # #25992
-        settings["keySharedLookAheadMsgInReplayThresholdPerConsumer"] = 4000
-        settings["keySharedLookAheadMsgInReplayThresholdPerSubscription"] = 40000
-    for name, default in _DEFAULTS.items():
-        if name not in config:
-            continue
-        value = config[name]
-        wanted = bool if isinstance(default, bool) else int
-        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            raise ProfileError(
-                f"setting {name} = {value!r}: expected {'true or false' if wanted is bool else 'an integer'}"
-            )
-        settings[name] = value
-    return settings, tuple(sorted(set(config) - set(_DEFAULTS)))
-
-
 def _dispatcher(
-    version: Version, preview: bool, settings: Mapping[str, int | bool], subscription_type: str
+    changes: frozenset[str], values: Mapping[str, int | bool], subscription_type: str
 ) -> Dispatcher:
     if subscription_type in ("Failover", "Exclusive"):
         return Dispatcher.SINGLE_ACTIVE
@@ -319,14 +313,16 @@ def _dispatcher(
             f"subscription type {subscription_type!r} is none of Key_Shared, Failover, Exclusive, Shared: "
             "correct the log's header"
         )
-    classic_flag = bool(settings["subscriptionKeySharedUseClassicPersistentImplementation"])
-    if version < (4, 0, 0) or (classic_flag and not preview and version < (5, 0, 0)):
+    if not {"draining_hashes", "last_sent_position"} & changes:
+        return Dispatcher.KEY_SHARED_CLASSIC
+    classic = values["subscriptionKeySharedUseClassicPersistentImplementation"]
+    if classic and "classic_dispatchers" in changes:
         return Dispatcher.KEY_SHARED_CLASSIC
     return Dispatcher.KEY_SHARED
 
 
 def _ordering(
-    dispatcher: Dispatcher, preview: bool, key_shared_mode: str, allow_out_of_order: bool
+    dispatcher: Dispatcher, changes: frozenset[str], key_shared_mode: str, allow_out_of_order: bool
 ) -> OrderingRule:
     if dispatcher in (Dispatcher.SINGLE_ACTIVE, Dispatcher.SHARED) or allow_out_of_order:
         return OrderingRule.NONE
@@ -334,4 +330,6 @@ def _ordering(
         return OrderingRule.READ_POSITION
     if key_shared_mode != "AUTO_SPLIT":
         return OrderingRule.NONE
-    return OrderingRule.LAST_SENT_POSITION if preview else OrderingRule.DRAINING_HASHES
+    if "last_sent_position" in changes:
+        return OrderingRule.LAST_SENT_POSITION
+    return OrderingRule.DRAINING_HASHES

@@ -6,7 +6,7 @@ import pytest
 
 from dispatch_core import hashing
 from dispatch_core.errors import ProfileError
-from dispatch_core.profiles import Dispatcher, FailoverRule, OrderingRule, parse_version, resolve
+from dispatch_core.profiles import Dispatcher, FailoverRule, OrderingRule, partition_index, resolve
 
 
 @pytest.mark.parametrize(
@@ -83,26 +83,42 @@ def test_changes_follow_their_line(change: str, version: str, contains: bool) ->
     assert (change in resolve(version).changes) is contains
 
 
-def test_a_later_version_takes_the_newest_known_and_says_so() -> None:
-    profile = resolve("7.1.0")
-    assert profile.version == (5, 0, 1)
-    assert "newer than 5.0.1" in profile.warnings[0]
-
-
-@pytest.mark.parametrize("version", ["", "four", "4.2", "2.10.4", "4.2.4.4.4x!", "99999999999.0.0"])
-def test_a_version_that_makes_no_sense_is_an_error(version: str) -> None:
-    with pytest.raises(ProfileError, match="version"):
-        parse_version(version)
-
-
-def test_bad_settings_are_errors_and_unused_ones_are_listed() -> None:
-    with pytest.raises(ProfileError, match="dispatcherMaxReadBatchSize"):
-        resolve("4.2.4", {"dispatcherMaxReadBatchSize": "many"})
-    assert resolve("4.2.4", {"brokerServicePort": 6650}).ignored_settings == ("brokerServicePort",)
-
-
 def test_type_of_subscription_decides_the_dispatcher() -> None:
     assert resolve("4.2.4", subscription_type="Shared").dispatcher is Dispatcher.SHARED
     assert resolve("4.2.4", subscription_type="Exclusive").dispatcher is Dispatcher.SINGLE_ACTIVE
     with pytest.raises(ProfileError, match="subscription type"):
         resolve("4.2.4", subscription_type="Key-Shared")
+
+
+@pytest.mark.parametrize(
+    ("topic", "index"),
+    [
+        ("persistent://public/default/orders", -1),
+        ("persistent://public/default/orders-partition-0", 0),
+        ("persistent://public/default/orders-partition-12", 12),
+        ("persistent://public/default/a-partition-1-partition-2", 2),
+        ("persistent://public/default/orders-partition-012", -1),
+        ("persistent://public/default/orders-partition--1", -1),
+        ("persistent://public/default/orders-partition-x", -1),
+        ("persistent://public/default/orders-partition-99999999999", -1),
+        ("persistent://public/default/orders-partition-", -1),
+    ],
+)
+def test_the_partition_index_is_read_off_the_topic_where_the_header_has_none(topic: str, index: int) -> None:
+    assert partition_index({}, topic) == index
+    assert partition_index({"topic": topic}) == index
+    assert partition_index({"topic": topic, "partition_index": 7}) == 7
+
+
+@pytest.mark.parametrize("value", ["3", 1.0, True, -2, 2**31])
+def test_a_partition_index_that_is_none_is_an_error(value: object) -> None:
+    with pytest.raises(ProfileError, match="partition_index"):
+        partition_index({"partition_index": value})
+
+
+def test_the_mode_of_the_consumers_is_part_of_the_profile() -> None:
+    sticky = resolve("4.2.4", key_shared_mode="STICKY")
+    assert (sticky.ordering, sticky.hash_space) == (OrderingRule.NONE, hashing.RANGE_4X)
+    assert sticky.name == "4.2.4 sticky key, none, sticky ranges"
+    assert resolve("3.0.7", key_shared_mode="STICKY").ordering is OrderingRule.READ_POSITION
+    assert resolve("4.2.4", allow_out_of_order=True).ordering is OrderingRule.NONE
