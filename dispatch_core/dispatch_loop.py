@@ -17,6 +17,7 @@ from typing import Final
 
 from dispatch_core.jit import compiled
 from dispatch_core.ordering.draining_hashes import may_hold, should_block
+from dispatch_core.ordering.last_sent_position import advance, begin_round, note_sent, position_limit, within
 from dispatch_core.pending_acks import hold
 from dispatch_core.permits import (
     charge_send,
@@ -45,6 +46,7 @@ from dispatch_core.state import (
     STAMP,
     TOTAL_PERMITS,
     TRACK_DRAINING,
+    TRACK_LAST_SENT,
     State,
 )
 
@@ -149,7 +151,7 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
     if entry < 0:
         return 0
     while entry < st.s[REPLAY_HIGH] and found < size:
-        if st.in_replay[entry] == 1 and replayable(st, st.replay_hash[entry], stamp, attempts):
+        if st.in_replay[entry] == 1 and replayable(st, entry, stamp, attempts):
             plan[2 + found] = entry
             found += 1
         entry += 1
@@ -157,8 +159,9 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
 
 
 @compiled
-def replayable(st: State, hash_id: int, stamp: int, attempts: I64) -> bool:
-    """The replay filter for one position with this hash: owner, permits left, not draining elsewhere."""
+def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
+    """The replay filter for one position: its hash has an owner with permits left, and the ordering rule lets it go."""
+    hash_id = st.replay_hash[entry]
     if hash_id == NO_HASH or st.s[IN_ORDER] == 0:
         return True
     if st.hash_blocked[hash_id] == stamp:
@@ -167,6 +170,7 @@ def replayable(st: State, hash_id: int, stamp: int, attempts: I64) -> bool:
     if (
         slot == NOBODY
         or entries_left(st, slot) <= 0
+        or not within_limit(st, slot, entry, True)
         or (st.s[TRACK_DRAINING] == 1 and should_block(st, slot, hash_id, attempts))
     ):
         if st.s[BLOCKED_HASH_MEMORY] == 1:
@@ -174,6 +178,12 @@ def replayable(st: State, hash_id: int, stamp: int, attempts: I64) -> bool:
         return False
     st.left[slot] -= 1
     return True
+
+
+@compiled
+def within_limit(st: State, slot: int, entry: int, is_replay: bool) -> bool:
+    """Whether a newcomer may have the entry already, under the rule of the last sent position (PIP-282)."""
+    return st.s[TRACK_LAST_SENT] == 0 or within(entry, position_limit(st, slot, is_replay))
 
 
 @compiled
@@ -211,13 +221,20 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
                 outcome[i] = TO_REPLAY
                 add_to_replay(st, entries[i], st.hash_id[entries[i]])
         return False
+    track = st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0
+    if track:
+        begin_round(st)
     look = st.s[N_REPLAY] < look_ahead_limit(st)
     stamp = st.s[STAMP]
     for i in range(len(entries)):
         entry = entries[i]
-        outcome[i] = choose(st, is_replay, st.hash_id[entry], stamp, look, attempts)
+        outcome[i] = choose(st, is_replay, entry, stamp, look, attempts)
         if outcome[i] == TO_REPLAY:
             add_to_replay(st, entry, st.hash_id[entry])
+        elif track:
+            note_sent(st, entry)
+    if track:
+        advance(st)
     return look
 
 
@@ -240,14 +257,18 @@ def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
 
 
 @compiled
-def choose(st: State, is_replay: bool, hash_id: int, stamp: int, look: bool, attempts: I64) -> int:
-    """Who may be sent an entry of this hash now: a slot, or TO_REPLAY (R0, R2, permits, draining)."""
+def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attempts: I64) -> int:
+    """Who may be sent an entry now: a slot, or TO_REPLAY (R0, R2, permits, ordering rule).
+
+    A consumer held back by R0 or by draining may look ahead; one held to the last sent position may not.
+    """
+    hash_id = st.hash_id[entry]
     if st.hash_blocked[hash_id] == stamp:
         return TO_REPLAY
     slot = st.hash_owner[hash_id]
     if slot != NOBODY:
         st.seen_stamp[slot] = stamp
-        if entries_left(st, slot) > 0:
+        if entries_left(st, slot) > 0 and within_limit(st, slot, entry, is_replay):
             waits = not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0  # R0
             if not waits and st.s[TRACK_DRAINING] == 1:
                 waits = should_block(st, slot, hash_id, attempts)
