@@ -35,7 +35,7 @@ from dispatch_core.multiple_consumers import (
     Round,
     nothing_between,
 )
-from dispatch_core.ordering import draining_hashes
+from dispatch_core.ordering import draining_hashes, last_sent_position
 from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.selectors import assignments
 from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
@@ -43,7 +43,10 @@ from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """What a removal did: releases of the closed pending acks, then hashes that began or ceased to drain."""
+    """What a removal did: releases of the closed pending acks, then hashes that began or ceased to drain.
+
+    When the last consumer leaves the tracker is cleared as a whole: nothing is released one by one.
+    """
 
     closed: list[Released]
     draining: Pairs
@@ -65,11 +68,15 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
         Raises ``UnsupportedRuleError`` for profiles whose rule this core version does not replay.
         """
+        preview = "last_sent_position" in profile.changes
         if (
             profile.dispatcher is not Dispatcher.KEY_SHARED
-            or profile.ordering is not OrderingRule.DRAINING_HASHES
-            or not profile.consistent_hashing
-            or not {"added_ranges", "remaining_unacked_count", "look_ahead_needs_more"} <= profile.changes
+            or (profile.ordering is not OrderingRule.DRAINING_HASHES and not preview)
+            or not (profile.consistent_hashing or preview)
+            or not (
+                {"added_ranges", "remaining_unacked_count", "look_ahead_needs_more"} <= profile.changes
+                or preview
+            )
             or profile.settings["preciseDispatcherFlowControl"]
         ):
             raise UnsupportedRuleError(
@@ -80,12 +87,16 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._selector = ConsistentHashingSelector(
             profile.number("subscriptionKeySharedConsistentHashingReplicaPoints"), profile.hash_space
         )
+        self._sent_when_joining: dict[int, int] = {}  # consumer → lastSentPositionWhenJoining
         self._plan = np.zeros(len(hashes) + 3, np.int64)
         self._attempts = np.zeros(1 + 2 * (len(hashes) + 1), np.int64)
         s, number = self.state.s, profile.number
         s[st_.LOOK_AHEAD_PER_CONSUMER] = number("keySharedLookAheadMsgInReplayThresholdPerConsumer")
         s[st_.LOOK_AHEAD_PER_SUBSCRIPTION] = number("keySharedLookAheadMsgInReplayThresholdPerSubscription")
-        s[st_.IN_ORDER] = s[st_.TRACK_DRAINING] = s[st_.LAZY_RELEASE_COUNTS] = 1
+        s[st_.IN_ORDER] = int(not profile.allow_out_of_order)
+        s[st_.TRACK_DRAINING] = int(profile.ordering is OrderingRule.DRAINING_HASHES)
+        s[st_.TRACK_LAST_SENT] = int(profile.ordering is OrderingRule.LAST_SENT_POSITION)
+        s[st_.LAZY_RELEASE_COUNTS] = 1
         s[st_.BLOCKED_HASH_MEMORY] = int("blocked_hash_memory" in profile.changes)
 
     # --- membership: a new epoch -----------------------------------------------------------------------------
@@ -102,6 +113,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
         moved = self._selector.add(consumer, self._names[consumer])
         self._own_hashes()
+        if self.state.s[st_.TRACK_LAST_SENT]:
+            self._sent_when_joining[consumer] = int(
+                last_sent_position.consumer_joined(self.state, self.slot(consumer))
+            )
         return moved
 
     def leave(self, consumer: int) -> Leave:
@@ -120,15 +135,20 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         st = self.state
         between(0)
         slot, held = self._drop_member(consumer)
-        closed: list[Released] = []
+        if st.s[st_.TRACK_LAST_SENT]:
+            last_sent_position.consumer_left(st, slot)
         if not st.s[st_.N_CONSUMERS]:
-            closed = [self._let_go(slot, entry) for entry in held]
+            for entry in held:
+                self._let_go(slot, entry)
             draining_hashes.clear_draining(st)
             replay_set.clear_replay(st)
-            return Leave(closed, [], [], cleared=True)
+            return Leave([], [], [], cleared=True)
+        closed: list[Released] = []
         for entry in held:
             replay_set.add_to_replay(st, entry, int(st.pending_hash[entry]))
-            closed.append(self._let_go(slot, entry))
+            released = self._let_go(slot, entry)
+            if st.s[st_.TRACK_DRAINING]:
+                closed.append(released)
         draining, returned = self.register(moved, consumer, lambda step: between(step + 1))
         return Leave(closed, draining, returned, cleared=False)
 
@@ -143,6 +163,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         between(0)
         draining: Pairs = []
         returned: list[Released] = []
+        if not self.state.s[st_.TRACK_DRAINING]:
+            return draining, returned
         for consumer, ranges in moved.removed.items():
             if consumer == skip:
                 continue
@@ -244,7 +266,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""
         self.state.s[st_.SEND_IN_PROGRESS] = 0
-        if outcome.wants_look_ahead and has_more:
+        if outcome.wants_look_ahead and (has_more or "look_ahead_needs_more" not in self.profile.changes):
             self.state.s[st_.SKIP_NEXT_REPLAY] = 1
             return True
         return False
