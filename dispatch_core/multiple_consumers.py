@@ -209,6 +209,13 @@ class MultipleConsumersDispatcher:
         self.state.redelivery_count[entry] = self.state.acked_indexes[entry] = 0
         self._unacked_indexes.pop(entry, None)
 
+    def unblock(self, consumer: int) -> int:
+        """Clear the consumer's block on unacked messages; its parked permits flow. Returns 1 if there are any."""
+        slot = self.slot(consumer)
+        parked = int(self.state.parked_permits[slot])
+        permits.unblock(self.state, slot)
+        return int(parked > 0)
+
     def lower_unacked(self, consumer: int, messages: int) -> None:
         """Batch indexes of a pending entry were acknowledged: the counter alone follows."""
         permits.add_unacked(self.state, self.slot(consumer), -messages)
@@ -289,6 +296,14 @@ class MultipleConsumersDispatcher:
     def connected(self) -> list[int]:
         """Connected consumers in the dispatcher's order."""
         return [self._numbers[slot] for slot in self._connected_slots()]
+
+    def is_blocked(self, consumer: int) -> bool:
+        """Whether the consumer is blocked on unacked messages."""
+        return bool(self.state.blocked[self.slot(consumer)])
+
+    def blocked_consumers(self) -> set[int]:
+        """Connected consumers that are blocked on unacked messages."""
+        return {self._numbers[slot] for slot in self._connected_slots() if self.state.blocked[slot]}
 
     def holder(self, entry: int) -> int | None:
         """Who holds a sent entry."""

@@ -216,6 +216,9 @@ class KeySharedVerifier(RacingDriver):
             words = sets[at] if at < len(sets) else None
             command = self._arrival(line, entry)
             if command.applied:
+                if command.result is not None:  # its removal's line is to come
+                    connection.waiting.append(command)
+                    self._acks[entry] = command
                 continue
             if words:
                 self._acknowledge_indexes(entry, words)
@@ -371,15 +374,30 @@ class KeySharedVerifier(RacingDriver):
             decision_class = "draining" if line.kind == "draining_blocked" else "read"
             self._differ(decision_class, "nothing outside a read attempt", line.kind)
             return
+        self._attempt(self._inferred_end(line), including=True)
+
+    def _inferred_end(self, line: Line) -> int:
+        """Where an attempt that the trace does not frame ends: with its read, or with its last refusal if none comes.
+
+        Which of the two it is the core says, on a copy.
+        """
+        if line.kind != "draining_blocked":
+            return self._at
+        saved = self.core.save()
+        read = self.core.attempt_read()
+        self.core.restore(saved)
+        refusals = 0
         end = self._at
-        while line.kind == "draining_blocked" and end + 1 < len(self._lines):
-            kind = self._lines[end + 1].kind
-            if kind in _NEXT_SECTION and kind not in ("read_issued", "replay_read_issued"):
-                break
-            end += 1
+        for at in range(self._at, len(self._lines)):
+            kind = self._lines[at].kind
             if kind in ("read_issued", "replay_read_issued"):
+                return at if read.kind in ("Normal", "Replay") else end
+            if kind in _NEXT_SECTION:
                 break
-        self._attempt(end, including=True)
+            if kind == "draining_blocked" and refusals < max(len(read.refused), 1):
+                refusals += 1
+                end = at
+        return end
 
     def _on_read_cancelled(self, line: Line) -> None:
         if line.inputs["cancelled"]:

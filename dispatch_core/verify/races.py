@@ -8,7 +8,9 @@ that the trace leaves open are tried, on copies of the state:
 * a command that has arrived when the decision ends, and whose effect is not logged yet when it begins, may come before
   any *step* of the decision;
 * what follows the logged removal of a pending ack on the same thread (the unacked counter, the cursor) may come later, as
-  long as no later line of that connection shows that it is done.
+  long as no later line of that connection shows that it is done;
+* an ack that overlapped the very send that blocked its consumer on unacked messages may have come before it: whether the
+  block is there shows only later, so it stays in question until it is cleared.
 
 Commands of one connection keep their order. An order that gives the recorded answer in full is taken: the decisions in
 which the plain order differs are *uncertain*, with the ``seq`` of the racing line; the state goes on from there, and what
@@ -37,7 +39,7 @@ class Command:
     what: str  # for people: "flow of 10", "ack of 3:7"
     permits: int = 0  # flow
     entry: int = -1  # ack, removal
-    ack_set: tuple[int, ...] | None = None
+    unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
     applied: bool = False  # before its own line, by an order that a decision proved
     result: object = None  # what applying it early gave, for the line that is to come
 

@@ -21,6 +21,9 @@ from dispatch_core.verify.tally import Finding
 
 A = TypeVar("A")
 
+#: Pseudo connections of contested blocks count down from here.
+_CONTESTED = -2
+
 
 @dataclass(slots=True)
 class Effects:
@@ -44,6 +47,10 @@ class RacingDriver(Driver):
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
         self._untold: dict[int, int] = {}  # flows counted, whose line at the dispatcher is to come
         self._effects = Effects()
+        # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
+        self._contested: dict[int, Command] = {}
+        # Traces of a heavy load leave ``flow_counted`` out: the consumer then counts when the command arrives.
+        self._counting_logged = any(line.kind == "flow_counted" for line in lines)
 
     def feed(self, line: Line) -> None:
         """Take one line; a line that a window has compared already is only counted."""
@@ -63,7 +70,11 @@ class RacingDriver(Driver):
     def _on_flow(self, line: Line) -> None:
         connection = self.connection(who(line))
         self._settle(connection)
-        connection.waiting.append(self._arrival(line, -1))
+        command = self._arrival(line, -1)
+        connection.waiting.append(command)
+        if not self._counting_logged and not command.applied:
+            command.applied = True
+            connection.late.append(command)
 
     def _on_flow_counted(self, line: Line) -> None:
         connection = self.connection(who(line))
@@ -87,9 +98,17 @@ class RacingDriver(Driver):
             if command is not None:
                 self._count(command)
                 command.applied = True
+        if not self._counting_logged:
+            self._forget_flow(consumer)
         if self._untold.get(consumer):
             self._untold[consumer] -= 1
         self.core.flow_applied(consumer, permits)
+
+    def _forget_flow(self, consumer: int) -> None:
+        waiting = self.connection(consumer).waiting
+        command = next((c for c in waiting if c.permits), None)
+        if command is not None:
+            waiting.remove(command)
 
     def _count(self, command: Command) -> None:
         if self.core.flow(command.connection, command.permits):
@@ -111,17 +130,28 @@ class RacingDriver(Driver):
 
     # --- commands under way --------------------------------------------------------------------------------------
 
-    def _settle(self, connection: Connection) -> None:
-        """A later line of the connection shows that the later steps of its commands are done."""
-        for command in connection.late:
-            for consumer in self.finish_command(command):
-                self._tell(consumer)
-        connection.late.clear()
+    def _settle(self, connection: Connection, *, flows: bool = False) -> None:
+        """A later line of the connection shows that the later steps of its acks are done.
+
+        ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
+        attempt that began before them may be logged after.
+        """
+        for command in list(connection.late):
+            if flows or not command.permits:
+                connection.late.remove(command)
+                for consumer in self.finish_late(command):
+                    self._tell(consumer)
+
+    def finish_late(self, command: Command) -> list[int]:
+        """The later steps of a command whose effect was logged; returns whose flow the dispatcher will be told of."""
+        if command.permits:
+            return [command.connection] if self.core.flow(command.connection, command.permits) else []
+        return self.finish_command(command)
 
     def _settle_all(self) -> None:
         for connection in self._connections.values():
             if connection.late:
-                self._settle(connection)
+                self._settle(connection, flows=True)
 
     @abstractmethod
     def begin_command(self, command: Command) -> tuple[list[int], object]:
@@ -156,8 +186,10 @@ class RacingDriver(Driver):
             found = differences(answer)
             return Outcome(answer, found, explained=not found)
         stage = _Stage(self)
+        blocked_before = self.core.blocked_consumers()
         outcome = search(stage, waiting, late, steps, decide, differences)
         self._commit(outcome, late)
+        self._note_contested_blocks(blocked_before, waiting)
         return outcome
 
     def _peek(self, line: Line) -> None:
@@ -173,8 +205,22 @@ class RacingDriver(Driver):
         for command in self._peeked.values():
             if not command.applied:
                 waiting.setdefault(command.connection, []).append(command)
+        for consumer, command in list(self._contested.items()):
+            if not self.core.is_blocked(consumer):
+                del self._contested[consumer]
+            else:
+                waiting[_CONTESTED - consumer] = [command]
         late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
         return {c: commands for c, commands in waiting.items() if commands}, late
+
+    def _note_contested_blocks(self, blocked_before: set[int], waiting: dict[int, list[Command]]) -> None:
+        """Consumers that the window blocked although an ack of theirs overlaps it: which came first shows later."""
+        for consumer in self.core.blocked_consumers() - blocked_before:
+            for command in (c for commands in waiting.values() for c in commands):
+                if command.entry >= 0 and not command.applied and self.core.holder(command.entry) == consumer:
+                    what = f"{command.what}, before the send that blocked consumer {consumer},"
+                    self._contested[consumer] = Command(command.seq, consumer, what, unblocks=consumer)
+                    break
 
     def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
         for consumer in self._effects.told:
@@ -225,7 +271,9 @@ class _Stage:
 
     def apply_early(self, command: Command) -> None:
         driver = self._driver
-        if command.permits:
+        if command.unblocks is not None:
+            driver._effects.told.extend([command.unblocks] * driver.core.unblock(command.unblocks))
+        elif command.permits:
             if driver.core.flow(command.connection, command.permits):
                 driver._effects.told.append(command.connection)
         else:
@@ -234,4 +282,4 @@ class _Stage:
             driver._effects.results.append((command, result))
 
     def apply_late(self, command: Command) -> None:
-        self._driver._effects.told.extend(self._driver.finish_command(command))
+        self._driver._effects.told.extend(self._driver.finish_late(command))
