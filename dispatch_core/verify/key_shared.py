@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from itertools import zip_longest
 
 import numpy as np
@@ -23,8 +24,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.races import Command, Difference, Outcome
-from dispatch_core.verify.racing import RacingDriver
-from dispatch_core.verify.tally import Tally, cut_off
+from dispatch_core.verify.racing import RacingDriver, Window
 
 #: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
 _NEXT_SECTION = frozenset(
@@ -47,22 +47,23 @@ _NEXT_SECTION = frozenset(
 )
 
 
+#: Items of a window with the ``seq`` of the line that says so.
+_Said = list[tuple[object, int]]
+
+
 @dataclass(slots=True)
 class _Recorded:
     """What the lines of one window say the broker decided."""
 
     read: Read = field(default_factory=lambda: Read("None"))
-    blocked: Pairs = field(default_factory=list)
-    adds: dict[int, list[int]] = field(default_factory=dict)
-    closed: list[tuple[int, int]] = field(default_factory=list)  # (hash, reference count before)
+    read_seq: int = 0
+    blocked: _Said = field(default_factory=list)  # (consumer, hash)
+    adds: dict[int, _Said] = field(default_factory=dict)
+    closed: _Said = field(default_factory=list)  # (hash, reference count before)
     sent: list[tuple[int, list[int], int | None, int]] = field(
         default_factory=list
     )  # consumer, entries, permits, seq
     end: Line | None = None
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def count(self, decision_class: str, decisions: int = 1) -> None:
-        self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
 
 
 class KeySharedVerifier(RacingDriver):
@@ -99,11 +100,6 @@ class KeySharedVerifier(RacingDriver):
         self.refused_now = []
         super().feed(line)
 
-    def finish(self) -> Tally:
-        """End of the log: whatever is still open was cut off, not missed."""
-        self.tally.close()
-        return self.tally
-
     # --- membership ----------------------------------------------------------------------------------------------
 
     def _on_consumer_added(self, line: Line) -> None:
@@ -115,15 +111,15 @@ class KeySharedVerifier(RacingDriver):
         self.tally.exact("subscribe")
         consumer = who(line)
         moved = self.core.select_in(consumer)
-        end = self._section_end()
-        recorded = self._membership_lines(end)
+        window = self._section()
+        recorded = self._membership_lines(window)
         outcome = self._decide(
-            end,
+            window,
             2,
             lambda between: self.core.register(moved, consumer, between),
             lambda answer: self._differing_adds(answer[0], recorded),
         )
-        self._judge(outcome, recorded.counts)
+        self._judge(window, outcome)
         self._expect_releases(outcome.answer[1], closing=False)
 
     def _on_selector_refused(self, line: Line) -> None:
@@ -133,8 +129,8 @@ class KeySharedVerifier(RacingDriver):
         self._settle_all()
         consumer = who(line)
         moved = self.core.select_out(consumer)
-        end = self._section_end()
-        recorded = self._membership_lines(end, leaving=consumer)
+        window = self._section()
+        recorded = self._membership_lines(window, leaving=consumer)
 
         def differences(left: Leave) -> list[Difference]:
             closed = [(item.hash, item.ref_count_before) for item in left.closed]
@@ -143,8 +139,10 @@ class KeySharedVerifier(RacingDriver):
                 *self._differing_adds(left.draining, recorded),
             ]
 
-        outcome = self._decide(end, 3, lambda between: self.core.drop(consumer, moved, between), differences)
-        self._judge(outcome, recorded.counts)
+        outcome = self._decide(
+            window, 3, lambda between: self.core.drop(consumer, moved, between), differences
+        )
+        self._judge(window, outcome)
         self._expect_releases(outcome.answer.returned, closing=False)
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
         for entry in [e for e in self._acks if self.core.holder(e) is None]:
@@ -153,23 +151,24 @@ class KeySharedVerifier(RacingDriver):
             if not command.applied:
                 self.core.acknowledge(entry)
 
-    def _section_end(self) -> int:
-        """Index of the last line that may belong to the membership change of the present line."""
+    def _section(self) -> Window:
+        """The membership change of the present line: up to the next line that the dispatcher writes under its lock."""
         at = self._at + 1
         while at < len(self._lines) and self._lines[at].kind not in _NEXT_SECTION:
             at += 1
-        return at - 1
+        return Window(self._line, at - 1, closed=at < len(self._lines))
 
-    def _membership_lines(self, end: int, leaving: int | None = None) -> _Recorded:
+    def _membership_lines(self, window: Window, leaving: int | None = None) -> _Recorded:
         recorded = _Recorded()
-        for at, line in self._within(end):
+        for at, line in self._within(window.end):
             if line.kind == "draining_add":
-                recorded.adds.setdefault(who(line), []).append(line.recorded["hash"])
+                recorded.adds.setdefault(who(line), []).append((line.recorded["hash"], line.seq))
             elif line.kind == "draining_release" and line.recorded["closing"] and who(line) == leaving:
-                recorded.closed.append((line.recorded["hash"], line.recorded["ref_count_before"]))
+                item = (line.recorded["hash"], line.recorded["ref_count_before"])
+                recorded.closed.append((item, line.seq))
             else:
                 continue
-            recorded.count("draining")
+            window.count("draining")
             self._judged.add(at)
         return recorded
 
@@ -186,11 +185,9 @@ class KeySharedVerifier(RacingDriver):
             )
         ]
 
-    def _differing(
-        self, what: str, expected: Sequence[object], recorded: Sequence[object]
-    ) -> list[Difference]:
+    def _differing(self, what: str, expected: Sequence[object], said: _Said) -> list[Difference]:
         """Sequences of draining decisions, item by item as a text comparison would align them."""
-        if expected == recorded:
+        if list(expected) == [item for item, _seq in said]:
             return []
         return [
             Difference(
@@ -198,8 +195,9 @@ class KeySharedVerifier(RacingDriver):
                 f"{what}: {'nothing' if one is None else one}",
                 "nothing" if other is None else str(other),
                 decisions=int(other is not None),
+                seq=seq,
             )
-            for one, other in _aligned(expected, recorded)
+            for one, other, seq in _aligned(expected, said)
         ]
 
     # --- acks and redelivery -------------------------------------------------------------------------------------
@@ -302,41 +300,45 @@ class KeySharedVerifier(RacingDriver):
     # --- reads ---------------------------------------------------------------------------------------------------
 
     def _on_read_attempt(self, line: Line) -> None:
-        end = self._matching("read_attempt", "read_attempt_end")
-        self._attempt(end)
+        self._attempt(self._frame(line, "read_attempt_end"))
 
-    def _matching(self, begin: str, finish: str) -> int:
-        """Index of the line that ends what the present line began; the present one if the trace has none."""
+    def _frame(self, line: Line, finish: str) -> Window:
+        """The window from the present line to the line of kind ``finish`` that ends it.
+
+        Without one it ends where the next of its kind begins, or is cut off with the log.
+        """
         for at in range(self._at + 1, len(self._lines)):
             kind = self._lines[at].kind
             if kind == finish:
-                return at
-            if kind == begin:
-                break
-        return self._at
+                return Window(line, at)
+            if kind == line.kind:
+                return Window(line, at - 1)
+        return Window(line, len(self._lines) - 1, closed=False)
 
-    def _attempt(self, end: int, *, including: bool = False) -> None:
-        """One read attempt whose lines end at index ``end``; ``including`` the present line."""
-        recorded = self._attempt_lines(end, including=including)
+    def _attempt(self, window: Window, *, including: bool = False) -> None:
+        """One read attempt; ``including`` the present line among what it recorded."""
+        recorded = self._attempt_lines(window, including=including)
         outcome = self._decide(
-            end, 3, self.core.attempt_read, lambda read: self._differing_read(read, recorded)
+            window, 3, self.core.attempt_read, lambda read: self._differing_read(read, recorded)
         )
         self.refused_now = list(outcome.answer.refused)
-        self._judge(outcome, recorded.counts)
+        self._judge(window, outcome)
 
-    def _attempt_lines(self, end: int, *, including: bool) -> _Recorded:
+    def _attempt_lines(self, window: Window, *, including: bool) -> _Recorded:
         recorded = _Recorded()
         own = [(self._at, self._line)] if including else []
-        for at, line in [*own, *self._within(end)]:
+        for at, line in [*own, *self._within(window.end)]:
             if line.kind == "read_issued":
                 recorded.read = Read("Normal", max_entries=line.recorded["max_entries"])
-                recorded.count("read")
+                recorded.read_seq = line.seq
+                window.count("read")
             elif line.kind == "replay_read_issued":
                 recorded.read = Read("Replay", entries=tuple(line.recorded["positions"]))
-                recorded.count("read")
+                recorded.read_seq = line.seq
+                window.count("read")
             elif line.kind == "draining_blocked":
-                recorded.blocked.append((who(line), line.recorded["hash"]))
-                recorded.count("draining")
+                recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                window.count("draining")
             else:
                 continue
             self._judged.add(at)
@@ -355,6 +357,7 @@ class KeySharedVerifier(RacingDriver):
             self._describe(read),
             self._describe(other),
             decisions=int(other.kind != "None"),
+            seq=recorded.read_seq,
             weight=weight,
         )
         return [*found, one]
@@ -374,7 +377,7 @@ class KeySharedVerifier(RacingDriver):
             decision_class = "draining" if line.kind == "draining_blocked" else "read"
             self._differ(decision_class, "nothing outside a read attempt", line.kind)
             return
-        self._attempt(self._inferred_end(line), including=True)
+        self._attempt(Window(line, self._inferred_end(line)), including=True)
 
     def _inferred_end(self, line: Line) -> int:
         """Where an attempt that the trace does not frame ends: with its read, or with its last refusal if none comes.
@@ -437,15 +440,10 @@ class KeySharedVerifier(RacingDriver):
             )
         kind, entries, unknown = self._results.popleft()
         self.tally.rounds += 1
-        end = self._matching("round_begin", "round_end")
-        if end == self._at:
-            self.tally.note(cut_off(line))
-            self.tally.settle("dispatch", len(entries) + unknown, len(entries) + unknown, "uncertain")
-            self.core.round(kind, entries)
-            return
-        recorded = self._round_lines(end)
-        assert recorded.end is not None, "the window ends with round_end"
-        has_more = bool(recorded.end.inputs["has_more"])
+        window = self._frame(line, "round_end")
+        recorded = self._round_lines(window)
+        window.count("dispatch", len(entries) + unknown)
+        has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
 
         def decide(between: Between) -> Round:
             outcome = self.core.round(kind, entries, between)
@@ -453,10 +451,9 @@ class KeySharedVerifier(RacingDriver):
             return outcome
 
         outcome = self._decide(
-            end, 3, decide, lambda answer: self._differing_round(answer, entries, recorded)
+            window, 3, decide, lambda answer: self._differing_round(answer, entries, recorded)
         )
         self.refused_now = outcome.answer.refused
-        recorded.count("dispatch", len(entries) + unknown)
         if unknown:
             outcome.plain.append(
                 Difference(
@@ -464,8 +461,9 @@ class KeySharedVerifier(RacingDriver):
                 )
             )
             outcome.explained = False
-        self._settle_has_more(outcome, recorded.end)
-        self._judge(outcome, recorded.counts)
+        if recorded.end is not None:
+            self._settle_has_more(outcome, recorded.end)
+        self._judge(window, outcome)
         if not self._attempts_logged and outcome.answer.look_ahead:
             self._expect_look_ahead()
 
@@ -478,21 +476,21 @@ class KeySharedVerifier(RacingDriver):
         if kind not in ("read_issued", "replay_read_issued"):
             self.core.attempt_read()
 
-    def _round_lines(self, end: int) -> _Recorded:
+    def _round_lines(self, window: Window) -> _Recorded:
         recorded = _Recorded()
-        for at, line in self._within(end):
+        for at, line in self._within(window.end):
             if line.kind == "sent":
                 before = line.recorded["permits_before"]
                 recorded.sent.append((who(line), line.recorded["positions"], before, line.seq))
                 if before is not None:
-                    recorded.count("permits")
+                    window.count("permits")
             elif line.kind == "draining_blocked":
-                recorded.blocked.append((who(line), line.recorded["hash"]))
-                recorded.count("draining")
+                recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                window.count("draining")
             elif line.kind == "round_end":
                 recorded.end = line
-                recorded.count("replay_set")
-                recorded.count("round")
+                window.count("replay_set")
+                window.count("round")
             else:
                 continue
             self._judged.add(at)
@@ -501,12 +499,15 @@ class KeySharedVerifier(RacingDriver):
     def _differing_round(self, outcome: Round, entries: list[int], recorded: _Recorded) -> list[Difference]:
         found = self._differing("blocks (consumer, hash)", outcome.refused, recorded.blocked)
         found += self._differing_sends(outcome, entries, recorded)
-        assert recorded.end is not None, "a round that is compared has ended"
-        said = recorded.end.recorded
+        if recorded.end is None:
+            return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
+        said, seq = recorded.end.recorded, recorded.end.seq
         if outcome.in_replay != said["in_replay"]:
             weight = 1 + abs(outcome.in_replay - said["in_replay"])
             found.append(
-                Difference("replay_set", str(outcome.in_replay), str(said["in_replay"]), weight=weight)
+                Difference(
+                    "replay_set", str(outcome.in_replay), str(said["in_replay"]), seq=seq, weight=weight
+                )
             )
         retry = outcome.look_ahead or not outcome.sent
         if (retry, outcome.look_ahead) != (said["retry"], said["look_ahead"]):
@@ -515,6 +516,7 @@ class KeySharedVerifier(RacingDriver):
                     "round",
                     f"retry {retry}, look ahead {outcome.look_ahead}",
                     f"retry {said['retry']}, look ahead {said['look_ahead']}",
+                    seq=seq,
                 )
             )
         return found
@@ -622,18 +624,16 @@ class KeySharedVerifier(RacingDriver):
         return "no read" if read.kind == "None" else "back-off"
 
 
-def _aligned(
-    expected: Sequence[object], recorded: Sequence[object]
-) -> list[tuple[object | None, object | None]]:
-    """Pairs in which two sequences differ: (expected, nothing), (nothing, recorded) or (expected, recorded)."""
-    from difflib import SequenceMatcher
-
-    pairs: list[tuple[object | None, object | None]] = []
-    matcher = SequenceMatcher(None, [str(x) for x in expected], [str(x) for x in recorded], autojunk=False)
+def _aligned(expected: Sequence[object], said: _Said) -> list[tuple[object | None, object | None, int]]:
+    """Where two sequences differ: (expected, None, 0), (None, recorded, seq) or (expected, recorded, seq)."""
+    found: list[tuple[object | None, object | None, int]] = []
+    words = [str(item) for item, _seq in said]
+    matcher = SequenceMatcher(None, [str(item) for item in expected], words, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag != "equal":
-            pairs += zip_longest(expected[a:b], recorded[c:d])
-    return pairs
+            for one, other in zip_longest(expected[a:b], said[c:d]):
+                found.append((one, None, 0) if other is None else (one, *other))
+    return found
 
 
 _CLASS_OF = {

@@ -17,7 +17,7 @@ from dispatch_core.multiple_consumers import Between, MultipleConsumersDispatche
 from dispatch_core.verify.driver import Driver, who
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.races import Command, Connection, Difference, Outcome, search
-from dispatch_core.verify.tally import Finding
+from dispatch_core.verify.tally import Finding, Tally, cut_off
 
 A = TypeVar("A")
 
@@ -33,6 +33,25 @@ class Effects:
     results: list[tuple[Command, object]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Window:
+    """One critical section of the trace, from the present line to the line with index ``end``.
+
+    ``closed``: its end is in the log. A log that ends inside a window says nothing about the rest of it.
+    """
+
+    begun: Line
+    end: int
+    closed: bool = True
+    counts: dict[str, int] = field(default_factory=dict)  # decisions per class
+    differing: list[Difference] = field(default_factory=list)
+    racing: Command | None = None
+
+    def count(self, decision_class: str, decisions: int = 1) -> None:
+        """So many decisions of a class stand in the window."""
+        self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
+
+
 class RacingDriver(Driver):
     """Commands under way, and windows. A subclass says what an ack does, early and late, and decides the windows."""
 
@@ -42,6 +61,7 @@ class RacingDriver(Driver):
         super().__init__(entries)
         self._lines = lines
         self._at = -1  # index of the line being fed
+        self._open: list[Window] = []  # decided, not counted: their last line is to come
         self._judged: set[int] = set()  # indexes of lines that a window has compared
         self._connections: dict[int, Connection] = {}
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
@@ -58,8 +78,26 @@ class RacingDriver(Driver):
         if self._at in self._judged:
             self._judged.discard(self._at)
             self.tally.expect(line)
-            return
-        super().feed(line)
+        else:
+            super().feed(line)
+        while self._open and self._open[0].closed and self._open[0].end <= self._at:
+            self._count_window(self._open.pop(0))
+
+    def finish(self, *, goes_on: bool = False) -> Tally:
+        """End of the log. What is still open was cut off, not missed.
+
+        ``goes_on``: the log has more lines than were fed; then what is open is not counted, and will be when they are.
+        """
+        for window in self._open:
+            if goes_on:
+                self.tally.leave_out(window.counts)
+                continue
+            for decision_class, decisions in window.counts.items():
+                self.tally.settle(decision_class, decisions, decisions, "uncertain")
+            self.tally.note(cut_off(window.begun))
+        self._open.clear()
+        self.tally.close()
+        return self.tally
 
     def connection(self, consumer: int) -> Connection:
         """Commands under way of one consumer's connection."""
@@ -172,13 +210,16 @@ class RacingDriver(Driver):
 
     def _decide(
         self,
-        end: int,
+        window: Window,
         steps: int,
         decide: Callable[[Between], A],
         differences: Callable[[A], list[Difference]],
     ) -> Outcome[A]:
-        """Decide the window that ends at line index ``end``; see ``races.search``."""
-        for _at, line in self._within(end):
+        """Decide a window; see ``races.search``. One whose end the log does not show is decided and not compared."""
+        if not window.closed:
+            self._settle_all()
+            return Outcome(decide(lambda _step: None), [])
+        for _at, line in self._within(window.end):
             self._peek(line)
         waiting, late = self._under_way()
         if not waiting and not late:
@@ -234,28 +275,32 @@ class RacingDriver(Driver):
             self._connections[consumer].late = delayed
         self._effects = Effects()
 
-    def _judge(self, outcome: Outcome[A], counts: dict[str, int]) -> None:
-        """Count a window's decisions: ``counts`` per class; those in ``outcome.plain`` are not exact."""
-        for decision_class, decisions in counts.items():
-            differing = sum(d.decisions for d in outcome.plain if d.decision_class == decision_class)
+    def _judge(self, window: Window, outcome: Outcome[A]) -> None:
+        """Note what a window's decision gave; it is counted when its last line has been fed, which proves it."""
+        window.differing = outcome.plain
+        window.racing = outcome.racing if outcome.explained else None
+        self._open.append(window)
+
+    def _count_window(self, window: Window) -> None:
+        for decision_class, decisions in window.counts.items():
+            differing = sum(d.decisions for d in window.differing if d.decision_class == decision_class)
             self.tally.exact(decision_class, decisions - differing)
-        racing = outcome.racing if outcome.explained else None
-        for one in outcome.plain:
-            self.tally.differ(
-                Finding(
-                    one.seq or self._line.seq,
-                    self._line.t_us,
-                    one.decision_class,
-                    "divergent" if racing is None else "uncertain",
-                    one.expected,
-                    one.recorded,
-                    racing.seq if racing else None,
-                    f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision"
-                    if racing
-                    else None,
-                ),
-                one.decisions,
+        racing = window.racing
+        reason = (
+            f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
+        )
+        for one in window.differing:
+            finding = Finding(
+                one.seq or window.begun.seq,
+                self._lines[window.end].t_us,
+                one.decision_class,
+                "divergent" if racing is None else "uncertain",
+                one.expected,
+                one.recorded,
+                racing.seq if racing else None,
+                reason,
             )
+            self.tally.differ(finding, one.decisions)
 
 
 class _Stage:

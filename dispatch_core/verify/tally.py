@@ -115,6 +115,11 @@ class Tally:
             self._formula[stands_for[0]] += stands_for[1]
             self._formula["round"] += line.kind == "round_end"
 
+    def leave_out(self, counts: dict[str, int]) -> None:
+        """Take back decisions that were ``expected``: they will be counted when more of the log is known."""
+        for decision_class, decisions in counts.items():
+            self._formula[decision_class] -= decisions
+
     def close(self) -> None:
         """Decisions that nothing met (a round for which the core had no read result, say) are divergent."""
         for name, counts in self.counts.items():
