@@ -121,7 +121,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def leave(self, consumer: int) -> Leave:
         """The consumer is gone: selector first, then its pending entries, then the hashes that moved."""
-        return self.drop(consumer, self.select_out(consumer))
+        left = self.drop(consumer, self.select_out(consumer))
+        self.forget(consumer)
+        return left
 
     def select_out(self, consumer: int) -> assignments.Impacted:
         """First step of ``leave``: the selector has lost the consumer."""
@@ -135,8 +137,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         st = self.state
         between(0)
         slot, held = self._drop_member(consumer)
-        if st.s[st_.TRACK_LAST_SENT]:
-            last_sent_position.consumer_left(st, slot)
         if not st.s[st_.N_CONSUMERS]:
             for entry in held:
                 self._let_go(slot, entry)
@@ -151,6 +151,17 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 closed.append(released)
         draining, returned = self.register(moved, consumer, lambda step: between(step + 1))
         return Leave(closed, draining, returned, cleared=False)
+
+    def forget(self, consumer: int) -> bool:
+        """Last step of ``leave``, after the read attempt of the second one: the consumer is no newcomer any more.
+
+        Returns whether the broker attempts another read: newcomers were freed, or there is something to replay. Only
+        the rule of the last sent position has this step.
+        """
+        if not self.state.s[st_.TRACK_LAST_SENT]:
+            return False
+        freed = bool(last_sent_position.consumer_left(self.state, self.slot(consumer)))
+        return freed or self.state.s[st_.N_REPLAY] > 0
 
     def register(
         self, moved: assignments.Impacted, skip: int, between: Between = nothing_between

@@ -127,7 +127,10 @@ def consumer_joined(st: State, slot: int) -> int:
 
 @compiled
 def consumer_left(st: State, slot: int) -> bool:
-    """A consumer is out of the list. Returns whether newcomers were freed by mark-delete, so that a read is due."""
+    """A consumer is out of the list, and the read that its entries caused was attempted: only then it is forgotten.
+
+    Returns whether newcomers were freed by mark-delete, so that another read is due.
+    """
     st.joined_at[slot] = NOT_TRACKED
     if st.s[N_CONSUMERS] <= 1:
         forget_newcomers(st)
@@ -156,8 +159,7 @@ def forget_sent(st: State) -> None:
 def prune(st: State) -> bool:
     """Free the newcomers whose position mark-delete has reached. Returns whether there were any."""
     found = False
-    for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
+    for slot in range(len(st.joined_at)):
         if st.joined_at[slot] != NOT_TRACKED and is_passed(st, st.joined_at[slot]):
             st.joined_at[slot] = NOT_TRACKED
             found = True
@@ -183,8 +185,7 @@ def position_limit(st: State, slot: int, is_replay: bool) -> int:
     if limit == NOT_TRACKED:
         return UNRESTRICTED
     if is_replay:
-        for at in range(st.s[N_CONSUMERS]):
-            other = st.joined_at[st.order[at]]
+        for other in st.joined_at:
             if other != NOT_TRACKED:
                 limit = min(limit, other)
     return limit
@@ -224,5 +225,5 @@ def sent_ranges(st: State) -> list[tuple[int, int]]:
 
 def newcomers(st: State) -> dict[int, int]:
     """Slot → last sent position when it joined, of those that are still held back (not pruned), oldest first."""
-    slots = [int(slot) for slot in st.order[: st.s[N_CONSUMERS]] if st.joined_at[slot] != NOT_TRACKED]
+    slots = [slot for slot, joined_at in enumerate(st.joined_at.tolist()) if joined_at != NOT_TRACKED]
     return {slot: int(st.joined_at[slot]) for slot in sorted(slots, key=lambda s: (st.joined_at[s], s))}

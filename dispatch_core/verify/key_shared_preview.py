@@ -14,7 +14,30 @@ from dispatch_core.verify.races import Command
 
 
 class PreviewVerifier(KeySharedVerifier):
-    """As for 4.x, except for when acks take effect."""
+    """As for 4.x, except for when acks take effect, and for the steps of a removal."""
+
+    _leaving: int | None = None  # out of the list, still remembered as newcomer
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def _on_selector_removed(self, line: Line) -> None:
+        super()._on_selector_removed(line)
+        self._leaving = who(line)
+
+    def _on_read_attempt(self, line: Line) -> None:
+        """The first attempt of a removal still knows the consumer that leaves as a newcomer."""
+        super()._on_read_attempt(line)
+        self._forget_leaving()
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        self._forget_leaving()
+
+    def _forget_leaving(self) -> None:
+        if self._leaving is not None:
+            self.core.forget(self._leaving)
+            self._leaving = None
+
+    # --- acks ----------------------------------------------------------------------------------------------------
 
     def _on_ack(self, line: Line) -> None:
         connection = self.connection(who(line))
