@@ -276,11 +276,15 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""
-        self.state.s[st_.SEND_IN_PROGRESS] = 0
-        if outcome.wants_look_ahead and (has_more or "look_ahead_needs_more" not in self.profile.changes):
-            self.state.s[st_.SKIP_NEXT_REPLAY] = 1
-            return True
-        return False
+        s = self.state.s
+        s[st_.SEND_IN_PROGRESS] = 0
+        look_ahead = outcome.wants_look_ahead and (
+            has_more or "look_ahead_needs_more" not in self.profile.changes
+        )
+        if look_ahead:
+            s[st_.SKIP_NEXT_REPLAY] = 1
+        outcome.look_ahead_due = bool(s[st_.SKIP_NEXT_REPLAY])
+        return look_ahead
 
     def no_look_ahead(self) -> None:
         """Take back the look-ahead of the last round: the cursor had nothing more when it was decided."""

@@ -53,7 +53,8 @@ class Round:
     refused: Pairs = field(default_factory=list)  # (consumer, hash) held back by draining
     permits_before: dict[int, int] = field(default_factory=dict)
     wants_look_ahead: bool = False
-    look_ahead: bool = False  # the next replay scan is skipped once
+    look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
+    look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
     in_replay: int = 0
 
 

@@ -510,11 +510,11 @@ class KeySharedVerifier(RacingDriver):
                 )
             )
         retry = outcome.look_ahead or not outcome.sent
-        if (retry, outcome.look_ahead) != (said["retry"], said["look_ahead"]):
+        if (retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
             found.append(
                 Difference(
                     "round",
-                    f"retry {retry}, look ahead {outcome.look_ahead}",
+                    f"retry {retry}, look ahead {outcome.look_ahead_due}",
                     f"retry {said['retry']}, look ahead {said['look_ahead']}",
                     seq=seq,
                 )
