@@ -2,90 +2,160 @@
 
 Theory of operation
 -------------------
-Every membership change chooses the active consumer anew (``selectors.failover``). When the choice changes, a *hand-over*
-begins: a waiting read is cancelled if it can be; then, after ``activeConsumerFailoverDelayTimeMillis`` (Failover only),
-the cursor rewinds to mark-delete, everybody is told who is active, and reading goes on for the new one. A read that was
-already running when the choice changed completes for the wrong consumer: its entries are dropped and the cursor rewinds
-at once, whatever the delay. After a batch is written the next read goes to whoever is active *then*, delay or not.
+Every membership change that leaves somebody connected chooses the active consumer anew (``selectors.failover``). When the
+choice changes, a *hand-over* begins: a waiting read is cancelled if it can be; then, after
+``activeConsumerFailoverDelayTimeMillis`` (Failover only), the cursor rewinds to mark-delete, everybody is told who is
+active, and reading goes on for the new one. So everything that was sent and not acknowledged is sent again, in order. A
+read that was already running when the choice changed completes for the wrong consumer: its entries are dropped and the
+cursor rewinds at once, whatever the delay.
+
+While the delay runs, flow and redelivery requests trigger nothing. The delay does *not* hold the other path to a read:
+after a batch is written, the next read goes to whoever is active *then*, from a cursor that is not rewound yet.
 
 Invariants: the active consumer is connected; at most one read is pending; entries go to the active consumer only.
-The object knows no clock: the caller says when a delay has run out (``rewound``).
-Source: AbstractDispatcherSingleActiveConsumer, PersistentDispatcherSingleActiveConsumer (§ hand-over; #26174).
+The object knows no clock and no thread: the caller says when a delay has run out (``delay_over``), whether a cancel
+succeeded, and when a read is attempted.
+
+Entries are ordinals of the message log, consumers its numbers.
+Source: AbstractDispatcherSingleActiveConsumer, PersistentDispatcherSingleActiveConsumer; PIP-392 (#23584), #26174.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core import cursor
+from dispatch_core import single_active_rules as rules
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.profiles import FailoverRule, Profile
 from dispatch_core.selectors import failover
-
-
-class RefusedError(Exception):
-    """The broker refuses the subscribe; nothing has changed."""
+from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick, ReadResult, Told
+from dispatch_core.state import MARK_DELETE, READ_POSITION, State, new_state
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """Outcome of one choice. ``active`` None: nobody is connected. ``told``: who is told at once, and what."""
+class _Read:
+    consumer: int
+    epoch: int
+    size: int
+    start: int | None  # read position when it was issued; None = not known
 
-    active: int | None
-    changed: bool
-    order: tuple[int, ...]
-    told: tuple[tuple[int, int], ...] = ()
+
+# --- the dispatcher --------------------------------------------------------------------------------------------------
 
 
 class SingleActiveDispatcher:
-    """One dispatcher from its first consumer on. Consumers are the log's numbers, entries ordinals of its messages."""
+    """One dispatcher from its first consumer on.
 
-    def __init__(self, profile: Profile, topic: str, partition_index: int, *, exclusive: bool) -> None:
+    ``num_messages``: messages per entry of the log. ``slots``: sticky slot (0..65535) per entry, needed only where an
+    Exclusive consumer subscribes to key hash ranges.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        topic: str,
+        partition_index: int,
+        *,
+        exclusive: bool,
+        num_messages: npt.NDArray[np.int64] | None = None,
+        slots: Sequence[int] | None = None,
+    ) -> None:
+        sizes = np.zeros(0, np.int64) if num_messages is None else num_messages
         self.profile = profile
         self.active: int | None = None
-        self.permits: dict[int, int] = {}
-        self.delay_running = False
-        self.rewind_due = False
+        self.permits: dict[int, int] = {}  # of every consumer that ever was added
+        self.delay_running = False  # readOnActiveConsumerTask
+        self.pending = False  # havePendingRead
+        #: Only the cursor's part of it is used: mark-delete, read position, acknowledged entries.
+        self.state: State = new_state(
+            np.zeros(len(sizes), np.int32), sizes.astype(np.int32), n_hashes=1, n_consumers=1
+        )
+        self._sizes: list[int] = sizes.tolist()
+        self._slots = slots
         self._topic = topic
         self._exclusive = exclusive
         self._partition_index = 0 if exclusive else partition_index
         self._delayed = not exclusive and profile.number("activeConsumerFailoverDelayTimeMillis") > 0
+        self._limit = int(profile.settings.get("maxConsumersPerSubscription", 0))
+        self._batch_size = profile.number("dispatcherMaxReadBatchSize")
+        self._precise = bool(profile.settings.get("preciseDispatcherFlowControl", False))
+        self._batch_index_acks = bool(
+            profile.settings.get(
+                "acknowledgmentAtBatchIndexLevelEnabled", "batch_index_ack_default" in profile.changes
+            )
+        )
+        self._epochs = "failover_read_epoch" in profile.changes
         self._members: list[failover.Candidate] = []
-        self._read_batch_size = profile.number("dispatcherMaxReadBatchSize")
-        self._read_for: int | None = None  # consumer of the pending read
+        self._ranges: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._average: dict[int, float] = {}
+        self._unwritable: set[int] = set()
+        self._reads: deque[_Read] = (
+            deque()
+        )  # in flight, oldest first; more than one after a redelivery request
+        self._epoch = 0
+        self._position_sure = True  # nothing in flight may move the read position any more
+        self._unacked_indexes: dict[
+            int, int
+        ] = {}  # entry -> bits of its batch indexes that are not acknowledged
 
     # --- membership ----------------------------------------------------------------------------------------------
 
-    def join(self, consumer: int, name: str, priority_level: int = 0) -> Pick:
+    def join(
+        self,
+        consumer: int,
+        name: str,
+        priority_level: int = 0,
+        ranges: Sequence[tuple[int, int]] = (),
+    ) -> Pick:
         """A consumer is added; the choice happens inside the add.
 
-        Raises ``RefusedError`` for a second consumer of an Exclusive subscription.
+        ``ranges``: key hash ranges of an Exclusive consumer (closed); entries outside are read and skipped.
+        Raises ``ConsumerBusyError`` for a second consumer of an Exclusive subscription and one above
+        ``maxConsumersPerSubscription`` of a Failover one, ``IllegalTransitionError`` for a second add.
         """
         if consumer in self.permits:
             raise IllegalTransitionError(
                 f"consumer {consumer} was added twice", rule="one add per connection"
             )
         if self._exclusive and self._members:
-            raise RefusedError(
-                f"consumer {consumer}: the Exclusive subscription has a consumer (ConsumerBusyException)"
+            raise ConsumerBusyError(
+                f"consumer {consumer}: consumer {self.active} holds the Exclusive subscription; it has to leave first"
+            )
+        if not self._exclusive and 0 < self._limit <= len(self._members):
+            raise ConsumerBusyError(
+                f"consumer {consumer}: the subscription has {self._limit} consumers (maxConsumersPerSubscription)"
             )
         self.permits[consumer] = 0
+        if self._exclusive and ranges:
+            self._ranges[consumer] = tuple(ranges)
         self._members.append(failover.Candidate(consumer, name, priority_level))
         return self._pick(joining=consumer)
 
-    def leave(self, consumer: int) -> Pick:
-        """A consumer is gone; the rest chooses anew."""
+    def leave(self, consumer: int) -> Pick | None:
+        """A consumer is gone; the rest chooses anew. None: it was the last, and nobody is active.
+
+        Then, as at a hand-over, a pending read is cancelled: see ``cancel_read``.
+        """
         if all(member.consumer != consumer for member in self._members):
             raise IllegalTransitionError(
                 f"consumer {consumer} is not connected", rule="one removal per connection"
             )
         self._members = [member for member in self._members if member.consumer != consumer]
+        self._unwritable.discard(consumer)
+        if not self._members:
+            self.active = None
+            return None
         return self._pick()
 
     def _pick(self, joining: int | None = None) -> Pick:
-        if not self._members:
-            changed, self.active = self.active is not None, None
-            return Pick(None, changed, ())
         choice = failover.pick(
             self._members,
             partition_index=self._partition_index,
@@ -100,28 +170,62 @@ class SingleActiveDispatcher:
         self.active = choice.active
         return Pick(choice.active, True, choice.order)
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The connected consumers in the dispatcher's order."""
+        return tuple(member.consumer for member in self._members)
+
+    def is_connected(self, consumer: int) -> bool:
+        """Whether the consumer is in the dispatcher's list."""
+        return any(member.consumer == consumer for member in self._members)
+
     # --- hand-over -----------------------------------------------------------------------------------------------
 
-    def hand_over(self, *, cancelled: bool) -> None:
-        """The choice changed. ``cancelled``: a waiting read was cancelled."""
+    def cancel_read(self, *, cancelled: bool) -> None:
+        """The pending read was to be cancelled. ``cancelled``: it was still waiting, and is gone."""
+        if not self.pending:
+            raise IllegalTransitionError(
+                "a read is cancelled though none is pending", rule="only a pending read is cancelled"
+            )
         if cancelled:
-            self._read_for = None
-        if self._read_for is not None:
-            return  # its completion will find the consumer changed
+            self._reads.pop()
+            self.pending = False
+
+    def hand_over(self) -> tuple[HandOver, Told]:
+        """The choice changed, and a pending read has been cancelled if it could be. Returns who is told at once."""
+        if self.pending:
+            return HandOver.WAITS_FOR_READ, ()
         if not self._delayed:
-            self.rewind_due = True
-        else:
-            self.delay_running = True
+            return HandOver.AT_ONCE, self._rewind_and_tell()
+        if self.delay_running:
+            return HandOver.DELAY_RUNS, ()
+        self.delay_running = True
+        return HandOver.DELAY_STARTS, ()
 
-    def rewound(self) -> tuple[tuple[int, int], ...]:
-        """The cursor rewinds now: a delay has run out or a rewind was due. Returns who is told who is active."""
-        told: tuple[tuple[int, int], ...] = ()
-        if (self.delay_running or self.rewind_due) and self.active is not None:
-            told = tuple((member.consumer, self.active) for member in self._members)
-        self.delay_running = self.rewind_due = False
-        return told
+    def delay_over(self) -> Told:
+        """The failover delay has run out: the cursor rewinds. Returns who is told who is active."""
+        if not self.delay_running:
+            raise IllegalTransitionError(
+                "the cursor rewinds and no hand-over is under way", rule="a rewind has a cause"
+            )
+        self.delay_running = False
+        return self._rewind_and_tell()
 
-    # --- flow, reads, sends --------------------------------------------------------------------------------------
+    def told_all(self, active: int | None) -> Told:
+        """The notices of a hand-over to ``active``: every connected consumer of a Failover subscription."""
+        if active is None or self._exclusive:
+            return ()
+        return tuple((member.consumer, active) for member in self._members)
+
+    def _rewind_and_tell(self) -> Told:
+        self._rewind()
+        return self.told_all(self.active)
+
+    def _rewind(self) -> None:
+        cursor.rewind(self.state)
+        self._position_sure = not self._reads
+
+    # --- permits, reads, sends -----------------------------------------------------------------------------------
 
     def flow(self, consumer: int, count: int) -> None:
         """A client's permits are counted, active or not."""
@@ -131,43 +235,207 @@ class SingleActiveDispatcher:
             )
         self.permits[consumer] += count
 
-    def attempt_read(self) -> int | None:
-        """Entries of the read that is issued now for the active consumer, or None for no read."""
-        if self.active is None or self._read_for is not None or self.permits[self.active] <= 0:
+    def flow_reads(self, consumer: int) -> bool:
+        """Whether a flow command that reaches the dispatcher makes it attempt a read."""
+        if self.pending or not rules.only_the_active_is_served(consumer, self.active):
+            return False
+        return not (self.delay_running and rules.delay_holds_flow())
+
+    def set_writable(self, consumer: int, *, writable: bool) -> None:
+        """The consumer's connection takes data (again), or its buffer is full."""
+        if not self.is_connected(consumer):
+            raise IllegalTransitionError(f"consumer {consumer} is not connected", rule="a connection exists")
+        (self._unwritable.discard if writable else self._unwritable.add)(consumer)
+
+    def would_read(self, consumer: int | None, permits: int | None = None) -> int | None:
+        """Entries that a read attempt for ``consumer`` would ask for now; None for no read.
+
+        ``permits``: as if the consumer had so many.
+        """
+        if consumer is None or self.pending or not rules.only_the_active_is_served(consumer, self.active):
             return None
-        self._read_for = self.active
-        return max(min(self.permits[self.active], self._read_batch_size), 1)
-
-    def reread(self) -> int | None:
-        """The size the pending read would have now: permits counted since it was decided are in."""
-        if self.active is None or self._read_for is None:
+        if self.delay_running and rules.delay_holds_reads():
             return None
-        return max(min(self.permits[self.active], self._read_batch_size), 1)
+        has = self.permits[consumer] if permits is None else permits
+        if has <= 0:
+            return None
+        per_entry = floor(self._average.get(consumer, 0.0) + 0.5)
+        return rules.read_size(
+            has,
+            self._batch_size,
+            writable=consumer not in self._unwritable,
+            per_entry=max(per_entry, 1) if self._precise else 0,
+        )
 
-    def read_cancelled(self) -> None:
-        """The waiting read was cancelled."""
-        self._read_for = None
+    def attempt_read(self, consumer: int | None) -> int | None:
+        """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read."""
+        size = self.would_read(consumer)
+        if size is None or consumer is None:
+            return None
+        self._epoch += 1
+        start = int(self.state.s[READ_POSITION]) if self._position_sure else None
+        self._reads.append(_Read(consumer, self._epoch, size, start))
+        self.pending = True
+        return size
 
-    def read_done(self) -> bool:
-        """A read completes. Returns False when its consumer is not active any more: dropped, rewound at once."""
-        reader, self._read_for = self._read_for, None
-        if reader is not None and reader == self.active:
+    @property
+    def reader(self) -> int | None:
+        """The consumer for whom the oldest read in flight was issued."""
+        return self._reads[0].consumer if self._reads else None
+
+    def read_done(self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset()) -> ReadResult:
+        """The oldest read in flight completes with ``entries``.
+
+        ``maybe_acked``: acknowledged entries that the read may have met before they were. Raises
+        ``IllegalTransitionError`` for a result that no read of this cursor can have.
+        """
+        if not self._reads:
+            raise IllegalTransitionError(
+                "a read completes that was never issued", rule="one result per issued read"
+            )
+        read = self._reads[0]
+        self._check_result(read, entries, maybe_acked)
+        self._reads.popleft()
+        if rules.disowned(read.epoch, self._epoch, epochs=self._epochs):
+            self._position_sure = False
+            return ReadResult(None)
+        self.pending = False
+        stored = [entry for entry in entries if entry >= 0]
+        if stored:
+            self.state.s[READ_POSITION] = max(stored[-1] + 1, int(self.state.s[MARK_DELETE]) + 1)
+            self._position_sure = not self._reads
+        if rules.handed_over_elsewhere(read.consumer, self.active):
+            return ReadResult(None, True, self._rewind_and_tell())
+        return ReadResult(tuple(entry for entry in entries if self._in_ranges(entry)))
+
+    def _check_result(self, read: _Read, entries: Sequence[int], maybe_acked: frozenset[int]) -> None:
+        if len(entries) > read.size:
+            raise IllegalTransitionError(
+                f"a read of at most {read.size} entries returns {len(entries)}", rule="a read keeps its size"
+            )
+        if read.start is None or not self._position_sure or -1 in entries:
+            return
+        deleted, expected = self.state.deleted, read.start
+        for entry in entries:
+            if entry < expected and not (entry in maybe_acked or deleted[entry]):
+                raise IllegalTransitionError(
+                    f"a read from entry {read.start} on returns entry {entry} after {expected - 1}",
+                    rule="a normal read goes forward from the read position",
+                )
+            if deleted[entry] and entry not in maybe_acked:
+                raise IllegalTransitionError(
+                    f"a read returns entry {entry}, which is acknowledged",
+                    rule="a read skips what is acknowledged",
+                )
+            if entry > expected and not deleted[expected:entry].all():
+                skipped = expected + int(np.argmin(deleted[expected:entry]))
+                raise IllegalTransitionError(
+                    f"a read returns entry {entry} and skips {skipped}, which is not acknowledged",
+                    rule="a normal read skips only what is acknowledged",
+                )
+            expected = max(expected, entry + 1)
+
+    def _in_ranges(self, entry: int) -> bool:
+        """Whether an entry's key lies in the key hash ranges of the Exclusive consumer (isKeyHashRangeFiltered)."""
+        ranges = self._ranges.get(self.active) if self.active is not None else None
+        if ranges is None or self._slots is None or entry < 0:
             return True
-        self.rewind_due = True
-        return False
+        slot = self._slots[entry]
+        return any(low <= slot <= high for low, high in ranges)
 
-    def send(self, num_messages: Sequence[int]) -> tuple[int, int]:
-        """Hand a read result to the active consumer. Returns (consumer, permits before)."""
+    def send(self, entries: Sequence[int]) -> tuple[int, int]:
+        """Hand the entries of a read result to the active consumer. Returns (consumer, permits before)."""
         if self.active is None:
             raise IllegalTransitionError("nobody is active", rule="entries go to the active consumer")
-        before = self.permits[self.active]
-        self.permits[self.active] -= sum(num_messages)
-        return self.active, before
+        consumer, before = self.active, self.permits[self.active]
+        stored = [entry for entry in entries if entry >= 0]
+        total = sum(self._sizes[entry] for entry in stored)
+        if total:
+            acked = sum(self._acked_indexes(entry) for entry in stored)
+            average = self._average.get(consumer, 0.0)
+            self._average[consumer] = rules.average_after(average, total, len(stored))
+            self.permits[consumer] += acked - total
+        return consumer, before
 
-    def stats(self) -> dict[str, object]:
-        """The dispatcher as ``pulsar-admin topics stats`` would show it, as far as this first cut knows it."""
+    def redeliver(self, consumer: int, *, cancelled: bool) -> bool:
+        """A redelivery request takes effect: the whole subscription rewinds, whatever positions it names.
+
+        Returns whether it did: only the active consumer is heard, and nobody while the failover delay runs.
+        ``cancelled``: a waiting read was cancelled. A running one is disowned; see ``ReadResult``.
+        """
+        if not self.hears_redelivery(consumer):
+            return False
+        if cancelled and self._reads:
+            self._reads.pop()
+        self.pending = False
+        self._rewind()
+        return True
+
+    def hears_redelivery(self, consumer: int) -> bool:
+        """Whether a redelivery request of this consumer would take effect now."""
+        return rules.only_the_active_is_served(consumer, self.active) and not (
+            self.delay_running and rules.delay_holds_flow()
+        )
+
+    # --- acknowledgements ----------------------------------------------------------------------------------------
+
+    def acknowledge(self, entry: int, ack_set: Sequence[int] = ()) -> None:
+        """An individual ack, of whoever: nothing checks that the acking consumer is active.
+
+        ``ack_set``: 64-bit words whose 1 bits are the batch indexes that stay unacknowledged; empty = the whole entry.
+        Without ``acknowledgmentAtBatchIndexLevelEnabled`` such an ack changes nothing.
+        """
+        self._check_stored(entry)
+        if ack_set:
+            if not self._batch_index_acks:
+                return
+            left = self._left_of(entry) & rules.ack_set_bits(ack_set)
+            if left:
+                self._unacked_indexes[entry] = left
+                return
+        self._unacked_indexes.pop(entry, None)
+        cursor.acknowledge(self.state, entry)
+
+    def acknowledge_up_to(self, entry: int, ack_set: Sequence[int] = ()) -> None:
+        """A cumulative ack: everything up to ``entry``; with ``ack_set`` that entry only in part."""
+        self._check_stored(entry)
+        last = entry - 1 if ack_set and rules.ack_set_bits(ack_set) else entry
+        for earlier in range(int(self.state.s[MARK_DELETE]) + 1, last + 1):
+            self.acknowledge(earlier)
+        if last < entry:
+            self.acknowledge(entry, ack_set)
+
+    def _check_stored(self, entry: int) -> None:
+        if not 0 <= entry < len(self._sizes):
+            raise IllegalTransitionError(
+                "an ack of a position that was never stored", rule="what is acknowledged was stored"
+            )
+
+    def _left_of(self, entry: int) -> int:
+        return self._unacked_indexes.get(entry, (1 << self._sizes[entry]) - 1)
+
+    def _acked_indexes(self, entry: int) -> int:
+        if entry not in self._unacked_indexes:
+            return 0
+        return self._sizes[entry] - self._unacked_indexes[entry].bit_count()
+
+    # --- queries -------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """The dispatcher in the terms of ``pulsar-admin topics stats``; consumers in the dispatcher's order."""
+        names = {member.consumer: member.name for member in self._members}
         consumers = [
-            {"consumer": m.consumer, "consumerName": m.name, "availablePermits": self.permits[m.consumer]}
-            for m in self._members
+            {
+                "consumer": consumer,
+                "consumerName": name,
+                "availablePermits": self.permits[consumer],
+                "avgMessagesPerEntry": floor(self._average.get(consumer, 0.0) + 0.5),
+            }
+            for consumer, name in names.items()
         ]
-        return {"activeConsumer": self.active, "consumers": consumers}
+        return {
+            "type": "Exclusive" if self._exclusive else "Failover",
+            "activeConsumer": self.active,
+            "activeConsumerName": names.get(self.active, "") if self.active is not None else "",
+            "consumers": consumers,
+        }

@@ -62,6 +62,8 @@ RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "draining_blocked": ("hash",),
     "draining_clear": (),
     "pending_ack_refused": ("positions",),
+    "handover_scheduled": ("pending_read",),
+    "rewind": ("read_position",),
     "active_picked": ("changed", "sorted"),
     "active_notified": ("active",),
 }

@@ -1,0 +1,89 @@
+"""Commands of clients that were under way while a single-active dispatcher decided.
+
+A flow command takes effect between the line of its arrival and the first line that shows it done: ``flow_counted``, or the
+next command of that connection, for one I/O thread takes them in order. An ack that moves nothing has no line of its own; it
+is through when the next command of its connection arrives. The plain order lets both take effect when they arrive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+#: How many of a consumer's latest flow commands may race with one decision.
+MAX_FLOWS: Final = 64
+
+
+@dataclass(slots=True)
+class _Flow:
+    seq: int
+    permits: int
+    done_at: int | None = None  # seq of the first line that shows it done
+    applied: bool = False  # has reached the dispatcher
+
+
+class FlowHistory:
+    """The latest flow commands of each consumer."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, deque[_Flow]] = {}
+
+    def arrived(self, consumer: int, seq: int, permits: int) -> None:
+        """A ``flow`` line."""
+        self._of.setdefault(consumer, deque(maxlen=MAX_FLOWS)).append(_Flow(seq, permits))
+
+    def counted(self, consumer: int, seq: int) -> None:
+        """What arrived before the line ``seq`` of this connection is counted."""
+        for flow in reversed(self._of.get(consumer, ())):
+            if flow.done_at is not None:
+                return
+            flow.done_at = seq
+
+    def applied(self, consumer: int) -> int:
+        """A ``flow_applied`` line; returns the ``seq`` at which its command arrived, 0 if that is not known."""
+        flow = next((flow for flow in self._of.get(consumer, ()) if not flow.applied), None)
+        if flow is None:
+            return 0
+        flow.applied = True
+        return flow.seq
+
+    def other_permits(self, consumer: int, permits: int, since: int) -> Iterator[tuple[int, int]]:
+        """What a consumer's permits (now ``permits``) may have been from line ``since`` to now.
+
+        Yields them with the ``seq`` of the flow that makes the difference. What was done before ``since`` does not race.
+        """
+        racing = [
+            flow for flow in self._of.get(consumer, ()) if flow.done_at is None or flow.done_at >= since
+        ]
+        if racing:
+            yield permits, racing[-1].seq
+        for flow in reversed(racing):
+            permits -= flow.permits
+            yield permits, flow.seq
+
+
+class AckHistory:
+    """When acknowledgements were certainly through."""
+
+    def __init__(self) -> None:
+        self._through_at: dict[int, int] = {}  # entry -> seq
+        self._under_way: dict[int, list[int]] = {}  # consumer -> entries
+
+    def arrived(self, consumer: int, entry: int) -> None:
+        """An ``ack`` line names ``entry``."""
+        self._under_way.setdefault(consumer, []).append(entry)
+
+    def through(self, consumer: int, seq: int) -> None:
+        """Another command of this connection arrives at line ``seq``."""
+        for entry in self._under_way.pop(consumer, ()):
+            self._through_at.setdefault(entry, seq)
+
+    def may_be_after(self, entry: int, seq: int) -> bool:
+        """Whether the ack of ``entry`` may have taken its effect after line ``seq``."""
+        return self._through_at.get(entry, seq + 1) > seq
+
+    def any_under_way(self, low: int, high: int) -> bool:
+        """Whether an ack of an entry in [``low``, ``high``) has arrived and may not be through."""
+        return any(low <= entry < high for entries in self._under_way.values() for entry in entries)
