@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class DispatchAuditError(Exception):
     """Base of all errors this package raises on purpose."""
@@ -18,14 +20,45 @@ class UnsupportedRuleError(DispatchAuditError):
 class LogError(DispatchAuditError):
     """The log itself cannot be right: an event that no legal history contains at this point.
 
-    ``where`` names file and line (or dispatcher and seq), ``rule`` the rule that was broken.
+    ``where`` names file and line (or the seq), ``event`` the kind of line, ``rule`` the rule that was broken. The core
+    knows neither file nor line: who read the log adds them with ``at``.
+
+    >>> error = LogError("consumer 9 was never added", rule="events come from known consumers")
+    >>> print(error.at("trace.jsonl.gz:17 (seq 16)", "ack"))
+    trace.jsonl.gz:17 (seq 16): ack: consumer 9 was never added (rule: events come from known consumers)
     """
 
-    def __init__(self, message: str, *, where: str = "", rule: str = "") -> None:
-        super().__init__(f"{where}: {message}" + (f" (rule: {rule})" if rule else "") if where else message)
+    def __init__(self, message: str, *, where: str = "", event: str = "", rule: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.where = where
+        self.event = event
         self.rule = rule
+
+    def __str__(self) -> str:
+        before = "".join(f"{part}: " for part in (self.where, self.event) if part)
+        return before + self.message + (f" (rule: {self.rule})" if self.rule else "")
+
+    def at(self, where: str, event: str) -> Self:
+        """The same error with the place where it was met."""
+        return type(self)(self.message, where=where, event=event, rule=self.rule)
 
 
 class IllegalTransitionError(LogError):
     """An event that the state machine of a rule does not allow; the state is as it was before the event."""
+
+
+class SelectorRefusedError(DispatchAuditError):
+    """A Key_Shared selector does not take a consumer (BrokerServiceException.ConsumerAssignException).
+
+    ``reason`` is what the broker answers the client, with consumers written as ``C<number>``; ``consumer`` the one that
+    was refused. The selector is as it was before.
+    """
+
+    def __init__(self, consumer: int, reason: str) -> None:
+        super().__init__(
+            f"consumer {consumer} is refused: {reason}; nobody's ranges have changed. It may subscribe again once "
+            "that is settled"
+        )
+        self.consumer = consumer
+        self.reason = reason

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
 
 Ints = npt.NDArray[np.int64]
@@ -113,7 +114,7 @@ def build(logs: Sequence[DispatcherLog]) -> History:
     stray = np.flatnonzero((entry_row[found[-1]] < 0) & (entry[found[-1]] >= 0))
     starts = np.concatenate([[0], np.cumsum(np.concatenate([p.lengths for p in parts]))]).astype(np.int64)
     return History(
-        subscription_type=str(logs[-1].header.get("subscription_type", "Key_Shared")),
+        subscription_type=subscription_type(logs[-1]),
         ledger=ledger,
         entry=entry,
         entry_key=entry_key,

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dispatch_core import hashing, profiles
 from dispatch_core.audit import history as h
@@ -23,6 +22,7 @@ from dispatch_core.audit import kernel, log_quality
 from dispatch_core.audit.findings import Finding, Findings
 from dispatch_core.audit.history import History
 from dispatch_core.errors import ProfileError
+from dispatch_core.log_profile import profile_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES
 
@@ -69,7 +69,7 @@ def audit_log(
     about_log += log_quality.unknown_consumers(events, log)
     about_log += log_quality.unknown_positions(history)
     state, number, ended, found = _scan(history)
-    profile = _profile(log, history)
+    profile = _profile(log)
     hashes = _hashes(history, profile)
     first = int(np.searchsorted(state[:, 2], history.first_op_of_last_log))
     causes = _causes(ended)
@@ -117,21 +117,10 @@ def _causes(ended: npt.NDArray[np.int8]) -> npt.NDArray[np.object_]:
     return causes
 
 
-def _profile(log: DispatcherLog, history: History) -> profiles.Profile | None:
+def _profile(log: DispatcherLog) -> profiles.Profile | None:
     """The rules in force, or ``None`` when the header does not say enough; the audit then goes without hashes."""
-    version = log.header.get("broker_version")
-    if not isinstance(version, str):
-        return None
-    modes = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))["key_shared_mode"].drop_null()
     try:
-        return profiles.resolve(
-            version,
-            log.header.get("config") or {},
-            subscription_type=history.subscription_type,
-            partition_index=profiles.partition_index(log.header),
-            key_shared_mode=modes[0].as_py() if len(modes) else "AUTO_SPLIT",
-            allow_out_of_order=any(consumer.allow_out_of_order for consumer in history.consumers),
-        )
+        return profile_of(log)
     except ProfileError:
         # Replay and verdict report the profile; what was sent to whom can be judged without it.
         return None

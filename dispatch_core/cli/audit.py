@@ -7,19 +7,21 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dispatch_core import profiles
+from dispatch_core import settings
 from dispatch_core.audit import Policy, PromiseVerdict, audit_log, overall, verdicts
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
-from dispatch_core.errors import DispatchAuditError, ProfileError
+from dispatch_core.errors import ProfileError
+from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.versions import parse_version
 
 #: The interval column belongs to tables; one run of the command has no interval.
 _NO_INTERVAL: Final = datetime.fromtimestamp(0, UTC)
@@ -34,19 +36,12 @@ class _Judged:
     anomalies: list[dict[str, Any]]
     promises: list[PromiseVerdict]
     problem: str | None  # why its rules are unknown
+    warnings: tuple[str, ...]  # about its rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``audit``."""
     add_recording_arguments(parser, ": anomalies, then a verdict per recording")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="NAME=VALUE",
-        help="a broker.conf setting that replaces the header's",
-    )
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to tell in words (default 5)"
     )
@@ -54,13 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Audit all recordings; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
-    settings = _settings(options.settings)
+    if options.broker_version is not None:
+        parse_version(options.broker_version)
+    given_settings = settings.given(options.settings)
     given: list[str] = []
     sources = find_recordings(options.paths)
     for number, source in enumerate(sources, start=1):
         progress(f"[{number}/{len(sources)}] {source.name}")
         recording = read_recording(source)
-        judged = list(_judge(recording, options.broker_version, settings, Policy(top=options.top)))
+        judged = list(_judge(recording, options.broker_version, given_settings, Policy(top=options.top)))
         verdict = _verdict(recording, judged)
         given.append(verdict)
         progress("")
@@ -77,34 +74,28 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _judge(
-    recording: Recording, broker_version: str | None, settings: Mapping[str, Any], policy: Policy
+    recording: Recording, broker_version: str | None, given: Mapping[str, Any], policy: Policy
 ) -> Iterator[_Judged]:
     earlier: list[DispatcherLog] = []
     for read in recording.logs:
-        header = dict(read.header)
-        if broker_version is not None:
-            header["broker_version"] = broker_version
-        if settings:
-            header["config"] = {**(header.get("config") or {}), **settings}
-        log = replace(read, header=header)
+        log = with_overrides(read, broker_version, given)
         if earlier and _dispatcher(earlier[-1]) != _dispatcher(log):
             earlier = []
-        kind = str(header.get("subscription_type", "Key_Shared"))
         found = audit_log(log, interval_start=_NO_INTERVAL, earlier=earlier).anomalies
-        promises = verdicts(found, policy=policy, subscription_type=kind)
-        yield _Judged(log, found.to_pylist(), promises, _problem(log, kind))
+        promises = verdicts(found, policy=policy, subscription_type=subscription_type(log))
+        problem, warnings = _rules(log)
+        yield _Judged(log, found.to_pylist(), promises, problem, warnings)
         earlier.append(log)
 
 
-def _problem(log: DispatcherLog, subscription_type: str) -> str | None:
-    version = log.header.get("broker_version")
-    if version is None:
-        return None  # nothing the audit decides depends on the release
+def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
+    """Why the rules of a log are unknown (None = they are known), and what has to be said about them."""
+    if log.header.get("broker_version") is None:
+        return None, ()  # nothing the audit decides depends on the release
     try:
-        profiles.resolve(version, log.header.get("config") or {}, subscription_type=subscription_type)
+        return None, profile_of(log).warnings
     except ProfileError as error:
-        return str(error)
-    return None
+        return str(error), ()
 
 
 def _verdict(recording: Recording, judged: list[_Judged]) -> str:
@@ -159,6 +150,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
         "quarantined": recording.quarantine.num_rows,
+        "warnings": sorted({warning for one in judged for warning in one.warnings}),
         "promises": [
             {
                 "topic": one.log.topic,
@@ -177,6 +169,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
 
 def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: int) -> str:
     rows = [f"{recording.name}  {verdict}"]
+    rows += sorted({f"  warning: {warning}" for one in judged for warning in one.warnings})
     for one in judged:
         if len(judged) > 1:
             rows.append(f"  {one.log.topic}  {one.log.subscription}  incarnation {one.log.incarnation}")
@@ -196,18 +189,3 @@ def _names(log: DispatcherLog) -> dict[int, str]:
 
 def _dispatcher(log: DispatcherLog) -> tuple[str, str, str]:
     return log.cluster, log.topic, log.subscription
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise DispatchAuditError(
-                f"--set {text}: give it as NAME=VALUE, NAME being a setting of broker.conf"
-            )
-        try:
-            settings[name] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[name] = value
-    return settings

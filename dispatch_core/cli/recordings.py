@@ -1,15 +1,19 @@
-"""What the subcommands that read recordings share: options, progress, where a bad row stands."""
+"""What the subcommands that read recordings share: options, overrides, progress, where a bad row stands."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from dispatch_core.recording.reader import Recording
 
+T = TypeVar("T")
+
 
 def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """``PATH...``, ``--json`` and ``--broker-version``."""
+    """``PATH...``, ``--json``, ``--broker-version`` and ``--set``."""
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
     )
@@ -17,12 +21,43 @@ def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> 
     parser.add_argument(
         "--broker-version", metavar="VERSION", help="use this release instead of the header's"
     )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help="a broker.conf setting that replaces the header's; may be given again",
+    )
 
 
 def progress(text: str) -> None:
     """Show ``text`` in place of the last progress line, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """``items`` as they come, with a bar on stderr if that is a terminal; nothing at all otherwise."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    # On one terminal, results are printed above the bar; results that go elsewhere must not pass through it.
+    both = sys.stdout.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=both) as bar:
+        task = bar.add_task(what, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
 
 
 def set_aside(recording: Recording) -> str | None:

@@ -1,85 +1,206 @@
-"""``dispatch-audit verify``: does the broker's every recorded decision follow its rules?"""
+"""``dispatch-audit verify``: does the broker's every recorded decision follow its rules?
+
+Recordings are independent of each other, so they are verified in processes of their own, as many at a time as there are
+cores. Results come out in the order of the recordings' names, whoever finishes first; what goes wrong with one, even the
+end of its process, is that one's result and nothing else's.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from typing import Any
 
+from dispatch_core import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
-from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.verify.runner import Verification, verify
-from dispatch_core.verify.tally import CLASSES
+from dispatch_core.cli.recordings import add_recording_arguments, set_aside, with_progress_bar
+from dispatch_core.errors import DispatchAuditError, LogError
+from dispatch_core.recording.reader import RecordingSource, find_recordings, read_recording
+from dispatch_core.versions import parse_version
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What is asked of one process."""
+
+    source: RecordingSource
+    broker_version: str | None
+    settings: Mapping[str, Any]
+    strict: bool
+    as_json: bool
+
+
+@dataclass(slots=True)
+class _Verified:
+    """What came out for one recording. ``complaints`` go to stderr; ``stopped``: the error that ended a strict run."""
+
+    name: str
+    results: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    ignored_settings: set[str] = field(default_factory=set)
+    judged: int = 0
+    not_judged: int = 0
+    divergent: int = 0
+    incomplete: bool = False
+    stopped: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``verify``."""
     add_recording_arguments(parser, ", one object per recording")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="stop at the first line that cannot have happened, instead of noting it and going on",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="recordings verified at the same time (default: one per core)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify all recordings; returns 0 clean, 1 divergent, 2 could not judge."""
-    divergent = judged = unjudged = 0
-    for log in _logs(options.paths):
-        result = verify(log, broker_version=options.broker_version)
-        divergent += result.tally.total("divergent")
-        judged += result.tally.total("decisions") > 0
-        unjudged += result.tally.total("decisions") == 0
-        print(json.dumps(result.as_json()) if options.json else _for_people(result), flush=True)
+    if options.broker_version is not None:
+        parse_version(options.broker_version)
+    given = settings.given(options.settings)
+    orders = [
+        _Order(source, options.broker_version, given, options.strict, options.json)
+        for source in find_recordings(options.paths)
+    ]
+    total = _Verified("")
+    jobs = max(1, min(options.jobs, len(orders)))
+    for verified in with_progress_bar(_in_order(orders, jobs), len(orders), "verifying"):
+        for complaint in verified.complaints:
+            print(complaint, file=sys.stderr)
+        for result in verified.results:
+            print(result, flush=True)
+        if verified.stopped is not None:
+            raise DispatchAuditError(verified.stopped)
+        total.divergent += verified.divergent
+        total.judged += verified.judged
+        total.not_judged += verified.not_judged
+        total.incomplete |= verified.incomplete
+        total.ignored_settings |= verified.ignored_settings
     if not options.json:
-        print(_summary(judged, unjudged, divergent))
-    if divergent:
+        print(_summary(total))
+    if total.divergent:
         return FINDINGS
-    return CLEAN if judged and not unjudged else COULD_NOT_JUDGE
+    return CLEAN if total.judged and not total.not_judged and not total.incomplete else COULD_NOT_JUDGE
 
 
-def _logs(paths: list[str]) -> Iterator[DispatcherLog]:
-    sources = find_recordings(paths)
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
-        recording = read_recording(source)
-        problem = set_aside(recording)
-        if problem is not None:
-            print(f"{problem}; the rest was read", file=sys.stderr)
-        yield from recording.logs
-    progress("")
+def _in_order(orders: list[_Order], jobs: int) -> Iterator[_Verified]:
+    """One result per order, in their order."""
+    if jobs == 1:
+        yield from map(_verify, orders)
+        return
+    with _pool(jobs) as pool:
+        # The largest first: a long one begun last would be waited for alone.
+        largest = sorted(range(len(orders)), key=lambda at: -_size(orders[at].source))
+        futures = {at: pool.submit(_verify, orders[at]) for at in largest}
+        try:
+            for at, order in enumerate(orders):
+                yield _result(futures[at], order)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _for_people(result: Verification) -> str:
-    log, tally = result.log, result.tally
-    title = f"{log.recording or log.topic}  ({result.profile.name if result.profile else 'no profile'})"
-    if result.not_judged is not None:
-        return f"{title}\n  not judged: {result.not_judged}\n"
-    rows = [title, f"  {'decisions':<12}{'all':>9}{'exact':>9}{'uncertain':>11}{'divergent':>11}"]
-    for name in CLASSES:
-        counts = tally.counts[name]
-        if counts["decisions"] or counts["divergent"]:
-            rows.append(_row(name, counts))
-    rows.append(
-        _row("total", {what: tally.total(what) for what in ("decisions", "exact", "uncertain", "divergent")})
-    )
-    first = tally.first_divergence
-    if first is not None:
-        rows += [
-            f"  first divergence at seq {first.seq} ({first.decision_class}):",
-            f"    expected {first.expected}",
-            f"    recorded {first.recorded}",
-        ]
-    for finding in tally.findings[:5]:
-        if finding.status == "uncertain":
-            rows.append(f"  uncertain at seq {finding.seq} ({finding.decision_class}): {finding.reason}")
-    for warning in result.profile.warnings if result.profile else ():
-        rows.append(f"  warning: {warning}")
-    return "\n".join(rows) + "\n"
+def _result(future: Future[_Verified], order: _Order) -> _Verified:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        # A process ended without a word and took the pool along: this one is tried again, alone.
+        pass
+    try:
+        with _pool(1) as pool:
+            return pool.submit(_verify, order).result()
+    except BrokenProcessPool:
+        return _failed(
+            order, "the process that verified it ended without a word, possibly for lack of memory"
+        )
 
 
-def _row(name: str, counts: dict[str, int]) -> str:
-    return f"  {name:<12}{counts['decisions']:>9}{counts['exact']:>9}{counts['uncertain']:>11}{counts['divergent']:>11}"
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    # Forking a process in which numba and Arrow have started threads is not safe.
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
 
 
-def _summary(judged: int, unjudged: int, divergent: int) -> str:
-    text = f"{judged} verified, {divergent} divergent decisions"
-    return text + (f", {unjudged} not judged" if unjudged else "")
+def _size(source: RecordingSource) -> int:
+    return sum(file.stat().st_size for file in (*source.messages, *source.events) if file.exists())
+
+
+def _verify(order: _Order) -> _Verified:
+    """Verify one recording; whatever happens becomes its result."""
+    try:
+        return _verify_source(order)
+    except LogError as error:
+        return _Verified(order.source.name, stopped=f"{order.source.name}: {error}", incomplete=True)
+    except (DispatchAuditError, OSError) as error:
+        return _failed(order, str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this recording's alone, and it is reported
+        return _failed(order, f"internal error {type(error).__name__}: {error}")
+
+
+def _failed(order: _Order, reason: str) -> _Verified:
+    from dispatch_core.verify.tally import Tally
+
+    name = order.source.name
+    if order.as_json:
+        empty = {"recording": name, "broker_version": None, **Tally().as_json(), "warnings": []}
+        result = json.dumps({**empty, "ignored_settings": [], "log_findings": [], "not_judged": reason})
+    else:
+        result = f"{name}\n  not judged: {reason}\n"
+    return _Verified(name, results=[result], not_judged=1)
+
+
+def _verify_source(order: _Order) -> _Verified:
+    from dispatch_core.cli.verify_report import for_people
+    from dispatch_core.log_profile import with_overrides
+    from dispatch_core.verify.runner import verify
+
+    recording = read_recording(order.source)
+    verified = _Verified(order.source.name)
+    problem = set_aside(recording)
+    if problem is not None:
+        if order.strict:
+            first = recording.quarantine.slice(0, 1).to_pylist()[0]
+            line = "" if first["source_line"] is None else f":{first['source_line']}"
+            raise LogError(
+                f"{first['reason']}; nothing was verified: mend the file or run without --strict",
+                where=f"{first['source_file']}{line}",
+                rule="every line can be read",
+            )
+        verified.complaints.append(f"{problem}; the rest was verified")
+        verified.incomplete = True
+    if not recording.logs:
+        return _failed(order, "no dispatcher's events could be read")
+    for log in recording.logs:
+        result = verify(with_overrides(log, order.broker_version, order.settings), strict=order.strict)
+        verified.divergent += result.tally.total("divergent")
+        judged = result.tally.total("decisions") > 0
+        verified.judged += judged
+        verified.not_judged += not judged
+        verified.incomplete |= bool(result.log_findings)
+        if result.profile is not None:
+            verified.ignored_settings |= set(result.profile.ignored_settings)
+        verified.results.append(json.dumps(result.as_json()) if order.as_json else for_people(result))
+    return verified
+
+
+def _summary(total: _Verified) -> str:
+    text = f"{total.judged} verified, {total.divergent} divergent decisions"
+    if total.not_judged:
+        text += f", {total.not_judged} not judged"
+    if total.ignored_settings:
+        text += "\nsettings without effect on a decision: " + ", ".join(sorted(total.ignored_settings))
+    return text

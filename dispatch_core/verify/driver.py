@@ -19,6 +19,8 @@ class Driver(ABC):
         self.tally = Tally()
         self._entries = entries
         self._line = Line(0, 0, "", None, {}, {})
+        #: Told of every line that no legal history has here, before it is counted; may raise to stop.
+        self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
             name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
         }
@@ -33,7 +35,18 @@ class Driver(ABC):
         try:
             handler(line)
         except IllegalTransitionError as error:
-            self._differ(self.class_of(line.kind), "no such event", f"{line.kind}: {error}", decisions=0)
+            self._illegal(line, error)
+
+    def refuse(self, line: Line, error: IllegalTransitionError) -> None:
+        """Count a line as a divergence without giving it to the core."""
+        self.tally.expect(line)
+        self._line = line
+        self._illegal(line, error)
+
+    def _illegal(self, line: Line, error: IllegalTransitionError) -> None:
+        if self.on_illegal is not None:
+            self.on_illegal(line, error)
+        self._differ(self.class_of(line.kind), "no such event", f"{line.kind}: {error}", decisions=0)
 
     @abstractmethod
     def class_of(self, kind: str) -> str:

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.errors import ProfileError, UnsupportedRuleError
-from dispatch_core.profiles import Dispatcher, Profile, partition_index, resolve
+from dispatch_core.errors import IllegalTransitionError, ProfileError, UnsupportedRuleError
+from dispatch_core.log_profile import profile_of, rebuilt_at
+from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import NO_TRACE
 from dispatch_core.verify.inputs import Entries, Line, lines
 from dispatch_core.verify.key_shared import KeySharedVerifier
+from dispatch_core.verify.legality import Illegal, illegal_lines, where_of
 from dispatch_core.verify.single_active import SingleActiveVerifier
 from dispatch_core.verify.tally import Tally
+
+#: How many findings about the log one JSON object lists.
+MAX_LOG_FINDINGS: Final = 20
 
 Verifier = KeySharedVerifier | SingleActiveVerifier
 
 
 @dataclass(slots=True)
 class Verification:
-    """What verifying one log gave. ``not_judged``: why nothing was compared; then the tally is empty."""
+    """What verifying one log gave. ``not_judged``: why nothing was compared; then the tally is empty.
+
+    ``log_findings``: what in the log itself cannot have happened, in the order of its lines.
+    """
 
     log: DispatcherLog
     profile: Profile | None
     tally: Tally = field(default_factory=Tally)
     not_judged: str | None = None
+    log_findings: list[Illegal] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """One object of ``dispatch-audit verify --json``."""
@@ -38,75 +47,107 @@ class Verification:
             "subscription": self.log.subscription,
             "broker_version": self.log.header.get("broker_version"),
             **self.tally.as_json(),
+            "warnings": list(self.profile.warnings) if self.profile else [],
+            "ignored_settings": list(self.profile.ignored_settings) if self.profile else [],
+            "log_findings": [
+                {
+                    "seq": finding.seq,
+                    "where": finding.error.where,
+                    "event": finding.error.event,
+                    "rule": finding.error.rule,
+                    "message": finding.error.message,
+                }
+                for finding in self.log_findings[:MAX_LOG_FINDINGS]
+            ],
         }
         if self.not_judged is not None:
             result["not_judged"] = self.not_judged
         return result
 
 
-def profile_of(log: DispatcherLog, broker_version: str | None = None) -> Profile:
-    """The profile a log's header and first consumer call for. Raises ``ProfileError``."""
-    version = broker_version or log.header.get("broker_version")
-    if version is None:
-        raise ProfileError(
-            f"{log.recording or log.topic}: the log's header names no broker_version: give one with --broker-version"
-        )
-    added = log.events.filter(_kind_is(log, "consumer_added")).slice(0, 1).to_pylist()
-    first = added[0] if added else {}
-    subscription_type = log.header.get("subscription_type") or (
-        "Key_Shared" if first.get("key_shared_mode") else "Shared"
-    )
-    return resolve(
-        version,
-        log.header.get("config"),
-        subscription_type=subscription_type,
-        partition_index=partition_index(log.header),
-        key_shared_mode=first.get("key_shared_mode") or "AUTO_SPLIT",
-        allow_out_of_order=bool(first.get("key_shared_allow_out_of_order")),
-    )
-
-
 def verify(
     log: DispatcherLog,
     *,
-    broker_version: str | None = None,
     watch: Callable[[Line, Verifier], None] | None = None,
+    strict: bool = False,
 ) -> Verification:
     """Compare every decision of ``log`` with the core's.
 
-    ``watch`` is called after each line with the line and the driver, for those who derive more from the same fold.
-    Never raises for what a log may hold: an unusable version or a rule that is not replayed becomes ``not_judged``.
+    Args:
+        log: one incarnation of one dispatcher.
+        watch: called after each line with the line and the driver, for those who derive more from the same fold.
+        strict: stop at the first line that cannot have happened.
+
+    Returns:
+        What came out. An unusable version or a rule that is not replayed becomes ``not_judged``, a line that cannot have
+        happened a finding: the core is left as it was before the line, and the rest is verified.
+
+    Raises:
+        IllegalTransitionError: such a line, named by file, line, event and rule; only if ``strict``.
     """
     try:
-        profile = profile_of(log, broker_version)
+        profile = profile_of(log)
     except ProfileError as error:
         return Verification(log, None, not_judged=str(error))
-    if not _is_trace(log):
-        return Verification(
-            log,
-            profile,
-            not_judged=NO_TRACE,
-        )
+    reason = _not_replayed(log, profile)
+    if reason is not None:
+        return Verification(log, profile, not_judged=reason)
+    entries = Entries(log.messages)
+    illegal = illegal_lines(log, entries)
+    refused = {finding.row: finding.error for finding in reversed(illegal) if finding.refused}
+    trace = list(lines(log, entries))
+    taken = [line for row, line in enumerate(trace) if row not in refused]
     try:
-        driver, trace = _driver(log, profile)
+        driver = _driver(log, profile, entries, taken)
     except UnsupportedRuleError as error:
         return Verification(log, profile, not_judged=str(error))
-    for line in trace:
+    known = {finding.row for finding in illegal}
+    row = 0
+
+    def note(line: Line, error: IllegalTransitionError) -> None:
+        if row in known:
+            return
+        found = Illegal(row, line.seq, error.at(where_of(log, row), line.kind), refused=True)
+        if strict:
+            raise found.error
+        illegal.append(found)
+
+    driver.on_illegal = note
+    for row, line in enumerate(trace):
+        if strict and row in known:
+            raise next(finding.error for finding in illegal if finding.row == row)
+        if row in refused:
+            driver.refuse(line, refused[row])
+            continue
         driver.feed(line)
         if watch is not None:
             watch(line, driver)
-    return Verification(log, profile, driver.finish())
+    illegal.sort(key=lambda finding: finding.row)
+    return Verification(log, profile, driver.finish(), log_findings=illegal)
 
 
-def _driver(log: DispatcherLog, profile: Profile) -> tuple[Verifier, list[Line]]:
+def _not_replayed(log: DispatcherLog, profile: Profile) -> str | None:
+    """Why a log with these rules is not replayed; None = it is."""
+    if not _is_trace(log):
+        return NO_TRACE
     if profile.dispatcher is Dispatcher.SHARED:
-        raise UnsupportedRuleError(
-            f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
+        return f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
+    rebuilt = rebuilt_at(log, profile)
+    if rebuilt is not None:
+        seq, policy = rebuilt
+        order = "out of order allowed" if policy.allow_out_of_order else "in order"
+        return (
+            f"at seq {seq} the broker built a new dispatcher for consumers with another Key_Shared policy "
+            f"({policy.mode}, {order}): cut the log there and verify each part by itself"
         )
-    entries = Entries(log.messages)
-    trace = list(lines(log, entries))
-    driver = SingleActiveVerifier if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else KeySharedVerifier
-    return driver(log, profile, entries, trace), trace
+    return None
+
+
+def _driver(log: DispatcherLog, profile: Profile, entries: Entries, trace: list[Line]) -> Verifier:
+    """The driver for the profile's dispatcher; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+    if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
+        return SingleActiveVerifier(log, profile, entries, trace)
+    return KeySharedVerifier(log, profile, entries, trace)
 
 
 def _is_trace(log: DispatcherLog) -> bool:

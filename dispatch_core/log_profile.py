@@ -1,0 +1,112 @@
+"""The rules a log was recorded under: one derivation for ``verify``, ``audit`` and the replay.
+
+A log's header names release, settings and kind of subscription; its first consumer brings the Key_Shared policy, which all
+that join while somebody is connected must share (AbstractSubscription). Release and settings can be replaced by those of a
+command line: ``with_overrides`` puts them into the header, so that everything behind it sees one log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.errors import ProfileError
+from dispatch_core.profiles import Dispatcher, Profile, partition_index, resolve
+from dispatch_core.recording.log import DispatcherLog
+
+#: Kinds that only a dispatcher with one active consumer writes.
+_SINGLE_ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
+_MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the consumers of a Key_Shared dispatcher agree on (KeySharedMeta)."""
+
+    mode: str = "AUTO_SPLIT"
+    allow_out_of_order: bool = False
+
+
+def with_overrides(
+    log: DispatcherLog, broker_version: str | None = None, settings: Mapping[str, Any] | None = None
+) -> DispatcherLog:
+    """The log with another release or other settings in its header; settings that are not named stay as recorded."""
+    header = dict(log.header)
+    if broker_version is not None:
+        header["broker_version"] = broker_version
+    if settings:
+        recorded = header.get("config")
+        header["config"] = {**(recorded if isinstance(recorded, Mapping) else {}), **settings}
+    return replace(log, header=header)
+
+
+def subscription_type(log: DispatcherLog) -> str:
+    """The header's; a log that names none is Failover if its lines speak of an active consumer, else Key_Shared."""
+    named = log.header.get("subscription_type")
+    if named is not None:
+        return str(named)
+    return "Failover" if _rows(log, _SINGLE_ACTIVE).num_rows else "Key_Shared"
+
+
+def profile_of(log: DispatcherLog) -> Profile:
+    """The profile a log's header and first consumer call for.
+
+    Raises ``ProfileError`` for a header from which no rule can be derived.
+    """
+    version = log.header.get("broker_version")
+    if version is None:
+        raise ProfileError(
+            f"{log.recording or log.topic}: the log's header names no broker_version: give one with --broker-version"
+        )
+    policies = [policy for _, policy in _lives(log)]
+    policy = policies[0] if policies else Policy()
+    kind = subscription_type(log)
+    profile = resolve(
+        version,
+        log.header.get("config"),
+        subscription_type=kind,
+        partition_index=partition_index(log.header, log.topic),
+        key_shared_mode=policy.mode,
+        allow_out_of_order=policy.allow_out_of_order,
+    )
+    if log.header.get("subscription_type") is None:
+        assumed = f"the log's header names no subscription_type: {kind} was assumed"
+        profile = replace(profile, warnings=(*profile.warnings, assumed))
+    return profile
+
+
+def rebuilt_at(log: DispatcherLog, profile: Profile) -> tuple[int, Policy] | None:
+    """Where the broker built a new dispatcher for another Key_Shared policy: seq of the consumer that brought it.
+
+    That can happen only when nobody is connected (PersistentSubscription.reuseOrCreateDispatcher); None = it did not.
+    """
+    if profile.dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC):
+        return None
+    lives = _lives(log)
+    return next(((seq, policy) for seq, policy in lives if policy != lives[0][1]), None)
+
+
+def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
+    """For each consumer that found nobody connected: the seq of its line, and its policy."""
+    rows = _rows(log, _MEMBERSHIP).select(
+        ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
+    )
+    lives: list[tuple[int, Policy]] = []
+    connected: set[int | None] = set()
+    for row in rows.to_pylist():
+        if row["kind"] == "consumer_removed":
+            connected.discard(row["consumer"])
+            continue
+        if not connected:
+            mode = row["key_shared_mode"] or "AUTO_SPLIT"
+            lives.append((row["seq"], Policy(mode, bool(row["key_shared_allow_out_of_order"]))))
+        connected.add(row["consumer"])
+    return lives
+
+
+def _rows(log: DispatcherLog, kinds: tuple[str, ...]) -> pa.Table:
+    return log.events.filter(pc.is_in(log.events["kind"], value_set=pa.array(kinds)))

@@ -1,0 +1,254 @@
+"""The story of a key: what happened to its entries around a decision in which log and core part.
+
+For people who have to believe a divergence, or not. All events of the entries that share the decision's sticky key hash,
+in order: stored, read, sent to whom, acknowledged, asked for again, held back, drained, put back; and who joined or left
+in between. Works on the log alone, so it shows what was recorded, whatever the core made of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core import hashing
+from dispatch_core.audit.findings import shown
+from dispatch_core.profiles import Dispatcher, Profile
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.times import clock
+from dispatch_core.verify.tally import Finding
+
+MAX_BEFORE: Final = 24
+MAX_AFTER: Final = 4
+_MAX_NAMED: Final = 6
+
+_POSITION: Final = re.compile(r"\b(\d+):(\d+)\b")
+_HASH: Final = re.compile(r"hash (\d+)")
+_CONSUMER: Final = re.compile(r"consumer (\d+)")
+
+#: Kinds that carry positions, and how they read.
+_OF_ENTRIES: Final = {
+    "read_done": "read",
+    "replay_read_issued": "asked for in a replay read",
+    "replay_already_deleted": "was acknowledged already, not read",
+    "sent": "sent to",
+    "ack": "acknowledged by",
+    "redeliver": "asked for again by",
+    "pending_ack_removed": "no more pending on",
+    "pending_ack_refused": "refused by the last check before sending to",
+}
+_OF_HASH: Final = {
+    "draining_add": "begins to drain on",
+    "draining_release": "one entry less to drain on",
+    "draining_blocked": "held back from",
+}
+_MEMBERSHIP: Final = {"consumer_added": "joins", "consumer_removed": "leaves"}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """``title``: whose story; ``lines``: one event each, in order, with time, seq and consumer names."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
+    """What the log says about the key of ``finding``: up to ``MAX_BEFORE`` events up to it and ``MAX_AFTER`` behind."""
+    subject = _subject(log, profile, finding)
+    told = sorted(_events(log, subject, finding.seq), key=lambda event: event[:2])
+    at = sum(event[0] <= finding.seq for event in told)
+    first, last = max(at - MAX_BEFORE, 0), at + MAX_AFTER
+    lines = [
+        f"{'>' if seq == finding.seq else ' '} {clock(t_us)}  {f'seq {seq}':<10}  {text}"
+        for seq, _, t_us, text in told[first:last]
+    ]
+    if first:
+        lines.insert(0, "  … and before that more of the same")
+    return Story(subject.title, tuple(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """Whom the story is about: entries (rows of the message log), a hash, or consumers."""
+
+    title: str
+    rows: npt.NDArray[np.int64]
+    hash: int | None
+    consumers: frozenset[int]
+
+
+def _subject(log: DispatcherLog, profile: Profile, finding: Finding) -> _Subject:
+    hashes = _hashes(log, profile)
+    row = _first_entry(log, finding)
+    sticky = _hash_of(log, finding)
+    if hashes is not None and sticky is None and row is not None:
+        sticky = int(hashes[row])
+    if hashes is not None and sticky is not None:
+        rows = np.flatnonzero(hashes == sticky)
+        keys = sorted({_key(log, at) for at in rows[:200].tolist()})
+        shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+        return _Subject(f"key {shown or 'unknown'} (hash {sticky})", rows, sticky, frozenset())
+    if row is not None:
+        return _Subject(f"entry {_position(log, row)} ({_key(log, row)})", np.array([row]), None, frozenset())
+    named = frozenset(int(number) for number in _CONSUMER.findall(f"{finding.expected} {finding.recorded}"))
+    event = _row(log, finding.seq)
+    if event is not None and event["consumer"] is not None:
+        named |= {event["consumer"]}
+    return _Subject("consumers", np.zeros(0, np.int64), None, named)
+
+
+def _first_entry(log: DispatcherLog, finding: Finding) -> int | None:
+    """Row of the message log that the finding is about: the first position that only one of the answers names."""
+    expected, recorded = (_POSITION.findall(text) for text in (finding.expected, finding.recorded))
+    parted = [p for p in (*expected, *recorded) if (p in expected) != (p in recorded)]
+    swapped = [one for one, other in zip(expected, recorded, strict=False) if one != other]
+    event = _row(log, finding.seq)
+    own = [(p["ledger_id"], p["entry_id"]) for p in (event or {}).get("positions") or []]
+    for ledger, entry in (*parted, *swapped, *expected, *own):
+        at = _message_row(log, int(ledger), int(entry))
+        if at is not None:
+            return at
+    return None
+
+
+def _hash_of(log: DispatcherLog, finding: Finding) -> int | None:
+    if finding.decision_class == "draining":
+        event = _row(log, finding.seq)
+        if event is not None and event["hash"] is not None:
+            return int(event["hash"])
+    named = _HASH.findall(f"{finding.expected} {finding.recorded}")
+    return int(named[0]) if named and not _POSITION.search(finding.expected) else None
+
+
+def _hashes(log: DispatcherLog, profile: Profile) -> npt.NDArray[np.int64] | None:
+    if profile.dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC):
+        return None
+    return profile.hash_space.sticky_array(hashing.entry_h31(log.messages, fallback=profile.fallback_key))
+
+
+def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[int, int, int, str]]:
+    """(seq, order within it, time, text) of what belongs to the story, near ``seq``."""
+    names = _names(log)
+    touched: set[int] = set(subject.consumers)
+    shown_rows: set[int] = set()
+    for event in _touching(log, subject.rows, seq):
+        if event.consumer is not None:
+            touched.add(event.consumer)
+        shown_rows.update(event.rows)
+        who = "" if event.consumer is None else f" {_who(names, event.consumer)}"
+        positions = ", ".join(_position(log, row) for row in event.rows[:_MAX_NAMED])
+        more = f" and {len(event.rows) - _MAX_NAMED} more" if len(event.rows) > _MAX_NAMED else ""
+        yield event.seq, 1, event.t_us, f"{_OF_ENTRIES[event.kind]}{who}: {positions}{more}"
+    seq_at = _SeqAt(log)
+    for row in sorted(shown_rows)[-MAX_BEFORE:]:
+        t_ms = log.messages["publish_time_ms"][row].as_py()
+        if t_ms is not None:
+            size = log.messages["num_messages"][row].as_py()
+            batch = f", {size} messages" if size != 1 else ""
+            yield (
+                seq_at(t_ms * 1000),
+                0,
+                t_ms * 1000,
+                f"stored {_position(log, row)} (key {_key(log, row)}{batch})",
+            )
+    kinds = pc.is_in(log.events["kind"], value_set=pa.array([*_OF_HASH, *_MEMBERSHIP, "redeliver", "flow"]))
+    wanted = log.events.select(["seq", "t_us", "kind", "consumer", "hash", "positions", "permits"])
+    for row in wanted.filter(kinds).to_pylist():
+        kind, consumer = row["kind"], row["consumer"]
+        if kind in _MEMBERSHIP:
+            yield row["seq"], 1, row["t_us"], f"{_who(names, consumer)} {_MEMBERSHIP[kind]}"
+        elif kind in _OF_HASH and subject.hash is not None and row["hash"] == subject.hash:
+            yield row["seq"], 1, row["t_us"], f"hash {row['hash']} {_OF_HASH[kind]} {_who(names, consumer)}"
+        elif kind == "redeliver" and row["positions"] is None and consumer in touched:
+            yield row["seq"], 1, row["t_us"], f"everything unacked asked for again by {_who(names, consumer)}"
+        elif kind == "flow" and consumer in subject.consumers:
+            yield row["seq"], 1, row["t_us"], f"{_who(names, consumer)} grants {row['permits']} permits"
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    seq: int
+    t_us: int
+    kind: str
+    consumer: int | None
+    rows: list[int]  # which of the entries it names, as rows of the message log
+
+
+def _touching(log: DispatcherLog, rows: npt.NDArray[np.int64], seq: int) -> Iterator[_Event]:
+    """Events that name one of the entries, the nearest to ``seq``."""
+    if not len(rows):
+        return
+    events = log.events.filter(pc.is_in(log.events["kind"], value_set=pa.array(list(_OF_ENTRIES))))
+    events = events.filter(pc.is_valid(events["positions"]))
+    lists = events["positions"].combine_chunks()
+    flat = lists.flatten()
+    at = np.repeat(np.arange(events.num_rows), np.asarray(pc.list_value_length(lists)))
+    positions = np.stack([np.asarray(flat.field("ledger_id")), np.asarray(flat.field("entry_id"))])
+    known = np.stack([np.asarray(log.messages[name])[rows] for name in ("ledger_id", "entry_id")])
+    row_of = {(ledger, entry): row for ledger, entry, row in zip(*known.tolist(), rows.tolist(), strict=True)}
+    hit = np.isin(positions[0], known[0]) & np.isin(positions[1], known[1])
+    touched = np.unique(at[hit])
+    middle = int(np.searchsorted(np.asarray(events["seq"])[touched], seq, side="right"))
+    for number in touched[max(middle - MAX_BEFORE, 0) : middle + MAX_AFTER].tolist():
+        start, end = np.searchsorted(at, (number, number + 1))
+        pairs = zip(*positions[:, start:end].tolist(), strict=True)
+        found = [row_of[pair] for pair in pairs if pair in row_of]
+        if found:
+            event = events.select(["seq", "t_us", "kind", "consumer"]).slice(number, 1).to_pylist()[0]
+            yield _Event(event["seq"], event["t_us"] or 0, event["kind"], event["consumer"], found)
+
+
+class _SeqAt:
+    """Before which line a time lies: the seq of the last line not later than it."""
+
+    def __init__(self, log: DispatcherLog) -> None:
+        self._seqs = np.asarray(log.events["seq"], dtype=np.int64)
+        times = np.asarray(pc.fill_null(log.events["t_us"], 0), dtype=np.int64)
+        self._times = np.maximum.accumulate(times) if len(times) else times
+
+    def __call__(self, t_us: int) -> int:
+        at = int(np.searchsorted(self._times, t_us, side="right")) - 1
+        return int(self._seqs[at]) if at >= 0 else 0
+
+
+def _names(log: DispatcherLog) -> dict[int, str]:
+    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
+    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))
+
+
+def _who(names: dict[int, str], consumer: int | None) -> str:
+    if consumer is None:
+        return "nobody"
+    name = names.get(consumer)
+    return f"consumer {consumer}" if name is None else f"consumer {consumer} ({shown(name)})"
+
+
+def _row(log: DispatcherLog, seq: int) -> dict[str, Any] | None:
+    rows = log.events.filter(pc.equal(log.events["seq"], seq)).slice(0, 1).to_pylist()
+    return rows[0] if rows else None
+
+
+def _message_row(log: DispatcherLog, ledger: int, entry: int) -> int | None:
+    same = pc.and_(pc.equal(log.messages["ledger_id"], ledger), pc.equal(log.messages["entry_id"], entry))
+    hits = np.flatnonzero(np.asarray(same))
+    return int(hits[0]) if len(hits) else None
+
+
+def _position(log: DispatcherLog, row: int) -> str:
+    return f"{log.messages['ledger_id'][row].as_py()}:{log.messages['entry_id'][row].as_py()}"
+
+
+def _key(log: DispatcherLog, row: int) -> str:
+    for name in ("ordering_key_b64", "key"):
+        value = log.messages[name][row].as_py()
+        if value is not None:
+            return shown(value)
+    h31 = log.messages["key_h31"][row].as_py()
+    return "none" if h31 is None else f"hashed to {h31}"
