@@ -40,6 +40,7 @@ from dispatch_core.state import (
     PENDING_READ,
     PENDING_REPLAY,
     READ_BATCH_SIZE,
+    REPLAY_BY_PERMITS,
     REPLAY_HIGH,
     SEND_IN_PROGRESS,
     SKIP_NEXT_REPLAY,
@@ -162,7 +163,7 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
 def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
     """The replay filter for one position: its hash has an owner with permits left, and the ordering rule lets it go."""
     hash_id = st.replay_hash[entry]
-    if hash_id == NO_HASH or st.s[IN_ORDER] == 0:
+    if hash_id == NO_HASH or (st.s[IN_ORDER] == 0 and st.s[REPLAY_BY_PERMITS] == 0):
         return True
     if st.hash_blocked[hash_id] == stamp:
         return False
@@ -173,7 +174,7 @@ def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
         or not within_limit(st, slot, entry, True)
         or (st.s[TRACK_DRAINING] == 1 and should_block(st, slot, hash_id, attempts))
     ):
-        if st.s[BLOCKED_HASH_MEMORY] == 1:
+        if st.s[BLOCKED_HASH_MEMORY] == 1 and st.s[IN_ORDER] == 1:
             st.hash_blocked[hash_id] = stamp
         return False
     st.left[slot] -= 1
@@ -184,6 +185,15 @@ def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
 def within_limit(st: State, slot: int, entry: int, is_replay: bool) -> bool:
     """Whether a newcomer may have the entry already, under the rule of the last sent position (PIP-282)."""
     return st.s[TRACK_LAST_SENT] == 0 or within(entry, position_limit(st, slot, is_replay))
+
+
+@compiled
+def requeue(st: State, entry: int, hash_id: int) -> None:
+    """Put an entry into the replay set with its hash; out of order the hash is dropped (until #26268)."""
+    if st.s[IN_ORDER] == 1 or st.s[REPLAY_BY_PERMITS] == 1:
+        add_to_replay(st, entry, hash_id)
+    else:
+        add_to_replay(st, entry, NO_HASH)
 
 
 @compiled
@@ -219,7 +229,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
             outcome[i] = NOT_TOUCHED
             if not is_replay:
                 outcome[i] = TO_REPLAY
-                add_to_replay(st, entries[i], st.hash_id[entries[i]])
+                requeue(st, entries[i], st.hash_id[entries[i]])
         return False
     track = st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0
     if track:
@@ -230,7 +240,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
         entry = entries[i]
         outcome[i] = choose(st, is_replay, entry, stamp, look, attempts)
         if outcome[i] == TO_REPLAY:
-            add_to_replay(st, entry, st.hash_id[entry])
+            requeue(st, entry, st.hash_id[entry])
         elif track:
             note_sent(st, entry)
     if track:
@@ -300,7 +310,7 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
             acked += st.acked_indexes[entry]
             hash_id = st.hash_id[entry]
             if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
-                add_to_replay(st, entry, hash_id)
+                requeue(st, entry, hash_id)
                 outcome[i] = REFUSED
                 continue
             hold(st, slot, entry, hash_id)

@@ -37,8 +37,8 @@ from dispatch_core.multiple_consumers import (
 )
 from dispatch_core.ordering import draining_hashes, last_sent_position
 from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
-from dispatch_core.selectors import assignments
-from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
+from dispatch_core.selectors import assignments, factory
+from dispatch_core.selectors.selector import Announced, Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,19 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     ) -> None:
         """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected.
 
-        Raises ``UnsupportedRuleError`` for profiles whose rule this core version does not replay.
+        Raises ``UnsupportedRuleError`` for profiles of other dispatchers, and for precise flow control: there the broker
+        sizes a read by a consumer it picks at random.
         """
-        preview = "last_sent_position" in profile.changes
-        if (
-            profile.dispatcher is not Dispatcher.KEY_SHARED
-            or (profile.ordering is not OrderingRule.DRAINING_HASHES and not preview)
-            or not (profile.consistent_hashing or preview)
-            or not (
-                {"added_ranges", "remaining_unacked_count", "look_ahead_needs_more"} <= profile.changes
-                or preview
-            )
-            or profile.settings["preciseDispatcherFlowControl"]
-        ):
+        if profile.dispatcher is not Dispatcher.KEY_SHARED or profile.settings["preciseDispatcherFlowControl"]:
             raise UnsupportedRuleError(
-                f"{profile.name}: this core version replays Key_Shared with consistent hashing and draining hashes "
-                "as 4.0.13+ and 4.2.4+ do, and Failover/Exclusive; order and duplicates are audited all the same"
+                f"{profile.name}: not a Key_Shared dispatcher of 4.x whose reads are determined "
+                "(preciseDispatcherFlowControl takes a random consumer); order and duplicates are audited all the same"
             )
         super().__init__(profile, hashes, num_messages, max_consumers)
-        self._selector = ConsistentHashingSelector(
-            profile.number("subscriptionKeySharedConsistentHashingReplicaPoints"), profile.hash_space
-        )
+        self._selector: Selector = factory.build(profile)
         self._sent_when_joining: dict[int, int] = {}  # consumer → lastSentPositionWhenJoining
+        #: Pending entries that the last attempt dropped because mark-delete had passed them.
+        self.trimmed: list[tuple[int, Released]] = []
         self._plan = np.zeros(len(hashes) + 3, np.int64)
         self._attempts = np.zeros(1 + 2 * (len(hashes) + 1), np.int64)
         s, number = self.state.s, profile.number
@@ -96,8 +87,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         s[st_.IN_ORDER] = int(not profile.allow_out_of_order)
         s[st_.TRACK_DRAINING] = int(profile.ordering is OrderingRule.DRAINING_HASHES)
         s[st_.TRACK_LAST_SENT] = int(profile.ordering is OrderingRule.LAST_SENT_POSITION)
-        s[st_.LAZY_RELEASE_COUNTS] = 1
+        s[st_.LAZY_RELEASE_COUNTS] = int("added_ranges" in profile.changes)
         s[st_.BLOCKED_HASH_MEMORY] = int("blocked_hash_memory" in profile.changes)
+        s[st_.REPLAY_BY_PERMITS] = int("out_of_order_by_permits" in profile.changes)
+        s[st_.TRIMS_TO_MARK_DELETE] = int("trim_only_on_expiry" not in profile.changes)
 
     # --- membership: a new epoch -----------------------------------------------------------------------------
 
@@ -105,13 +98,20 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """The base dispatcher has the consumer in its list; the selector follows with ``join_selector``."""
         self._add_member(consumer, name, priority_level)
 
-    def join_selector(self, consumer: int) -> tuple[Pairs, list[Released]]:
-        """The selector has the consumer. Returns hashes that began to drain, and releases by hashes that came back."""
-        return self.register(self.select_in(consumer), skip=consumer)
+    def join_selector(self, consumer: int, ranges: Announced = None) -> tuple[Pairs, list[Released]]:
+        """The selector has the consumer. Returns hashes that began to drain, and releases by hashes that came back.
 
-    def select_in(self, consumer: int) -> assignments.Impacted:
+        ``ranges``: those the consumer announced (STICKY). Raises ``SelectorRefusedError``; ``refuse`` follows then.
+        """
+        return self.register(self.select_in(consumer, ranges), skip=consumer)
+
+    def refuse(self, consumer: int) -> None:
+        """The selector refused the consumer: it is off the list again."""
+        self._drop_member(consumer)
+
+    def select_in(self, consumer: int, ranges: Announced = None) -> assignments.Impacted:
         """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
-        moved = self._selector.add(consumer, self._names[consumer])
+        moved = self._selector.add(consumer, self._names[consumer], ranges)
         self._own_hashes()
         if self.state.s[st_.TRACK_LAST_SENT]:
             self._sent_when_joining[consumer] = int(
@@ -176,6 +176,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         returned: list[Released] = []
         if not self.state.s[st_.TRACK_DRAINING]:
             return draining, returned
+        if not self.state.s[st_.TRACK_DRAINING]:
+            return draining, returned
         for consumer, ranges in moved.removed.items():
             if consumer == skip:
                 continue
@@ -189,6 +191,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                         )
                     draining.append((consumer, int(self._hash_values[hash_id])))
         between(1)
+        if "added_ranges" not in self.profile.changes:  # #24736: nobody is told of hashes that come back
+            return draining, returned
         for consumer, ranges in moved.added.items():
             if consumer == skip:
                 continue
@@ -224,6 +228,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """``readMoreEntries``. ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal)."""
         st = self.state
         between(0)
+        trimmed = self._trim()
         dispatch_loop.plan_size(st, self._plan, self._attempts)
         between(1)
         dispatch_loop.plan_replay(st, self._plan, self._attempts)
@@ -231,6 +236,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         dispatch_loop.plan_normal(st, self._plan)
         kind, count = int(self._plan[0]), int(self._plan[1])
         refused = tuple(self._refused())
+        self.trimmed = trimmed
         if kind == dispatch_loop.REPLAY_READ:
             entries = tuple(int(entry) for entry in self._plan[2 : 2 + count])
             gone = tuple(entry for entry in entries if st.deleted[entry])
@@ -242,6 +248,20 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if kind == dispatch_loop.NORMAL_READ:
             return Read("Normal", max_entries=count, refused=refused)
         return Read("Backoff" if kind == dispatch_loop.BACK_OFF else "None", refused=refused)
+
+    def _trim(self) -> list[tuple[int, Released]]:
+        """Until #25581 an attempt that finds mark-delete moved drops all up to it from replay set and pending acks.
+
+        Returns the entries that were still pending, with their releases; unacked counters are not lowered.
+        """
+        st = self.state
+        mark_delete = int(st.s[st_.MARK_DELETE])
+        if not st.s[st_.TRIMS_TO_MARK_DELETE] or mark_delete == st.s[st_.TRIMMED_TO]:
+            return []
+        st.s[st_.TRIMMED_TO] = mark_delete
+        replay_set.remove_up_to(st, mark_delete)
+        gone = self._overtaken() if self._sent_deleted else []
+        return [(entry, self._let_go(int(st.holder[entry]), entry)) for entry in gone]
 
     def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
         """Dispatch one read result. ``finish_round`` follows when the log says whether there is more to read.
@@ -265,6 +285,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             if outcome >= 0:
                 result.sent.setdefault(self._numbers[outcome], []).append(entry)
                 self._last_sent = max(self._last_sent, entry)
+                if st.deleted[entry]:
+                    self._sent_deleted.add(entry)
             elif outcome == dispatch_loop.NOT_TOUCHED:
                 result.untouched.append(entry)
             elif outcome == dispatch_loop.REFUSED:
@@ -278,13 +300,16 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""
         s = self.state.s
         s[st_.SEND_IN_PROGRESS] = 0
-        look_ahead = outcome.wants_look_ahead and (
-            has_more or "look_ahead_needs_more" not in self.profile.changes
-        )
+        look_ahead = outcome.wants_look_ahead and (has_more or not self._needs_more())
         if look_ahead:
             s[st_.SKIP_NEXT_REPLAY] = 1
         outcome.look_ahead_due = bool(s[st_.SKIP_NEXT_REPLAY])
         return look_ahead
+
+    def _needs_more(self) -> bool:
+        """Whether a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""
+        in_order = bool(self.state.s[st_.IN_ORDER])
+        return ("look_ahead_needs_more" if in_order else "out_of_order_by_permits") in self.profile.changes
 
     def no_look_ahead(self) -> None:
         """Take back the look-ahead of the last round: the cursor had nothing more when it was decided."""

@@ -97,6 +97,7 @@ class MultipleConsumersDispatcher:
         self._levels: dict[int, int] = {}  # slot → priority level
         self._names: dict[int, str] = {}
         self._last_sent = -1  # highest entry ever handed to a consumer
+        self._sent_deleted: set[int] = set()  # entries that were acknowledged already when they were sent
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         n = len(hashes)
         self._outcome = np.zeros(n + 1, np.int64)
@@ -243,8 +244,10 @@ class MultipleConsumersDispatcher:
     # --- reads -----------------------------------------------------------------------------------------------
 
     def read_cancelled(self) -> None:
-        """A waiting normal read was cancelled."""
+        """A waiting normal read was cancelled. Between #23384 and #23855 a replay read is forgotten with it."""
         self.state.s[st_.PENDING_READ] = 0
+        if "cancel_clears_replay_read" in self.profile.changes:
+            self.state.s[st_.PENDING_REPLAY] = 0
 
     def read_done(self, kind: str, entries: Sequence[int]) -> bool:
         """A read result reaches the dispatcher. Returns False when it is dropped and the cursor rewound instead."""
@@ -359,7 +362,13 @@ class MultipleConsumersDispatcher:
         self.state.order[: len(slots)] = slots
         self.state.s[st_.N_CONSUMERS] = len(slots)
 
+    def _overtaken(self) -> list[int]:
+        """Entries up to mark-delete that are pending on somebody: sent again although acknowledged meanwhile."""
+        mark_delete = int(self.state.s[st_.MARK_DELETE])
+        return [e for e in sorted(self._sent_deleted) if e <= mark_delete and self.state.holder[e] != st_.NOBODY]
+
     def _held_by(self, slot: int) -> list[int]:
         first = int(self.state.s[st_.MARK_DELETE]) + 1
         count = pending_acks.held_by(self.state, slot, first, self._last_sent + 1, self._held)
-        return [int(entry) for entry in self._held[:count]]
+        held = self._held[:count].tolist()
+        return [e for e in self._overtaken() if self.state.holder[e] == slot] + held if self._sent_deleted else held

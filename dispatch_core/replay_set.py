@@ -57,6 +57,13 @@ def first_in_replay(st: State) -> int:
 
 
 @compiled
+def remove_up_to(st: State, entry: int) -> None:
+    """Drop every position up to and including ``entry``."""
+    for at in range(st.s[REPLAY_LOW], min(entry + 1, st.s[REPLAY_HIGH])):
+        remove_from_replay(st, at)
+
+
+@compiled
 def clear_replay(st: State) -> None:
     """Empty the set."""
     for entry in range(st.s[REPLAY_LOW], st.s[REPLAY_HIGH]):

@@ -28,6 +28,7 @@ F64 = npt.NDArray[np.float64]
 
 NOBODY: Final = -1
 NO_HASH: Final = -1  # hash of a replay position that is not known yet (nack, ack time-out)
+LISTED_BITS: Final = 30  # slots per word of drain_listed
 NOT_TRACKED: Final = -2  # a last sent position that is not known; -1 = the position before the first entry
 
 # --- scalars: indexes into State.s -------------------------------------------------------------------------------
@@ -64,7 +65,13 @@ TRACK_LAST_SENT: Final = 27  # PIP-282
 LAST_SENT: Final = 28  # lastSentPosition; NOT_TRACKED = null
 SENT_LOW: Final = 29  # no entry below it is in individuallySentPositions
 SENT_HIGH: Final = 30  # nor one at or above it
-N_SCALARS: Final = 31
+DRAIN_BATCH: Final = 31  # batchLevel of the draining hashes
+DRAIN_UNBLOCKED: Final = 32  # unblockedWhileBatching
+DRAIN_NOTICE: Final = 33  # unblock notice not taken yet: 0 = none, 1 = end of a batch, 2 + hash id
+REPLAY_BY_PERMITS: Final = 34  # out of order: replay positions keep their hash, the replay filter looks at permits
+TRIMS_TO_MARK_DELETE: Final = 35  # a read attempt drops everything up to mark-delete when that has moved
+TRIMMED_TO: Final = 36  # mark-delete at the last such attempt
+N_SCALARS: Final = 37
 
 UNBLOCK_AFTER: Final = 0  # the unacked counter was lowered
 UNBLOCK_BEFORE: Final = 1
@@ -93,6 +100,7 @@ class State(NamedTuple):
     drain_owner: I32  # slot that drains this hash, or NOBODY
     drain_refs: I32
     drain_attempts: I32  # blockedCount
+    drain_listed: I32  # hash is in drainingHashes stats: a row of words per hash, one bit per slot (LISTED_BITS)
     hash_blocked: I64  # scratch: stamp of the scan or round in which the hash was blocked
     # per consumer slot
     permits: I64
@@ -102,6 +110,7 @@ class State(NamedTuple):
     average: F64  # avgMessagesPerEntry, unrounded
     connected: I8
     cleared_total: I64  # drainingHashesClearedTotal
+    drain_stats: I8  # the broker keeps draining stats of this consumer
     left: I64  # scratch: entries this consumer may still take in this scan or round
     left_stamp: I64
     seen_stamp: I64  # scratch: the round has chosen this consumer
@@ -116,6 +125,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
     scalars = np.zeros(N_SCALARS, dtype=np.int64)
     scalars[MARK_DELETE] = -1
     scalars[MIN_REPLAYED] = -1
+    scalars[TRIMMED_TO] = -2  # no attempt yet
     scalars[LAST_SENT] = NOT_TRACKED
     scalars[REPLAY_LOW] = n
     return State(
@@ -136,6 +146,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         drain_owner=np.full(n_hashes, NOBODY, np.int32),
         drain_refs=np.zeros(n_hashes, np.int32),
         drain_attempts=np.zeros(n_hashes, np.int32),
+        drain_listed=np.zeros(n_hashes * (n_consumers // LISTED_BITS + 1), np.int32),
         hash_blocked=np.full(n_hashes, -1, np.int64),
         permits=np.zeros(n_consumers, np.int64),
         parked_permits=np.zeros(n_consumers, np.int64),
@@ -144,6 +155,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         average=np.zeros(n_consumers, np.float64),
         connected=np.zeros(n_consumers, np.uint8),
         cleared_total=np.zeros(n_consumers, np.int64),
+        drain_stats=np.zeros(n_consumers, np.uint8),
         left=np.zeros(n_consumers, np.int64),
         left_stamp=np.full(n_consumers, -1, np.int64),
         seen_stamp=np.full(n_consumers, -1, np.int64),
@@ -172,6 +184,8 @@ _WHOLE: Final = (
     "drain_owner",
     "drain_refs",
     "drain_attempts",
+    "drain_listed",
+    "drain_stats",
     "permits",
     "parked_permits",
     "unacked",

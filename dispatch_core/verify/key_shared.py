@@ -16,7 +16,7 @@ from itertools import zip_longest
 import numpy as np
 
 from dispatch_core import hashing
-from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.multiple_consumers import Between, Pairs, Read, Released, Round
 from dispatch_core.profiles import Profile
@@ -91,6 +91,8 @@ class KeySharedVerifier(RacingDriver):
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
         self._releases: dict[tuple[int, int, bool], deque[int]] = {}
+        self._announced: dict[int, list[tuple[int, int]] | None] = {}  # consumer → ranges of its subscribe command
+        self._trimmed: dict[int, Released] = {}  # entries an attempt dropped because mark-delete had passed them
         self._ahead: Read | None = (
             None  # of an attempt that a look-ahead makes at once, where attempts are not logged
         )
@@ -104,13 +106,20 @@ class KeySharedVerifier(RacingDriver):
 
     def _on_consumer_added(self, line: Line) -> None:
         self._settle_all()
+        ranges = line.inputs["ranges"]
+        self._announced[who(line)] = None if ranges is None else [(r["start"], r["end"]) for r in ranges]
         self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0)
 
     def _on_selector_added(self, line: Line) -> None:
         self._settle_all()
-        self.tally.exact("subscribe")
         consumer = who(line)
-        moved = self.core.select_in(consumer)
+        try:
+            moved = self.core.select_in(consumer, self._announced.get(consumer))
+        except SelectorRefusedError as error:
+            self._differ("subscribe", str(error), f"consumer {consumer} added")
+            self.core.refuse(consumer)
+            return
+        self.tally.exact("subscribe")
         window = self._section()
         recorded = self._membership_lines(window)
         outcome = self._decide(
@@ -123,7 +132,15 @@ class KeySharedVerifier(RacingDriver):
         self._expect_releases(outcome.answer[1], closing=False)
 
     def _on_selector_refused(self, line: Line) -> None:
-        self._differ("subscribe", f"consumer {line.consumer} added", "refused")
+        consumer = who(line)
+        try:
+            self.core.select_in(consumer, self._announced.get(consumer))
+        except SelectorRefusedError:
+            self.tally.exact("subscribe")
+        else:
+            self.core.select_out(consumer)
+            self._differ("subscribe", f"consumer {consumer} added", "refused")
+        self.core.refuse(consumer)
 
     def _on_selector_removed(self, line: Line) -> None:
         self._settle_all()
@@ -253,6 +270,10 @@ class KeySharedVerifier(RacingDriver):
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for entry in line.inputs["positions"]:
+            trimmed = self._trimmed.pop(entry, None)
+            if trimmed is not None:
+                self._expect_releases([trimmed], closing=False)
+                continue
             command = self._acks.pop(entry, None)
             if command is not None and command.applied:
                 self._forget(command)
@@ -322,6 +343,7 @@ class KeySharedVerifier(RacingDriver):
             window, 3, self.core.attempt_read, lambda read: self._differing_read(read, recorded)
         )
         self.refused_now = list(outcome.answer.refused)
+        self._trimmed.update(self.core.trimmed)
         self._judge(window, outcome)
 
     def _attempt_lines(self, window: Window, *, including: bool) -> _Recorded:
