@@ -37,11 +37,24 @@ class PreviewVerifier(KeySharedVerifier):
             self.core.forget(self._leaving)
             self._leaving = None
 
+    # --- flow ----------------------------------------------------------------------------------------------------
+
+    def _on_flow(self, line: Line) -> None:
+        """Counted as it arrives, unless a window needs it later; its ``flow_counted`` line shows that it is done."""
+        connection = self.connection(who(line))
+        self._settle(connection, flows=True)
+        command = self._arrival(line, -1)
+        if not command.applied:
+            connection.late.append(command)
+
+    def _on_flow_counted(self, line: Line) -> None:
+        self._settle(self.connection(who(line)), flows=True)
+
     # --- acks ----------------------------------------------------------------------------------------------------
 
     def _on_ack(self, line: Line) -> None:
         connection = self.connection(who(line))
-        self._settle(connection)
+        self._settle(connection, flows=True)
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared
         for entry in line.inputs["positions"]:
