@@ -89,20 +89,20 @@ def _unknown_consumers(log: DispatcherLog) -> list[Illegal]:
 
 
 def _added_twice(log: DispatcherLog) -> list[Illegal]:
-    """A consumer number that ``consumer_added`` names a second time: a number belongs to one connection."""
-    added = np.flatnonzero(np.asarray(pc.equal(log.events["kind"], "consumer_added")))
-    seen: set[int] = set()
+    """A connection that is added a second time, to the dispatcher or to its selector."""
     found = []
-    for row, consumer in zip(
-        added.tolist(), log.events["consumer"].take(pa.array(added)).to_pylist(), strict=True
-    ):
-        if consumer in seen:
-            message = (
-                f"consumer {consumer} was added before; the line was set aside, the state is as before: "
-                "look for a segment that landed twice, or two recorders writing one log"
-            )
-            found.append(_finding(log, row, message, "one add per connection", refused=True))
-        seen.add(consumer)
+    for kind in ("consumer_added", "selector_added"):
+        added = np.flatnonzero(np.asarray(pc.equal(log.events["kind"], kind)))
+        consumers = log.events["consumer"].take(pa.array(added)).to_pylist()
+        seen: set[int] = set()
+        for row, consumer in zip(added.tolist(), consumers, strict=True):
+            if consumer in seen:
+                message = (
+                    f"consumer {consumer} was added before; the line was set aside, the state is as before: "
+                    "look for a segment that landed twice, or two recorders writing one log"
+                )
+                found.append(_finding(log, row, message, "one add per connection", refused=True))
+            seen.add(consumer)
     return found
 
 
