@@ -75,6 +75,15 @@ def h31(key: bytes) -> int:
     return mmh3.hash(key, 0, signed=False) & 0x7FFFFFFF
 
 
+def utf8(text: str) -> bytes:
+    r"""The bytes of a Java string in UTF-8; half a surrogate pair becomes a question mark.
+
+    >>> utf8("c1"), utf8("\ud83d")
+    (b'c1', b'?')
+    """
+    return text.encode("utf-8", "replace")
+
+
 def entry_key(key: str | None, key_b64: bool | None, ordering_key_b64: str | None) -> bytes | None:
     """The bytes of an entry's own key (ordering key before partition key); ``None`` for a key-less entry.
 
@@ -84,7 +93,7 @@ def entry_key(key: str | None, key_b64: bool | None, ordering_key_b64: str | Non
         return _decode(ordering_key_b64)
     if key is None:
         return None
-    return _decode(key) if key_b64 else key.encode()
+    return _decode(key) if key_b64 else utf8(key)
 
 
 def dispatch_key(
@@ -102,7 +111,7 @@ def dispatch_key(
     """
     own = entry_key(key, key_b64, ordering_key_b64)
     if own is None and fallback and producer is not None and sequence_id is not None:
-        return f"{producer}-{sequence_id}".encode()
+        return utf8(f"{producer}-{sequence_id}")
     return own
 
 
@@ -134,7 +143,7 @@ def entry_h31(messages: pa.Table, *, fallback: bool) -> npt.NDArray[np.int64]:
             hashes = np.zeros(len(values.words), dtype=np.int64)
             for code in used:
                 word = values.words[code]
-                hashes[code] = h31(_decode(word) if decode else word.encode())
+                hashes[code] = h31(_decode(word) if decode else utf8(word))
             out[wanted] = hashes[values.codes[wanted]]
     if fallback:
         keyless = ~(known | key.present | ordering.present)

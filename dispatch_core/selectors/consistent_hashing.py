@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ import numpy.typing as npt
 from dispatch_core import hashing
 from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
 from dispatch_core.selectors.names import NameIndexes
+from dispatch_core.selectors.selector import Announced, Same
 
 
 class ConsistentHashingSelector:
@@ -36,7 +36,7 @@ class ConsistentHashingSelector:
         self,
         replica_points: int,
         space: hashing.HashSpace = hashing.CONSISTENT_4X,
-        same: Callable[[int, int], bool] = operator.eq,
+        same: Same = operator.eq,
     ) -> None:
         """``same``: the broker's ``equals`` of two consumers, used where it compares owners."""
         self._same = same
@@ -47,7 +47,7 @@ class ConsistentHashingSelector:
         self._names = NameIndexes()
         self._members: dict[int, str] = {}
 
-    def add(self, consumer: int, name: str) -> Impacted:
+    def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
         """Put ``consumer`` on the ring; returns the ranges that changed hands."""
         before = self.assignments()
         index = self._names.allocate(consumer, name)
@@ -58,7 +58,7 @@ class ConsistentHashingSelector:
                 self._queues[point] = [consumer]
                 insort(self._points, point)
             else:
-                queue.append(consumer)
+                self._meet(queue, consumer)
         return impacted(before, self.assignments(), self._same)
 
     def remove(self, consumer: int) -> Impacted:
@@ -93,23 +93,26 @@ class ConsistentHashingSelector:
 
     def assignments(self) -> Assignments:
         """The range report: neighbours of one owner joined, the wrap-around range last."""
+        if not self._points:
+            return Assignments()
+        owners = [(point, self._queues[point][0]) for point in self._points]
+        if owners[-1][0] < self._space.last:
+            owners.append((self._space.last, owners[0][1]))
         ranges: list[tuple[int, int, int]] = []
         start = self._space.start
-
-        def put(start: int, end: int, owner: int) -> None:
-            if ranges and ranges[-1][2] == owner and ranges[-1][1] + 1 == start:
-                start = ranges.pop()[0]
-            ranges.append((start, end, owner))
-
-        for point in self._points:
-            put(start, point, self._queues[point][0])
-            start = point + 1
-        if self._points and start <= self._space.last:
-            put(start, self._space.last, self._queues[self._points[0]][0])
+        for at, (point, owner) in enumerate(owners, start=1):
+            if at == len(owners) or owners[at][1] != owner:
+                ranges.append((start, point, owner))
+                start = point + 1
         return Assignments(tuple(ranges))
+
+    @staticmethod
+    def _meet(queue: list[int], newcomer: int) -> None:
+        """Who owns a point after ``newcomer`` came to it: the first of the queue, the newcomer waits at its end."""
+        queue.append(newcomer)
 
     def _points_of(self, name: str, index: int) -> list[int]:
         return [
-            self._space.sticky(hashing.h31(f"{name}\0{index}\0{j}".encode()))
+            self._space.sticky(hashing.h31(hashing.utf8(f"{name}\0{index}\0{j}")))
             for j in range(self._replica_points)
         ]

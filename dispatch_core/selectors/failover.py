@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dispatch_core import hashing
+from dispatch_core.selectors.selector import Same, utf16
 
 RING_POINTS: Final = 100  # CONSUMER_CONSISTENT_HASH_REPLICAS; not configurable
 
@@ -47,23 +48,44 @@ def pick(candidates: Sequence[Candidate], *, partition_index: int, topic: str, r
     """
     if not candidates:
         raise ValueError("no consumer to choose from")
-    ordered = sorted(candidates, key=lambda c: (c.priority_level, _utf16(c.name)))
-    eligible = [c for c in ordered if c.priority_level == ordered[0].priority_level]
+    ordered = sorted(candidates, key=sort_key)
+    eligible = [c for c in ordered if takes_part(c, ordered[0])]
     index = _ring_index(eligible, topic) if ring else partition_index % len(eligible)
     return Choice(eligible[index].consumer, tuple(c.consumer for c in ordered))
+
+
+def sort_key(candidate: Candidate) -> tuple[int, bytes]:
+    """The dispatcher's order: priority level, then name; join order remains where both are equal.
+
+    >>> sorted([Candidate(1, "consumer-2", 0), Candidate(2, "consumer-10", 0)], key=sort_key)[0].name
+    'consumer-10'
+    """
+    return candidate.priority_level, utf16(candidate.name)
+
+
+def takes_part(candidate: Candidate, first: Candidate) -> bool:
+    """Only consumers of the best priority level, that of the first in order, can become active."""
+    return candidate.priority_level == first.priority_level
+
+
+def wins_point(newcomer: int, holder: int) -> bool:
+    """Two consumers meet on one point of the ring: the higher index in the order keeps it (it is written later)."""
+    return newcomer > holder
+
+
+def first_equal(order: Sequence[int], consumer: int, same: Same) -> int | None:
+    """Whom the dispatcher removes when ``consumer`` leaves: the first in its order that equals it; None for nobody."""
+    return next((member for member in order if same(member, consumer)), None)
 
 
 def _ring_index(consumers: Sequence[Candidate], topic: str) -> int:
     points: dict[int, int] = {}
     for index, candidate in enumerate(consumers):
         for j in range(RING_POINTS):
-            # No separator between name and j, and later writers win: c1+"10" and c11+"0" meet, c11 keeps the point.
-            points[hashing.h31(f"{candidate.name}{j}".encode())] = index
+            # No separator between name and j: c1 + "10" and c11 + "0" are one point.
+            point = hashing.h31(hashing.utf8(f"{candidate.name}{j}"))
+            if point not in points or wins_point(index, points[point]):
+                points[point] = index
     ring = sorted(points)
-    at = bisect_left(ring, hashing.h31(topic.encode()))
+    at = bisect_left(ring, hashing.h31(hashing.utf8(topic)))
     return points[ring[at if at < len(ring) else 0]]
-
-
-def _utf16(name: str) -> bytes:
-    """Sort key equal to Java's String order (UTF-16 code units)."""
-    return name.encode("utf-16-be", "surrogatepass")
