@@ -100,7 +100,7 @@ class State(NamedTuple):
     drain_owner: I32  # slot that drains this hash, or NOBODY
     drain_refs: I32
     drain_attempts: I32  # blockedCount
-    drain_listed: I32  # hash is in drainingHashes stats: a row of words per hash, one bit per slot (LISTED_BITS)
+    drain_listed: I32  # in whose drainingHashes stats: words per hash, one bit per slot
     hash_blocked: I64  # scratch: stamp of the scan or round in which the hash was blocked
     # per consumer slot
     permits: I64

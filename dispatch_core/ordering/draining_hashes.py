@@ -20,14 +20,57 @@ any            all consumers are gone                                      FREE
 Two transitions can meet (a join takes h from o while o's ack of it is on its way); the dispatcher's lock orders them,
 and the log says in which order, so nothing is decided here.
 
+*Unblock notice*: when the last reference of a hash that had held something back goes away, a read is asked for. Inside a
+batch (closing a consumer, trimming up to mark-delete, redelivering all) that is remembered and said once, at the end of
+the outermost batch. A consumer that is closing gives no notice: its entries enter the replay set, which asks for a read.
+
+*Statistics*: a consumer's ``drainingHashes`` are the hashes listed for it that drain now. Before #24736
+(``LAZY_RELEASE_COUNTS`` off) a hash that was freed lazily stays listed for its old owner: it shows nothing while it does
+not drain, and shows up in two consumers' lists once it drains for another one.
+
 Invariants: one owner per draining hash; ``drain_refs[h]`` >= 1 while it drains, and at most the number of entries of h
 pending on its owner. Source: DrainingHashesTracker; #23352, #24736.
+
+>>> import numpy as np
+>>> from dispatch_core.state import new_state
+>>> st = new_state(np.zeros(1, np.int32), np.ones(1, np.int32), n_hashes=1, n_consumers=2)
+>>> drain(st, 0, 0), should_block(st, 1, 0, np.zeros(3, np.int64)), listed(st, 0)
+(True, True, [(0, 1, 1)])
+>>> int(release(st, 0, 0)), take_notice(st), should_block(st, 1, 0, np.zeros(3, np.int64))
+(1, 0, False)
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
+from dispatch_core import hashing
 from dispatch_core.jit import compiled
-from dispatch_core.state import I64, LAZY_RELEASE_COUNTS, NOBODY, State
+from dispatch_core.state import (
+    DRAIN_BATCH,
+    DRAIN_NOTICE,
+    DRAIN_UNBLOCKED,
+    I64,
+    LAZY_RELEASE_COUNTS,
+    LISTED_BITS,
+    NOBODY,
+    State,
+)
+
+END_OF_BATCH: Final = -1  # an unblock notice that names no hash
+_NOTICE_OF_BATCH: Final = 1
+_NOTICE_OF_HASH: Final = 2  # + hash id
+
+
+def drainable(sticky_hash: int) -> bool:
+    """Whether a sticky key hash can drain at all: 0 means "not set", counting it is an error of the broker's.
+
+    >>> drainable(0), drainable(1)
+    (False, True)
+    """
+    return sticky_hash != hashing.NOT_SET
 
 
 @compiled
@@ -40,6 +83,8 @@ def drain(st: State, slot: int, hash_id: int) -> bool:
         st.drain_owner[hash_id] = slot
         st.drain_refs[hash_id] = 1
         st.drain_attempts[hash_id] = 0
+        st.drain_stats[slot] = 1
+        _list(st, slot, hash_id)
         return True
     if st.drain_owner[hash_id] != slot:
         return False
@@ -48,10 +93,11 @@ def drain(st: State, slot: int, hash_id: int) -> bool:
 
 
 @compiled
-def release(st: State, slot: int, hash_id: int) -> int:
+def release(st: State, slot: int, hash_id: int, closing: bool = False) -> int:
     """A pending entry of ``hash_id`` left ``slot``. Returns the reference count before it; 0 = it was not draining.
 
-    -1, with nothing changed, when another consumer drains it.
+    ``closing``: the consumer is going away, and nobody is told that the hash is free. -1, with nothing changed, when
+    another consumer drains it.
     """
     if st.drain_owner[hash_id] == NOBODY:
         return 0
@@ -60,8 +106,10 @@ def release(st: State, slot: int, hash_id: int) -> int:
     before = st.drain_refs[hash_id]
     st.drain_refs[hash_id] = before - 1
     if before == 1:
+        if not closing and st.drain_attempts[hash_id] > 0:
+            _notice(st, hash_id)
         _free(st, hash_id)
-        st.cleared_total[slot] += 1
+        _cleared(st, slot, hash_id)
     return before
 
 
@@ -78,7 +126,7 @@ def should_block(st: State, slot: int, hash_id: int, attempts: I64) -> bool:
     if owner == slot:
         _free(st, hash_id)
         if st.s[LAZY_RELEASE_COUNTS] == 1:
-            st.cleared_total[slot] += 1
+            _cleared(st, slot, hash_id)
         return False
     st.drain_attempts[hash_id] += 1
     at = 1 + 2 * attempts[0]
@@ -97,9 +145,53 @@ def may_hold(st: State, slot: int, hash_id: int) -> bool:
 
 @compiled
 def clear_draining(st: State) -> None:
-    """All consumers are gone."""
+    """All consumers are gone; batches that are open stay open."""
     for hash_id in range(len(st.drain_owner)):
         _free(st, hash_id)
+    st.drain_listed[:] = 0
+    st.drain_stats[:] = 0
+    st.cleared_total[:] = 0
+
+
+@compiled
+def forget_consumer(st: State, slot: int) -> None:
+    """A consumer has left: its statistics go with it."""
+    for hash_id in range(len(st.drain_owner)):
+        _unlist(st, slot, hash_id)
+    st.drain_stats[slot] = 0
+    st.cleared_total[slot] = 0
+
+
+@compiled
+def start_batch(st: State) -> None:
+    """Several releases follow that give one notice together; batches nest."""
+    st.s[DRAIN_BATCH] += 1
+
+
+@compiled
+def end_batch(st: State) -> None:
+    """End of a batch; the outermost one gives the notice that was remembered."""
+    st.s[DRAIN_BATCH] -= 1
+    if st.s[DRAIN_BATCH] == 0 and st.s[DRAIN_UNBLOCKED] == 1:
+        st.s[DRAIN_UNBLOCKED] = 0
+        st.s[DRAIN_NOTICE] = _NOTICE_OF_BATCH
+
+
+def take_notice(st: State) -> int | None:
+    """The unblock notice given since the last call: a hash id, ``END_OF_BATCH``, or None for none."""
+    notice = int(st.s[DRAIN_NOTICE])
+    st.s[DRAIN_NOTICE] = 0
+    if not notice:
+        return None
+    return END_OF_BATCH if notice == _NOTICE_OF_BATCH else notice - _NOTICE_OF_HASH
+
+
+def listed(st: State, slot: int) -> list[tuple[int, int, int]]:
+    """``drainingHashes`` of a consumer: (hash id, ``unackMsgs``, ``blockedAttempts``), ascending by hash id."""
+    words = st.drain_listed.reshape(len(st.drain_owner), -1)
+    mine = (words[:, slot // LISTED_BITS] >> (slot % LISTED_BITS)) & 1 == 1
+    ids = np.flatnonzero(mine & (st.drain_owner != NOBODY))
+    return [(int(at), int(st.drain_refs[at]), int(st.drain_attempts[at])) for at in ids]
 
 
 @compiled
@@ -107,3 +199,33 @@ def _free(st: State, hash_id: int) -> None:
     st.drain_owner[hash_id] = NOBODY
     st.drain_refs[hash_id] = 0
     st.drain_attempts[hash_id] = 0
+
+
+@compiled
+def _notice(st: State, hash_id: int) -> None:
+    if st.s[DRAIN_BATCH] > 0:
+        st.s[DRAIN_UNBLOCKED] = 1
+    else:
+        st.s[DRAIN_NOTICE] = _NOTICE_OF_HASH + hash_id
+
+
+@compiled
+def _cleared(st: State, slot: int, hash_id: int) -> None:
+    if st.drain_stats[slot] == 1:
+        _unlist(st, slot, hash_id)
+        st.cleared_total[slot] += 1
+
+
+@compiled
+def _list(st: State, slot: int, hash_id: int) -> None:
+    st.drain_listed[_word(st, slot, hash_id)] |= 1 << (slot % LISTED_BITS)
+
+
+@compiled
+def _unlist(st: State, slot: int, hash_id: int) -> None:
+    st.drain_listed[_word(st, slot, hash_id)] &= ~(1 << (slot % LISTED_BITS))
+
+
+@compiled
+def _word(st: State, slot: int, hash_id: int) -> int:
+    return hash_id * (len(st.drain_listed) // len(st.drain_owner)) + slot // LISTED_BITS
