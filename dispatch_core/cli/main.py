@@ -24,6 +24,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.verify",
         "compare every decision in a dispatcher trace with the broker's rules",
     ),
+    "golden": (
+        "dispatch_core.cli.golden",
+        "compare selectors, hashing and draining hashes with what the broker's own classes answered",
+    ),
     "audit": ("dispatch_core.cli.audit", "find order violations and duplicate deliveries in a recorded log"),
     "pipeline": (
         "spark_jobs.pipeline_command",
