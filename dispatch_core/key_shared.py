@@ -69,7 +69,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         Raises ``UnsupportedRuleError`` for profiles of other dispatchers, and for precise flow control: there the broker
         sizes a read by a consumer it picks at random.
         """
-        if profile.dispatcher is not Dispatcher.KEY_SHARED or profile.settings["preciseDispatcherFlowControl"]:
+        if (
+            profile.dispatcher is not Dispatcher.KEY_SHARED
+            or profile.settings["preciseDispatcherFlowControl"]
+        ):
             raise UnsupportedRuleError(
                 f"{profile.name}: not a Key_Shared dispatcher of 4.x whose reads are determined "
                 "(preciseDispatcherFlowControl takes a random consumer); order and duplicates are audited all the same"
@@ -90,7 +93,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         s[st_.LAZY_RELEASE_COUNTS] = int("added_ranges" in profile.changes)
         s[st_.BLOCKED_HASH_MEMORY] = int("blocked_hash_memory" in profile.changes)
         s[st_.REPLAY_BY_PERMITS] = int("out_of_order_by_permits" in profile.changes)
-        s[st_.TRIMS_TO_MARK_DELETE] = int("trim_only_on_expiry" not in profile.changes)
+        trims = "draining_hashes" in profile.changes and "trim_only_on_expiry" not in profile.changes
+        s[st_.TRIMS_TO_MARK_DELETE] = int(trims)
 
     # --- membership: a new epoch -----------------------------------------------------------------------------
 
@@ -111,6 +115,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def select_in(self, consumer: int, ranges: Announced = None) -> assignments.Impacted:
         """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
+        self._check_connected(consumer)
         moved = self._selector.add(consumer, self._names[consumer], ranges)
         self._own_hashes()
         if self.state.s[st_.TRACK_LAST_SENT]:
@@ -269,6 +274,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         ``between(step)`` is called before each of its steps 0, 1, 2 (group, send, look-ahead).
         """
         st = self.state
+        if entries:
+            self._check_stored(min(entries))
+            self._check_stored(max(entries))
         array = np.asarray(entries, dtype=np.int64)
         is_replay = kind == "Replay"
         between(0)

@@ -207,6 +207,7 @@ class MultipleConsumersDispatcher:
 
     def acknowledge(self, entry: int) -> None:
         """The cursor deletes an entry."""
+        self._check_stored(entry)
         cursor.acknowledge(self.state, entry)
         self.state.redelivery_count[entry] = self.state.acked_indexes[entry] = 0
         self._unacked_indexes.pop(entry, None)
@@ -222,22 +223,31 @@ class MultipleConsumersDispatcher:
         """Batch indexes of a pending entry were acknowledged: the counter alone follows."""
         permits.add_unacked(self.state, self.slot(consumer), -messages)
 
-    def redeliver(self, consumer: int, entries: Sequence[int], *, everything: bool = False) -> int:
+    def redeliver(self, consumer: int, entries: Sequence[int]) -> int:
         """Entries that the consumer asked for again, already off its pending acks, go to the replay set without hash.
 
-        ``everything``: it asked for all it holds. Returns how often the dispatcher is told of permits: with a list of
-        entries only for parked ones, until #25589.
+        Returns the messages by which its unacked counter is to be lowered; ``redelivered`` follows.
         """
-        slot = self.slot(consumer)
-        st = self.state
+        self.slot(consumer)
         for entry in entries:
-            if replay_set.add_to_replay(st, entry, st_.NO_HASH):
-                st.redelivery_count[entry] += 1
-        lowered = sum(self.unacked_messages(entry) for entry in entries)
+            self._check_stored(entry)
+        for entry in entries:
+            if replay_set.add_to_replay(self.state, entry, st_.NO_HASH):
+                self.state.redelivery_count[entry] += 1
+        return sum(self.unacked_messages(entry) for entry in entries)
+
+    def redelivered(self, consumer: int, messages: int, *, everything: bool = False) -> int:
+        """The counters after a redelivery request: unacked lowered, block cleared, parked permits flow.
+
+        ``everything``: it asked for all it holds; then the counter was set to 0 until #25589. Returns how often the
+        dispatcher is told of permits: with a list of entries only for parked ones, until then.
+        """
+        st, slot = self.state, self.slot(consumer)
+        always = everything or "redeliver_in_one_batch" in self.profile.changes
         if everything and "redeliver_in_one_batch" not in self.profile.changes:
-            lowered = int(st.unacked[slot])
-        permits.add_unacked(st, slot, -lowered)
-        told = everything or "redeliver_in_one_batch" in self.profile.changes or st.parked_permits[slot] > 0
+            messages = int(st.unacked[slot])
+        permits.add_unacked(st, slot, -messages)
+        told = always or st.parked_permits[slot] > 0
         permits.unblock(st, slot)
         return int(told)
 
@@ -251,6 +261,9 @@ class MultipleConsumersDispatcher:
 
     def read_done(self, kind: str, entries: Sequence[int]) -> bool:
         """A read result reaches the dispatcher. Returns False when it is dropped and the cursor rewound instead."""
+        if entries:
+            self._check_stored(min(entries))
+            self._check_stored(max(entries))
         s = self.state.s
         if kind == "Normal":
             s[st_.PENDING_READ] = 0
@@ -300,6 +313,10 @@ class MultipleConsumersDispatcher:
     def connected(self) -> list[int]:
         """Connected consumers in the dispatcher's order."""
         return [self._numbers[slot] for slot in self._connected_slots()]
+
+    def unacked(self, consumer: int) -> int:
+        """Messages sent to the consumer and not acknowledged, as its counter has it."""
+        return int(self.state.unacked[self.slot(consumer)])
 
     def is_blocked(self, consumer: int) -> bool:
         """Whether the consumer is blocked on unacked messages."""
@@ -352,7 +369,7 @@ class MultipleConsumersDispatcher:
     def _check_stored(self, entry: int) -> None:
         if not 0 <= entry < len(self.state.holder):
             raise IllegalTransitionError(
-                "an entry that was never stored", rule="only stored entries are sent"
+                "an entry that was never stored", rule="only stored entries are read, sent, acknowledged"
             )
 
     def _connected_slots(self) -> list[int]:
@@ -365,10 +382,16 @@ class MultipleConsumersDispatcher:
     def _overtaken(self) -> list[int]:
         """Entries up to mark-delete that are pending on somebody: sent again although acknowledged meanwhile."""
         mark_delete = int(self.state.s[st_.MARK_DELETE])
-        return [e for e in sorted(self._sent_deleted) if e <= mark_delete and self.state.holder[e] != st_.NOBODY]
+        return [
+            e for e in sorted(self._sent_deleted) if e <= mark_delete and self.state.holder[e] != st_.NOBODY
+        ]
 
     def _held_by(self, slot: int) -> list[int]:
         first = int(self.state.s[st_.MARK_DELETE]) + 1
         count = pending_acks.held_by(self.state, slot, first, self._last_sent + 1, self._held)
         held = self._held[:count].tolist()
-        return [e for e in self._overtaken() if self.state.holder[e] == slot] + held if self._sent_deleted else held
+        return (
+            [e for e in self._overtaken() if self.state.holder[e] == slot] + held
+            if self._sent_deleted
+            else held
+        )

@@ -66,6 +66,14 @@ class _Recorded:
     end: Line | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Redelivered:
+    """What a redelivery request still does after the dispatcher has put its entries into the replay set."""
+
+    messages: int
+    everything: bool
+
+
 class KeySharedVerifier(RacingDriver):
     """State of one verification: the core, what is expected of the coming lines, and the tally."""
 
@@ -91,8 +99,12 @@ class KeySharedVerifier(RacingDriver):
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
         self._releases: dict[tuple[int, int, bool], deque[int]] = {}
-        self._announced: dict[int, list[tuple[int, int]] | None] = {}  # consumer → ranges of its subscribe command
-        self._trimmed: dict[int, Released] = {}  # entries an attempt dropped because mark-delete had passed them
+        self._announced: dict[
+            int, list[tuple[int, int]] | None
+        ] = {}  # consumer → ranges of its subscribe command
+        self._trimmed: dict[
+            int, Released
+        ] = {}  # entries an attempt dropped because mark-delete had passed them
         self._ahead: Read | None = (
             None  # of an attempt that a look-ahead makes at once, where attempts are not logged
         )
@@ -248,25 +260,29 @@ class KeySharedVerifier(RacingDriver):
         if holder is not None and newly:
             self.core.lower_unacked(holder, newly)
 
-    def begin_command(self, command: Command) -> tuple[list[int], object]:
+    def begin_command(self, command: Command) -> object:
         """An ack: the pending ack goes, the counters of its holder follow, the cursor deletes."""
         holder = self.core.holder(command.entry)
         if holder is None:
             self.core.acknowledge(command.entry)
-            return [], None
+            return None
         messages = self.core.unacked_messages(command.entry)
         released = self.core.pending_ack_removed(command.entry)
-        told = self.core.ack_begins(holder) + self.core.ack_ends(holder, messages)
+        self.core.ack_begins(holder)
+        self.core.ack_ends(holder, messages)
         self.core.acknowledge(command.entry)
-        return [holder] * told, released
+        return released
 
-    def finish_command(self, command: Command) -> list[int]:
-        """The counters of the holder, then the cursor."""
+    def finish_command(self, command: Command) -> None:
+        """The counters of the holder, then the cursor; of a redelivery request, the counters."""
+        if isinstance(command.result, _Redelivered):
+            asked = command.result
+            self.core.redelivered(command.connection, asked.messages, everything=asked.everything)
+            return
         assert isinstance(command.result, tuple), "an ack that took effect knows its holder"
         holder, messages = command.result
-        told = self.core.ack_ends(holder, messages)
+        self.core.ack_ends(holder, messages)
         self.core.acknowledge(command.entry)
-        return [holder] * told
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for entry in line.inputs["positions"]:
@@ -289,7 +305,7 @@ class KeySharedVerifier(RacingDriver):
                 self._removed.setdefault(released.consumer, []).append(entry)
                 continue
             self._forget(command)
-            self._tell(released.consumer, self.core.ack_begins(released.consumer))
+            self.core.ack_begins(released.consumer)
             command.result = (holder, messages)
             self.connection(command.connection).late.append(command)
 
@@ -304,10 +320,10 @@ class KeySharedVerifier(RacingDriver):
         self._let_go_for(line)
         self._requests[who(line)].popleft()
         asked = self._removed.pop(who(line), [])
-        self._tell(
-            who(line),
-            self.core.redeliver(who(line), sorted(asked), everything=line.inputs["positions"] is None),
-        )
+        messages = self.core.redeliver(who(line), sorted(asked))
+        command = Command(line.seq, who(line), "redelivery request")
+        command.result = _Redelivered(messages, everything=line.inputs["positions"] is None)
+        self.connection(who(line)).late.append(command)
 
     def _let_go_for(self, request: Line) -> None:
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""

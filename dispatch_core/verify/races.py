@@ -40,6 +40,7 @@ class Command:
     permits: int = 0  # flow
     entry: int = -1  # ack, removal
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
+    step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     applied: bool = False  # before its own line, by an order that a decision proved
     result: object = None  # what applying it early gave, for the line that is to come
 
@@ -72,8 +73,8 @@ class Difference:
 class Move:
     """One deviation from the plain order: so many commands of a connection before ``step``, or late from ``step`` on.
 
-    ``early``: the first ``count`` waiting commands take effect before the step. Else: the last ``count`` late ones do not
-    take effect before the step; a step beyond the last = after the decision.
+    ``early``: the first ``count`` waiting commands, or late ones whose own step is a later one, take effect before the
+    step. Else: the last ``count`` late ones do not take effect before it; a step beyond the last = after the decision.
     """
 
     connection: int
@@ -128,7 +129,7 @@ def search(
                     stage.apply_late(command)
             for move in moves.values():
                 if move.early and move.step == step:
-                    for command in waiting[move.connection][: move.count]:
+                    for command in waiting.get(move.connection, ())[: move.count]:
                         stage.apply_early(command)
 
         stage.restore()
@@ -137,16 +138,17 @@ def search(
 
     answer, plain = run({})
     if not plain:
-        return Outcome(answer, [])
+        return Outcome(answer, [], late=[c for c, at in _late_steps(late, {}) if at >= steps])
     found = _improve(run, plain, list(_moves(waiting, late, steps)))
     if found is None:
         answer, _ = run({})
-        return Outcome(answer, plain, explained=False)
+        delayed = [command for command, at in _late_steps(late, {}) if at >= steps]
+        return Outcome(answer, plain, explained=False, late=delayed)
     moves, answer = found
-    early = [c for move in moves.values() if move.early for c in waiting[move.connection][: move.count]]
+    early = [c for move in moves.values() if move.early for c in waiting.get(move.connection, ())[: move.count]]
     delayed = [command for command, at in _late_steps(late, moves) if at >= steps]
     racing = [
-        waiting[m.connection][m.count - 1] if m.early else late[m.connection][-m.count]
+        (waiting.get(m.connection) or late[m.connection])[m.count - 1] if m.early else late[m.connection][-m.count]
         for m in moves.values()
     ]
     return Outcome(answer, plain, True, early, delayed, min(racing, key=lambda c: c.seq))
@@ -155,12 +157,15 @@ def search(
 def _late_steps(
     late: dict[int, list[Command]], moves: dict[tuple[int, bool], Move]
 ) -> Iterator[tuple[Command, int]]:
-    """Every late command with the step before which it takes effect; 0 unless a move says otherwise."""
+    """Every late command with the step before which it takes effect; its own unless a move says otherwise."""
     for connection, commands in late.items():
-        move = moves.get((connection, False))
+        move, early = moves.get((connection, False)), moves.get((connection, True))
         first = len(commands) - (move.count if move else 0)
         for at, command in enumerate(commands):
-            yield command, 0 if move is None or at < first else move.step
+            step = command.step if move is None or at < first else move.step
+            if command.step and early is not None and at < early.count:
+                step = min(step, early.step)
+            yield command, step
 
 
 def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], steps: int) -> Iterable[Move]:
@@ -171,7 +176,10 @@ def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], st
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
             for step in range(1, steps + 1):
-                yield Move(connection, False, count, step)
+                if any(command.step != step for command in commands[-count:]):
+                    yield Move(connection, False, count, step)
+            for step in range(commands[count - 1].step):
+                yield Move(connection, True, count, step)
 
 
 def _improve(

@@ -29,7 +29,6 @@ _CONTESTED = -2
 class Effects:
     """What the present order of a window has done beside the decision; forgotten when another order is tried."""
 
-    told: list[int] = field(default_factory=list)  # consumers whose flow the dispatcher will be told of
     results: list[tuple[Command, object]] = field(default_factory=list)
 
 
@@ -65,11 +64,9 @@ class RacingDriver(Driver):
         self._judged: set[int] = set()  # indexes of lines that a window has compared
         self._connections: dict[int, Connection] = {}
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
-        self._untold: dict[int, int] = {}  # flows counted, whose line at the dispatcher is to come
         self._effects = Effects()
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
-        # Traces of a heavy load leave ``flow_counted`` out: the consumer then counts when the command arrives.
         self._counting_logged = any(line.kind == "flow_counted" for line in lines)
 
     def feed(self, line: Line) -> None:
@@ -106,54 +103,28 @@ class RacingDriver(Driver):
     # --- flow ----------------------------------------------------------------------------------------------------
 
     def _on_flow(self, line: Line) -> None:
+        """The consumer counts the permits as soon as the command has arrived.
+
+        ``flow_counted`` is logged after that; until then a decision may not have seen them. Traces of a heavy load leave
+        that line out: there it is open until the dispatcher's line.
+        """
         connection = self.connection(who(line))
-        self._settle(connection)
+        self._settle(connection, flows=self._counting_logged)
         command = self._arrival(line, -1)
-        connection.waiting.append(command)
-        if not self._counting_logged and not command.applied:
-            command.applied = True
+        if not command.applied:
             connection.late.append(command)
 
     def _on_flow_counted(self, line: Line) -> None:
-        connection = self.connection(who(line))
-        self._settle(connection)
-        command = next((c for c in connection.waiting if c.permits), None)
-        if command is not None:
-            connection.waiting.remove(command)
-            if not command.applied:
-                self._count(command)
+        self._settle(self.connection(who(line)), flows=True)
 
     def _on_flow_applied(self, line: Line) -> None:
-        """The dispatcher counts. The booking on the consumer may be logged later, but has always happened before."""
-        consumer, permits = who(line), line.inputs["permits"]
-        if permits is None:
+        """The dispatcher counts; the consumer has done so before."""
+        if line.inputs["permits"] is None:
             raise IllegalTransitionError(
                 "no permits", rule="Key_Shared counts what has reached the dispatcher"
             )
         self._settle_all()
-        if not self._untold.get(consumer):
-            command = next((c for c in self.connection(consumer).open() if c.permits), None)
-            if command is not None:
-                self._count(command)
-                command.applied = True
-        if not self._counting_logged:
-            self._forget_flow(consumer)
-        if self._untold.get(consumer):
-            self._untold[consumer] -= 1
-        self.core.flow_applied(consumer, permits)
-
-    def _forget_flow(self, consumer: int) -> None:
-        waiting = self.connection(consumer).waiting
-        command = next((c for c in waiting if c.permits), None)
-        if command is not None:
-            waiting.remove(command)
-
-    def _count(self, command: Command) -> None:
-        if self.core.flow(command.connection, command.permits):
-            self._tell(command.connection)
-
-    def _tell(self, consumer: int, times: int = 1) -> None:
-        self._untold[consumer] = self._untold.get(consumer, 0) + times
+        self.core.flow_applied(who(line), line.inputs["permits"])
 
     def _arrival(self, line: Line, entry: int) -> Command:
         """The command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
@@ -177,14 +148,14 @@ class RacingDriver(Driver):
         for command in list(connection.late):
             if flows or not command.permits:
                 connection.late.remove(command)
-                for consumer in self.finish_late(command):
-                    self._tell(consumer)
+                self.finish_late(command)
 
-    def finish_late(self, command: Command) -> list[int]:
-        """The later steps of a command whose effect was logged; returns whose flow the dispatcher will be told of."""
+    def finish_late(self, command: Command) -> None:
+        """The later steps of a command whose effect was logged."""
         if command.permits:
-            return [command.connection] if self.core.flow(command.connection, command.permits) else []
-        return self.finish_command(command)
+            self.core.flow(command.connection, command.permits)
+        else:
+            self.finish_command(command)
 
     def _settle_all(self) -> None:
         for connection in self._connections.values():
@@ -192,15 +163,12 @@ class RacingDriver(Driver):
                 self._settle(connection, flows=True)
 
     @abstractmethod
-    def begin_command(self, command: Command) -> tuple[list[int], object]:
-        """All effects of an ack that has arrived, before its line says so.
-
-        Returns the consumers whose flow the dispatcher will be told of, and what the line to come is compared with.
-        """
+    def begin_command(self, command: Command) -> object:
+        """All effects of an ack that has arrived, before its line says so; returns what that line is compared with."""
 
     @abstractmethod
-    def finish_command(self, command: Command) -> list[int]:
-        """The later steps of an ack whose effect was logged; returns whose flow the dispatcher will be told of."""
+    def finish_command(self, command: Command) -> None:
+        """The later steps of an ack whose effect was logged."""
 
     # --- windows -------------------------------------------------------------------------------------------------
 
@@ -227,10 +195,10 @@ class RacingDriver(Driver):
             found = differences(answer)
             return Outcome(answer, found, explained=not found)
         stage = _Stage(self)
-        blocked_before = self.core.blocked_consumers()
+        unacked = {consumer: self.core.unacked(consumer) for consumer in self.core.connected()}
         outcome = search(stage, waiting, late, steps, decide, differences)
         self._commit(outcome, late)
-        self._note_contested_blocks(blocked_before, waiting)
+        self._note_contested_blocks(unacked, waiting)
         return outcome
 
     def _peek(self, line: Line) -> None:
@@ -254,9 +222,11 @@ class RacingDriver(Driver):
         late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
         return {c: commands for c, commands in waiting.items() if commands}, late
 
-    def _note_contested_blocks(self, blocked_before: set[int], waiting: dict[int, list[Command]]) -> None:
-        """Consumers that the window blocked although an ack of theirs overlaps it: which came first shows later."""
-        for consumer in self.core.blocked_consumers() - blocked_before:
+    def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
+        """Consumers that a send left blocked although an ack of theirs overlaps it: which came first shows later."""
+        for consumer in self.core.blocked_consumers():
+            if self.core.unacked(consumer) <= unacked.get(consumer, 0):
+                continue
             for command in (c for commands in waiting.values() for c in commands):
                 if command.entry >= 0 and not command.applied and self.core.holder(command.entry) == consumer:
                     what = f"{command.what}, before the send that blocked consumer {consumer},"
@@ -264,8 +234,6 @@ class RacingDriver(Driver):
                     break
 
     def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
-        for consumer in self._effects.told:
-            self._tell(consumer)
         for command, result in self._effects.results:
             command.result = result
         for command in outcome.early:
@@ -317,14 +285,11 @@ class _Stage:
     def apply_early(self, command: Command) -> None:
         driver = self._driver
         if command.unblocks is not None:
-            driver._effects.told.extend([command.unblocks] * driver.core.unblock(command.unblocks))
+            driver.core.unblock(command.unblocks)
         elif command.permits:
-            if driver.core.flow(command.connection, command.permits):
-                driver._effects.told.append(command.connection)
+            driver.core.flow(command.connection, command.permits)
         else:
-            told, result = driver.begin_command(command)
-            driver._effects.told.extend(told)
-            driver._effects.results.append((command, result))
+            driver._effects.results.append((command, driver.begin_command(command)))
 
     def apply_late(self, command: Command) -> None:
-        self._driver._effects.told.extend(self._driver.finish_late(command))
+        self._driver.finish_late(command)
