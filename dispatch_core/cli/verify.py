@@ -12,10 +12,12 @@ import json
 import multiprocessing
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dispatch_core import settings
@@ -148,7 +150,9 @@ def _verify(order: _Order) -> _Verified:
     except (DispatchAuditError, OSError) as error:
         return _failed(order, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this recording's alone, and it is reported
-        return _failed(order, f"internal error {type(error).__name__}: {error}")
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).stem}.{frame.name}, line {frame.lineno}"
+        return _failed(order, f"internal error {type(error).__name__} in {where}: {error}; please report it")
 
 
 def _failed(order: _Order, reason: str) -> _Verified:

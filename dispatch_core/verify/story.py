@@ -29,7 +29,7 @@ MAX_AFTER: Final = 4
 _MAX_NAMED: Final = 6
 
 _POSITION: Final = re.compile(r"\b(\d+):(\d+)\b")
-_HASH: Final = re.compile(r"hash (\d+)")
+_NUMBER: Final = re.compile(r"\b\d{1,10}\b")
 _CONSUMER: Final = re.compile(r"consumer (\d+)")
 
 #: Kinds that carry positions, and how they read.
@@ -48,6 +48,9 @@ _OF_HASH: Final = {
     "draining_release": "one entry less to drain on",
     "draining_blocked": "held back from",
 }
+#: Classes of decision that are about a consumer rather than about a key.
+_ABOUT_CONSUMERS: Final = frozenset(("permits", "active", "subscribe"))
+_OF_CONSUMER: Final = ("sent", "ack", "redeliver", "flow")
 _MEMBERSHIP: Final = {"consumer_added": "joins", "consumer_removed": "leaves"}
 
 
@@ -62,13 +65,15 @@ class Story:
 def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
     """What the log says about the key of ``finding``: up to ``MAX_BEFORE`` events up to it and ``MAX_AFTER`` behind."""
     subject = _subject(log, profile, finding)
-    told = sorted(_events(log, subject, finding.seq), key=lambda event: event[:2])
+    about_somebody = bool(len(subject.rows) or subject.consumers)
+    events = _events(log, subject, finding.seq) if about_somebody else _around(log, finding.seq)
+    told = sorted(events, key=lambda event: event[:2])
     at = sum(event[0] <= finding.seq for event in told)
     first, last = max(at - MAX_BEFORE, 0), at + MAX_AFTER
-    lines = [
-        f"{'>' if seq == finding.seq else ' '} {clock(t_us)}  {f'seq {seq}':<10}  {text}"
-        for seq, _, t_us, text in told[first:last]
-    ]
+    lines = []
+    for seq, is_line, t_us, text in told[first:last]:
+        mark = ">" if is_line and seq == finding.seq else " "
+        lines.append(f"{mark} {clock(t_us)}  {f'seq {seq}' if is_line else '':<10}  {text}")
     if first:
         lines.insert(0, "  … and before that more of the same")
     return Story(subject.title, tuple(lines))
@@ -86,8 +91,10 @@ class _Subject:
 
 def _subject(log: DispatcherLog, profile: Profile, finding: Finding) -> _Subject:
     hashes = _hashes(log, profile)
+    if finding.decision_class in _ABOUT_CONSUMERS:
+        return _consumers(log, finding)
     row = _first_entry(log, finding)
-    sticky = _hash_of(log, finding)
+    sticky = None if hashes is None else _hash_of(log, finding, hashes)
     if hashes is not None and sticky is None and row is not None:
         sticky = int(hashes[row])
     if hashes is not None and sticky is not None:
@@ -97,11 +104,17 @@ def _subject(log: DispatcherLog, profile: Profile, finding: Finding) -> _Subject
         return _Subject(f"key {shown or 'unknown'} (hash {sticky})", rows, sticky, frozenset())
     if row is not None:
         return _Subject(f"entry {_position(log, row)} ({_key(log, row)})", np.array([row]), None, frozenset())
+    return _consumers(log, finding)
+
+
+def _consumers(log: DispatcherLog, finding: Finding) -> _Subject:
     named = frozenset(int(number) for number in _CONSUMER.findall(f"{finding.expected} {finding.recorded}"))
     event = _row(log, finding.seq)
     if event is not None and event["consumer"] is not None:
         named |= {event["consumer"]}
-    return _Subject("consumers", np.zeros(0, np.int64), None, named)
+    names = _names(log)
+    title = ", ".join(_who(names, number) for number in sorted(named)) if named else "the lines around it"
+    return _Subject(title, np.zeros(0, np.int64), None, named)
 
 
 def _first_entry(log: DispatcherLog, finding: Finding) -> int | None:
@@ -118,13 +131,15 @@ def _first_entry(log: DispatcherLog, finding: Finding) -> int | None:
     return None
 
 
-def _hash_of(log: DispatcherLog, finding: Finding) -> int | None:
-    if finding.decision_class == "draining":
-        event = _row(log, finding.seq)
-        if event is not None and event["hash"] is not None:
-            return int(event["hash"])
-    named = _HASH.findall(f"{finding.expected} {finding.recorded}")
-    return int(named[0]) if named and not _POSITION.search(finding.expected) else None
+def _hash_of(log: DispatcherLog, finding: Finding, hashes: npt.NDArray[np.int64]) -> int | None:
+    """The hash a draining decision is about: the core's where some entry has it, else the recorded one."""
+    if finding.decision_class != "draining":
+        return None
+    event = _row(log, finding.seq) or {}
+    numbers = [
+        int(number) for number in (*reversed(_NUMBER.findall(finding.expected)), event.get("hash") or 0)
+    ]
+    return next((number for number in numbers if number in hashes), None)
 
 
 def _hashes(log: DispatcherLog, profile: Profile) -> npt.NDArray[np.int64] | None:
@@ -158,18 +173,31 @@ def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[i
                 t_ms * 1000,
                 f"stored {_position(log, row)} (key {_key(log, row)}{batch})",
             )
-    kinds = pc.is_in(log.events["kind"], value_set=pa.array([*_OF_HASH, *_MEMBERSHIP, "redeliver", "flow"]))
-    wanted = log.events.select(["seq", "t_us", "kind", "consumer", "hash", "positions", "permits"])
-    for row in wanted.filter(kinds).to_pylist():
+    yield from _other_lines(log, subject, touched, names)
+
+
+def _other_lines(
+    log: DispatcherLog, subject: _Subject, touched: set[int], names: dict[int, str]
+) -> Iterator[tuple[int, int, int, str]]:
+    """Lines that name no entry of the subject: who came and went, its hash, its consumers' permits and sends."""
+    columns = ["seq", "t_us", "kind", "consumer", "hash", "positions", "permits", "ref_count_before"]
+    kinds = pa.array([*_OF_HASH, *_MEMBERSHIP, *_OF_CONSUMER])
+    for row in log.events.select(columns).filter(pc.is_in(log.events["kind"], value_set=kinds)).to_pylist():
         kind, consumer = row["kind"], row["consumer"]
+        who = _who(names, consumer)
+        text = None
         if kind in _MEMBERSHIP:
-            yield row["seq"], 1, row["t_us"], f"{_who(names, consumer)} {_MEMBERSHIP[kind]}"
-        elif kind in _OF_HASH and subject.hash is not None and row["hash"] == subject.hash:
-            yield row["seq"], 1, row["t_us"], f"hash {row['hash']} {_OF_HASH[kind]} {_who(names, consumer)}"
+            text = f"{who} {_MEMBERSHIP[kind]}"
+        elif kind in _OF_HASH:
+            if row["hash"] == subject.hash and row["ref_count_before"] != 0:  # 0 = it did not drain
+                text = f"hash {row['hash']} {_OF_HASH[kind]} {who}"
         elif kind == "redeliver" and row["positions"] is None and consumer in touched:
-            yield row["seq"], 1, row["t_us"], f"everything unacked asked for again by {_who(names, consumer)}"
-        elif kind == "flow" and consumer in subject.consumers:
-            yield row["seq"], 1, row["t_us"], f"{_who(names, consumer)} grants {row['permits']} permits"
+            text = f"everything unacked asked for again by {who}"
+        elif consumer in subject.consumers:
+            what = f"{row['permits']} permits" if kind == "flow" else f"{len(row['positions'] or ())} entries"
+            text = f"{kind} {what}: {who}"
+        if text is not None:
+            yield row["seq"], 1, row["t_us"] or 0, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +231,19 @@ def _touching(log: DispatcherLog, rows: npt.NDArray[np.int64], seq: int) -> Iter
         if found:
             event = events.select(["seq", "t_us", "kind", "consumer"]).slice(number, 1).to_pylist()[0]
             yield _Event(event["seq"], event["t_us"] or 0, event["kind"], event["consumer"], found)
+
+
+def _around(log: DispatcherLog, seq: int) -> Iterator[tuple[int, int, int, str]]:
+    """The lines themselves, for a decision that is about no key and nobody in particular."""
+    seqs = np.asarray(log.events["seq"], dtype=np.int64)
+    middle = int(np.searchsorted(seqs, seq, side="right"))
+    first = max(middle - MAX_BEFORE, 0)
+    names = _names(log)
+    for row in log.events.slice(first, middle + MAX_AFTER - first).to_pylist():
+        who = "" if row["consumer"] is None else f" {_who(names, row['consumer'])}"
+        positions = row["positions"]
+        which = "" if positions is None else f" {len(positions)} entries"
+        yield row["seq"], 1, row["t_us"] or 0, f"{row['kind']}{who}{which}"
 
 
 class _SeqAt:
