@@ -1,22 +1,60 @@
 """Verify a trace of the Key_Shared dispatcher of 4.0.0-preview.1 (last sent position, PIP-282).
 
 Such a trace has no line for the moment at which an ack takes effect. It takes effect on the client's I/O thread, as soon
-as it has arrived: pending ack, unacked counter, then the cursor. So the plain order puts all of it at the ``ack`` line, and
-where a window needs another order, as late as the connection's next line.
+as it has arrived, in three parts: the pending ack goes and its consumer may be unblocked, the unacked counter is lowered, the
+cursor deletes. So the plain order puts them at the ``ack`` line; where a window needs another order, each of them may come
+as late as the connection's next line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.multiple_consumers import Between
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
-from dispatch_core.verify.races import Command
+from dispatch_core.verify.races import Command, Difference, Outcome
+from dispatch_core.verify.racing import Window
+
+A = TypeVar("A")
+
+#: Before this step of a round, the sending, comes a flow whose consumer's send has not returned yet.
+_SEND_STEP: Final = 1
+
+_REMOVE, _LOWER, _DELETE = range(3)
+
+
+@dataclass(slots=True)
+class _Ack:
+    """One acknowledged entry, and who held it when its pending ack went."""
+
+    entry: int
+    holder: int | None = None
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of an ack: what a late command still has to do."""
+
+    ack: _Ack
+    part: int
 
 
 class PreviewVerifier(KeySharedVerifier):
     """As for 4.x, except for when acks take effect, and for the steps of a removal."""
 
-    _leaving: int | None = None  # out of the list, still remembered as newcomer
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._leaving: int | None = None  # out of the list, still remembered as newcomer
+        self._ahead_of_dispatcher: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
+        self._window_steps = 0
+        self._returned: dict[int, int] = {}  # consumer → seq at which its send of the present round had returned
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -39,16 +77,26 @@ class PreviewVerifier(KeySharedVerifier):
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
-    def _on_flow(self, line: Line) -> None:
-        """Counted as it arrives, unless a window needs it later; its ``flow_counted`` line shows that it is done."""
-        connection = self.connection(who(line))
-        self._settle(connection, flows=True)
-        command = self._arrival(line, -1)
-        if not command.applied:
-            connection.late.append(command)
-
     def _on_flow_counted(self, line: Line) -> None:
-        self._settle(self.connection(who(line)), flows=True)
+        super()._on_flow_counted(line)
+        self._ahead_of_dispatcher[who(line)] = self._ahead_of_dispatcher.get(who(line), 0) + 1
+
+    def _on_flow_applied(self, line: Line) -> None:
+        """The dispatcher counts; the consumer has done so before. An ack that unblocked may not have gone further."""
+        consumer, permits = who(line), line.inputs["permits"]
+        if permits is None:
+            raise IllegalTransitionError(
+                "no permits", rule="Key_Shared counts what has reached the dispatcher"
+            )
+        ahead = self._ahead_of_dispatcher.get(consumer, 0)
+        late = self.connection(consumer).late
+        at = next((at for at, command in enumerate(late) if command.permits == permits), None)
+        if ahead <= 0 and at is not None:
+            for command in late[: at + 1]:
+                self.finish_late(command)
+            del late[: at + 1]
+        self._ahead_of_dispatcher[consumer] = ahead - 1
+        self.core.flow_applied(consumer, permits)
 
     # --- acks ----------------------------------------------------------------------------------------------------
 
@@ -57,24 +105,81 @@ class PreviewVerifier(KeySharedVerifier):
         self._settle(connection, flows=True)
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared
-        for entry in line.inputs["positions"]:
-            if entry < 0:
-                continue
-            command = self._arrival(line, entry)
-            if not command.applied:
-                connection.late.append(command)
+        commands = [self._arrival(line, entry) for entry in line.inputs["positions"] if entry >= 0]
+        acks = [(command, _Ack(command.entry)) for command in commands if not command.applied]
+        for parts in ((_REMOVE, _LOWER), (_DELETE,)):
+            for command, ack in acks:
+                for part in parts:
+                    late = Command(command.seq, command.connection, command.what, entry=command.entry)
+                    late.result = _Part(ack, part)
+                    connection.late.append(late)
 
-    def begin_command(self, command: Command) -> tuple[list[int], object]:
-        """All effects of an ack that has arrived; no line to come says more."""
-        return self.finish_command(command), None
+    def begin_command(self, command: Command) -> object:
+        """All of an ack that has arrived; no line to come says more."""
+        self._whole(_Ack(command.entry))
+        return None
 
-    def finish_command(self, command: Command) -> list[int]:
-        """The pending ack of whoever holds it, the holder's counters, then the cursor."""
-        holder = self.core.holder(command.entry)
-        told = 0
-        if holder is not None:
-            messages = self.core.unacked_messages(command.entry)
-            self.core.pending_ack_removed(command.entry)
-            told = self.core.ack_begins(holder) + self.core.ack_ends(holder, messages)
-        self.core.acknowledge(command.entry)
-        return [holder] * told if holder is not None else []
+    def finish_command(self, command: Command) -> None:
+        """The later steps of a redelivery request; a part of an ack, or all of one that arrived within the window."""
+        if isinstance(command.result, _Part):
+            self._do(command.result.ack, command.result.part)
+        elif command.result is None:
+            self._whole(_Ack(command.entry))
+        else:
+            super().finish_command(command)
+
+    def _whole(self, ack: _Ack) -> None:
+        for part in (_REMOVE, _LOWER, _DELETE):
+            self._do(ack, part)
+
+    def _do(self, ack: _Ack, part: int) -> None:
+        if part == _REMOVE:
+            ack.holder = self.core.holder(ack.entry)
+            if ack.holder is not None:
+                ack.messages = self.core.unacked_messages(ack.entry)
+                self.core.pending_ack_removed(ack.entry)
+                self.core.ack_begins(ack.holder)
+        elif part == _LOWER:
+            if ack.holder is not None:
+                self.core.ack_ends(ack.holder, ack.messages)
+        else:
+            self.core.acknowledge(ack.entry)
+
+    # --- windows -------------------------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        window: Window,
+        steps: int,
+        decide: Callable[[Between], A],
+        differences: Callable[[A], list[Difference]],
+    ) -> Outcome[A]:
+        self._window_steps = steps
+        self._returned = {
+            line.consumer: line.seq
+            for _at, line in self._within(window.end)
+            if line.kind == "send_returned" and line.consumer is not None
+        }
+        return super()._decide(window, steps, decide, differences)
+
+    def _under_way(self) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """What has arrived may be late; what arrives during the window has its own step in the plain order."""
+        arriving = [command for command in self._peeked.values() if not command.applied]
+        kept, self._peeked = self._peeked, {}
+        waiting, late = super()._under_way()
+        self._peeked = kept
+        for command in arriving:
+            before_send = command.permits and command.seq < self._returned.get(command.connection, 0)
+            command.step = _SEND_STEP if before_send else self._window_steps
+            self.connection(command.connection)
+            late.setdefault(command.connection, []).append(command)
+        for commands in late.values():  # commands of one connection keep their order
+            for one, other in pairwise(commands):
+                other.step = max(one.step, other.step)
+        return waiting, late
+
+    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        super()._commit(outcome, late)
+        for command in self._peeked.values():
+            command.applied = command.applied or command not in outcome.late
+            command.step = 0
