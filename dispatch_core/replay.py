@@ -75,7 +75,8 @@ def replay(
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
     before = log.events.filter(pc.less(log.events["t_us"], start_us))["seq"]
     watch = _Watch(start_us, before[-1].as_py() if len(before) else None)
-    verification = verify(log, watch=watch)
+    # What the interval's end cuts through is judged with the interval in which it ends.
+    verification = verify(log, watch=watch, goes_on=True)
     if watch.driver is None and verification.profile is not None:
         watch.history = ownership_alone(log, verification.profile)
     audit = audit_log(log, interval_start=interval_start, earlier=earlier)

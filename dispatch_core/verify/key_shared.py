@@ -663,14 +663,18 @@ class KeySharedVerifier(RacingDriver):
 
 
 def _aligned(expected: Sequence[object], said: _Said) -> list[tuple[object | None, object | None, int]]:
-    """Where two sequences differ: (expected, None, 0), (None, recorded, seq) or (expected, recorded, seq)."""
+    """Where two sequences differ: (expected, None, seq), (None, recorded, seq) or (expected, recorded, seq).
+
+    What is missing shows at the next item of the sequence; 0 = there is none.
+    """
     found: list[tuple[object | None, object | None, int]] = []
     words = [str(item) for item, _seq in said]
     matcher = SequenceMatcher(None, [str(item) for item in expected], words, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag != "equal":
             for one, other in zip_longest(expected[a:b], said[c:d]):
-                found.append((one, None, 0) if other is None else (one, *other))
+                following = said[d][1] if d < len(said) else 0
+                found.append((one, None, following) if other is None else (one, *other))
     return found
 
 

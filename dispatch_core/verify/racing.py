@@ -259,7 +259,7 @@ class RacingDriver(Driver):
         )
         for one in window.differing:
             finding = Finding(
-                one.seq or window.begun.seq,
+                one.seq or self._lines[window.end].seq,
                 self._lines[window.end].t_us,
                 one.decision_class,
                 "divergent" if racing is None else "uncertain",

@@ -70,6 +70,7 @@ def verify(
     *,
     watch: Callable[[Line, Verifier], None] | None = None,
     strict: bool = False,
+    goes_on: bool = False,
 ) -> Verification:
     """Compare every decision of ``log`` with the core's.
 
@@ -77,6 +78,7 @@ def verify(
         log: one incarnation of one dispatcher.
         watch: called after each line with the line and the driver, for those who derive more from the same fold.
         strict: stop at the first line that cannot have happened.
+        goes_on: the log has more lines than these; what they leave open is neither counted nor reported.
 
     Returns:
         What came out. An unusable version or a rule that is not replayed becomes ``not_judged``, a line that cannot have
@@ -123,7 +125,7 @@ def verify(
         if watch is not None:
             watch(line, driver)
     illegal.sort(key=lambda finding: finding.row)
-    return Verification(log, profile, driver.finish(), log_findings=illegal)
+    return Verification(log, profile, driver.finish(goes_on=goes_on), log_findings=illegal)
 
 
 def _not_replayed(log: DispatcherLog, profile: Profile) -> str | None:

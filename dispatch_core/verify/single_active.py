@@ -22,11 +22,10 @@ from typing import Final
 
 import numpy as np
 
-from dispatch_core import hashing
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.profiles import Profile, partition_index
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.single_active import SingleActiveDispatcher
+from dispatch_core.single_active import SingleActiveDispatcher, sticky_hashes
 from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
 from dispatch_core.state import READ_POSITION
 from dispatch_core.verify.driver import Driver, who
@@ -60,7 +59,7 @@ class SingleActiveVerifier(Driver):
             partition_index(log.header),
             exclusive=exclusive,
             num_messages=np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64),
-            slots=_slots(log, profile) if exclusive and _with_ranges(lines) else None,
+            hashes=sticky_hashes(log.messages, profile) if exclusive and _with_ranges(lines) else None,
         )
         self._joins = deque(line for line in lines if line.kind == "consumer_added")
         kinds = {line.kind for line in lines}
@@ -88,11 +87,13 @@ class SingleActiveVerifier(Driver):
         self._redeliveries: deque[Line] = deque()
         self._issued_at: deque[int] = deque()  # seq of the issue of each read in flight
 
-    def finish(self) -> Tally:
-        """End of the log: whatever is still open was cut off, not missed."""
+    def finish(self, *, goes_on: bool = False) -> Tally:
+        """End of the log: whatever is still open was cut off, not missed. ``goes_on``: see ``RacingDriver.finish``."""
         if self._round is not None:
             begun, entries = self._round
-            if self._complete:
+            if goes_on:
+                self.tally.leave_out({"dispatch": len(entries)})
+            elif self._complete:
                 self._unsent()
             elif entries:
                 self.tally.note(cut_off(begun))
@@ -106,6 +107,7 @@ class SingleActiveVerifier(Driver):
     def _on_consumer_removing(self, line: Line) -> None:
         if who(line) in self._refused:
             return
+        self._unsent()
         before = self._remember()
         pick = self.core.leave(who(line))
         self._change = before
@@ -142,6 +144,7 @@ class SingleActiveVerifier(Driver):
     def _on_active_picked(self, line: Line) -> None:
         if not self._picks:
             self._join_next()
+        self._no_rewind_due()
         pick = self._picks.popleft() if self._picks else None
         if self._handing_over:
             self._handing_over = False
@@ -190,7 +193,7 @@ class SingleActiveVerifier(Driver):
         self._chosen(pick)
 
     def _remember(self) -> Change:
-        return Change(self._line.seq, self.core.active, self.core.members)
+        return Change(self._line.seq, self._line.t_us, self.core.active, self.core.members)
 
     def _chosen(self, pick: Pick) -> None:
         self._picks.append(pick)
@@ -254,7 +257,7 @@ class SingleActiveVerifier(Driver):
 
     def _tell(self, told: Told, *, by_delay: bool = False) -> None:
         self._unmet(self._notices.due)
-        self._notices = Notices(self._line.seq, list(told), by_delay)
+        self._notices = Notices(self._line.seq, self._line.t_us, list(told), by_delay, tuple(told))
 
     def _unmet(self, due: list[tuple[int, int]]) -> None:
         """Notices that should have been sent by now."""
@@ -264,6 +267,7 @@ class SingleActiveVerifier(Driver):
         self._notices.due = [notice for notice in self._notices.due if notice not in due]
 
     def _on_active_notified(self, line: Line) -> None:
+        self._no_rewind_due()
         told = (who(line), line.recorded["active"])
         due = self._notices.due
         if told in due:
@@ -271,7 +275,8 @@ class SingleActiveVerifier(Driver):
             self.tally.exact("active")
             return
         expected = next((active for consumer, active in due if consumer == told[0]), None)
-        racing = self._notices.otherwise(told, self._change, self.core.active, self.core.members)
+        views = (self._change.active_before if self._change else None, self.core.active)
+        racing = self._notices.otherwise(told, self._change, views, self.core.members, self.core.told_all)
         described = "no notice" if expected is None else f"{told[0]} told {expected}"
         self._differ("active", described, f"{told[0]} told {told[1]}", racing=racing)
 
@@ -303,6 +308,7 @@ class SingleActiveVerifier(Driver):
 
     def _executor_line(self) -> None:
         """A line of the dispatcher's executor: what it did before is done, an attempt of its own has issued its read."""
+        self._unsent()
         attempt, owed = self._attempt, self._owed
         self._owed = None
         if self._tail and not self._rewinding:
@@ -334,8 +340,8 @@ class SingleActiveVerifier(Driver):
             self._attempt = _Attempt(line, self.core.would_read(line.consumer), rewinder)
 
     def _no_rewind_due(self) -> None:
-        if self._rewinds:
-            self._rewinds = 0
+        rewinds, self._rewinds = self._rewinds, 0
+        if rewinds:
             self._differ("read", "the cursor rewinds first", "no rewind", decisions=0)
 
     def _on_read_issued(self, line: Line) -> None:
@@ -386,7 +392,8 @@ class SingleActiveVerifier(Driver):
         maybe = frozenset(entry for entry in positions if self._acks.may_be_after(entry, issued_at))
         reader = self.core.reader
         result = self.core.read_done(positions, maybe)
-        self._issued_at.popleft()
+        if self._issued_at:
+            self._issued_at.popleft()
         if line.consumer not in (None, reader):
             self._differ("dispatch", f"a read for consumer {reader}", f"for {line.consumer}", decisions=0)
         if result.entries is not None:
@@ -422,9 +429,9 @@ class SingleActiveVerifier(Driver):
             )
 
     def _unsent(self) -> None:
-        """The next round begins: the one before it should have sent."""
+        """Something else runs under the dispatcher's lock: the round before it should have sent."""
         open_round, self._round = self._round, None
-        if open_round is not None and open_round[1]:
+        if open_round is not None and open_round[1] and self.core.active is not None:
             entries = open_round[1]
             consumer, _ = self.core.send(entries)
             expected = f"consumer {consumer} gets {self._positions(entries)}"
@@ -486,11 +493,3 @@ def _choice(pick: Pick | None) -> str:
 
 def _with_ranges(lines: list[Line]) -> bool:
     return any(line.kind == "consumer_added" and line.inputs["ranges"] for line in lines)
-
-
-def _slots(log: DispatcherLog, profile: Profile) -> list[int]:
-    """Sticky slot of every entry, as the Exclusive selector hashes it."""
-    space = hashing.RANGE_4X if profile.fallback_key else hashing.MURMUR_31
-    hashes = space.sticky_array(hashing.entry_h31(log.messages, fallback=profile.fallback_key))
-    slots: list[int] = (hashes % hashing.DEFAULT_RANGE_SIZE).tolist()
-    return slots

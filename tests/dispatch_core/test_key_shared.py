@@ -36,7 +36,8 @@ def give(core: KeySharedDispatcher, number: int, permits: int) -> None:
 
 def ack(core: KeySharedDispatcher, entry: int) -> None:
     released = core.pending_ack_removed(entry)
-    core.acked(released.consumer, 1)
+    core.ack_begins(released.consumer)
+    core.ack_ends(released.consumer, 1)
     core.acknowledge(entry)
 
 
@@ -144,14 +145,15 @@ def test_a_nack_forgets_the_hash_and_comes_again() -> None:
     core = dispatcher(A, A, A)
     join(core, 2, "c2", permits=3)
     run(core, stored=3)
-    core.redeliver(2, [core.pending_ack_removed(1).consumer - 1])
+    core.pending_ack_removed(1)
+    core.redelivered(2, core.redeliver(2, [1]))
     assert core.state.redelivery_count[1] == 1
     give(core, 2, 5)
     assert run(core, stored=3) == {2: [1]}
 
 
-def test_rules_not_replayed_yet_are_refused_by_name() -> None:
-    for version, config in (("3.0.7", {}), ("4.2.4", {"subscriptionKeySharedUseConsistentHashing": False})):
+def test_other_dispatchers_and_reads_of_random_size_are_refused_by_name() -> None:
+    for version, config in (("3.0.7", {}), ("4.2.4", {"preciseDispatcherFlowControl": True})):
         with pytest.raises(UnsupportedRuleError, match=version):
             KeySharedDispatcher(profiles.resolve(version, config), sticky(A), np.ones(1, np.int64), 1)
 
