@@ -24,18 +24,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import floor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from dispatch_core import cursor
+from dispatch_core import cursor, hashing
 from dispatch_core import single_active_rules as rules
-from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.profiles import FailoverRule, Profile
-from dispatch_core.selectors import failover
+from dispatch_core.selectors import factory, failover
+from dispatch_core.selectors.selector import Selector
 from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick, ReadResult, Told
 from dispatch_core.state import MARK_DELETE, READ_POSITION, State, new_state
 
@@ -54,8 +57,8 @@ class _Read:
 class SingleActiveDispatcher:
     """One dispatcher from its first consumer on.
 
-    ``num_messages``: messages per entry of the log. ``slots``: sticky slot (0..65535) per entry, needed only where an
-    Exclusive consumer subscribes to key hash ranges.
+    ``num_messages``: messages per entry of the log. ``hashes``: sticky key hash per entry, needed only where an Exclusive
+    consumer subscribes to key hash ranges.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class SingleActiveDispatcher:
         *,
         exclusive: bool,
         num_messages: npt.NDArray[np.int64] | None = None,
-        slots: Sequence[int] | None = None,
+        hashes: Sequence[int] | None = None,
     ) -> None:
         sizes = np.zeros(0, np.int64) if num_messages is None else num_messages
         self.profile = profile
@@ -79,7 +82,7 @@ class SingleActiveDispatcher:
             np.zeros(len(sizes), np.int32), sizes.astype(np.int32), n_hashes=1, n_consumers=1
         )
         self._sizes: list[int] = sizes.tolist()
-        self._slots = slots
+        self._hashes = hashes
         self._topic = topic
         self._exclusive = exclusive
         self._partition_index = 0 if exclusive else partition_index
@@ -94,7 +97,7 @@ class SingleActiveDispatcher:
         )
         self._epochs = "failover_read_epoch" in profile.changes
         self._members: list[failover.Candidate] = []
-        self._ranges: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._selector: Selector | None = None  # of an Exclusive consumer with key hash ranges
         self._average: dict[int, float] = {}
         self._unwritable: set[int] = set()
         self._reads: deque[_Read] = (
@@ -117,7 +120,8 @@ class SingleActiveDispatcher:
     ) -> Pick:
         """A consumer is added; the choice happens inside the add.
 
-        ``ranges``: key hash ranges of an Exclusive consumer (closed); entries outside are read and skipped.
+        ``ranges``: key hash ranges of an Exclusive consumer (closed); entries outside are read and skipped. Ranges that
+        the selector refuses hold no entry: the broker does not look at its answer.
         Raises ``ConsumerBusyError`` for a second consumer of an Exclusive subscription and one above
         ``maxConsumersPerSubscription`` of a Failover one, ``IllegalTransitionError`` for a second add.
         """
@@ -134,8 +138,11 @@ class SingleActiveDispatcher:
                 f"consumer {consumer}: the subscription has {self._limit} consumers (maxConsumersPerSubscription)"
             )
         self.permits[consumer] = 0
-        if self._exclusive and ranges:
-            self._ranges[consumer] = tuple(ranges)
+        if self._exclusive:
+            self._selector = factory.sticky_ranges(self.profile).new() if ranges else None
+            if self._selector is not None:
+                with suppress(SelectorRefusedError):
+                    self._selector.add(consumer, name, ranges)
         self._members.append(failover.Candidate(consumer, name, priority_level))
         return self._pick(joining=consumer)
 
@@ -211,15 +218,15 @@ class SingleActiveDispatcher:
         self.delay_running = False
         return self._rewind_and_tell()
 
-    def told_all(self, active: int | None) -> Told:
-        """The notices of a hand-over to ``active``: every connected consumer of a Failover subscription."""
+    def told_all(self, active: int | None, among: Sequence[int]) -> Told:
+        """The notices of a hand-over to ``active``: all of ``among`` that are connected, of a Failover subscription."""
         if active is None or self._exclusive:
             return ()
-        return tuple((member.consumer, active) for member in self._members)
+        return tuple((consumer, active) for consumer in among)
 
     def _rewind_and_tell(self) -> Told:
         self._rewind()
-        return self.told_all(self.active)
+        return self.told_all(self.active, self.members)
 
     def _rewind(self) -> None:
         cursor.rewind(self.state)
@@ -337,11 +344,9 @@ class SingleActiveDispatcher:
 
     def _in_ranges(self, entry: int) -> bool:
         """Whether an entry's key lies in the key hash ranges of the Exclusive consumer (isKeyHashRangeFiltered)."""
-        ranges = self._ranges.get(self.active) if self.active is not None else None
-        if ranges is None or self._slots is None or entry < 0:
+        if self._selector is None or self._hashes is None or entry < 0:
             return True
-        slot = self._slots[entry]
-        return any(low <= slot <= high for low, high in ranges)
+        return self._selector.select(self._hashes[entry]) == self.active
 
     def send(self, entries: Sequence[int]) -> tuple[int, int]:
         """Hand the entries of a read result to the active consumer. Returns (consumer, permits before)."""
@@ -439,3 +444,12 @@ class SingleActiveDispatcher:
             "activeConsumerName": names.get(self.active, "") if self.active is not None else "",
             "consumers": consumers,
         }
+
+
+def sticky_hashes(messages: pa.Table, profile: Profile) -> list[int]:
+    """Sticky key hash of every row of a ``MESSAGES`` table, as the selector of key hash ranges makes it."""
+    space = hashing.RANGE_4X if profile.fallback_key else hashing.MURMUR_31
+    hashes: list[int] = space.sticky_array(
+        hashing.entry_h31(messages, fallback=profile.fallback_key)
+    ).tolist()
+    return hashes

@@ -7,12 +7,12 @@ membership change can fall between any two of these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-#: The task takes the active consumer at once before it rewinds: so many lines before the rewind's may stand between.
-_TASK_BEGINS: Final = 12
+#: The task takes the active consumer, then rewinds at once; a change is no part of it if it was over so long before.
+_TASK_BEGINS_US: Final = 2_000
 _OVERTAKEN: Final = "the membership changed while the failover delay's task ran"
 
 
@@ -21,6 +21,7 @@ class Change:
     """The latest membership change: line, and who was active and connected before it."""
 
     seq: int
+    t_us: int
     active_before: int | None
     members_before: tuple[int, ...]
 
@@ -30,8 +31,10 @@ class Notices:
     """Notices due since line ``since``: (consumer who is told, consumer who is active)."""
 
     since: int = 0
+    since_us: int = 0
     due: list[tuple[int, int]] = field(default_factory=list)
     by_delay: bool = False  # sent by the delay's task
+    plain: tuple[tuple[int, int], ...] = ()  # all of them, also those that have been sent
 
     def overtaken_by(self, change: Change | None) -> tuple[int, str] | None:
         """The membership change, with the reason, after which those told may be others than those due."""
@@ -40,18 +43,25 @@ class Notices:
         return change.seq, _OVERTAKEN
 
     def otherwise(
-        self, told: tuple[int, int], change: Change | None, active: int | None, members: Sequence[int]
+        self,
+        told: tuple[int, int],
+        change: Change | None,
+        views: Sequence[int | None],
+        members: Sequence[int],
+        tell: Callable[[int | None, Sequence[int]], Sequence[tuple[int, int]]],
     ) -> tuple[int, str] | None:
         """Whether ``told`` is right if the latest change came at another moment of the delay's task.
 
-        Then what is due becomes what that order makes due. ``active`` and ``members``: now.
+        Then what is due becomes what that order makes due. ``views``: who was active before and after the change,
+        ``members``: connected now, ``tell``: the core's rule.
         """
-        if change is None or not self.by_delay or change.seq < self.since - _TASK_BEGINS:
+        if change is None or not self.by_delay or change.t_us < self.since_us - _TASK_BEGINS_US:
             return None
-        for view in (change.active_before, active):
+        for view in views:
             for among in (members, change.members_before):
-                if view == told[1] and told[0] in among:
+                notices = tell(view, among)
+                if told in notices and set(notices) != set(self.plain):
                     waiting = {consumer for consumer, _ in self.due} - {told[0]}
-                    self.due = [(consumer, view) for consumer in among if consumer in waiting]
+                    self.due = [notice for notice in notices if notice[0] in waiting]
                     return change.seq, _OVERTAKEN
         return None

@@ -1,0 +1,105 @@
+"""All Failover and Exclusive recordings beside the repository: nothing divergent, and every wrong rule shows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dispatch_core import profiles
+from dispatch_core import single_active_rules as rules
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.selectors import failover
+from dispatch_core.single_active import SingleActiveDispatcher
+from dispatch_core.verify.runner import verify
+from dispatch_core.verify.tally import CLASSES, Tally
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+
+pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository")
+
+
+@cache
+def logs() -> tuple[DispatcherLog, ...]:
+    found = []
+    for trace in sorted(RECORDINGS.glob("*/*/trace.jsonl.gz")):
+        with gzip.open(trace, "rt", encoding="utf-8") as lines:
+            kind = json.loads(next(lines))["subscription_type"]
+        if kind in ("Failover", "Exclusive"):
+            (source,) = find_recordings([str(trace.parent)])
+            found += read_recording(source).logs
+    return tuple(found)
+
+
+def tallies() -> dict[str, Tally]:
+    return {log.recording: verify(log).tally for log in logs()}
+
+
+def test_no_divergent_decision_and_few_uncertain_ones() -> None:
+    all_tallies = tallies()
+    assert len(all_tallies) > 50
+    for name, tally in all_tallies.items():
+        assert [f for f in tally.findings if f.status == "divergent"] == [], name
+        assert all(f.racing_seq is not None and f.reason for f in tally.findings), name
+        assert tally.total("decisions") == tally.total("exact") + tally.total("uncertain") > 0
+    for racing, bar in ((True, 0.003), (False, 0.0005)):
+        chosen = [tally for name, tally in all_tallies.items() if ("racing" in name) is racing]
+        uncertain = sum(tally.total("uncertain") for tally in chosen)
+        assert uncertain <= bar * sum(tally.total("decisions") for tally in chosen)
+    for name in CLASSES:
+        decisions = sum(tally.counts[name]["decisions"] for tally in all_tallies.values())
+        uncertain = sum(tally.counts[name]["uncertain"] for tally in all_tallies.values())
+        assert uncertain <= 0.02 * decisions, name
+
+
+WRONG_RULES: dict[str, tuple[object, str, object]] = {
+    "sort by join order": (failover, "sort_key", lambda candidate: (candidate.priority_level, b"")),
+    "names before levels": (failover, "sort_key", lambda candidate: (0, candidate.name.encode())),
+    "worse levels take part": (failover, "takes_part", lambda candidate, first: True),
+    "who held a ring point keeps it": (failover, "wins_point", lambda newcomer, holder: False),
+    "flow counts while the delay runs": (rules, "delay_holds_flow", lambda: False),
+    "the delay holds the read after a batch": (rules, "delay_holds_reads", lambda: True),
+    "everybody is served": (rules, "only_the_active_is_served", lambda consumer, active: True),
+    "reads of one less": (rules, "read_size", lambda permits, batch, **_: max(permits - 1, 1)),
+    "no rewind": (SingleActiveDispatcher, "_rewind", lambda self: None),
+    "acks do not count": (SingleActiveDispatcher, "acknowledge", lambda self, entry, ack_set=(): None),
+    "nobody is told": (SingleActiveDispatcher, "told_all", lambda self, active, among: ()),
+}
+
+
+def divergent_somewhere() -> bool:
+    return any(verify(log).tally.total("divergent") > 0 for log in logs())
+
+
+@pytest.mark.parametrize("name", WRONG_RULES)
+def test_a_wrong_rule_shows(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(*WRONG_RULES[name])
+    assert divergent_somewhere()
+
+
+@pytest.mark.parametrize("ring", [True, False])
+def test_modulo_and_ring_are_told_apart(monkeypatch: pytest.MonkeyPatch, ring: bool) -> None:
+    right = failover.pick
+
+    def swapped(candidates: list[failover.Candidate], **given: object) -> failover.Choice:
+        partition, topic = given["partition_index"], given["topic"]
+        assert isinstance(partition, int)
+        assert isinstance(topic, str)
+        return right(candidates, partition_index=max(partition, 0), topic=topic, ring=ring)
+
+    monkeypatch.setattr(failover, "pick", swapped)
+    assert divergent_somewhere()
+
+
+def test_the_hand_over_without_delay_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = profiles.Profile.number
+    monkeypatch.setattr(
+        profiles.Profile,
+        "number",
+        lambda self, name: 0 if name == "activeConsumerFailoverDelayTimeMillis" else right(self, name),
+    )
+    assert divergent_somewhere()
