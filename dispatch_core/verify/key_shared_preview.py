@@ -23,7 +23,7 @@ from dispatch_core.verify.racing import Window
 
 A = TypeVar("A")
 
-#: Before this step of a round, the sending, comes a flow whose consumer's send has not returned yet.
+#: Before this step of a round, the sending, comes what arrived before the line of the send.
 _SEND_STEP: Final = 1
 
 _REMOVE, _LOWER, _DELETE = range(3)
@@ -54,7 +54,7 @@ class PreviewVerifier(KeySharedVerifier):
         self._leaving: int | None = None  # out of the list, still remembered as newcomer
         self._ahead_of_dispatcher: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
         self._window_steps = 0
-        self._returned: dict[int, int] = {}  # consumer → seq at which its send of the present round had returned
+        self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present round
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -155,10 +155,10 @@ class PreviewVerifier(KeySharedVerifier):
         differences: Callable[[A], list[Difference]],
     ) -> Outcome[A]:
         self._window_steps = steps
-        self._returned = {
+        self._sent_at = {
             line.consumer: line.seq
             for _at, line in self._within(window.end)
-            if line.kind == "send_returned" and line.consumer is not None
+            if line.kind == "sent" and line.consumer is not None
         }
         return super()._decide(window, steps, decide, differences)
 
@@ -169,7 +169,7 @@ class PreviewVerifier(KeySharedVerifier):
         waiting, late = super()._under_way()
         self._peeked = kept
         for command in arriving:
-            before_send = command.permits and command.seq < self._returned.get(command.connection, 0)
+            before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
             command.step = _SEND_STEP if before_send else self._window_steps
             self.connection(command.connection)
             late.setdefault(command.connection, []).append(command)
