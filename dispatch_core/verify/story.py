@@ -181,7 +181,7 @@ def _other_lines(
 ) -> Iterator[tuple[int, int, int, str]]:
     """Lines that name no entry of the subject: who came and went, its hash, its consumers' permits and sends."""
     columns = ["seq", "t_us", "kind", "consumer", "hash", "positions", "permits", "ref_count_before"]
-    kinds = pa.array([*_OF_HASH, *_MEMBERSHIP, *_OF_CONSUMER])
+    kinds = pa.array([*_OF_HASH, *_MEMBERSHIP, *(_OF_CONSUMER if subject.consumers else ("redeliver",))])
     for row in log.events.select(columns).filter(pc.is_in(log.events["kind"], value_set=kinds)).to_pylist():
         kind, consumer = row["kind"], row["consumer"]
         who = _who(names, consumer)
