@@ -77,7 +77,8 @@ def begin_round(st: State) -> None:
         raise_to_mark_delete(st)
         return
     st.s[LAST_SENT] = st.s[MARK_DELETE]
-    for entry in range(st.s[MARK_DELETE] + 1, len(st.deleted)):  # a rewind leaves some beyond the read position
+    # a rewind leaves some beyond the read position
+    for entry in range(st.s[MARK_DELETE] + 1, len(st.deleted)):
         if st.deleted[entry] == 1:
             _mark(st, entry)
 

@@ -1,9 +1,12 @@
 """Verify a trace of the Key_Shared dispatcher of 4.0.0-preview.1 (last sent position, PIP-282).
 
 Such a trace has no line for the moment at which an ack takes effect. It takes effect on the client's I/O thread, as soon
-as it has arrived, in three parts: the pending ack goes and its consumer may be unblocked, the unacked counter is lowered, the
-cursor deletes. So the plain order puts them at the ``ack`` line; where a window needs another order, each of them may come
-as late as the connection's next line.
+as it has arrived, in three parts: the pending ack goes and its consumer may be unblocked, the unacked counter is
+lowered, the cursor deletes. So the plain order puts them at the ``ack`` line; where a window needs another order, each of
+them may come as late as the connection's next line.
+
+What arrives while a round runs has come before the send to that consumer if its line stands before the send's, in the plain
+order: the line of a send says when its permits were charged.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.multiple_consumers import Between
+from dispatch_core.profiles import Profile
+from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
-from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
 from dispatch_core.verify.races import Command, Difference, Outcome
 from dispatch_core.verify.racing import Window
@@ -49,10 +54,10 @@ class _Part:
 class PreviewVerifier(KeySharedVerifier):
     """As for 4.x, except for when acks take effect, and for the steps of a removal."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(log, profile, entries, lines)
         self._leaving: int | None = None  # out of the list, still remembered as newcomer
-        self._ahead_of_dispatcher: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
+        self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
         self._window_steps = 0
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present round
 
@@ -79,7 +84,7 @@ class PreviewVerifier(KeySharedVerifier):
 
     def _on_flow_counted(self, line: Line) -> None:
         super()._on_flow_counted(line)
-        self._ahead_of_dispatcher[who(line)] = self._ahead_of_dispatcher.get(who(line), 0) + 1
+        self._counted[who(line)] = self._counted.get(who(line), 0) + 1
 
     def _on_flow_applied(self, line: Line) -> None:
         """The dispatcher counts; the consumer has done so before. An ack that unblocked may not have gone further."""
@@ -88,14 +93,14 @@ class PreviewVerifier(KeySharedVerifier):
             raise IllegalTransitionError(
                 "no permits", rule="Key_Shared counts what has reached the dispatcher"
             )
-        ahead = self._ahead_of_dispatcher.get(consumer, 0)
+        ahead = self._counted.get(consumer, 0)
         late = self.connection(consumer).late
         at = next((at for at, command in enumerate(late) if command.permits == permits), None)
         if ahead <= 0 and at is not None:
             for command in late[: at + 1]:
                 self.finish_late(command)
             del late[: at + 1]
-        self._ahead_of_dispatcher[consumer] = ahead - 1
+        self._counted[consumer] = ahead - 1
         self.core.flow_applied(consumer, permits)
 
     # --- acks ----------------------------------------------------------------------------------------------------

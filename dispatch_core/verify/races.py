@@ -145,10 +145,14 @@ def search(
         delayed = [command for command, at in _late_steps(late, {}) if at >= steps]
         return Outcome(answer, plain, explained=False, late=delayed)
     moves, answer = found
-    early = [c for move in moves.values() if move.early for c in waiting.get(move.connection, ())[: move.count]]
+    early = [
+        c for move in moves.values() if move.early for c in waiting.get(move.connection, ())[: move.count]
+    ]
     delayed = [command for command, at in _late_steps(late, moves) if at >= steps]
     racing = [
-        (waiting.get(m.connection) or late[m.connection])[m.count - 1] if m.early else late[m.connection][-m.count]
+        (waiting.get(m.connection) or late[m.connection])[m.count - 1]
+        if m.early
+        else late[m.connection][-m.count]
         for m in moves.values()
     ]
     return Outcome(answer, plain, True, early, delayed, min(racing, key=lambda c: c.seq))
