@@ -159,14 +159,17 @@ class Profile:
     @property
     def name(self) -> str:
         """A short name for people, e.g. ``4.2.4 sticky key, draining hashes, consistent hashing``."""
+        release, rules = self.broker_version, text_of(self.version)
+        if release.removeprefix("v") not in (rules, PREVIEW_PIP_282):
+            release = f"{release} by the rules of {rules}"
         if self.dispatcher is Dispatcher.SINGLE_ACTIVE:
-            return f"{self.broker_version} {self.dispatcher.value}, {self.failover.value}"
+            return f"{release} {self.dispatcher.value}, {self.failover.value}"
         if self.dispatcher is Dispatcher.SHARED:
-            return f"{self.broker_version} {self.dispatcher.value}"
+            return f"{release} {self.dispatcher.value}"
         selector = "consistent hashing" if self.consistent_hashing else "auto-split hash range"
         if self.key_shared_mode == "STICKY":
             selector = "sticky ranges"
-        return f"{self.broker_version} {self.dispatcher.value}, {self.ordering.value}, {selector}"
+        return f"{release} {self.dispatcher.value}, {self.ordering.value}, {selector}"
 
     @property
     def digest(self) -> str:

@@ -132,6 +132,13 @@ def test_a_release_that_is_not_known_takes_the_nearest_known_and_says_so(
     assert len(profile.warnings) == 1
     assert said in profile.warnings[0]
     assert profile.broker_version == version
+    assert profile.name.startswith(version)
+
+
+def test_the_name_of_a_profile_says_whose_rules_were_used() -> None:
+    assert resolve("7.1.0").name.startswith("7.1.0 by the rules of 5.0.1 sticky key")
+    assert resolve("v4.2.4").name.startswith("v4.2.4 sticky key")
+    assert resolve(PREVIEW).name.startswith("4.0.0-preview.1 sticky key")
 
 
 @pytest.mark.parametrize("version", [*RELEASES, PREVIEW])
