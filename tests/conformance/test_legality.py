@@ -13,7 +13,10 @@ from dispatch_core.verify.legality import illegal_lines
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 
-pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository")
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
+]
 
 
 @pytest.mark.parametrize("release", ["4.0.0-preview.1", "4.0.0", "4.2.4"])
