@@ -106,6 +106,10 @@ class ConsistentHashingSelector:
                 start = point + 1
         return Assignments(tuple(ranges))
 
+    def points(self) -> list[tuple[int, int]]:
+        """(point, owner), ascending."""
+        return [(point, self._queues[point][0]) for point in self._points]
+
     @staticmethod
     def _meet(queue: list[int], newcomer: int) -> None:
         """Who owns a point after ``newcomer`` came to it: the first of the queue, the newcomer waits at its end."""

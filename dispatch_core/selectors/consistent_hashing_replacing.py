@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
 from dispatch_core.selectors.names import CountedNameIndexes
 from dispatch_core.selectors.selector import Announced, Same
 
-LAST: int = (1 << 31) - 2  # where the report of the wrap-around range ends; hashes go one further
+LAST: Final = (1 << 31) - 2  # where the report of the wrap-around range ends; hashes go one further
 
 
 class ReplacingPointsSelector:

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
+from dispatch_core.selectors.assignments import Assignments, Impacted
 from dispatch_core.selectors.selector import Announced, Same, grouped, utf16
+
+NOT_REPORTED: Final = Impacted({}, {})
 
 
 class SharedPointsSelector:
@@ -39,8 +42,10 @@ class SharedPointsSelector:
         self._names: dict[int, str] = {}
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
-        """Put ``consumer`` on the ring, unless one that equals it is on the point already."""
-        before = self.assignments()
+        """Put ``consumer`` on the ring, unless one that equals it is on the point already.
+
+        What moved is not reported: where consumers share a point by hash, no range of hashes is anybody's own.
+        """
         self._names[consumer] = name
         for point in self._points_of(name):
             listed = self._lists.get(point)
@@ -50,14 +55,13 @@ class SharedPointsSelector:
             elif not any(self._same(other, consumer) for other in listed):
                 listed.append(consumer)
                 listed.sort(key=lambda number: utf16(self._names[number]))
-        return impacted(before, self.assignments(), self._same)
+        return NOT_REPORTED
 
     def remove(self, consumer: int) -> Impacted:
         """Take ``consumer``, and whoever equals it, off the points of its name."""
-        before = self.assignments()
         name = self._names.get(consumer)
         if name is None:
-            return Impacted({}, {})
+            return NOT_REPORTED
         for point in set(self._points_of(name)) & self._lists.keys():
             left = [other for other in self._lists[point] if not self._same(other, consumer)]
             if left:
@@ -65,7 +69,7 @@ class SharedPointsSelector:
             else:
                 del self._lists[point]
                 del self._points[bisect_left(self._points, point)]
-        return impacted(before, self.assignments(), self._same)
+        return NOT_REPORTED
 
     def select(self, sticky_hash: int) -> int | None:
         """Of the list at the smallest point at or above the hash, else at the lowest: number ``hash % length``."""

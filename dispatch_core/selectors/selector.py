@@ -27,7 +27,7 @@ class Selector(Protocol):
     """Who gets which sticky key hash. Consumers are the log's numbers."""
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
-        """Take a consumer in; returns the ranges that changed hands.
+        """Take a consumer in; returns the ranges that changed hands (none where consumers share points, 3.0.0 to 3.3.1).
 
         Raises ``SelectorRefusedError``, with nothing changed, where the broker refuses it.
         """

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch_core import hashing
+from dispatch_core.profiles import resolve
 from dispatch_core.recording.schema import MESSAGES
 
 # key, h31, 4.x range split, 4.x consistent hashing, classic consistent hashing
@@ -25,7 +26,10 @@ WORKED = [
     ("日本", 1155135810, 63810, 15901, 1155135811),
     ("😀", 1051995898, 12026, 28079, 1051995899),
     ("producer-1-0", 664740111, 8463, 18607, 664740112),
-    ("key-30884", 1362034688, 1, 20784, 1362034689),
+    ("key-30884", 1362034688, 1, 20784, 1362034689),  # slot 0, which 4.x takes for "not set"
+    ("key-4415", 2103083685, 2103083685 % 65536, 1, 2103083686),
+    ("standalone-0-5", 1646429396, 34004, 59127, 1646429397),
+    ("AAEC/w==", 1033688062, 54270, 4508, 1033688063),  # as text; decoded it is another key, see below
 ]
 
 
@@ -46,6 +50,58 @@ def test_precedence_of_key_bytes() -> None:
     assert hashing.dispatch_key("", False, None, "p", 1, fallback=True) == b""  # presence counts, not length
     assert hashing.dispatch_key(None, None, None, "standalone-0", 5, fallback=True) == b"standalone-0-5"
     assert hashing.dispatch_key(None, None, None, "standalone-0", 5, fallback=False) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "config", "space"),
+    [
+        ("3.0.17", "AUTO_SPLIT", {}, hashing.MURMUR_31),
+        ("3.3.9", "STICKY", {}, hashing.MURMUR_31),
+        ("4.0.0-preview.1", "AUTO_SPLIT", {}, hashing.MURMUR_31),
+        ("4.0.0", "AUTO_SPLIT", {}, hashing.CONSISTENT_4X),
+        ("4.2.4", "AUTO_SPLIT", {"subscriptionKeySharedUseConsistentHashing": False}, hashing.RANGE_4X),
+        ("5.0.1", "STICKY", {}, hashing.RANGE_4X),
+        (
+            "4.2.4",
+            "AUTO_SPLIT",
+            {"subscriptionKeySharedUseClassicPersistentImplementation": True},
+            hashing.CONSISTENT_CLASSIC,
+        ),
+        (
+            "4.2.4",
+            "STICKY",
+            {"subscriptionKeySharedUseClassicPersistentImplementation": True},
+            hashing.RANGE_4X,
+        ),
+    ],
+)
+def test_hash_space_by_selector_and_release(
+    version: str, mode: str, config: dict[str, bool], space: hashing.HashSpace
+) -> None:
+    assert resolve(version, config, key_shared_mode=mode).hash_space == space
+
+
+def test_a_decoded_base64_key_is_another_key() -> None:
+    raw = hashing.dispatch_key("AAEC/w==", True, None, None, None, fallback=True)
+    assert raw is not None
+    assert hashing.h31(raw) == 713355028
+    assert [space.sticky(713355028) for space in (hashing.RANGE_4X, hashing.CONSISTENT_4X)] == [61204, 6554]
+
+
+@pytest.mark.parametrize(("version", "key"), [("3.3.9", None), ("4.0.0-preview.1", None), ("4.0.0", b"p-7")])
+def test_key_less_entries_by_release(version: str, key: bytes | None) -> None:
+    fallback = resolve(version).fallback_key
+    assert hashing.dispatch_key(None, None, None, "p", 7, fallback=fallback) == key
+    assert hashing.dispatch_key(None, None, None, None, 7, fallback=fallback) is None
+    assert hashing.dispatch_key(None, None, None, "p", None, fallback=fallback) is None
+
+
+@given(st.integers(0, 2**31 - 1), st.sampled_from(list(range(4))))
+def test_sticky_hashes_lie_in_their_space(murmur: int, which: int) -> None:
+    space = (hashing.CONSISTENT_4X, hashing.RANGE_4X, hashing.CONSISTENT_CLASSIC, hashing.MURMUR_31)[which]
+    value = space.sticky(murmur)
+    assert space.start <= value <= space.last
+    assert value != hashing.NOT_SET or not space.reserve_zero
 
 
 def test_text_that_is_no_base64_is_an_error() -> None:
