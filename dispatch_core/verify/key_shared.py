@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -18,52 +17,21 @@ import numpy as np
 from dispatch_core import hashing
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.key_shared import KeySharedDispatcher, Leave
-from dispatch_core.multiple_consumers import Between, Pairs, Read, Released, Round
+from dispatch_core.multiple_consumers import Between, Read, Released, Round
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.races import Command, Difference, Outcome
-from dispatch_core.verify.racing import RacingDriver, Window
-
-#: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
-_NEXT_SECTION = frozenset(
-    {
-        "consumer_added",
-        "consumer_removing",
-        "consumer_removed",
-        "selector_added",
-        "selector_refused",
-        "selector_removed",
-        "flow_applied",
-        "read_attempt",
-        "read_issued",
-        "replay_read_issued",
-        "round_begin",
-        "redeliver",
-        "rewind",
-        "end",
-    }
+from dispatch_core.verify.racing import NEXT_SECTION, RacingDriver, Window
+from dispatch_core.verify.recorded import (
+    Recorded,
+    Sent,
+    differing_adds,
+    differing_items,
+    differing_read,
+    differing_round,
 )
-
-
-#: Items of a window with the ``seq`` of the line that says so.
-_Said = list[tuple[object, int]]
-
-
-@dataclass(slots=True)
-class _Recorded:
-    """What the lines of one window say the broker decided."""
-
-    read: Read = field(default_factory=lambda: Read("None"))
-    read_seq: int = 0
-    blocked: _Said = field(default_factory=list)  # (consumer, hash)
-    adds: dict[int, _Said] = field(default_factory=dict)
-    closed: _Said = field(default_factory=list)  # (hash, reference count before)
-    sent: list[tuple[int, list[int], int | None, int]] = field(
-        default_factory=list
-    )  # consumer, entries, permits, seq
-    end: Line | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +106,7 @@ class KeySharedVerifier(RacingDriver):
             window,
             2,
             lambda between: self.core.register(moved, consumer, between),
-            lambda answer: self._differing_adds(answer[0], recorded),
+            lambda answer: differing_adds(answer[0], recorded),
         )
         self._judge(window, outcome)
         self._expect_releases(outcome.answer[1], closing=False)
@@ -164,8 +132,8 @@ class KeySharedVerifier(RacingDriver):
         def differences(left: Leave) -> list[Difference]:
             closed = [(item.hash, item.ref_count_before) for item in left.closed]
             return [
-                *self._differing("closing release (hash, count before)", closed, recorded.closed),
-                *self._differing_adds(left.draining, recorded),
+                *differing_items("closing release (hash, count before)", closed, recorded.closed),
+                *differing_adds(left.draining, recorded),
             ]
 
         outcome = self._decide(
@@ -180,15 +148,8 @@ class KeySharedVerifier(RacingDriver):
             if not command.applied:
                 self.core.acknowledge(entry)
 
-    def _section(self) -> Window:
-        """The membership change of the present line: up to the next line that the dispatcher writes under its lock."""
-        at = self._at + 1
-        while at < len(self._lines) and self._lines[at].kind not in _NEXT_SECTION:
-            at += 1
-        return Window(self._line, at - 1, closed=at < len(self._lines))
-
-    def _membership_lines(self, window: Window, leaving: int | None = None) -> _Recorded:
-        recorded = _Recorded()
+    def _membership_lines(self, window: Window, leaving: int | None = None) -> Recorded:
+        recorded = Recorded()
         for at, line in self._within(window.end):
             if line.kind == "draining_add":
                 recorded.adds.setdefault(who(line), []).append((line.recorded["hash"], line.seq))
@@ -200,34 +161,6 @@ class KeySharedVerifier(RacingDriver):
             window.count("draining")
             self._judged.add(at)
         return recorded
-
-    def _differing_adds(self, draining: Pairs, recorded: _Recorded) -> list[Difference]:
-        """Per consumer: their order among consumers is a hash map's."""
-        expected: dict[int, list[int]] = {}
-        for consumer, hash_value in draining:
-            expected.setdefault(consumer, []).append(hash_value)
-        return [
-            difference
-            for consumer in sorted(expected.keys() | recorded.adds.keys())
-            for difference in self._differing(
-                f"consumer {consumer} drains", expected.get(consumer, []), recorded.adds.get(consumer, [])
-            )
-        ]
-
-    def _differing(self, what: str, expected: Sequence[object], said: _Said) -> list[Difference]:
-        """Sequences of draining decisions, item by item as a text comparison would align them."""
-        if list(expected) == [item for item, _seq in said]:
-            return []
-        return [
-            Difference(
-                "draining",
-                f"{what}: {'nothing' if one is None else one}",
-                "nothing" if other is None else str(other),
-                decisions=int(other is not None),
-                seq=seq,
-            )
-            for one, other, seq in _aligned(expected, said)
-        ]
 
     # --- acks and redelivery -------------------------------------------------------------------------------------
 
@@ -339,31 +272,18 @@ class KeySharedVerifier(RacingDriver):
     def _on_read_attempt(self, line: Line) -> None:
         self._attempt(self._frame(line, "read_attempt_end"))
 
-    def _frame(self, line: Line, finish: str) -> Window:
-        """The window from the present line to the line of kind ``finish`` that ends it.
-
-        Without one it ends where the next of its kind begins, or is cut off with the log.
-        """
-        for at in range(self._at + 1, len(self._lines)):
-            kind = self._lines[at].kind
-            if kind == finish:
-                return Window(line, at)
-            if kind == line.kind:
-                return Window(line, at - 1)
-        return Window(line, len(self._lines) - 1, closed=False)
-
     def _attempt(self, window: Window, *, including: bool = False) -> None:
         """One read attempt; ``including`` the present line among what it recorded."""
         recorded = self._attempt_lines(window, including=including)
         outcome = self._decide(
-            window, 3, self.core.attempt_read, lambda read: self._differing_read(read, recorded)
+            window, 3, self.core.attempt_read, lambda read: differing_read(read, recorded, self._positions)
         )
         self.refused_now = list(outcome.answer.refused)
         self._trimmed.update(self.core.trimmed)
         self._judge(window, outcome)
 
-    def _attempt_lines(self, window: Window, *, including: bool) -> _Recorded:
-        recorded = _Recorded()
+    def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:
+        recorded = Recorded()
         own = [(self._at, self._line)] if including else []
         for at, line in [*own, *self._within(window.end)]:
             if line.kind == "read_issued":
@@ -382,23 +302,6 @@ class KeySharedVerifier(RacingDriver):
             self._judged.add(at)
         self._judged.discard(self._at)
         return recorded
-
-    def _differing_read(self, read: Read, recorded: _Recorded) -> list[Difference]:
-        found = self._differing("blocks (consumer, hash)", list(read.refused), recorded.blocked)
-        other = recorded.read
-        same = (read.kind, read.max_entries, read.entries) == (other.kind, other.max_entries, other.entries)
-        if same or (other.kind == "None" and read.kind not in ("Normal", "Replay")):
-            return found
-        weight = 1 + len(set(read.entries) ^ set(other.entries)) + 100 * (read.kind != other.kind)
-        one = Difference(
-            "read",
-            self._describe(read),
-            self._describe(other),
-            decisions=int(other.kind != "None"),
-            seq=recorded.read_seq,
-            weight=weight,
-        )
-        return [*found, one]
 
     def _on_read_issued(self, line: Line) -> None:
         self._inferred_attempt(line)
@@ -433,7 +336,7 @@ class KeySharedVerifier(RacingDriver):
             kind = self._lines[at].kind
             if kind in ("read_issued", "replay_read_issued"):
                 return at if read.kind in ("Normal", "Replay") else end
-            if kind in _NEXT_SECTION:
+            if kind in NEXT_SECTION:
                 break
             if kind == "draining_blocked" and refusals < max(len(read.refused), 1):
                 refusals += 1
@@ -489,7 +392,7 @@ class KeySharedVerifier(RacingDriver):
             return outcome
 
         outcome = self._decide(
-            window, 3, decide, lambda answer: self._differing_round(answer, entries, recorded)
+            window, 3, decide, lambda answer: differing_round(answer, entries, recorded, self._positions)
         )
         self.refused_now = outcome.answer.refused
         if unknown:
@@ -508,18 +411,18 @@ class KeySharedVerifier(RacingDriver):
     def _expect_look_ahead(self) -> None:
         """Where attempts are not logged: a round that looks ahead makes one at once, also if no read comes of it."""
         at = self._at + 1
-        while at < len(self._lines) and self._lines[at].kind not in _NEXT_SECTION:
+        while at < len(self._lines) and self._lines[at].kind not in NEXT_SECTION:
             at += 1
         kind = self._lines[at].kind if at < len(self._lines) else "end"
         if kind not in ("read_issued", "replay_read_issued"):
             self.core.attempt_read()
 
-    def _round_lines(self, window: Window) -> _Recorded:
-        recorded = _Recorded()
+    def _round_lines(self, window: Window) -> Recorded:
+        recorded = Recorded()
         for at, line in self._within(window.end):
             if line.kind == "sent":
                 before = line.recorded["permits_before"]
-                recorded.sent.append((who(line), line.recorded["positions"], before, line.seq))
+                recorded.sent.append(Sent(who(line), line.recorded["positions"], before, line.seq))
                 if before is not None:
                     window.count("permits")
             elif line.kind == "draining_blocked":
@@ -533,75 +436,6 @@ class KeySharedVerifier(RacingDriver):
                 continue
             self._judged.add(at)
         return recorded
-
-    def _differing_round(self, outcome: Round, entries: list[int], recorded: _Recorded) -> list[Difference]:
-        found = self._differing("blocks (consumer, hash)", outcome.refused, recorded.blocked)
-        found += self._differing_sends(outcome, entries, recorded)
-        if recorded.end is None:
-            return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
-        said, seq = recorded.end.recorded, recorded.end.seq
-        if outcome.in_replay != said["in_replay"]:
-            weight = 1 + abs(outcome.in_replay - said["in_replay"])
-            found.append(
-                Difference(
-                    "replay_set", str(outcome.in_replay), str(said["in_replay"]), seq=seq, weight=weight
-                )
-            )
-        retry = outcome.look_ahead or not outcome.sent
-        if (retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
-            found.append(
-                Difference(
-                    "round",
-                    f"retry {retry}, look ahead {outcome.look_ahead_due}",
-                    f"retry {said['retry']}, look ahead {said['look_ahead']}",
-                    seq=seq,
-                )
-            )
-        return found
-
-    def _differing_sends(self, outcome: Round, entries: list[int], recorded: _Recorded) -> list[Difference]:
-        found = []
-        stored = set(entries)
-        unsent = dict(outcome.sent)
-        counted: set[int] = set()
-        for consumer, got, permits, seq in recorded.sent:
-            expected = unsent.pop(consumer, [])
-            if expected != got:
-                parted = {
-                    e
-                    for pair in zip_longest(expected, got)
-                    if pair[0] != pair[1]
-                    for e in pair
-                    if e is not None
-                }
-                new = (parted & stored) - counted
-                counted |= new
-                found.append(
-                    Difference(
-                        "dispatch",
-                        f"consumer {consumer} gets {self._positions(expected)}",
-                        f"gets {self._positions(got)}",
-                        decisions=len(new),
-                        seq=seq,
-                        weight=len(parted) + 1,
-                    )
-                )
-            before = outcome.permits_before.get(consumer)
-            if permits is not None and before != permits:
-                found.append(Difference("permits", f"consumer {consumer}: {before}", str(permits), seq=seq))
-        for consumer, missing in unsent.items():
-            new = (set(missing) & stored) - counted
-            counted |= new
-            found.append(
-                Difference(
-                    "dispatch",
-                    f"consumer {consumer} gets {self._positions(missing)}",
-                    "nothing",
-                    decisions=len(new),
-                    weight=len(missing) + 1,
-                )
-            )
-        return found
 
     def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
         """``has_more`` is sampled at the end of the round; an entry stored since the decision makes it true too late."""
@@ -653,29 +487,6 @@ class KeySharedVerifier(RacingDriver):
     def class_of(self, kind: str) -> str:
         """The class of decision that an illegal line of this kind would have been."""
         return _CLASS_OF.get(kind, "dispatch")
-
-    def _describe(self, read: Read) -> str:
-        if read.kind == "Normal":
-            return f"normal read of at most {read.max_entries}"
-        if read.kind == "Replay":
-            return f"replay read of {self._positions(list(read.entries))}"
-        return "no read" if read.kind == "None" else "back-off"
-
-
-def _aligned(expected: Sequence[object], said: _Said) -> list[tuple[object | None, object | None, int]]:
-    """Where two sequences differ: (expected, None, seq), (None, recorded, seq) or (expected, recorded, seq).
-
-    What is missing shows at the next item of the sequence; 0 = there is none.
-    """
-    found: list[tuple[object | None, object | None, int]] = []
-    words = [str(item) for item, _seq in said]
-    matcher = SequenceMatcher(None, [str(item) for item in expected], words, autojunk=False)
-    for tag, a, b, c, d in matcher.get_opcodes():
-        if tag != "equal":
-            for one, other in zip_longest(expected[a:b], said[c:d]):
-                following = said[d][1] if d < len(said) else 0
-                found.append((one, None, following) if other is None else (one, *other))
-    return found
 
 
 _CLASS_OF = {

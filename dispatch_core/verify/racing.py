@@ -25,6 +25,27 @@ A = TypeVar("A")
 _CONTESTED = -2
 
 
+#: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
+NEXT_SECTION = frozenset(
+    {
+        "consumer_added",
+        "consumer_removing",
+        "consumer_removed",
+        "selector_added",
+        "selector_refused",
+        "selector_removed",
+        "flow_applied",
+        "read_attempt",
+        "read_issued",
+        "replay_read_issued",
+        "round_begin",
+        "redeliver",
+        "rewind",
+        "end",
+    }
+)
+
+
 @dataclass(slots=True)
 class Effects:
     """What the present order of a window has done beside the decision; forgotten when another order is tried."""
@@ -171,6 +192,26 @@ class RacingDriver(Driver):
         """The later steps of an ack whose effect was logged."""
 
     # --- windows -------------------------------------------------------------------------------------------------
+
+    def _section(self) -> Window:
+        """The membership change of the present line: up to the next line that the dispatcher writes under its lock."""
+        at = self._at + 1
+        while at < len(self._lines) and self._lines[at].kind not in NEXT_SECTION:
+            at += 1
+        return Window(self._line, at - 1, closed=at < len(self._lines))
+
+    def _frame(self, line: Line, finish: str) -> Window:
+        """The window from the present line to the line of kind ``finish`` that ends it.
+
+        Without one it ends where the next of its kind begins, or is cut off with the log.
+        """
+        for at in range(self._at + 1, len(self._lines)):
+            kind = self._lines[at].kind
+            if kind == finish:
+                return Window(line, at)
+            if kind == line.kind:
+                return Window(line, at - 1)
+        return Window(line, len(self._lines) - 1, closed=False)
 
     def _within(self, end: int) -> Sequence[tuple[int, Line]]:
         """Lines after the present one up to index ``end``, with their indexes."""
