@@ -104,7 +104,7 @@ def average_after(average: float, messages: int, entries: int) -> float:
     """``avgMessagesPerEntry`` after a send (Consumer.sendMessages); IEEE doubles in the broker's order.
 
     >>> average_after(0.0, 30, 10), average_after(3.0, 10, 10)
-    (3.0, 2.8)
+    (3.0, 2.8000000000000003)
     """
     if average < 1:
         return 1.0 * messages / entries
