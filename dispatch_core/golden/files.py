@@ -114,7 +114,7 @@ def read(path: Path) -> VectorFile:
     for number, text in enumerate(texts, start=2):
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             file.problems.append(f"{name}:{number}: no JSON ({str(error)[:120]}); the line was left out")
             continue
         wrong = _wrong(kind, values)
@@ -173,6 +173,7 @@ _ANSWER: Final[dict[str, dict[str, Any]]] = {
     "impacted": {},
     "draining": {"unblocked": list, "entries": list, "batch_level": int, "stats": list},
 }
+_LIMITS: Final = {"range_size": 1 << 31, "replica_points": 10_000}
 _INST: Final = {"inst": int}
 _INST_HASH: Final = {"inst": int, "hash": int}
 _OPERATIONS: Final[dict[str, dict[str, dict[str, Any]]]] = {
@@ -204,8 +205,9 @@ def _wrong(kind: str, values: Any) -> str | None:
         values.get("replica_points"), int
     ):
         return "exactly one of range_size and replica_points is needed"
-    if any(values.get(size, 1) < 1 for size in ("range_size", "replica_points")):
-        return "range_size or replica_points below 1"
+    for size, limit in _LIMITS.items():
+        if size in values and not 1 <= values[size] <= limit:
+            return f"{size} is not within 1..{limit}"
     known: set[int] = set()
     if kind == "draining":
         wrong = next((bad for c in values["consumers"] if (bad := _missing(c, _JOIN))), None)

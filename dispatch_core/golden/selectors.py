@@ -138,7 +138,7 @@ def _digest(ranges: Sequence[tuple[int, int, int]]) -> str:
 def _in_form_of(recorded: Any, side: dict[int, tuple[Range, ...]]) -> list[Answer]:
     """Ranges by consumer; the vector says whose are written out and whose are given by count and digest."""
     items = [item for item in recorded if isinstance(item, dict)] if isinstance(recorded, list) else []
-    short = {item.get("inst") for item in items if "ranges" not in item and "n_ranges" in item}
+    short = [item.get("inst") for item in items if "ranges" not in item and "n_ranges" in item]
     out: list[Answer] = []
     for inst in sorted(side):
         ranges = side[inst]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,6 +88,17 @@ def test_equal_consumers_share_one_entry_of_the_map() -> None:
     assert selector.assignments().ranges == ((0, 16, 3), (17, 64, 1))
     selector.remove(2)
     assert selector.assignments().ranges == ((0, 16, 3), (17, 64, 1))
+
+
+def test_a_tie_of_the_widest_range_that_goes_to_the_highest_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def highest(self: AutoSplitSelector) -> tuple[int, int]:
+        return max(pairwise([0, *self._boundaries]), key=lambda pair: (pair[1] - pair[0], pair[1]))
+
+    assert ends(joined(3)) == JOINING[2]
+    monkeypatch.setattr(AutoSplitSelector, "_widest", highest)
+    assert ends(joined(3)) == ((32768, 2), (49152, 3), (65536, 1))
 
 
 histories = st.lists(st.integers(0, 12), max_size=30)
