@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.golden_files import find, read
 from dispatch_core.cli.recordings import progress
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.golden import files
 from dispatch_core.golden.runner import Judgement, judge
 
 _SHOWN = 300  # characters of an answer
@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Judge all vector files; returns 0 all exact, 1 something mismatched, 2 something could not be judged."""
-    paths = files.find(options.paths)
+    paths = find(options.paths)
     mismatched = steps = 0
     clean = True
     for number, path in enumerate(paths, start=1):
         try:
-            file = files.read(path)
+            file = read(path)
         except DispatchAuditError as error:
             clean = False
             print(f"dispatch-audit golden: {error}", file=sys.stderr)

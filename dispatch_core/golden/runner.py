@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.golden import draining, failover, hashes, selectors
-from dispatch_core.golden.files import VectorFile, VectorLine
+from dispatch_core.golden.vectors import VectorFile, VectorLine
 
 #: Fields of a line that tell which of a seed's histories it is.
 _HISTORY: Final[tuple[str, ...]] = ("style", "range_size", "replica_points", "config", "variant")

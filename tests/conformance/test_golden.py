@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.golden import files
+from dispatch_core.cli.golden_files import read
 from dispatch_core.golden.runner import judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden vectors b
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_vectors(path: Path) -> None:
-    result = judge(files.read(path))
+    result = judge(read(path))
     assert result.problems == []
     assert result.first_mismatch is None, result.first_mismatch
     assert (result.exact, result.mismatched) == (result.steps, 0)
@@ -31,7 +31,7 @@ def test_every_file_of_the_manifest_is_there_with_all_its_steps() -> None:
     listed = {entry["path"]: entry for entry in json.loads((GOLDEN / "manifest.json").read_text())}
     assert {str(path.relative_to(GOLDEN)) for path in VECTORS} == listed.keys()
     for path in VECTORS:
-        entry, file = listed[str(path.relative_to(GOLDEN))], files.read(path)
+        entry, file = listed[str(path.relative_to(GOLDEN))], read(path)
         steps = sum(len(line.values.get("steps", [None])) for line in file.lines)
         assert (len(file.lines), steps, list(file.versions)) == (
             entry["records"],

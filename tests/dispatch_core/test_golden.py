@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from dispatch_core.cli.golden_files import read
 from dispatch_core.cli.main import main
-from dispatch_core.golden import files
 from dispatch_core.golden.runner import judge
+from dispatch_core.golden.vectors import FORMATS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 SAMPLE = sorted(GOLDEN.rglob("*.jsonl.gz"))
@@ -27,7 +28,7 @@ def name_of(path: Path) -> str:
 
 @pytest.mark.parametrize("path", SAMPLE, ids=name_of)
 def test_the_core_answers_as_the_brokers_own_classes(path: Path) -> None:
-    result = judge(files.read(path))
+    result = judge(read(path))
     assert result.problems == []
     assert result.first_mismatch is None
     assert result.steps == result.exact > 0
@@ -35,7 +36,7 @@ def test_the_core_answers_as_the_brokers_own_classes(path: Path) -> None:
 
 
 def test_the_sample_holds_every_kind() -> None:
-    assert {files.read(path).kind for path in SAMPLE} == set(files.FORMATS)
+    assert {read(path).kind for path in SAMPLE} == set(FORMATS)
 
 
 # --- a file that was changed -----------------------------------------------------------------------------------------
