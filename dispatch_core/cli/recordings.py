@@ -51,12 +51,19 @@ def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
     )
-    # On one terminal, results are printed above the bar; results that go elsewhere must not pass through it.
-    both = sys.stdout.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=both) as bar:
+    # Results are printed as they are, not through the bar, which would wrap them.
+    with Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as bar:
         task = bar.add_task(what, total=total)
         for item in items:
+            bar.stop()  # takes the bar off the terminal while a result is printed
             yield item
+            bar.start()
             bar.advance(task)
 
 
