@@ -43,4 +43,5 @@ def test_every_dispatch_audit_command_runs_as_written(line: str, capsys: pytest.
         assert ended.value.code == 0
         return
     assert main([str(SAMPLE) if word == "PATH" else word for word in arguments]) == 0
-    assert "designed-drain-one-by-one-ch" in capsys.readouterr().out
+    named = SAMPLE.name if "PATH" in arguments else arguments[-1]
+    assert named in capsys.readouterr().out
