@@ -1,4 +1,4 @@
-"""Who is still to be told who is active, and what a membership change in between may make of it.
+"""Who is still to be told who is active, and what membership changes in between may make of it.
 
 Under a lock (a hand-over without delay, a dropped read, an add that changes nothing) notices follow from the choice at once.
 The failover delay's task holds no lock: it takes the active consumer, rewinds, then tells those who are connected by then; a
@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
+
+from dispatch_core.single_active_rules import Pick
 
 #: The task takes the active consumer, then rewinds at once; a change is no part of it if it was over so long before.
 _TASK_BEGINS_US: Final = 2_000
 _OVERTAKEN: Final = "the membership changed while the failover delay's task ran"
 
 
+class Sender(Enum):
+    """Which thread tells."""
+
+    SECTION = "an add or a removal, under the lock"
+    EXECUTOR = "the dispatcher's executor, under the lock"
+    DELAY_TASK = "the failover delay's task, without it"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The latest membership change: line, and who was active and connected before it."""
+    """A membership change: line, and who was active and connected before it."""
 
     seq: int
     t_us: int
@@ -33,35 +44,49 @@ class Notices:
     since: int = 0
     since_us: int = 0
     due: list[tuple[int, int]] = field(default_factory=list)
-    by_delay: bool = False  # sent by the delay's task
+    sender: Sender = Sender.SECTION
     plain: tuple[tuple[int, int], ...] = ()  # all of them, also those that have been sent
 
-    def overtaken_by(self, change: Change | None) -> tuple[int, str] | None:
-        """The membership change, with the reason, after which those told may be others than those due."""
-        if change is None or not self.by_delay or change.seq < self.since:
-            return None
-        return change.seq, _OVERTAKEN
+    def racing(self, changes: Sequence[Change]) -> list[Change]:
+        """The changes that may have fallen into the sending, latest first."""
+        if self.sender is not Sender.DELAY_TASK:
+            return []
+        return [change for change in reversed(changes) if change.t_us >= self.since_us - _TASK_BEGINS_US]
+
+    def overtaken_by(self, changes: Sequence[Change]) -> tuple[int, str] | None:
+        """A membership change, with the reason, after which those told may be others than those due."""
+        return next(((change.seq, _OVERTAKEN) for change in self.racing(changes)), None)
 
     def otherwise(
         self,
         told: tuple[int, int],
-        change: Change | None,
-        views: Sequence[int | None],
+        changes: Sequence[Change],
+        active: int | None,
         members: Sequence[int],
         tell: Callable[[int | None, Sequence[int]], Sequence[tuple[int, int]]],
     ) -> tuple[int, str] | None:
-        """Whether ``told`` is right if the latest change came at another moment of the delay's task.
+        """Whether ``told`` is right if one of the latest changes came at another moment of the delay's task.
 
-        Then what is due becomes what that order makes due. ``views``: who was active before and after the change,
-        ``members``: connected now, ``tell``: the core's rule.
+        Then what is due becomes what that order makes due. ``active`` and ``members``: now; ``tell``: the core's rule.
         """
-        if change is None or not self.by_delay or change.t_us < self.since_us - _TASK_BEGINS_US:
-            return None
-        for view in views:
-            for among in (members, change.members_before):
-                notices = tell(view, among)
-                if told in notices and set(notices) != set(self.plain):
-                    waiting = {consumer for consumer, _ in self.due} - {told[0]}
-                    self.due = [notice for notice in notices if notice[0] in waiting]
-                    return change.seq, _OVERTAKEN
+        racing = self.racing(changes)
+        views = (active, *(change.active_before for change in racing))
+        for change in racing:
+            for view in views:
+                for among in (members, change.members_before):
+                    notices = tell(view, among)
+                    if told in notices and set(notices) != set(self.plain):
+                        waiting = {consumer for consumer, _ in self.due} - {told[0]}
+                        self.due = [notice for notice in notices if notice[0] in waiting]
+                        return change.seq, _OVERTAKEN
         return None
+
+
+def described(active: int | None, changed: bool | None, order: Sequence[int]) -> str:
+    """A choice of the active consumer, for people."""
+    return f"active {active}, {'changed' if changed else 'unchanged'}, order {list(order)}"
+
+
+def described_pick(pick: Pick | None) -> str:
+    """The core's choice, for people."""
+    return "no choice" if pick is None else described(pick.active, pick.changed, pick.order)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from dispatch_core.verify.inputs import Line
+
 #: How many of a consumer's latest flow commands may race with one decision.
 MAX_FLOWS: Final = 64
 
@@ -87,3 +89,12 @@ class AckHistory:
     def any_under_way(self, low: int, high: int) -> bool:
         """Whether an ack of an entry in [``low``, ``high``) has arrived and may not be through."""
         return any(low <= entry < high for entries in self._under_way.values() for entry in entries)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A read attempt of the trace that has not issued a read (yet)."""
+
+    line: Line
+    size: int | None  # what the core would read then
+    rewinder: bool  # by the thread that has just rewound, not by the dispatcher's executor

@@ -383,7 +383,7 @@ def test_a_changed_line_is_found(tmp_path: Path, change: Callable[[Trace], int],
     ("kind", "shows_at"),
     [
         ("rewind", "active_notified"),
-        ("active_notified", "read_attempt"),
+        ("active_notified", "active_picked"),
         ("active_picked", "consumer_added"),
         ("handover_scheduled", "rewind"),
         ("read_done", "round_begin"),
