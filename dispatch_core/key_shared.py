@@ -7,11 +7,17 @@ no recorded decision; its state is a function of the events given to it.
 >>> import numpy as np
 >>> from dispatch_core import profiles
 >>> d = KeySharedDispatcher(profiles.resolve("4.2.4"), np.array([11858, 51461, 11858]), np.ones(3, np.int64), 3)
->>> d.join(1, "c1"); d.flow(1, 2); d.flow_applied(1, 2)
+>>> d.join(1, "c1")
+>>> d.join_selector(1)
 ([], [])
->>> d.attempt_read()
-Read(kind='Normal', max_entries=2, entries=(), refused=())
->>> d.read_done("Normal", [0, 1]); d.round("Normal", [0, 1]).sent
+>>> d.flow(1, 2)
+True
+>>> d.flow_applied(1, 2)
+>>> d.attempt_read().max_entries
+2
+>>> d.read_done("Normal", [0, 1])
+True
+>>> d.round("Normal", [0, 1]).sent
 {1: [0, 1]}
 """
 
@@ -57,6 +63,8 @@ class Leave:
 class KeySharedDispatcher(MultipleConsumersDispatcher):
     """One dispatcher from its first consumer on. Consumers are the log's numbers, entries ordinals of its messages."""
 
+    _dispatcher = Dispatcher.KEY_SHARED
+
     def __init__(
         self,
         profile: Profile,
@@ -70,7 +78,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         sizes a read by a consumer it picks at random.
         """
         if (
-            profile.dispatcher is not Dispatcher.KEY_SHARED
+            profile.dispatcher is not self._dispatcher
             or profile.settings["preciseDispatcherFlowControl"]
         ):
             raise UnsupportedRuleError(
@@ -336,6 +344,17 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             return None
         slot = int(self.state.drain_owner[at])
         return None if slot == st_.NOBODY else self._numbers[slot]
+
+    def sent_when_joining(self, consumer: int) -> int | None:
+        """``lastSentPositionWhenJoining`` (PIP-282): an entry, -1 = before the first; None = nothing was known then."""
+        position = self._sent_when_joining.get(consumer, st_.NOT_TRACKED)
+        return None if position == st_.NOT_TRACKED else position
+
+    def newcomers(self) -> dict[int, int]:
+        """``consumersAfterMarkDeletePosition`` (PIP-282): consumer → last sent entry when it joined, oldest first."""
+        return {
+            self._numbers[slot]: entry for slot, entry in last_sent_position.newcomers(self.state).items()
+        }
 
     def stats(self) -> dict[str, object]:
         """The dispatcher as ``pulsar-admin topics stats`` would show it, as far as this first cut knows it."""

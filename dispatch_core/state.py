@@ -71,7 +71,12 @@ DRAIN_NOTICE: Final = 33  # unblock notice not taken yet: 0 = none, 1 = end of a
 REPLAY_BY_PERMITS: Final = 34  # out of order: replay positions keep their hash, the replay filter looks at permits
 TRIMS_TO_MARK_DELETE: Final = 35  # a read attempt drops everything up to mark-delete when that has moved
 TRIMMED_TO: Final = 36  # mark-delete at the last such attempt
-N_SCALARS: Final = 37
+STORED_HASH: Final = 37  # hash id stored with every pending ack; NO_HASH = the entry's own
+PRE_FILTERS_REPLAY: Final = 38  # what cannot be sent is left out of a replay read (#22245), read position only
+N_RECENT: Final = 39  # recently joined consumers (read position)
+STUCK_MEMORY: Final = 40  # consumers without permits in one round are passed over in the next (until #20335)
+SORTS_RECENT: Final = 41  # recently joined consumers are kept in position order (#23795, #23802)
+N_SCALARS: Final = 42
 
 UNBLOCK_AFTER: Final = 0  # the unacked counter was lowered
 UNBLOCK_BEFORE: Final = 1
@@ -113,9 +118,12 @@ class State(NamedTuple):
     drain_stats: I8  # the broker keeps draining stats of this consumer
     left: I64  # scratch: entries this consumer may still take in this scan or round
     left_stamp: I64
+    limit: I64  # scratch: first entry it may not be sent in this round (read position)
     seen_stamp: I64  # scratch: the round has chosen this consumer
     held_stamp: I64  # scratch: a hash of this consumer was held back although it had permits
-    joined_at: I64  # recently joined consumers: last sent position when it joined; NOT_TRACKED = none of them (PIP-282)
+    joined_at: I64  # recently joined consumers: last sent (PIP-282) or read position then; NOT_TRACKED = none of them
+    recent: I32  # recently joined consumers, oldest first, by read position; the first N_RECENT count
+    stuck: I8  # had no permits in the last round (read position, until #20335)
     order: I32  # connected consumers in the dispatcher's list order; the first N_CONSUMERS count
 
 
@@ -128,6 +136,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
     scalars[TRIMMED_TO] = -2  # no attempt yet
     scalars[LAST_SENT] = NOT_TRACKED
     scalars[REPLAY_LOW] = n
+    scalars[STORED_HASH] = NO_HASH
     return State(
         s=scalars,
         hash_id=hash_ids.astype(np.int32),
@@ -158,9 +167,12 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         drain_stats=np.zeros(n_consumers, np.uint8),
         left=np.zeros(n_consumers, np.int64),
         left_stamp=np.full(n_consumers, -1, np.int64),
+        limit=np.zeros(n_consumers, np.int64),
         seen_stamp=np.full(n_consumers, -1, np.int64),
         held_stamp=np.full(n_consumers, -1, np.int64),
         joined_at=np.full(n_consumers, NOT_TRACKED, np.int64),
+        recent=np.zeros(n_consumers, np.int32),
+        stuck=np.zeros(n_consumers, np.uint8),
         order=np.zeros(n_consumers, np.int32),
     )
 
@@ -195,12 +207,14 @@ _WHOLE: Final = (
     "cleared_total",
     "order",
     "joined_at",
+    "recent",
+    "stuck",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A copy of what may change of a state until mark-delete passes or reads pass its window."""
+    """A copy of what may change of a state until reads pass its window of entries."""
 
     scalars: I64
     low: int
@@ -209,9 +223,12 @@ class Saved:
     whole: tuple[npt.NDArray[np.generic], ...]
 
 
-def save(st: State, high: int) -> Saved:
-    """Copy the state; of the entries only those from mark-delete to below ``high``, which must not be exceeded meanwhile."""
-    low = int(st.s[MARK_DELETE]) + 1
+def save(st: State, low: int, high: int) -> Saved:
+    """Copy the state; of the entries only those from ``low`` to below ``high``, which must not be exceeded meanwhile.
+
+    What is above mark-delete or in the replay set, acknowledged meanwhile or not, is always among them.
+    """
+    low = min(low, int(st.s[MARK_DELETE]) + 1, int(st.s[REPLAY_LOW]))
     return Saved(
         st.s.copy(),
         low,
