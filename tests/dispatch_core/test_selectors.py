@@ -84,7 +84,9 @@ def test_any_history_covers_the_whole_space(history: list[str | int], points: in
         for value in probes.tolist():
             old = next((c for s, e, c in before.ranges if s <= value <= e), None)
             new = next((c for s, e, c in after.ranges if s <= value <= e), None)
-            assert contains(moved.removed.get(-1 if old is None else old, ()), value) is (old is not None and old != new)
+            assert contains(moved.removed.get(-1 if old is None else old, ()), value) is (
+                old is not None and old != new
+            )
         before = after
 
 
