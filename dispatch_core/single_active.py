@@ -218,6 +218,10 @@ class SingleActiveDispatcher:
         self.delay_running = False
         return self._rewind_and_tell()
 
+    def delay_never_began(self) -> None:
+        """The hand-over found the task of an earlier delay not quite done, which has rewound already: it does nothing."""
+        self.delay_running = False
+
     def told_all(self, active: int | None, among: Sequence[int]) -> Told:
         """The notices of a hand-over to ``active``: all of ``among`` that are connected, of a Failover subscription."""
         if active is None or self._exclusive:

@@ -60,12 +60,15 @@ class HandOverVerifier(Driver):
         self._handing_over = False  # the core's choice changed; its hand-over is still to come
         #: What the outcome of the cancel under way leads to.
         self._cancelling: Callable[[bool], None] | None = None
-        self._notices = Notices()
+        self._locked = Notices()  # sent under the dispatcher's lock
+        self._by_task = Notices(
+            sender=Sender.DELAY_TASK
+        )  # sent by the failover delay's task, maybe at the same time
         self._at_once: list[tuple[int, int]] = []  # what an add that changes nothing tells the newcomer
         self._rewinds = 0  # of the core, whose lines are still to come
-        self._rewinding = False  # a rewind's own read attempt is still to come
         self._changes: deque[Change] = deque(maxlen=MAX_CHANGES)
         self._tail_until_us = 0  # till then the delay's task may not be through
+        self._lost: Line | None = None  # a hand-over that the end of the delay's task may have swallowed
         self._redeliveries: deque[Line] = deque()
         self._issued_at: deque[int] = deque()  # seq of the issue of each read in flight
         self._acks = AckHistory()
@@ -139,13 +142,14 @@ class HandOverVerifier(Driver):
         if step is HandOver.AT_ONCE:
             self._rewinds += 1
             self._tell(told, Sender.SECTION)
+        self._lost = self._line if self._line.t_us <= self._tail_until_us else None
 
     def _on_active_picked(self, line: Line) -> None:
         if not self._picks:
             self._join_next()
         self._no_rewind_due()
-        if self._notices.sender is Sender.SECTION:
-            self._unmet(self._notices.due)
+        if self._locked.sender is Sender.SECTION:
+            self._unmet(self._locked)
         pick = self._picks.popleft() if self._picks else None
         if self._handing_over:
             self._handing_over = False
@@ -161,7 +165,7 @@ class HandOverVerifier(Driver):
         if who(line) not in self._joined:
             self._join(line)
         self._all_picked()
-        self._unmet(self._at_once)
+        self._unmet(Notices(due=self._at_once))
         self._at_once = []
 
     def _on_consumer_removed(self, line: Line) -> None:
@@ -224,6 +228,10 @@ class HandOverVerifier(Driver):
         """A cancel or a rewind that no hand-over explains: the redelivery request that is due takes effect."""
         while self._redeliveries:
             asked = who(self._redeliveries.popleft())
+            if self._lost is not None and asked == self.core.active and not self.core.hears_redelivery(asked):
+                racing = (self._lost.seq, "the hand-over began while an earlier delay's task ended")
+                self._differ("active", "the failover delay runs", "it does not", decisions=0, racing=racing)
+                self.core.delay_never_began()
             if self.core.hears_redelivery(asked):
                 self.core.redeliver(asked, cancelled=cancelled)
                 if cancelled and self._issued_at:
@@ -238,13 +246,13 @@ class HandOverVerifier(Driver):
     def _on_rewind(self, line: Line) -> None:
         if not self._rewinds and not self.core.delay_running:
             self._redeliver(False)
-        self._rewinding = True
         if self._rewinds:
             self._rewinds -= 1
-            self._compare_rewound(line)
-            return
-        self._tail_until_us = line.t_us + DELAY_TAIL_US
-        self._tell(self.core.delay_over(), Sender.DELAY_TASK)
+            self._locked.attempt_due = True
+        else:
+            self._tail_until_us = line.t_us + DELAY_TAIL_US
+            self._tell(self.core.delay_over(), Sender.DELAY_TASK)
+            self._by_task.attempt_due = True
         self._compare_rewound(line)
 
     def _compare_rewound(self, line: Line) -> None:
@@ -259,27 +267,43 @@ class HandOverVerifier(Driver):
         )
 
     def _tell(self, told: Told, sender: Sender) -> None:
-        self._unmet(self._notices.due)
-        self._notices = Notices(self._line.seq, self._line.t_us, list(told), sender, tuple(told))
+        notices = Notices(self._line.seq, self._line.t_us, list(told), sender, tuple(told))
+        if sender is Sender.DELAY_TASK:
+            self._unmet(self._by_task)
+            self._by_task = notices
+        else:
+            self._unmet(self._locked)
+            self._locked = notices
 
-    def _unmet(self, due: list[tuple[int, int]]) -> None:
+    def _unmet(self, notices: Notices) -> None:
         """Notices that should have been sent by now were not."""
-        racing = self._notices.overtaken_by(self._changes)
-        for consumer, active in due if self._notices_shown else ():
+        racing = notices.overtaken_by(self._changes)
+        for consumer, active in notices.due if self._notices_shown else ():
             self._differ("active", f"{consumer} told {active}", "no notice", decisions=0, racing=racing)
-        if due is self._notices.due:
-            self._notices.due = []
+        notices.due = []
+
+    def _attempts_after_rewind(self) -> bool:
+        """Whether a read attempt is that of a thread that has just rewound and told everybody."""
+        for notices in (self._locked, self._by_task):
+            if notices.attempt_due and (not notices.due or notices.sender is Sender.EXECUTOR):
+                notices.attempt_due = False
+                if notices is self._locked:
+                    self._no_rewind_due()
+                    self._unmet(notices)
+                return True
+        return False
 
     def _on_active_notified(self, line: Line) -> None:
         self._no_rewind_due()
         told = (who(line), line.recorded["active"])
-        due = self._at_once if told in self._at_once else self._notices.due
+        lists = (self._at_once, self._locked.due, self._by_task.due)
+        due = next((due for due in lists if told in due), self._by_task.due or self._locked.due)
         if told in due:
             due.remove(told)
             self.tally.exact("active")
             return
         expected = next((active for consumer, active in due if consumer == told[0]), None)
-        racing = self._notices.otherwise(
+        racing = self._by_task.otherwise(
             told, self._changes, self.core.active, self.core.members, self.core.told_all
         )
         described = "no notice" if expected is None else f"{told[0]} told {expected}"

@@ -46,6 +46,7 @@ class Notices:
     due: list[tuple[int, int]] = field(default_factory=list)
     sender: Sender = Sender.SECTION
     plain: tuple[tuple[int, int], ...] = ()  # all of them, also those that have been sent
+    attempt_due: bool = False  # the rewind's own read attempt is still to come
 
     def racing(self, changes: Sequence[Change]) -> list[Change]:
         """The changes that may have fallen into the sending, latest first."""

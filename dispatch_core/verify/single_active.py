@@ -101,13 +101,8 @@ class SingleActiveVerifier(HandOverVerifier):
             self._differ("read", f"read of at most {attempt.size}", "no read", decisions=0, racing=racing)
 
     def _on_read_attempt(self, line: Line) -> None:
-        # Who rewinds tells everybody before the attempt: with notices still due, this is another thread.
-        rewinder = self._rewinding and not (self._notices.due and self._notices.sender is not Sender.EXECUTOR)
-        if rewinder:
-            self._rewinding = False
-            self._no_rewind_due()
-            self._unmet(self._notices.due)
-        else:
+        rewinder = self._attempts_after_rewind()
+        if not rewinder:
             self._owed = None
             self._executor_line()
         earlier = self._attempt
