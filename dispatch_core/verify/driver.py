@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+import numpy as np
+import numpy.typing as npt
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
@@ -77,6 +81,25 @@ class Driver(ABC):
             self.tally.exact("permits")
         else:
             self._differ("permits", f"consumer {consumer}: {before}", str(recorded))
+
+    def _compare_hashes(
+        self, positions: Sequence[int], hashes: npt.NDArray[np.int64], recorded: Sequence[int]
+    ) -> None:
+        """The sticky key hash of each entry read; -1 among ``positions`` is one that the message log does not hold."""
+        expected = [int(hashes[entry]) if entry >= 0 else None for entry in positions]
+        if expected == recorded:
+            self.tally.exact("hash", len(recorded))
+            return
+        for entry, one, other in zip_longest(positions, expected, recorded):
+            if one is not None and one == other:
+                self.tally.exact("hash")
+            elif entry is None or entry < 0:
+                self._differ(
+                    "hash", "an entry of the message log", f"an entry it does not hold, hash {other}"
+                )
+            else:
+                position = self._entries.position(entry)
+                self._differ("hash", f"{position} hash {one}", f"hash {other}", int(other is not None))
 
     def _positions(self, entries: Sequence[int]) -> str:
         """Some entries for people: the first few positions and how many there are."""
