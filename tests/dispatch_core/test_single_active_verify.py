@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -421,6 +422,14 @@ def test_the_real_trace_is_exact() -> None:
     exact(verified(REAL))
 
 
+def test_a_log_cut_anywhere_has_nothing_divergent() -> None:
+    (source,) = find_recordings([str(REAL)])
+    (log,) = read_recording(source).logs
+    for lines in range(20, log.events.num_rows, 3):
+        result = verify(replace(log, events=log.events.slice(0, lines)))
+        assert divergences(result) == [], lines
+
+
 def running_read_at_a_hand_over() -> Trace:
     trace = Trace()
     trace.first(2, "b")
@@ -445,14 +454,32 @@ def disowned_read() -> Trace:
     return trace
 
 
+def flow_in_the_delay() -> Trace:
+    trace = Trace(activeConsumerFailoverDelayTimeMillis=1000)
+    trace("handover_scheduled", pending_read=False)
+    trace.picked(1, [1])
+    trace.added(1, "a")
+    trace.flow(1, 5)
+    trace("flow_applied", consumer=1)
+    trace.flow(1, 5)
+    trace("flow_applied", consumer=1)
+    trace("rewind", read_position=0)
+    trace.told(1, 1)
+    trace.reads(1, 10)
+    trace.done(1, [0])
+    trace.round(1, [0], 10)
+    return trace
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "trace"),
     [
+        ("delay_holds_flow", lambda: False, flow_in_the_delay),
         ("handed_over_elsewhere", lambda reader, active: False, running_read_at_a_hand_over),
         ("disowned", lambda epoch, newest, epochs: False, disowned_read),
     ],
 )
-def test_a_wrong_rule_that_no_recording_shows(
+def test_a_wrong_rule_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wrong: object, trace: Callable[[], Trace]
 ) -> None:
     exact(trace().verified(tmp_path))
