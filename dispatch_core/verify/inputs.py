@@ -41,8 +41,7 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "read_done": ("type", "positions"),
     "round_begin": (),
     "round_end": ("has_more",),
-    # The line says *when* an ack or a redelivery that arrived took its effect; which one it was, its positions name.
-    "pending_ack_removed": ("positions",),
+    "pending_ack_removed": (),  # the time at which an ack or a redelivery that arrived takes its effect
     "mark_delete": (),
     "rewind": (),
     "handover_scheduled": (),
@@ -61,6 +60,7 @@ RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "draining_release": ("hash", "closing", "ref_count_before"),
     "draining_blocked": ("hash",),
     "draining_clear": (),
+    "pending_ack_removed": ("positions",),
     "pending_ack_refused": ("positions",),
     "handover_scheduled": ("pending_read",),
     "rewind": ("read_position",),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dispatch_core import hashing
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.multiple_consumers import Between, Read, Released, Round
-from dispatch_core.profiles import Profile
+from dispatch_core.profiles import OrderingRule, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
@@ -32,6 +32,10 @@ from dispatch_core.verify.recorded import (
     differing_read,
     differing_round,
 )
+from dispatch_core.verify.releases import Releases
+
+#: Kinds that a connection's thread writes when the command before is done.
+_OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class KeySharedVerifier(RacingDriver):
     """State of one verification: the core, what is expected of the coming lines, and the tally."""
 
     core: KeySharedDispatcher
+    dispatcher: ClassVar[type[KeySharedDispatcher]] = KeySharedDispatcher
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
         super().__init__(entries, lines)
@@ -53,7 +58,7 @@ class KeySharedVerifier(RacingDriver):
         h31 = hashing.entry_h31(log.messages, fallback=profile.fallback_key)
         self.hashes = profile.hash_space.sticky_array(h31)
         batch = np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64)
-        self.core = KeySharedDispatcher(profile, self.hashes, batch, consumers)
+        self.core = self.dispatcher(profile, self.hashes, batch, consumers)
         # (consumer, hash) that draining held back at the last line
         self.refused_now: list[tuple[int, int]] = []
         # read results waiting for their round: type, entries, how many more that the message log does not hold
@@ -66,7 +71,7 @@ class KeySharedVerifier(RacingDriver):
                 self._requests.setdefault(line.consumer, deque()).append(line)
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
-        self._releases: dict[tuple[int, int, bool], deque[int]] = {}
+        self._releases = Releases(tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
         self._announced: dict[
             int, list[tuple[int, int]] | None
         ] = {}  # consumer → ranges of its subscribe command
@@ -80,6 +85,9 @@ class KeySharedVerifier(RacingDriver):
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
         self.refused_now = []
+        self._line = line
+        own = line.consumer if line.kind in _OF_A_CONNECTION else None
+        self._report_missing(self._releases.missing(connection=own, at=self._at + 1))
         super().feed(line)
 
     # --- membership ----------------------------------------------------------------------------------------------
@@ -109,7 +117,7 @@ class KeySharedVerifier(RacingDriver):
             lambda answer: differing_adds(answer[0], recorded),
         )
         self._judge(window, outcome)
-        self._expect_releases(outcome.answer[1], closing=False)
+        self._releases.expect(outcome.answer[1], until=window.end)
 
     def _on_selector_refused(self, line: Line) -> None:
         consumer = who(line)
@@ -140,7 +148,7 @@ class KeySharedVerifier(RacingDriver):
             window, 3, lambda between: self.core.drop(consumer, moved, between), differences
         )
         self._judge(window, outcome)
-        self._expect_releases(outcome.answer.returned, closing=False)
+        self._releases.expect(outcome.answer.returned, until=window.end)
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
         for entry in [e for e in self._acks if self.core.holder(e) is None]:
             command = self._acks.pop(entry)
@@ -218,22 +226,31 @@ class KeySharedVerifier(RacingDriver):
         self.core.acknowledge(command.entry)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
-        for entry in line.inputs["positions"]:
+        for recorded in line.recorded["positions"]:
+            entry = self._removed_entry(who(line))
+            if entry != recorded:
+                said = self._positions([recorded])
+                expected = "none" if entry is None else self._positions([entry])
+                self._differ("draining", f"pending ack removed: {expected}", said, decisions=0)
+                continue
             trimmed = self._trimmed.pop(entry, None)
             if trimmed is not None:
-                self._expect_releases([trimmed], closing=False)
+                self._releases.expect([trimmed], until=self._section().end)
                 continue
             command = self._acks.pop(entry, None)
+            by = None if command is None else command.connection
+            self._report_missing(self._releases.missing(connection=by))
             if command is not None and command.applied:
                 self._forget(command)
                 if isinstance(command.result, Released):
-                    self._expect_releases([command.result], closing=False)
+                    self._releases.expect([command.result], connection=command.connection)
                 continue
             if command is not None:
                 self._settle(self.connection(command.connection))
             holder, messages = self.core.holder(entry), self.core.unacked_messages(max(entry, 0))
             released = self.core.pending_ack_removed(entry)
-            self._expect_releases([released], closing=False)
+            connection = released.consumer if command is None else command.connection
+            self._releases.expect([released], connection=connection)
             if command is None:
                 self._removed.setdefault(released.consumer, []).append(entry)
                 continue
@@ -241,6 +258,32 @@ class KeySharedVerifier(RacingDriver):
             self.core.ack_begins(released.consumer)
             command.result = (holder, messages)
             self.connection(command.connection).late.append(command)
+
+    def _removed_entry(self, holder: int) -> int | None:
+        """Which pending ack of ``holder`` goes now. The line says when; what, the commands under way say.
+
+        First what mark-delete has passed, then acks in the order in which they arrived, those of the holder's own
+        connection first, then what the next redelivery request of the holder names.
+        """
+        for entry, released in self._trimmed.items():
+            if released.consumer == holder:
+                return entry
+        acks = [c for c in self._acks.values() if self._held_before(c) == holder]
+        if acks:
+            return min(acks, key=lambda c: (c.connection != holder, c.seq)).entry
+        requests = self._requests.get(holder)
+        if not requests:
+            return None
+        wanted, held = requests[0].inputs["positions"], self.core.held(holder)
+        if wanted is None:
+            return held[0] if held else None
+        return next((entry for entry in wanted if entry in set(held)), None)
+
+    def _held_before(self, command: Command) -> int | None:
+        """Who holds, or held, the entry of an ack whose removal's line is to come."""
+        if command.applied:
+            return command.result.consumer if isinstance(command.result, Released) else None
+        return self.core.holder(command.entry)
 
     def _forget(self, command: Command) -> None:
         waiting = self.connection(command.connection).waiting
@@ -264,7 +307,7 @@ class KeySharedVerifier(RacingDriver):
         wanted = request.inputs["positions"]
         held = self.core.held(consumer)
         for entry in held if wanted is None else sorted(set(held) & set(wanted)):
-            self._expect_releases([self.core.pending_ack_removed(entry)], closing=False)
+            self._releases.expect([self.core.pending_ack_removed(entry)], connection=consumer)
             self._removed.setdefault(consumer, []).append(entry)
 
     # --- reads ---------------------------------------------------------------------------------------------------
@@ -351,26 +394,9 @@ class KeySharedVerifier(RacingDriver):
         kind, positions = line.inputs["type"], line.inputs["positions"]
         entries = [entry for entry in positions if entry >= 0]
         if line.recorded["hashes"] is not None:
-            self._compare_hashes(positions, line.recorded["hashes"])
+            self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
         if self.core.read_done(kind, entries):
             self._results.append((kind, entries, len(positions) - len(entries)))
-
-    def _compare_hashes(self, positions: list[int], recorded: list[int]) -> None:
-        """Each entry's hash; -1 among ``positions`` is one that the message log does not hold."""
-        expected = [int(self.hashes[entry]) if entry >= 0 else None for entry in positions]
-        if expected == recorded:
-            self.tally.exact("hash", len(recorded))
-            return
-        for entry, one, other in zip_longest(positions, expected, recorded):
-            if one is not None and one == other:
-                self.tally.exact("hash")
-            elif entry is None or entry < 0:
-                self._differ(
-                    "hash", "an entry of the message log", f"an entry it does not hold, hash {other}"
-                )
-            else:
-                position = self._entries.position(entry)
-                self._differ("hash", f"{position} hash {one}", f"hash {other}", int(other is not None))
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -461,26 +487,27 @@ class KeySharedVerifier(RacingDriver):
 
     def _on_draining_release(self, line: Line) -> None:
         consumer, hash_value = who(line), line.recorded["hash"]
-        key = (consumer, hash_value, bool(line.recorded["closing"]))
-        if not self._releases.get(key) and not key[2] and self._requests.get(consumer):
-            self._let_go_for(self._requests[consumer][0])  # "redeliver all" clears in one batch, then says so
-        waiting = self._releases.get(key)
         recorded = (
             f"release of hash {hash_value} by {consumer} with {line.recorded['ref_count_before']} before"
         )
-        if not waiting:
+        before = None if line.recorded["closing"] else self._releases.meet(consumer, hash_value)
+        if before is None and not line.recorded["closing"] and self._requests.get(consumer):
+            self._let_go_for(self._requests[consumer][0])  # "redeliver all" clears in one batch, then says so
+            before = self._releases.meet(consumer, hash_value)
+        if before is None:
             self._differ("draining", "no release", recorded)
-            return
-        before = waiting.popleft()
-        if before == line.recorded["ref_count_before"]:
+        elif before == line.recorded["ref_count_before"]:
             self.tally.exact("draining")
         else:
             self._differ("draining", f"release with {before} before", recorded)
 
-    def _expect_releases(self, released: list[Released], *, closing: bool) -> None:
-        for item in released:
-            key = (item.consumer, item.hash, closing)
-            self._releases.setdefault(key, deque()).append(item.ref_count_before)
+    def _report_missing(self, missing: list[Released]) -> None:
+        for item in missing:
+            expected = f"release of hash {item.hash} by {item.consumer} with {item.ref_count_before} before"
+            self._differ("draining", expected, "nothing", decisions=0)
+
+    def _on_end(self, _line: Line) -> None:
+        self._report_missing(self._releases.missing_at_end())
 
     # --- reporting -----------------------------------------------------------------------------------------------
 
