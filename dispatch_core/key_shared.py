@@ -337,6 +337,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """The selector's range report."""
         return self._selector.assignments()
 
+    def owner_of(self, sticky_hash: int) -> int | None:
+        """Whom the selector chooses for a hash; None = nobody."""
+        return self._selector.select(sticky_hash)
+
     def drains_for(self, sticky_hash: int) -> int | None:
         """Whom a hash drains for; None when it does not drain."""
         at = self._hash_id(sticky_hash)
@@ -344,6 +348,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             return None
         slot = int(self.state.drain_owner[at])
         return None if slot == st_.NOBODY else self._numbers[slot]
+
+    def read_when_joining(self, consumer: int) -> int | None:
+        """``readPositionWhenJoining``: kept by the classic dispatcher only."""
+        return None
 
     def sent_when_joining(self, consumer: int) -> int | None:
         """``lastSentPositionWhenJoining`` (PIP-282): an entry, -1 = before the first; None = nothing was known then."""
@@ -355,32 +363,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return {
             self._numbers[slot]: entry for slot, entry in last_sent_position.newcomers(self.state).items()
         }
-
-    def stats(self) -> dict[str, object]:
-        """The dispatcher as ``pulsar-admin topics stats`` would show it, as far as this first cut knows it."""
-        s, draining = self.state.s, self.draining()
-        consumers = []
-        for number in self.connected():
-            slot = self._slots[number]
-            own = [
-                (h, refs, attempts)
-                for h, (owner, refs, attempts) in sorted(draining.items())
-                if owner == number
-            ]
-            consumers.append(
-                {
-                    "consumer": number,
-                    "consumerName": self._names[number],
-                    "availablePermits": int(self.state.permits[slot]),
-                    "unackedMessages": int(self.state.unacked[slot]),
-                    "blockedConsumerOnUnackedMsgs": bool(self.state.blocked[slot]),
-                    "drainingHashesCount": len(own),
-                    "drainingHashesClearedTotal": int(self.state.cleared_total[slot]),
-                    "drainingHashesUnackedMessages": sum(refs for _, refs, _ in own),
-                    "drainingHashes": [{"hash": h, "unackMsgs": r, "blockedAttempts": a} for h, r, a in own],
-                }
-            )
-        return {"msgInReplay": int(s[st_.N_REPLAY]), "consumers": consumers}
 
     def draining(self) -> dict[int, tuple[int, int, int]]:
         """Hash → (owner, reference count, blocked attempts)."""

@@ -23,6 +23,7 @@ from dispatch_core.audit import audit_log
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.history import History, Span, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.stats import clients_of, subscription_stats
 from dispatch_core.times import clock, micros
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
@@ -245,10 +246,10 @@ def _positions(log: DispatcherLog, watch: _Watch) -> tuple[str | None, str | Non
     driver = watch.driver
     if driver is None:
         return None, None, None
-    stats = json.dumps(driver.core.stats(), sort_keys=True)
-    if not isinstance(driver, KeySharedVerifier):
-        return None, None, stats
     entries = Entries(log.messages)
+    # Everybody's hash ranges are a table of their own.
+    shown = subscription_stats(driver.core, entries, clients_of(log), ranges=False)
+    stats = json.dumps(shown, sort_keys=True)
     scalars = driver.core.state.s
     mark_delete, read_position = int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION])
     return (

@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import floor
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -270,7 +269,7 @@ class SingleActiveDispatcher:
         has = self.permits[consumer] if permits is None else permits
         if has <= 0:
             return None
-        per_entry = floor(self._average.get(consumer, 0.0) + 0.5)
+        per_entry = self.messages_per_entry(consumer)
         return rules.read_size(
             has,
             self._batch_size,
@@ -430,24 +429,21 @@ class SingleActiveDispatcher:
 
     # --- queries -------------------------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, Any]:
-        """The dispatcher in the terms of ``pulsar-admin topics stats``; consumers in the dispatcher's order."""
-        names = {member.consumer: member.name for member in self._members}
-        consumers = [
-            {
-                "consumer": consumer,
-                "consumerName": name,
-                "availablePermits": self.permits[consumer],
-                "avgMessagesPerEntry": floor(self._average.get(consumer, 0.0) + 0.5),
-            }
-            for consumer, name in names.items()
-        ]
-        return {
-            "type": "Exclusive" if self._exclusive else "Failover",
-            "activeConsumer": self.active,
-            "activeConsumerName": names.get(self.active, "") if self.active is not None else "",
-            "consumers": consumers,
-        }
+    @property
+    def is_exclusive(self) -> bool:
+        """Exclusive; else Failover."""
+        return self._exclusive
+
+    def name_of(self, consumer: int) -> str:
+        """The name a connected consumer subscribed with."""
+        for member in self._members:
+            if member.consumer == consumer:
+                return member.name
+        raise IllegalTransitionError(f"consumer {consumer} is not connected", rule="a connection exists")
+
+    def messages_per_entry(self, consumer: int) -> int:
+        """``avgMessagesPerEntry``: the smoothed average, rounded half up; 0 before the first send."""
+        return floor(self._average.get(consumer, 0.0) + 0.5)
 
 
 def sticky_hashes(messages: pa.Table, profile: Profile) -> list[int]:

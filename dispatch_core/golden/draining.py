@@ -108,15 +108,9 @@ class _Tracker:
         )
 
     def _stats(self, slot: int) -> list[Any]:
-        own = draining_hashes.listed(self._st, slot)
-        hashes = [[self._hashes[at], refs, attempts] for at, refs, attempts in own]
-        return [
-            self._insts[slot],
-            len(own),
-            int(self._st.cleared_total[slot]),
-            sum(refs for _, refs, _ in own),
-            hashes,
-        ]
+        own = draining_hashes.statistics(self._st, slot)
+        hashes = [[self._hashes[at], refs, attempts] for at, refs, attempts in own.hashes]
+        return [self._insts[slot], own.count, own.cleared_total, own.unacked, hashes]
 
 
 def _error(kind: str, message: str) -> dict[str, str]:

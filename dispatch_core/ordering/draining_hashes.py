@@ -42,6 +42,7 @@ pending on its owner. Source: DrainingHashesTracker; #23352, #24736.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -184,6 +185,29 @@ def take_notice(st: State) -> int | None:
     if not notice:
         return None
     return END_OF_BATCH if notice == _NOTICE_OF_BATCH else notice - _NOTICE_OF_HASH
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What ``topics stats`` shows of one consumer; ``hashes``: see ``listed``."""
+
+    hashes: list[tuple[int, int, int]]
+    cleared_total: int  # drainingHashesClearedTotal
+
+    @property
+    def count(self) -> int:
+        """``drainingHashesCount``."""
+        return len(self.hashes)
+
+    @property
+    def unacked(self) -> int:
+        """``drainingHashesUnackedMessages``: in spite of its name a number of entries."""
+        return sum(refs for _, refs, _ in self.hashes)
+
+
+def statistics(st: State, slot: int) -> Statistics:
+    """The draining statistics of the consumer in a slot."""
+    return Statistics(listed(st, slot), int(st.cleared_total[slot]))
 
 
 def listed(st: State, slot: int) -> list[tuple[int, int, int]]:

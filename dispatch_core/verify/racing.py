@@ -102,7 +102,7 @@ class RacingDriver(Driver):
             self._count_window(self._open.pop(0))
 
     def finish(self, *, goes_on: bool = False) -> Tally:
-        """End of the log. What is still open was cut off, not missed.
+        """End of the log. What is still open was cut off, not missed; acks that began to take effect go through.
 
         ``goes_on``: the log has more lines than were fed; then what is open is not counted, and will be when they are.
         """
@@ -114,6 +114,7 @@ class RacingDriver(Driver):
                 self.tally.settle(decision_class, decisions, decisions, "uncertain")
             self.tally.note(cut_off(window.begun))
         self._open.clear()
+        self._settle_all()
         self.tally.close()
         return self.tally
 

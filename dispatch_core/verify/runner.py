@@ -72,6 +72,7 @@ def verify(
     watch: Callable[[Line, Verifier], None] | None = None,
     strict: bool = False,
     goes_on: bool = False,
+    until: int | None = None,
 ) -> Verification:
     """Compare every decision of ``log`` with the core's.
 
@@ -80,6 +81,7 @@ def verify(
         watch: called after each line with the line and the driver, for those who derive more from the same fold.
         strict: stop at the first line that cannot have happened.
         goes_on: the log has more lines than these; what they leave open is neither counted nor reported.
+        until: the last ``seq`` to take; what follows shows what was under way, and is not taken.
 
     Returns:
         What came out. An unusable version or a rule that is not replayed becomes ``not_judged``, a line that cannot have
@@ -117,6 +119,8 @@ def verify(
 
     driver.on_illegal = note
     for row, line in enumerate(trace):
+        if until is not None and line.seq > until:
+            break
         if strict and row in known:
             raise next(finding.error for finding in illegal if finding.row == row)
         if row in refused:

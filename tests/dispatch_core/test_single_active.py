@@ -320,7 +320,7 @@ def test_precise_flow_control_divides_by_the_average_batch() -> None:
     core.read_done([0, 1])
     core.send([0, 1])
     assert core.attempt_read(1) == 8
-    assert core.stats()["consumers"][0]["avgMessagesPerEntry"] == 10
+    assert core.messages_per_entry(1) == 10
 
 
 def test_a_connection_that_is_not_writable_gets_reads_of_one() -> None:
