@@ -253,6 +253,18 @@ class MultipleConsumersDispatcher:
         permits.unblock(st, slot)
         return int(told)
 
+    def asked_again(self, consumer: int, messages: int) -> None:
+        """First half of ``redelivered``, where it comes before the dispatcher has the request: counter and block."""
+        slot = self.slot(consumer)
+        permits.add_unacked(self.state, slot, -messages)
+        self.state.blocked[slot] = 0
+
+    def parked_flow(self, consumer: int) -> None:
+        """Second half: permits that were parked while the consumer was blocked count now."""
+        slot = self.slot(consumer)
+        self.state.permits[slot] += self.state.parked_permits[slot]
+        self.state.parked_permits[slot] = 0
+
     # --- reads -----------------------------------------------------------------------------------------------
 
     def read_cancelled(self) -> None:

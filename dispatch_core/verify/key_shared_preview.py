@@ -33,6 +33,9 @@ _SEND_STEP: Final = 1
 
 _REMOVE, _LOWER, _DELETE = range(3)
 
+#: What a redelivery request still has to do: parked permits count.
+_PARKED: Final = "parked permits"
+
 
 @dataclass(slots=True)
 class _Ack:
@@ -125,13 +128,27 @@ class PreviewVerifier(KeySharedVerifier):
         return None
 
     def finish_command(self, command: Command) -> None:
-        """The later steps of a redelivery request; a part of an ack, or all of one that arrived within the window."""
-        if isinstance(command.result, _Part):
+        """The last step of a redelivery request; a part of an ack, or all of one that arrived within the window."""
+        if command.result is _PARKED:
+            self.core.parked_flow(command.connection)
+        elif isinstance(command.result, _Part):
             self._do(command.result.ack, command.result.part)
-        elif command.result is None:
-            self._whole(_Ack(command.entry))
         else:
-            super().finish_command(command)
+            self._whole(_Ack(command.entry))
+
+    def _on_redeliver(self, line: Line) -> None:
+        """The client's thread lowers the counter, then tells the dispatcher (the line), then counts parked permits."""
+        consumer, wanted = who(line), line.inputs["positions"]
+        self._settle(self.connection(consumer), flows=True)
+        held = self.core.held(consumer)
+        asked = held if wanted is None else sorted(set(held) & set(wanted))
+        for entry in asked:
+            self.core.pending_ack_removed(entry)
+        everything = self.core.unacked(consumer) if wanted is None else None
+        messages = self.core.redeliver(consumer, asked)
+        self.core.asked_again(consumer, messages if everything is None else everything)
+        command = Command(line.seq, consumer, "redelivery request", result=_PARKED)
+        self.connection(consumer).late.append(command)
 
     def _whole(self, ack: _Ack) -> None:
         for part in (_REMOVE, _LOWER, _DELETE):
