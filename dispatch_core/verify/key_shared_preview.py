@@ -205,3 +205,10 @@ class PreviewVerifier(KeySharedVerifier):
         for command in self._peeked.values():
             command.applied = command.applied or command not in outcome.late
             command.step = 0
+
+    def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
+        """Acks that arrived during the window and come after it in the plain order may have come before its sends."""
+        for command in self._peeked.values():
+            if not command.applied:
+                waiting.setdefault(command.connection, []).append(command)
+        super()._note_contested_blocks(unacked, waiting)
