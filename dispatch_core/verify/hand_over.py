@@ -21,12 +21,10 @@ from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick,
 from dispatch_core.state import READ_POSITION
 from dispatch_core.verify.driver import Driver, who
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.notices import Change, Notices, Sender, described, described_pick
+from dispatch_core.verify.notices import DELAY_TAIL_US, Change, Notices, Sender, described, described_pick
 from dispatch_core.verify.tally import cut_off, decisions_of
 from dispatch_core.verify.under_way import AckHistory
 
-#: How long after its rewind the delay's task may not have said that it is done; meanwhile flow may go unheard.
-DELAY_TAIL_US: Final = 10_000
 #: How many of the latest membership changes may race with the delay's task.
 MAX_CHANGES: Final = 8
 _INSIDE_ADD: Final = "the log ends inside an add: who joins is not known"
@@ -172,8 +170,11 @@ class HandOverVerifier(Driver):
         self._all_picked()
 
     def _all_picked(self) -> None:
-        """A membership change is over: its choice must have been seen."""
+        """A membership change is over: its choice and its cancel must have been seen."""
         self._handing_over = False
+        if self._cancelling is not None:
+            self._cancelling = None
+            self._differ("active", "the pending read is cancelled if it can be", "no cancel", decisions=0)
         while self._picks:
             self._differ("active", described_pick(self._picks.popleft()), "no choice", decisions=0)
 
@@ -281,6 +282,11 @@ class HandOverVerifier(Driver):
         for consumer, active in notices.due if self._notices_shown else ():
             self._differ("active", f"{consumer} told {active}", "no notice", decisions=0, racing=racing)
         notices.due = []
+
+    def _task_is_through(self) -> None:
+        """The delay's task must have told everybody by now."""
+        if self._by_task.due and self._line.t_us > self._tail_until_us:
+            self._unmet(self._by_task)
 
     def _attempts_after_rewind(self) -> bool:
         """Whether a read attempt is that of a thread that has just rewound and told everybody."""

@@ -14,6 +14,8 @@ from typing import Final
 
 from dispatch_core.single_active_rules import Pick
 
+#: How long after its rewind the delay's task may not be through: it tells, reads, and only then says that it is done.
+DELAY_TAIL_US: Final = 10_000
 #: The task takes the active consumer, then rewinds at once; a change is no part of it if it was over so long before.
 _TASK_BEGINS_US: Final = 2_000
 _OVERTAKEN: Final = "the membership changed while the failover delay's task ran"
@@ -52,7 +54,8 @@ class Notices:
         """The changes that may have fallen into the sending, latest first."""
         if self.sender is not Sender.DELAY_TASK:
             return []
-        return [change for change in reversed(changes) if change.t_us >= self.since_us - _TASK_BEGINS_US]
+        first, last = self.since_us - _TASK_BEGINS_US, self.since_us + DELAY_TAIL_US
+        return [change for change in reversed(changes) if first <= change.t_us <= last]
 
     def overtaken_by(self, changes: Sequence[Change]) -> tuple[int, str] | None:
         """A membership change, with the reason, after which those told may be others than those due."""

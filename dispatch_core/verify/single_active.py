@@ -53,6 +53,8 @@ class SingleActiveVerifier(HandOverVerifier):
                 self.tally.note(cut_off(begun))
                 self.tally.settle("dispatch", len(entries), len(entries), "uncertain")
             self._round = None
+        if self._complete:
+            self._unmet(self._by_task)
         self._leave_cut_off(goes_on)
         self.tally.close()
         return self.tally
@@ -86,6 +88,7 @@ class SingleActiveVerifier(HandOverVerifier):
     def _executor_line(self) -> None:
         """A line of the dispatcher's executor: what it did before is done, an attempt of its own has issued its read."""
         self._unsent()
+        self._task_is_through()
         attempt, owed = self._attempt, self._owed
         self._owed = None
         if owed is not None and self.core.flow_reads(who(owed)):

@@ -471,6 +471,25 @@ def flow_in_the_delay() -> Trace:
     return trace
 
 
+@pytest.mark.parametrize("kind", ["rewind", "active_notified"])
+def test_a_line_of_the_delay_task_that_is_missing_is_found(tmp_path: Path, kind: str) -> None:
+    trace = flow_in_the_delay()
+    for _ in range(10):  # a change while the task may still tell would explain it
+        trace("step", note="waits")
+    trace.picked(1, [1, 2], changed=False)
+    trace.told(1, 2)
+    trace.added(2, "b")
+    trace.lines.remove(next(line for line in trace.lines if line["kind"] == kind))
+    assert {decision_class for _, decision_class in divergences(trace.verified(tmp_path))} >= {"active"}
+
+
+def test_a_cancel_that_is_missing_is_found(tmp_path: Path) -> None:
+    trace = plain_life()
+    trace.lines.remove(next(line for line in trace.lines if line["kind"] == "read_cancelled"))
+    at = next(line["seq"] for line in trace.lines if line["kind"] == "consumer_removed")
+    assert divergences(trace.verified(tmp_path)) == [(at, "active")]
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "trace"),
     [
