@@ -316,13 +316,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""
         s = self.state.s
         s[st_.SEND_IN_PROGRESS] = 0
-        look_ahead = outcome.wants_look_ahead and (has_more or not self._needs_more())
+        look_ahead = outcome.wants_look_ahead and (has_more or not self.look_ahead_needs_more())
         if look_ahead:
             s[st_.SKIP_NEXT_REPLAY] = 1
         outcome.look_ahead_due = bool(s[st_.SKIP_NEXT_REPLAY])
         return look_ahead
 
-    def _needs_more(self) -> bool:
+    def look_ahead_needs_more(self) -> bool:
         """Whether a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""
         in_order = bool(self.state.s[st_.IN_ORDER])
         return ("look_ahead_needs_more" if in_order else "out_of_order_by_permits") in self.profile.changes

@@ -22,6 +22,7 @@ from dispatch_core.profiles import OrderingRule, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.late_entries import LateEntries
 from dispatch_core.verify.races import Command, Difference, Outcome
 from dispatch_core.verify.racing import NEXT_SECTION, RacingDriver, Window
 from dispatch_core.verify.recorded import (
@@ -71,6 +72,7 @@ class KeySharedVerifier(RacingDriver):
                 self._requests.setdefault(line.consumer, deque()).append(line)
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
+        self._late_entries = LateEntries(log.messages)
         self._releases = Releases(tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
         self._announced: dict[
             int, list[tuple[int, int]] | None
@@ -469,7 +471,9 @@ class KeySharedVerifier(RacingDriver):
             return
         answer = outcome.answer
         if (
-            answer.look_ahead
+            self.core.look_ahead_needs_more()
+            and self._late_entries.may_have_come(self.core.state, self._line.t_us)
+            and answer.look_ahead
             and not end.recorded["look_ahead"]
             and end.recorded["retry"] == (not answer.sent)
         ):
