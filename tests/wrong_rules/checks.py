@@ -1,0 +1,227 @@
+"""Checks for wrong rules that no recording shows: each holds under the right rule and fails under the wrong one.
+
+Small histories given to the core directly; consumers are numbers, entries 0, 1, … all of ``KEY`` unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from dispatch_core import hashing, permits
+from dispatch_core import state as st_
+from dispatch_core.key_shared import KeySharedDispatcher
+from dispatch_core.profiles import resolve
+from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
+from dispatch_core.single_active import SingleActiveDispatcher
+
+KEY: Final = 11858
+DELAY: Final = "activeConsumerFailoverDelayTimeMillis"
+
+
+def key_shared(version: str, sizes: list[int], **config: Any) -> KeySharedDispatcher:
+    """A dispatcher over entries of one key."""
+    hashes = np.full(len(sizes), KEY, np.int64)
+    return KeySharedDispatcher(resolve(version, config), hashes, np.array(sizes, np.int64), 4)
+
+
+def connect(core: KeySharedDispatcher, consumer: int, given: int) -> None:
+    """A consumer joins and grants permits."""
+    core.join(consumer, f"c{consumer}")
+    core.join_selector(consumer)
+    if given and core.flow(consumer, given):
+        core.flow_applied(consumer, given)
+
+
+def dispatch(core: KeySharedDispatcher, kind: str, entries: list[int]) -> dict[int, list[int]]:
+    """The result of a read that was attempted is dispatched; returns who got what."""
+    if not core.read_done(kind, entries):
+        return {}
+    outcome = core.round(kind, entries)
+    core.finish_round(outcome, has_more=True)
+    return outcome.sent
+
+
+def failover(version: str = "4.2.4", **config: Any) -> SingleActiveDispatcher:
+    """A Failover dispatcher with an active consumer 2 that has 10 permits; 1 would be chosen before it."""
+    profile = resolve(version, config, subscription_type="Failover", partition_index=0)
+    core = SingleActiveDispatcher(profile, "t", 0, exclusive=False, num_messages=np.ones(20, np.int64))
+    core.join(2, "c2")
+    core.hand_over()
+    if core.delay_running:
+        core.delay_over()
+    core.flow(2, 10)
+    return core
+
+
+def average_is_rounded_half_up() -> None:
+    """5 messages in 2 entries: 3 per entry, so 3 messages of room take one entry, not two."""
+    core = key_shared("4.2.4", [2, 3, 1, 1], maxUnackedMessagesPerConsumer=8)
+    connect(core, 1, 100)
+    core.attempt_read()
+    assert dispatch(core, "Normal", [0, 1]) == {1: [0, 1]}
+    assert permits.usable_permits(core.state, 0) == 1
+
+
+def average_is_smoothed() -> None:
+    """4 messages per entry, then 1: the average goes from 4 to 3.7, and 8 messages of room take two entries."""
+    core = key_shared("4.2.4", [4, 1, 1, 1], maxUnackedMessagesPerConsumer=13)
+    connect(core, 1, 100)
+    for entry in (0, 1):
+        core.attempt_read()
+        dispatch(core, "Normal", [entry])
+    assert float(core.state.average[0]) == 4 * 0.9 + (1 - 0.9) * 1
+    assert permits.usable_permits(core.state, 0) == 2
+
+
+def subscription_unblocks_below_half() -> None:
+    """A limit of 4: with 2 messages unacknowledged it holds still, with 1 it does not."""
+    core = key_shared("4.2.4", [1] * 8, maxUnackedMessagesPerSubscription=4)
+    connect(core, 1, 100)
+    core.attempt_read()
+    dispatch(core, "Normal", [0, 1, 2, 3])
+    for entry, held in ((0, True), (1, True), (2, False)):
+        core.pending_ack_removed(entry)
+        core.ack_ends(1, 1)
+        core.acknowledge(entry)
+        assert (core.attempt_read().kind == "None") is held
+
+
+def everything_asked_for_sets_the_counter_to_zero_until_4_2_2() -> None:
+    """A batch half acknowledged, of which only the counter knows: "redeliver all" subtracts or forgets it."""
+    for version, left in (("4.2.1", 0), ("4.2.4", 2)):
+        core = key_shared(version, [4])
+        connect(core, 1, 100)
+        core.attempt_read()
+        dispatch(core, "Normal", [0])
+        core.pending_ack_removed(0)
+        core.redelivered(1, 2, everything=True)
+        assert core.unacked(1) == left
+
+
+def the_first_consumer_finds_a_rewound_cursor() -> None:
+    """All leave; the next one is sent everything that is not acknowledged."""
+    core = key_shared("4.2.4", [1] * 4)
+    connect(core, 1, 100)
+    core.attempt_read()
+    dispatch(core, "Normal", [0, 1, 2])
+    core.acknowledge(0)
+    core.leave(1)
+    core.join(2, "c2")
+    assert int(core.state.s[st_.READ_POSITION]) == 1
+
+
+def a_read_from_before_all_left_is_dropped() -> None:
+    """It completes after the next first consumer has joined: nothing of it is sent, the cursor rewinds."""
+    core = key_shared("4.2.4", [1] * 4)
+    connect(core, 1, 100)
+    assert core.attempt_read().kind == "Normal"
+    core.leave(1)
+    connect(core, 2, 100)
+    assert dispatch(core, "Normal", [0, 1]) == {}
+    assert core.attempt_read().kind == "Normal"
+    assert dispatch(core, "Normal", [0, 1]) == {2: [0, 1]}
+
+
+def an_attempt_drops_what_mark_delete_has_passed_until_4_2_2() -> None:
+    """An entry that is acknowledged while it waits in the replay set."""
+    for version, waiting in (("4.0.0", 0), ("4.2.4", 1)):
+        core = key_shared(version, [1] * 2)
+        connect(core, 1, 1)
+        core.attempt_read()
+        dispatch(core, "Normal", [0, 1])  # one permit: the second entry has to wait
+        for entry in (0, 1):
+            core.acknowledge(entry)
+        core.attempt_read()
+        assert int(core.state.s[st_.N_REPLAY]) == waiting
+
+
+def a_newcomer_right_behind_mark_delete_is_free() -> None:
+    """The read position is one entry past mark-delete: nobody can hold anything that the newcomer would overtake."""
+    core = key_shared("4.0.0-preview.1", [1] * 2)
+    connect(core, 1, 100)
+    core.attempt_read()
+    dispatch(core, "Normal", [0])
+    core.acknowledge(0)
+    connect(core, 2, 100)
+    assert [int(at) for at in core.state.joined_at[:2]] == [st_.NOT_TRACKED] * 2
+
+
+def the_first_on_a_point_keeps_it() -> None:
+    """Point 34919 belongs to c1 when c3 comes to it, and to c3 once c1 has left."""
+    ring = ConsistentHashingSelector(replica_points=100)
+    for consumer in (1, 2, 3):
+        ring.add(consumer, f"c{consumer}")
+    assert ring.select(34919) == 1
+    ring.remove(1)
+    assert ring.select(34919) == 3
+
+
+def the_hash_zero_is_one() -> None:
+    """``key-30884`` falls on slot 0 of 65536, which means "no hash" in 4.x."""
+    key = np.array([hashing.h31(b"key-30884")], np.int64)
+    assert hashing.RANGE_4X.sticky_array(key).tolist() == [1]
+    assert hashing.MURMUR_31.sticky_array(key).tolist() == [1362034688]
+
+
+def the_failover_delay_does_not_hold_a_read_after_a_write() -> None:
+    """After a written batch the next read is for whoever is active now, delay or not."""
+    core = failover(**{DELAY: 1000})
+    core.join(1, "c1")
+    core.flow(1, 5)
+    core.hand_over()
+    assert core.delay_running
+    assert core.attempt_read(1) == 5
+
+
+def the_failover_delay_holds_flow() -> None:
+    """A flow command of the new active consumer makes no read before the cursor is rewound."""
+    core = failover(**{DELAY: 1000})
+    core.join(1, "c1")
+    core.hand_over()
+    core.flow(1, 5)
+    assert core.delay_running
+    assert not core.flow_reads(1)
+
+
+def a_read_for_the_old_active_consumer_is_dropped() -> None:
+    """It was running at the hand-over: the new one gets nothing of it, and the cursor rewinds."""
+    core = failover()
+    assert core.attempt_read(2) == 10
+    core.join(1, "c1")
+    core.cancel_read(cancelled=False)
+    core.hand_over()
+    result = core.read_done([0, 1])
+    assert result.entries is None
+    assert result.rewound
+
+
+def a_replaced_read_is_ignored_since_4_2_4() -> None:
+    """A redelivery request could not cancel the running read, and made a new one."""
+    for version, sent in (("4.2.4", None), ("4.2.3", (0, 1))):
+        core = failover(version)
+        core.attempt_read(2)
+        core.redeliver(2, cancelled=False)
+        core.attempt_read(2)
+        assert core.read_done([0, 1]).entries == sent
+
+
+#: Wrong rule → the check that it fails.
+CHECKS: Final[dict[str, Callable[[], None]]] = {
+    "average_rounded_down": average_is_rounded_half_up,
+    "average_not_smoothed": average_is_smoothed,
+    "subscription_unblocks_at_half": subscription_unblocks_below_half,
+    "redeliver_all_counts_each": everything_asked_for_sets_the_counter_to_zero_until_4_2_2,
+    "no_rewind": the_first_consumer_finds_a_rewound_cursor,
+    "old_read_is_dispatched": a_read_from_before_all_left_is_dropped,
+    "trim_at_attempts": an_attempt_drops_what_mark_delete_has_passed_until_4_2_2,
+    "alone_a_newcomer_too": a_newcomer_right_behind_mark_delete_is_free,
+    "newcomer_wins_a_point": the_first_on_a_point_keeps_it,
+    "hash_zero": the_hash_zero_is_one,
+    "failover_delay_holds_reads": the_failover_delay_does_not_hold_a_read_after_a_write,
+    "failover_delay_does_not_hold_flow": the_failover_delay_holds_flow,
+    "failover_old_read_is_sent": a_read_for_the_old_active_consumer_is_dropped,
+    "failover_epochs": a_replaced_read_is_ignored_since_4_2_4,
+}

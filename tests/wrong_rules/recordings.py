@@ -1,0 +1,297 @@
+"""On which recordings each wrong rule shows, as ``<release>/<scenario>``: small ones, of several releases."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
+    "r0_off": (
+        "4.2.4/designed-drain-one-by-one-ch",
+        "4.0.0/designed-all-leave-range",
+        "4.0.0-preview.1/random-0018-ch-quiet",
+    ),
+    "r1_off": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.0.0/designed-same-name-batches-range",
+    ),
+    "replay_filter_off": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-slow-owner-newcomer-range",
+        "4.2.4/designed-slow-owner-newcomer-range",
+    ),
+    "replay_filter_without_permits": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-slow-owner-newcomer-range",
+        "4.2.4/designed-slow-owner-newcomer-range",
+    ),
+    "replay_read_while_one_is_pending": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.0.0/designed-negative-acks-range",
+        "4.0.0-preview.1/designed-negative-acks-ch",
+    ),
+    "look_ahead_off": (
+        "4.0.0-preview.1/designed-all-leave-ch",
+        "4.2.4/designed-auto-split-out-of-order",
+        "4.0.0/designed-auto-split-out-of-order",
+    ),
+    "look_ahead_for_empty_results": (
+        "4.0.0/designed-away-and-back-ch",
+        "4.0.0/designed-drain-one-by-one-ch",
+    ),
+    "look_ahead_limit_off": (
+        "4.0.0-preview.1/random-0024-range-quiet",
+        "4.2.4/random-0018-ch-quiet",
+        "4.0.0/random-0018-ch-quiet",
+    ),
+    "look_ahead_limit_of_the_subscription_only": (
+        "4.0.0-preview.1/random-0018-ch-quiet",
+        "4.2.4/random-0018-ch-quiet",
+        "4.0.0/random-0018-ch-quiet",
+    ),
+    "read_size_without_look_ahead_room": (
+        "4.0.0-preview.1/random-0024-range-quiet",
+        "4.2.4/random-0018-ch-quiet",
+        "4.0.0/random-0018-ch-quiet",
+    ),
+    "look_ahead_without_more": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.0.0-preview.1/designed-same-name-batches-ch",
+        "4.0.0/designed-all-leave-range",
+    ),
+    "blocked_hash_memory": (
+        "4.2.4/designed-drain-one-by-one-ch",
+        "4.0.0/designed-slow-owner-newcomer-ch",
+        "4.2.4/designed-slow-owner-newcomer-ch",
+    ),
+    "cancel_clears_replay_read": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.0.0/designed-same-name-batches-ch",
+    ),
+    "permits_in_entries": (
+        "4.2.4/random-0000-range-quiet",
+        "4.0.0-preview.1/random-0008-range-quiet",
+        "4.0.0/random-0020-ch-quiet",
+    ),
+    "unacked_room_ignored": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.2.4/designed-max-unacked-half-range",
+        "4.0.0/designed-max-unacked-half-ch",
+    ),
+    "flow_not_parked": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.2.4/designed-max-unacked-half-range",
+        "4.0.0/designed-max-unacked-half-ch",
+    ),
+    "unblock_below_half": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.2.4/designed-max-unacked-half-range",
+        "4.0.0/designed-max-unacked-half-ch",
+    ),
+    "unblock_below_the_limit": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.2.4/designed-max-unacked-half-range",
+        "4.0.0/designed-max-unacked-half-ch",
+    ),
+    "unblock_tested_elsewhere": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.0.0/designed-max-unacked-half-ch",
+        "4.0.0-preview.1/designed-max-unacked-half-range",
+    ),
+    "unblock_tested_once": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.0.0/designed-max-unacked-half-ch",
+        "4.0.0-preview.1/designed-max-unacked-half-range",
+    ),
+    "subscription_limit_off": (
+        "4.0.0-preview.1/designed-subscription-unacked-ch",
+        "4.2.4/designed-subscription-unacked-ch",
+        "4.0.0/designed-subscription-unacked-ch",
+    ),
+    "leaving_permits_stay": (
+        "4.2.4/designed-sticky-in-order",
+        "4.0.0-preview.1/designed-sticky-in-order",
+        "4.0.0/designed-sticky-in-order",
+    ),
+    "batch_index_acks_ignored": ("4.2.4/random-0000-range-quiet",),
+    "nack_keeps_its_hash": (
+        "4.2.4/designed-negative-acks-ch",
+        "4.0.0/designed-negative-acks-ch",
+        "4.0.0-preview.1/designed-redeliver-all-priorities-binary-range",
+    ),
+    "disconnect_drops_the_hash": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.0.0-preview.1/random-0008-range-quiet",
+        "4.2.4/random-0038-range-quiet",
+    ),
+    "replay_set_survives": (
+        "4.0.0-preview.1/designed-all-leave-ch",
+        "4.2.4/designed-all-leave-range",
+        "4.0.0/designed-all-leave-range",
+    ),
+    "draining_off": (
+        "4.2.4/designed-drain-one-by-one-ch",
+        "4.0.0/designed-away-and-back-range",
+        "4.2.4/designed-slow-owner-newcomer-ch",
+    ),
+    "added_ranges": (
+        "4.0.0/designed-away-and-back-ch",
+        "4.2.4/designed-away-and-back-range",
+        "4.0.0/designed-away-and-back-range",
+    ),
+    "draining_is_not_released_on_ack": (
+        "4.2.4/designed-negative-acks-ch",
+        "4.0.0/designed-slow-owner-newcomer-range",
+        "4.2.4/designed-negative-acks-range",
+    ),
+    "draining_is_not_released_on_close": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.2.4/designed-slow-owner-newcomer-range",
+        "4.0.0/designed-slow-owner-newcomer-range",
+    ),
+    "draining_counts_hashes": (
+        "4.2.4/designed-drain-one-by-one-ch",
+        "4.0.0/designed-slow-owner-newcomer-range",
+        "4.2.4/designed-negative-acks-range",
+    ),
+    "third_consumer_takes_over": (
+        "4.2.4/designed-drain-one-by-one-ch",
+        "4.0.0/designed-away-and-back-range",
+        "4.2.4/designed-slow-owner-newcomer-ch",
+    ),
+    "last_sent_limit_is_exclusive": (
+        "4.0.0-preview.1/random-0024-range-quiet",
+        "4.0.0-preview.1/random-0008-range-quiet",
+        "4.0.0-preview.1/random-0004-range-quiet",
+    ),
+    "last_sent_limit_off": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-away-and-back-range",
+        "4.0.0-preview.1/designed-drain-one-by-one-range",
+    ),
+    "last_sent_limit_without_the_oldest": (
+        "4.0.0-preview.1/designed-rolling-restart-range",
+        "4.0.0-preview.1/designed-rolling-restart-ch",
+    ),
+    "last_sent_never_pruned": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-away-and-back-range",
+        "4.0.0-preview.1/designed-drain-one-by-one-range",
+    ),
+    "last_sent_pruned_late": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-away-and-back-range",
+        "4.0.0-preview.1/designed-drain-one-by-one-range",
+    ),
+    "last_sent_survives": (
+        "4.0.0-preview.1/designed-all-leave-ch",
+        "4.0.0-preview.1/designed-all-leave-range",
+    ),
+    "last_one_left_is_still_a_newcomer": (
+        "4.0.0-preview.1/random-0024-range-quiet",
+        "4.0.0-preview.1/random-0008-range-quiet",
+        "4.0.0-preview.1/random-0004-range-quiet",
+    ),
+    "sent_entries_are_not_noted": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-away-and-back-range",
+        "4.0.0-preview.1/designed-drain-one-by-one-range",
+    ),
+    "highest_of_equal_ranges_is_split": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-range",
+        "4.2.4/designed-negative-acks-range",
+        "4.0.0/designed-slow-owner-newcomer-range",
+    ),
+    "newcomer_gets_the_upper_half": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.2.4/designed-negative-acks-range",
+        "4.0.0/designed-slow-owner-newcomer-range",
+    ),
+    "freed_range_goes_down": (
+        "4.2.4/random-0000-range-quiet",
+        "4.0.0-preview.1/random-0004-range-quiet",
+        "4.0.0/random-0030-range-quiet",
+    ),
+    "name_index_never_reused": (
+        "4.0.0/designed-away-and-back-ch",
+        "4.2.4/designed-away-and-back-ch",
+    ),
+    "equal_names_do_not_share": (
+        "4.0.0-preview.1/designed-same-name-batches-ch",
+        "4.0.0-preview.1/random-0000-ch-quiet",
+    ),
+    "ring_without_separator": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-negative-acks-ch",
+        "4.0.0-preview.1/designed-away-and-back-ch",
+    ),
+    "sticky_ranges": (
+        "4.2.4/designed-sticky-in-order",
+        "4.0.0-preview.1/designed-sticky-in-order",
+        "4.0.0/designed-sticky-in-order",
+    ),
+    "fallback_key": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.0.0-preview.1/designed-same-name-batches-ch",
+        "4.2.4/designed-same-name-batches-ch",
+    ),
+    "ordering_key_ignored": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.0.0-preview.1/designed-same-name-batches-ch",
+        "4.2.4/designed-same-name-batches-ch",
+    ),
+    "binary_key_is_text": (
+        "4.0.0/designed-same-name-batches-range",
+        "4.0.0-preview.1/designed-redeliver-all-priorities-binary-range",
+        "4.2.4/designed-redeliver-all-priorities-binary-range",
+    ),
+    "failover_by_join_order": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p-1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_without_priority": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p-1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_all_levels": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p-1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_ring_for_modulo": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p1",
+        "4.0.0-preview.1/designed-failover-modulo-p1",
+    ),
+    "failover_first_keeps_the_point": (
+        "4.0.0-preview.1/random-0042-failover-modulo-quiet",
+        "4.2.4/random-0028-failover-ring-quiet",
+        "4.2.4/random-0002-failover-ring-quiet",
+    ),
+    "failover_without_delay": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p-1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_without_rewind": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_everybody_is_served": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p-1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_nobody_is_told": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p-1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+    "failover_acks_of_others_ignored": (
+        "4.2.4/designed-failover-modulo-p1",
+        "4.0.0/designed-failover-modulo-p1",
+        "4.0.0-preview.1/designed-failover-modulo-p-1",
+    ),
+}

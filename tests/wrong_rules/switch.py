@@ -1,0 +1,116 @@
+"""Switch a deliberately wrong rule on: a few words of the broker's rules are read otherwise while a block runs.
+
+A wrong rule is written as what a slip of the pen would be: an ``Edit`` names a function of ``dispatch_core`` and the words
+that are replaced in its source. The function is compiled anew in its own module and put wherever the old one is known.
+An edit whose words do not stand exactly once in the function is an error, so a list of edits cannot go stale unseen.
+``Release`` turns a change of a release on or off for every release.
+
+Works only where the data plane is plain Python (``NUMBA_DISABLE_JIT=1``): machine code holds its callees.
+"""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dispatch_core import profiles
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """``old`` reads ``new`` in ``function`` (``name`` or ``Class.name``) of ``dispatch_core.<module>``."""
+
+    module: str
+    function: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Releases that have this change lose it, the others get it."""
+
+    change: str
+
+
+Switch = Edit | Release
+
+
+@contextmanager
+def switched(switches: tuple[Switch, ...]) -> Iterator[None]:
+    """The wrong reading holds inside the block, and no longer."""
+    with ExitStack() as stack:
+        for switch in switches:
+            if isinstance(switch, Edit):
+                stack.enter_context(_edited(switch))
+            else:
+                stack.enter_context(_toggled(switch.change))
+        yield
+
+
+@contextmanager
+def _edited(edit: Edit) -> Iterator[None]:
+    module = importlib.import_module(f"dispatch_core.{edit.module}")
+    path = edit.function.split(".")
+    owner: Any = module
+    for name in path[:-1]:
+        owner = getattr(owner, name)
+    old = inspect.getattr_static(owner, path[-1])
+    new = _compiled_anew(edit, module, old)
+    places = [(owner, path[-1])]
+    if owner is module:
+        places = [
+            (known, name)
+            for known in list(sys.modules.values())
+            if (known.__name__ or "").startswith("dispatch_core")
+            for name, value in vars(known).items()
+            if value is old
+        ]
+    for place, name in places:
+        setattr(place, name, new)
+    try:
+        yield
+    finally:
+        for place, name in places:
+            setattr(place, name, old)
+
+
+def _compiled_anew(edit: Edit, module: Any, old: Any) -> Any:
+    function = old.__func__ if isinstance(old, staticmethod | classmethod) else old
+    if not inspect.isfunction(function):
+        raise TypeError(f"{edit.module}.{edit.function} is machine code: run with NUMBA_DISABLE_JIT=1")
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(edit.old) != 1:
+        raise LookupError(
+            f"{edit.module}.{edit.function} holds {edit.old!r} {source.count(edit.old)} times, not once: "
+            "the rule was rewritten, say anew what the wrong one is"
+        )
+    # Inside a function that has a __class__, so that a method's super() finds its class.
+    name = edit.function.rpartition(".")[2]
+    body = textwrap.indent(source.replace(edit.old, edit.new), "    ")
+    wrapped = f"def _within(__class__):\n{body}\n    return {name}\n"
+    flags = __future__.annotations.compiler_flag
+    scope: dict[str, Any] = {}
+    exec(compile(wrapped, f"<wrong {edit.function}>", "exec", flags), vars(module), scope)
+    owner = edit.function.rpartition(".")[0]
+    return scope["_within"](getattr(module, owner) if owner else None)
+
+
+@contextmanager
+def _toggled(change: str) -> Iterator[None]:
+    if change not in profiles._CHANGES:
+        raise LookupError(f"{change!r} is no change of a release")
+    right, preview = profiles._contains, profiles._IN_PREVIEW
+    profiles._contains = lambda version, name: right(version, name) != (name == change)
+    profiles._IN_PREVIEW = preview ^ {change}
+    try:
+        yield
+    finally:
+        profiles._contains, profiles._IN_PREVIEW = right, preview
