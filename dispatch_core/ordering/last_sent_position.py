@@ -1,32 +1,36 @@
-"""Last sent position (PIP-282, only in 4.0.0-preview.1): a newcomer gets nothing that was not sent before it joined.
+"""Last sent position (PIP-282, only in 4.0.0-preview.1): a newcomer gets nothing not sent before it joined.
 
 Theory of operation
 -------------------
-The dispatcher knows up to where *everything* was handed to somebody (``LAST_SENT``), and which entries above that were
-handed out singly (``sent_above``, the broker's ``individuallySentPositions``). A consumer that joins while others hold
-unacknowledged entries remembers that position; until mark-delete has reached it, the newcomer gets nothing beyond it, of
-any key. What may still be on its way at an older consumer lies beyond it, so it cannot be overtaken.
+The dispatcher knows up to where *everything* was handed to somebody (``LAST_SENT``), and which entries above that
+were handed out singly (``sent_above``, the broker's ``individuallySentPositions``). A consumer that joins while
+others hold unacknowledged entries remembers that position; until mark-delete has reached it, the newcomer gets
+nothing beyond it, of any key. So it gets what was sent before it joined (when that comes back) before anything
+later. The price: every key of the newcomer waits, and one key may still be pending at two consumers at a time (#23307),
+which is why draining hashes replaced this rule.
 
-==============================  ====================================================================================
-event                           transition
-==============================  ====================================================================================
-a round begins                  unknown: LAST_SENT = mark-delete, acknowledged entries above it count as sent
-                                else LAST_SENT is raised to mark-delete
-an entry is chosen              it is noted as sent, unless it is at or below LAST_SENT
-all consumers were served       LAST_SENT moves over the entries noted as sent that follow it
-a consumer joins                LAST_SENT is raised to mark-delete and remembered for the newcomer, if others are
-                                connected and the read position is more than one entry past mark-delete
-a consumer leaves               forgotten; one left: all are forgotten; none left: LAST_SENT unknown, nothing sent
-mark-delete reaches a memory    that newcomer is free (looked at before every decision: *prune*)
-==============================  ====================================================================================
+==========================  ====================================================================================
+event                       transition
+==========================  ====================================================================================
+a round begins              unknown: LAST_SENT = mark-delete, acknowledged entries above it count as sent;
+                            else LAST_SENT is raised to mark-delete
+an entry is chosen          it is noted as sent, unless it is at or below LAST_SENT
+all of a round are chosen   LAST_SENT moves over the entries noted as sent that follow it
+a consumer joins            LAST_SENT is raised to mark-delete and remembered for the newcomer, if others are
+                            connected and the read position is more than one entry past mark-delete
+a consumer leaves           forgotten; one left: all are forgotten; none left: LAST_SENT unknown, nothing sent
+mark-delete reaches a       that newcomer is free (looked at before every decision: *prune*)
+newcomer's position
+==========================  ====================================================================================
 
-"Sent" means chosen for a consumer: closed connections and redelivery do not undo it. Entries are ordinals, so the entry
-before one is one less, and a range of sent entries touches ``LAST_SENT`` exactly when its first entry is the next one.
+"Sent" means chosen for a consumer: closed connections and redelivery do not undo it. Entries are ordinals, so the
+entry before one is one less, and a range of sent entries touches ``LAST_SENT`` exactly when its first entry is
+the next one.
 
-The broker keeps the newcomers in the order they joined and prunes from the front. ``LAST_SENT`` never goes back while
-anyone is connected, so that order is also the order of the remembered positions and none needs to be kept here.
+The broker keeps the newcomers in the order they joined and prunes from the front. ``LAST_SENT`` never goes back
+while anyone is connected, so that order is also the order of the remembered positions and need not be kept here.
 
-A flow ends one way: the newcomer is freed by mark-delete, by being the only one left, or it leaves. Nothing here waits.
+A newcomer is freed by mark-delete, by being the only one left, or it leaves; nothing else is waited for here.
 Source: PersistentStickyKeyDispatcherMultipleConsumers between #21953 and #23352.
 
 The example of the proposal, ten entries, nothing acknowledged:
@@ -72,7 +76,7 @@ UNRESTRICTED: Final = 1 << 62
 
 @compiled
 def begin_round(st: State) -> None:
-    """Before a read result is dispatched: take up tracking at mark-delete, or raise the last sent position to it."""
+    """Before a read result is dispatched: begin to track at mark-delete, or raise the last sent position to it."""
     if st.s[LAST_SENT] != NOT_TRACKED:
         raise_to_mark_delete(st)
         return
@@ -99,7 +103,7 @@ def note_sent(st: State, entry: int) -> None:
 
 @compiled
 def advance(st: State) -> None:
-    """After all consumers of a round were served: move the last sent position over the entries sent right after it."""
+    """After all of a round were chosen: move the last sent position over the entries sent right after it."""
     at = st.s[LAST_SENT] + 1
     while at < st.s[SENT_HIGH] and st.sent_above[at] == 1:
         at += 1
@@ -128,7 +132,7 @@ def consumer_joined(st: State, slot: int) -> int:
 
 @compiled
 def consumer_left(st: State, slot: int) -> bool:
-    """A consumer is out of the list, and the read that its entries caused was attempted: only then it is forgotten.
+    """A consumer is out of the list, and the read that its entries caused was attempted: now it is forgotten.
 
     Returns whether newcomers were freed by mark-delete, so that another read is due.
     """
@@ -177,7 +181,7 @@ def is_passed(st: State, joined_at: int) -> bool:
 def position_limit(st: State, slot: int, is_replay: bool) -> int:
     """The last entry the consumer may be sent now; UNRESTRICTED for all but newcomers.
 
-    In a replay read a newcomer is held to the limit of the oldest one, as what is replayed may have been anybody's.
+    In a replay read a newcomer is held to the oldest one's limit: what is replayed may have been anybody's.
     """
     if st.joined_at[slot] == NOT_TRACKED:
         return UNRESTRICTED
@@ -208,10 +212,10 @@ def _mark(st: State, entry: int) -> None:
 
 
 def sent_ranges(st: State) -> list[tuple[int, int]]:
-    """``individuallySentPositions``: half-open ranges ``(before, last]`` of entries, ascending, touching ones joined.
+    """``individuallySentPositions``: half-open ranges ``(before, last]`` of entries, ascending, coalesced.
 
-    Between a rise of mark-delete and the end of the next round they may reach below the last sent position, as the
-    broker's do.
+    Between a rise of mark-delete and the end of the next round they may reach below the last sent position, as
+    the broker's do.
     """
     ranges: list[tuple[int, int]] = []
     for entry in range(int(st.s[SENT_LOW]), int(st.s[SENT_HIGH])):

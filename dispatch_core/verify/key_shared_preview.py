@@ -1,12 +1,12 @@
 """Verify a trace of the Key_Shared dispatcher of 4.0.0-preview.1 (last sent position, PIP-282).
 
-Such a trace has no line for the moment at which an ack takes effect. It takes effect on the client's I/O thread, as soon
-as it has arrived, in three parts: the pending ack goes and its consumer may be unblocked, the unacked counter is
-lowered, the cursor deletes. So the plain order puts them at the ``ack`` line; where a window needs another order, each of
-them may come as late as the connection's next line.
+Such a trace has no line for the moment at which an ack takes effect. It takes effect on the client's I/O
+thread, as soon as it has arrived, in three parts: the pending ack goes and its consumer may be unblocked, the
+unacked counter is lowered, the cursor deletes. So the plain order puts them at the ``ack`` line; where a window
+needs another order, each of them may come as late as the connection's next line.
 
-What arrives while a round runs has come before the send to that consumer if its line stands before the send's, in the plain
-order: the line of a send says when its permits were charged.
+A flow that arrives while a round runs has come before the send to that consumer if its line stands before the
+send's, in the plain order: the line of a send says when its permits were charged.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PreviewVerifier(KeySharedVerifier):
         self._counted[who(line)] = self._counted.get(who(line), 0) + 1
 
     def _on_flow_applied(self, line: Line) -> None:
-        """The dispatcher counts; the consumer has done so before. An ack that unblocked may not have gone further."""
+        """The dispatcher counts, as the consumer did before. An ack that unblocked may not have gone further."""
         consumer, permits = who(line), line.inputs["permits"]
         if permits is None:
             raise IllegalTransitionError(
@@ -128,7 +128,7 @@ class PreviewVerifier(KeySharedVerifier):
         return None
 
     def finish_command(self, command: Command) -> None:
-        """The last step of a redelivery request; a part of an ack, or all of one that arrived within the window."""
+        """The last step of a redelivery request; a part of an ack, or all of one that arrived in the window."""
         if command.result is _PARKED:
             self.core.parked_flow(command.connection)
         elif isinstance(command.result, _Part):
@@ -137,7 +137,7 @@ class PreviewVerifier(KeySharedVerifier):
             self._whole(_Ack(command.entry))
 
     def _on_redeliver(self, line: Line) -> None:
-        """The client's thread lowers the counter, then tells the dispatcher (the line), then counts parked permits."""
+        """The client's thread lowers the counter, tells the dispatcher (the line), then counts parked permits."""
         consumer, wanted = who(line), line.inputs["positions"]
         self._settle(self.connection(consumer), flows=True)
         held = self.core.held(consumer)
@@ -207,7 +207,7 @@ class PreviewVerifier(KeySharedVerifier):
             command.step = 0
 
     def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
-        """Acks that arrived during the window and come after it in the plain order may have come before its sends."""
+        """Acks of the window that come after it in the plain order may have come before its sends."""
         for command in self._peeked.values():
             if not command.applied:
                 waiting.setdefault(command.connection, []).append(command)

@@ -1,7 +1,7 @@
 """Every Key_Shared recording of 4.0.0-preview.1 (last sent position, PIP-282) beside the repository.
 
-Nothing diverges. What is uncertain names its race and stays within these shares of all decisions: 0.05 % where the driver
-waited for silence, 0.3 % where it did not; in no class more than 0.5 % and 1.5 %.
+Nothing diverges. What is uncertain names its race and stays within these shares of all decisions: 0.05 % where the
+driver waited for silence, 0.3 % where it did not; in no class more than 0.5 % and 1.5 %.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The last sent position (PIP-282, 4.0.0-preview.1): the proposal's own flows and table, and invariants of any history."""
+"""The last sent position (PIP-282, 4.0.0-preview.1): the proposal's flows and table, and any history's invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real traces of 4.0.0-preview.1: nothing divergent on them, and what is moved in them is seen where it was moved."""
+"""Real traces of 4.0.0-preview.1: nothing divergent on them, and what is moved in them is seen there."""
 
 from __future__ import annotations
 
