@@ -30,10 +30,10 @@ position after mark-delete is one more. Source: PersistentStickyKeyDispatcherMul
 >>> from dispatch_core.state import IN_ORDER, MARK_DELETE, N_CONSUMERS, READ_POSITION, new_state
 >>> st = new_state(np.zeros(20, np.int32), np.ones(20, np.int32), 1, 2)
 >>> st.s[IN_ORDER], st.s[N_CONSUMERS], st.s[READ_POSITION] = 1, 2, 12
->>> consumer_joined(st, 1), position_limit(st, 1, False)
+>>> int(consumer_joined(st, 1)), int(position_limit(st, 1, False))
 (12, 12)
 >>> st.s[MARK_DELETE] = 11
->>> prune(st), position_limit(st, 1, False) == UNRESTRICTED
+>>> bool(prune(st)), bool(position_limit(st, 1, False) == UNRESTRICTED)
 (True, True)
 """
 
