@@ -247,9 +247,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         dispatch_loop.plan_replay(st, self._plan, self._attempts)
         between(2)
         dispatch_loop.plan_normal(st, self._plan)
-        kind, count = int(self._plan[0]), int(self._plan[1])
-        refused = tuple(self._refused())
         self.trimmed = trimmed
+        return self._planned(tuple(self._refused()))
+
+    def _planned(self, refused: tuple[tuple[int, int], ...] = ()) -> Read:
+        """The read that the plan asks for; entries that are acknowledged already leave the replay set."""
+        st = self.state
+        kind, count = int(self._plan[0]), int(self._plan[1])
         if kind == dispatch_loop.REPLAY_READ:
             entries = tuple(int(entry) for entry in self._plan[2 : 2 + count])
             gone = tuple(entry for entry in entries if st.deleted[entry])
@@ -297,11 +301,17 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         dispatch_loop.send_groups(st, is_replay, array, self._outcome)
         between(2)
         result.wants_look_ahead = look and bool(dispatch_loop.wants_look_ahead(st, array, self._outcome))
+        self._collect(result, entries)
+        result.in_replay = int(st.s[st_.N_REPLAY])
+        return result
+
+    def _collect(self, result: Round, entries: Sequence[int]) -> None:
+        """Sort the entries of a round by what became of them."""
         for entry, outcome in zip(entries, self._outcome.tolist(), strict=False):
             if outcome >= 0:
                 result.sent.setdefault(self._numbers[outcome], []).append(entry)
                 self._last_sent = max(self._last_sent, entry)
-                if st.deleted[entry]:
+                if self.state.deleted[entry]:
                     self._sent_deleted.add(entry)
             elif outcome == dispatch_loop.NOT_TOUCHED:
                 result.untouched.append(entry)
@@ -309,8 +319,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 result.not_taken.append(entry)
             else:
                 result.to_replay.append(entry)
-        result.in_replay = int(st.s[st_.N_REPLAY])
-        return result
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""

@@ -55,6 +55,7 @@ class Round:
     wants_look_ahead: bool = False
     look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
     retry: bool | None = None  # read again at once; None = if it looks ahead or nothing was sent
+    waits_for_writes: bool = False  # whether it reads again at once depends on what is written by then (3.x, classic)
     look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
     in_replay: int = 0
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from dispatch_core.jit import compiled
 from dispatch_core.ordering.draining_hashes import release
-from dispatch_core.state import I64, NO_HASH, NOBODY, State
+from dispatch_core.state import I64, NO_HASH, NOBODY, STORED_HASH, State
+
+
+@compiled
+def hash_to_store(st: State, hash_id: int) -> int:
+    """The hash kept with a pending ack: the entry's own; the classic dispatcher of 4.x keeps 0 whatever the entry."""
+    return hash_id if st.s[STORED_HASH] == NO_HASH else st.s[STORED_HASH]
 
 
 @compiled
 def hold(st: State, slot: int, entry: int, hash_id: int) -> None:
     """The entry was handed to the consumer's connection."""
     st.holder[entry] = slot
-    st.pending_hash[entry] = hash_id
+    st.pending_hash[entry] = hash_to_store(st, hash_id)
     st.pending_count[entry] = st.num_messages[entry]
 
 

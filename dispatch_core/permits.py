@@ -113,6 +113,16 @@ def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -
 
 
 @compiled
+def room_in_messages(st: State, slot: int) -> int:
+    """How many entries a classic dispatcher lets the consumer take now: as if every entry were one message."""
+    permits = max(st.permits[slot], 0)
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if limit > 0:
+        permits = min(permits, max(limit - st.unacked[slot], 0))
+    return permits
+
+
+@compiled
 def usable_permits(st: State, slot: int) -> int:
     """How many entries the consumer may take now: its permits, capped by its room below the unacked limit."""
     permits = max(st.permits[slot], 0)

@@ -36,7 +36,8 @@ def remove_from_replay(st: State, entry: int) -> None:
     known = st.replay_hash[entry]
     if known != NO_HASH:
         st.replay_hash[entry] = NO_HASH
-        st.replay_count[known] -= 1
+        if st.replay_count[known] > 0:  # a position whose hash was replaced is not counted under the new one
+            st.replay_count[known] -= 1
     if st.in_replay[entry] == 1:
         st.in_replay[entry] = 0
         st.s[N_REPLAY] -= 1
@@ -68,4 +69,5 @@ def clear_replay(st: State) -> None:
     """Empty the set."""
     for entry in range(st.s[REPLAY_LOW], st.s[REPLAY_HIGH]):
         remove_from_replay(st, entry)
+    st.replay_count[:] = 0
     first_in_replay(st)

@@ -24,6 +24,7 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "key_shared_mode",
         "key_shared_allow_out_of_order",
         "ranges",
+        "read_position",  # of the cursor: a read in flight has moved it before its result arrives
     ),
     "consumer_removing": (),
     "consumer_removed": (),
@@ -43,6 +44,7 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "round_end": ("has_more",),
     "pending_ack_removed": (),  # the time at which an ack or a redelivery that arrived takes its effect
     "mark_delete": (),
+    "recently_joined_pruned": (),  # when the hook of a moved mark-delete ran; whom it frees the core says
     "rewind": (),
     "handover_scheduled": (),
 }
@@ -100,6 +102,13 @@ class Entries:
     def ordinal(self, ledger_id: int, entry_id: int) -> int:
         """Ordinal of a stored position, or -1."""
         return self._ordinal.get((ledger_id, entry_id), -1)
+
+    def first_from(self, ledger_id: int, entry_id: int) -> int:
+        """Ordinal of the first stored entry at or after a position; their number if there is none."""
+        before = (self.ledger_ids < ledger_id) | (
+            (self.ledger_ids == ledger_id) & (self.entry_ids < entry_id)
+        )
+        return int(before.sum())
 
     def position(self, ordinal: int) -> str:
         """``"L:E"`` of an ordinal."""

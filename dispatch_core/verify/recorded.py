@@ -105,7 +105,9 @@ def differing_round(
         found.append(
             Difference("replay_set", str(outcome.in_replay), str(said["in_replay"]), seq=seq, weight=weight)
         )
-    retry = outcome.look_ahead or not outcome.sent
+    retry = outcome.retry
+    if retry is None:
+        retry = outcome.look_ahead or not outcome.sent
     if (retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
         found.append(
             Difference(

@@ -16,6 +16,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import NO_TRACE
 from dispatch_core.verify.inputs import Entries, Line, lines
 from dispatch_core.verify.key_shared import KeySharedVerifier
+from dispatch_core.verify.key_shared_classic import ClassicKeySharedVerifier
 from dispatch_core.verify.key_shared_preview import PreviewVerifier
 from dispatch_core.verify.legality import Illegal, illegal_lines, where_of
 from dispatch_core.verify.single_active import SingleActiveVerifier
@@ -154,6 +155,8 @@ def _driver(log: DispatcherLog, profile: Profile, entries: Entries, trace: list[
     """The driver for the profile's dispatcher; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveVerifier(log, profile, entries, trace)
+    if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
+        return ClassicKeySharedVerifier(log, profile, entries, trace)
     if "last_sent_position" in profile.changes:
         return PreviewVerifier(log, profile, entries, trace)
     return KeySharedVerifier(log, profile, entries, trace)

@@ -1,0 +1,166 @@
+"""Verify a trace of the Key_Shared dispatcher of 3.x, or of the classic one of 4.x (read position).
+
+Differences from 4.x: a consumer that leaves is remembered as newcomer until the first read attempt of its removal is over;
+and whether a round reads on at once can depend on writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, ClassVar, Final, TypeVar
+
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.key_shared import KeySharedDispatcher
+from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.multiple_consumers import Between, Round
+from dispatch_core.verify.driver import who
+from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.key_shared import KeySharedVerifier
+from dispatch_core.verify.races import Command, Difference, Outcome
+from dispatch_core.verify.racing import Window
+
+A = TypeVar("A")
+
+#: Before this step of a round, the sending, comes what arrived before the line of the send.
+_SEND_STEP: Final = 1
+
+
+class ClassicKeySharedVerifier(KeySharedVerifier):
+    """As for 4.x, with another core."""
+
+    core: ClassicKeySharedDispatcher
+    dispatcher: ClassVar[type[KeySharedDispatcher]] = ClassicKeySharedDispatcher
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._leaving: int | None = None  # out of the list, still remembered as newcomer
+        self._attempts_logged = _frames_every_read(self._lines)
+        self._window_steps = 0
+        self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present round
+
+    # --- flow ----------------------------------------------------------------------------------------------------
+
+    def _on_flow_applied(self, line: Line) -> None:
+        """The dispatcher counts. An ack that unblocked its consumer may not have lowered the unacked counter yet."""
+        permits = line.inputs["permits"]
+        if permits is None:
+            raise IllegalTransitionError(
+                "no permits", rule="Key_Shared counts what has reached the dispatcher"
+            )
+        if not self._counting_logged:
+            self._settle(self.connection(who(line)), flows=True)
+        self.core.flow_applied(who(line), permits)
+
+    def _on_recently_joined_pruned(self, _line: Line) -> None:
+        """The hook of mark-delete ran: newcomers that it has reached are free, if the rule says so."""
+        for connection in self._connections.values():
+            self._settle(connection)  # mark-delete has moved: the acks that moved it are through
+        self.core.prune()
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def _on_consumer_added(self, line: Line) -> None:
+        super()._on_consumer_added(line)
+        position = line.inputs["read_position"]
+        if position is not None and self.core.reads_ahead():
+            self.core.read_position_seen(
+                self._entries.first_from(position["ledger_id"], position["entry_id"])
+            )
+
+    def _on_selector_removed(self, line: Line) -> None:
+        super()._on_selector_removed(line)
+        self._leaving = who(line)
+
+    def _on_read_attempt(self, line: Line) -> None:
+        """The first attempt of a removal still knows the consumer that leaves as a newcomer."""
+        super()._on_read_attempt(line)
+        self._forget_leaving()
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        self._forget_leaving()
+
+    def _inferred_attempt(self, line: Line) -> None:
+        """Of the two attempts of a removal the first has made the read, if it could."""
+        if self._leaving is not None and not self._attempts_logged:
+            saved = self.core.save()
+            first = self.core.attempt_read()
+            self.core.restore(saved)
+            if first.kind == "None":
+                self._forget_leaving()
+        super()._inferred_attempt(line)
+        self._forget_leaving()
+
+    def _forget_leaving(self) -> None:
+        if self._leaving is not None:
+            self.core.forget(self._leaving)
+            self._leaving = None
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
+        """Whether a round reads on by itself where some consumers were sent entries and others were not.
+
+        It does if the writes are complete before the turn of the last consumer that gets nothing. Writes complete on I/O
+        threads, from the line of the send on.
+        """
+        answer = outcome.answer
+        if outcome.explained or not answer.waits_for_writes:
+            return
+        alike = answer.look_ahead_due == end.recorded["look_ahead"]
+        if alike and [d.decision_class for d in outcome.plain] == ["round"]:
+            sent = max(self._sent_at.values(), default=end.seq)
+            outcome.explained = True
+            outcome.racing = Command(sent, 0, "the write of what was sent")
+
+    # --- windows -------------------------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        window: Window,
+        steps: int,
+        decide: Callable[[Between], A],
+        differences: Callable[[A], list[Difference]],
+    ) -> Outcome[A]:
+        self._window_steps = steps
+        self._sent_at = {
+            line.consumer: line.seq
+            for _at, line in self._within(window.end)
+            if line.kind == "sent" and line.consumer is not None
+        }
+        return super()._decide(window, steps, decide, differences)
+
+    def _under_way(self) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """Permits that arrive during a round are there in the plain order when their line stands before the send's."""
+        flows = [command for command in self._peeked.values() if command.permits and not command.applied]
+        kept = self._peeked
+        self._peeked = {key: command for key, command in kept.items() if not command.permits}
+        waiting, late = super()._under_way()
+        self._peeked = kept
+        for command in flows:
+            before_send = command.seq < self._sent_at.get(command.connection, 0)
+            command.step = _SEND_STEP if before_send else self._window_steps
+            self.connection(command.connection)
+            late.setdefault(command.connection, []).append(command)
+        for commands in late.values():  # commands of one connection keep their order
+            for one, other in pairwise(commands):
+                other.step = max(one.step, other.step)
+        return waiting, late
+
+    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        super()._commit(outcome, late)
+        for command in self._peeked.values():
+            if command.permits:
+                command.applied = command.applied or command not in outcome.late
+                command.step = 0
+
+
+def _frames_every_read(lines: list[Line]) -> bool:
+    """Whether read attempts are logged; a trace of a heavy load leaves them out, except for those of its last removals."""
+    inside = False
+    for line in lines:
+        if line.kind in ("read_attempt", "read_attempt_end"):
+            inside = line.kind == "read_attempt"
+        elif line.kind in ("read_issued", "replay_read_issued") and not inside:
+            return False
+    return True
