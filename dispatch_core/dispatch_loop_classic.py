@@ -1,17 +1,18 @@
 """The dispatch loop of Key_Shared in 3.x and in the classic dispatcher of 4.x, per entry.
 
-Data plane, as ``dispatch_loop`` is for 4.x. What differs: a read result is cut *per consumer*, from the first entry that
-cannot be sent on; the replay set is read from its smallest positions; there is no look-ahead limit. Instead, when nothing
-at all could be sent and nobody joined recently, the next look at the replay set finds nothing once (the *stuck* flag), so
-that the cursor moves on.
+Data plane, as ``dispatch_loop`` is for 4.x. What is different here: a replay read takes the *first* entries of the replay
+set and then leaves out what cannot be sent; an entry that cannot be sent takes all later ones of its *consumer* in that
+result with it (R2); there is no limit on looking ahead and no back-off, but a *stuck flag*: when a round could send
+nothing and no newcomer is the reason, the next look at the replay set finds nothing, so that a normal read follows.
 
-Source: PersistentStickyKeyDispatcherMultipleConsumers.trySendMessagesToConsumers, .getRestrictedMaxEntriesForConsumer and
-.filterOutEntriesWillBeDiscarded (3.x; …Classic in 4.x); #10762, #12890, #20335, #22245.
+Names of rules: *R0* a consumer gets nothing of a normal read in which it has an entry whose hash is in the replay set;
+*R1* a read result is dropped when a smaller replay position appeared while it was in flight.
+
+Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
+(3.x) and …Classic (4.x) .trySendMessagesToConsumers; #10762, #12890, #20335, #22245.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from dispatch_core.dispatch_loop import (
     NO_READ,
@@ -20,10 +21,11 @@ from dispatch_core.dispatch_loop import (
     REPLAY_READ,
     TO_REPLAY,
     UNDECIDED,
+    dropped_by_min_replay,
     requeue,
 )
 from dispatch_core.jit import compiled
-from dispatch_core.ordering.read_position import position_limit, prune, within
+from dispatch_core.ordering.read_position import position_limit, within
 from dispatch_core.permits import room_in_messages
 from dispatch_core.replay_set import first_in_replay
 from dispatch_core.state import (
@@ -46,39 +48,53 @@ from dispatch_core.state import (
     State,
 )
 
-#: What ``group`` returns for a result that R1 dropped.
-DROPPED: Final = -1
-
 
 @compiled
 def plan_replay(st: State, plan: I64) -> None:
-    """Second step of a read attempt: the smallest replay positions, as far as they could be sent (#22245).
-
-    Without the filter (until 3.0.4, 3.2.2) all of them are read, and rejected at dispatch.
-    """
+    """Second step of a read attempt: a replay read of the first entries of the replay set, if any of them can be sent."""
     if plan[0] != UNDECIDED:
         return
-    found = smallest_in_replay(st, plan[1], plan)
-    first = plan[2]
-    if st.s[PRE_FILTERS_REPLAY] == 1 and st.s[IN_ORDER] == 1:
-        found = keep_sendable(st, found, plan)
+    found = 0
+    if not takes_stuck_flag(st):
+        found = first_positions(st, plan[1], plan)
+        if st.s[PRE_FILTERS_REPLAY] == 1 and st.s[IN_ORDER] == 1:
+            found = leave_out_unsendable(st, plan, found)
     if found > 0:
         plan[0] = REPLAY_READ
         plan[1] = found
         st.s[PENDING_REPLAY] = 1
-        st.s[MIN_REPLAYED] = first
+        st.s[MIN_REPLAYED] = first_in_replay(st)
 
 
 @compiled
-def smallest_in_replay(st: State, size: int, plan: I64) -> int:
-    """Write the smallest ``size`` replay positions from ``plan[2]``; returns how many. The stuck flag hides them once."""
-    if st.s[SKIP_NEXT_REPLAY] == 1:
-        st.s[SKIP_NEXT_REPLAY] = 0
-        return 0
+def plan_normal(st: State, plan: I64) -> None:
+    """Third step: a normal read, if none is pending and somebody can get something of it."""
+    if plan[0] != UNDECIDED:
+        return
+    plan[0] = NO_READ
+    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1 or not normal_read_is_needed(st):
+        return
+    plan[0] = NORMAL_READ
+    st.s[PENDING_READ] = 1
+    st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def takes_stuck_flag(st: State) -> bool:
+    """Whether this look at the replay set finds nothing because the last round was stuck; the flag is used up by it."""
+    if st.s[SKIP_NEXT_REPLAY] == 0:
+        return False
+    st.s[SKIP_NEXT_REPLAY] = 0
+    return True
+
+
+@compiled
+def first_positions(st: State, size: int, plan: I64) -> int:
+    """Write the ``size`` smallest entries of the replay set from ``plan[2]``; returns how many there are."""
+    found = 0
     entry = first_in_replay(st)
     if entry < 0:
         return 0
-    found = 0
     while entry < st.s[REPLAY_HIGH] and found < size:
         if st.in_replay[entry] == 1:
             plan[2 + found] = entry
@@ -88,16 +104,16 @@ def smallest_in_replay(st: State, size: int, plan: I64) -> int:
 
 
 @compiled
-def keep_sendable(st: State, count: int, plan: I64) -> int:
-    """The replay filter: of positions with a known hash, per owner the first few that its permits and limit allow.
+def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
+    """The replay pre-filter (#22245): of each owner's entries only what it may be sent now, by permits and position.
 
-    ``plan[2:2 + count]`` ascending, and so is what is kept; returns how many.
+    An entry whose hash is unknown is kept: it is decided at dispatch. Returns how many of the ``count`` are left.
     """
     st.s[STAMP] += 1
     stamp = st.s[STAMP]
     kept = 0
-    for i in range(count):
-        entry = plan[2 + i]
+    for at in range(2, 2 + count):
+        entry = plan[at]
         hash_id = st.replay_hash[entry]
         if hash_id != NO_HASH:
             slot = st.hash_owner[hash_id]
@@ -106,12 +122,7 @@ def keep_sendable(st: State, count: int, plan: I64) -> int:
             if st.left_stamp[slot] != stamp:
                 st.left_stamp[slot] = stamp
                 st.left[slot] = room_in_messages(st, slot)
-                if st.left[slot] > 0:
-                    refresh_limits(st)
-                    st.left[slot] = 0 if refused_as_stuck(st, slot) else st.left[slot]
-            # the first entry beyond the limit ends the consumer's part
-            if st.left[slot] <= 0 or not within(entry, position_limit(st, slot, True)):
-                st.left[slot] = 0
+            if st.left[slot] == 0 or not within(entry, position_limit(st, slot, True)):
                 continue
             st.left[slot] -= 1
         plan[2 + kept] = entry
@@ -120,26 +131,9 @@ def keep_sendable(st: State, count: int, plan: I64) -> int:
 
 
 @compiled
-def plan_normal(st: State, plan: I64) -> None:
-    """Third step: a normal read, if none is pending and somebody could take its entries."""
-    if plan[0] != UNDECIDED:
-        return
-    size = plan[1]
-    plan[0] = NO_READ
-    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1:
-        return
-    if st.s[PRE_FILTERS_REPLAY] == 1 and not normal_read_needed(st):
-        return
-    plan[0] = NORMAL_READ
-    plan[1] = size
-    st.s[PENDING_READ] = 1
-    st.s[MIN_REPLAYED] = first_once(st)
-
-
-@compiled
-def normal_read_needed(st: State) -> bool:
-    """In order: somebody is not blocked, did not join recently and has permits. Who joined recently lives on replays."""
-    if st.s[IN_ORDER] == 0:
+def normal_read_is_needed(st: State) -> bool:
+    """Newcomers get nothing of a normal read: it needs somebody else with permits who is not blocked (#22245)."""
+    if st.s[PRE_FILTERS_REPLAY] == 0 or st.s[IN_ORDER] == 0:
         return True
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at]
@@ -149,127 +143,98 @@ def normal_read_needed(st: State) -> bool:
 
 
 @compiled
-def first_once(st: State) -> int:
-    """The smallest replay position, or -1; the stuck flag hides it once."""
-    if st.s[SKIP_NEXT_REPLAY] == 1:
-        st.s[SKIP_NEXT_REPLAY] = 0
-        return -1
-    return first_in_replay(st)
-
-
-@compiled
-def refresh_limits(st: State) -> None:
-    """Every decision about a consumer prunes the recently joined first."""
-    if st.s[IN_ORDER] == 1:
-        prune(st)
-
-
-@compiled
-def dropped_by_min_replay(st: State) -> bool:
-    """R1: a replay position smaller than all that were known when the read was issued has appeared."""
-    if st.s[IN_ORDER] == 0:
-        return False
-    now = first_once(st)
-    return st.s[MIN_REPLAYED] >= 0 and 0 <= now < st.s[MIN_REPLAYED]
-
-
-@compiled
 def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
-    """First step of a round: how much of its part of the result each consumer gets; the rest joins the replay set.
+    """First step of a round: say for every entry who gets it, and put what nobody gets into the replay set.
 
-    Returns how many consumers own entries of the result, or DROPPED (R1).
+    ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED. Returns how many consumers own entries of the result; -1 if R1
+    dropped it.
     """
     st.s[STAMP] += 1
-    if dropped_by_min_replay(st):
+    if st.s[IN_ORDER] == 1 and not takes_stuck_flag(st) and dropped_by_min_replay(st):
         for i in range(len(entries)):
             outcome[i] = NOT_TOUCHED
             if not is_replay:
                 outcome[i] = TO_REPLAY
                 requeue(st, entries[i], st.hash_id[entries[i]])
-        return DROPPED
-    owners = 0
+        return -1
+    owners = note_owners(st, is_replay, entries, outcome)
+    allow_owners(st, is_replay)
     for i in range(len(entries)):
-        outcome[i] = TO_REPLAY
-        if st.hash_owner[st.hash_id[entries[i]]] == NOBODY:
+        slot = outcome[i]
+        if slot == TO_REPLAY:
+            continue
+        if st.left[slot] > 0 and within(entries[i], st.limit[slot]):
+            st.left[slot] -= 1
+        else:
+            st.left[slot] = 0
+            outcome[i] = TO_REPLAY
             requeue(st, entries[i], st.hash_id[entries[i]])
-    for at in range(st.s[N_CONSUMERS]):
-        owners += choose_for(st, st.order[at], is_replay, entries, outcome)
     return owners
 
 
 @compiled
-def choose_for(st: State, slot: int, is_replay: bool, entries: I64, outcome: I64) -> int:
-    """One consumer's part of a result: the first entries it may be sent; the cut is final for all that follow.
-
-    Returns 1 if the consumer owns entries of the result, else 0.
-    """
-    first = -1
-    waits = False  # R0: the replay set has a hash of this part
+def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
+    """Whose each entry is (``seen_stamp``), and to whom R0 applies (``held_stamp``). Returns how many owners there are."""
+    stamp = st.s[STAMP]
+    owners = 0
     for i in range(len(entries)):
         hash_id = st.hash_id[entries[i]]
-        if st.hash_owner[hash_id] == slot:
-            if first < 0:
-                first = i
-            waits = waits or (not is_replay and held_by_replay_hash(st, hash_id))
-    if first < 0:
-        return 0
-    left = room_in_messages(st, slot)
-    if left == 0:
-        st.seen_stamp[slot] = st.s[STAMP]  # without permits in this round
-    elif waits:
-        left = 0
-    else:
-        refresh_limits(st)
-        if refused_as_stuck(st, slot):
-            left = 0
-    limit = position_limit(st, slot, is_replay)
-    for i in range(first, len(entries)):
-        hash_id = st.hash_id[entries[i]]
-        if st.hash_owner[hash_id] != slot:
+        slot = st.hash_owner[hash_id]
+        if slot == NOBODY:
+            outcome[i] = TO_REPLAY
+            requeue(st, entries[i], hash_id)
             continue
-        if left > 0 and within(entries[i], limit):
-            outcome[i] = slot
-            left -= 1
-        else:
-            left = 0
-            requeue(st, entries[i], st.hash_id[entries[i]])
-    return 1
+        outcome[i] = slot
+        if st.seen_stamp[slot] != stamp:
+            st.seen_stamp[slot] = stamp
+            owners += 1
+        if waits_for_replay(st, is_replay, hash_id):
+            st.held_stamp[slot] = stamp
+    return owners
 
 
 @compiled
-def held_by_replay_hash(st: State, hash_id: int) -> bool:
-    """R0: a normal read does not overtake the replay set; one such hash holds back the consumer's whole part."""
-    return st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
+def waits_for_replay(st: State, is_replay: bool, hash_id: int) -> bool:
+    """R0: entries of this hash wait in the replay set, so its owner is sent nothing of a normal read."""
+    return not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
 
 
 @compiled
-def refused_as_stuck(st: State, slot: int) -> bool:
-    """3.0.0: who had no permits in the last round that sent nothing gets nothing in this one (until #20335)."""
-    return st.s[STUCK_MEMORY] == 1 and st.stuck[slot] == 1 and st.joined_at[slot] == NOT_TRACKED
+def allow_owners(st: State, is_replay: bool) -> None:
+    """How many entries each owner may take (``left``), and up to where (``limit``)."""
+    stamp = st.s[STAMP]
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at]
+        if st.seen_stamp[slot] != stamp:
+            continue
+        st.left[slot] = room_in_messages(st, slot)
+        if st.left[slot] == 0 or st.held_stamp[slot] == stamp:
+            st.left[slot] = 0
+            continue
+        st.limit[slot] = position_limit(st, slot, is_replay)
+        if st.s[IN_ORDER] == 1 and st.joined_at[slot] == NOT_TRACKED and st.stuck[slot] == 1:
+            st.left[slot] = 0
 
 
 @compiled
-def forget_stuck(st: State) -> None:
-    """3.0.0: a round is over; who was without permits in an earlier one may be chosen again."""
-    for slot in range(len(st.stuck)):
-        st.stuck[slot] = 0
+def is_stuck(st: State, owners: int, sent: bool) -> bool:
+    """Nothing was sent, and no newcomer is the reason: the next look at the replay set is skipped, to read on.
 
-
-@compiled
-def is_stuck(st: State, sent: bool) -> bool:
-    """Whether the next look at the replay set finds nothing, to move the cursor on: nothing could be sent.
-
-    Not while somebody joined recently: that would only widen the distance to mark-delete. 3.0.0 asks in addition for a
-    consumer that had no permits in this round, and remembers all of those.
+    Until #20335 only if an owner had no permits; that one is passed over in the next round.
     """
-    if sent or (st.s[IN_ORDER] == 1 and st.s[N_RECENT] > 0):
+    st.stuck[:] = 0
+    if sent or st.s[N_RECENT] > 0:
         return False
-    if st.s[STUCK_MEMORY] == 0:
-        return True
+    return st.s[STUCK_MEMORY] == 0 or (owners > 0 and remember_stuck(st))
+
+
+@compiled
+def remember_stuck(st: State) -> bool:
+    """Note the owners of this round that had no permits; returns whether there are any (until #20335)."""
     found = False
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at]
-        if st.seen_stamp[slot] == st.s[STAMP]:
+        if st.seen_stamp[slot] == st.s[STAMP] and room_in_messages(st, slot) == 0:
             st.stuck[slot] = 1
             found = True
     return found

@@ -1,40 +1,43 @@
-"""Recently joined consumers by read position (3.x, and the classic dispatcher of 4.x): a newcomer gets only what is old.
+"""Read position (3.x, and the classic dispatchers of 4.x): a newcomer gets nothing that was not read before it joined.
 
 Theory of operation
 -------------------
-A consumer that joins while others hold unacknowledged entries remembers the cursor's read position: what lies before it
-was read for the consumers that were there. Until everything before it is acknowledged the newcomer is *recently joined*:
-it is sent only entries strictly before that position, of any key; in a replay read only entries before the position of
-the one that joined first.
+A consumer that joins while others hold unacknowledged entries remembers the cursor's read position of that moment. Until
+everything before it is acknowledged, the newcomer gets only entries before it, of any key: those are meant to have been
+handed to somebody already, so that it can only be sent them again. The rule has two holes, which PIP-282 and PIP-379
+close: the read position runs ahead of what was dispatched, and an entry that waits in the replay set for permits lies
+before the read position although nobody was sent it. Both let a newcomer overtake an older consumer.
 
-======================  ==============================================================================================
-event                   transition
-======================  ==============================================================================================
-a consumer joins        remembered with the read position, if it is in order, others are connected, and the read
-                        position is more than one entry past mark-delete; not while a rewind is due (#23802)
-... sanity sort         if the last two positions descend, the whole map is sorted by position (#23795)
-a consumer leaves       forgotten; if one is left, all are forgotten; then prune
-*prune*                 from the front of the map: those whose position is at most the entry after mark-delete;
-                        it stops at the first that is larger
-======================  ==============================================================================================
+==============================  ====================================================================================
+event                           transition
+==============================  ====================================================================================
+a consumer joins                the read position is remembered for it, if others are connected and the read position
+                                is more than one entry past mark-delete; since #23802 not while a rewind is due
+the same, since #23795          the newcomers are kept in the order of their positions, else in the order they joined
+a consumer leaves               forgotten, after the first read attempt that its entries caused; one left: all are
+mark-delete reaches the entry   that newcomer is free, unless an older one is not (*prune*; looked at before every
+before a memory                 decision, when a consumer has left, and when mark-delete has moved)
+==============================  ====================================================================================
 
-The map keeps the order of joining, and prune relies on it being the order of positions. Two things break the promise of
-order, and PIP-282 and PIP-379 were written for them: the read position runs ahead of what was dispatched, and entries
-that waited in the replay set for permits lie before it.
+The broker keeps the newcomers in a map in insertion order and prunes it from the front, up to the first that is not free
+yet. In a replay read nobody among them gets an entry beyond the position of the *first* of the map. Where that order is
+not the order of the positions (a rewind moves the read position back), one newcomer can hold up another: #23795 sorts.
 
-Invariants: remembered consumers are connected; with #23795 their positions ascend. Entries are ordinals, so the valid
-position after mark-delete is one more. Source: PersistentStickyKeyDispatcherMultipleConsumers (3.x) and …Classic (4.x);
-#20179, #23795, #23802, #24634.
+Source: PersistentStickyKeyDispatcherMultipleConsumers (3.x), …Classic (4.x).
+
+A newcomer that joined when everything up to entry 4 was read:
 
 >>> import numpy as np
 >>> from dispatch_core.state import IN_ORDER, MARK_DELETE, N_CONSUMERS, READ_POSITION, new_state
->>> st = new_state(np.zeros(20, np.int32), np.ones(20, np.int32), 1, 2)
->>> st.s[IN_ORDER], st.s[N_CONSUMERS], st.s[READ_POSITION] = 1, 2, 12
->>> int(consumer_joined(st, 1)), int(position_limit(st, 1, False))
-(12, 12)
->>> st.s[MARK_DELETE] = 11
->>> bool(prune(st)), bool(position_limit(st, 1, False) == UNRESTRICTED)
-(True, True)
+>>> st = new_state(np.zeros(9, np.int32), np.ones(9, np.int32), 1, 2)
+>>> st.s[IN_ORDER], st.s[N_CONSUMERS], st.s[READ_POSITION] = 1, 2, 5
+>>> consumer_joined(st, 1) == 5
+True
+>>> [entry for entry in range(9) if within(entry, position_limit(st, 1, False))]
+[0, 1, 2, 3, 4]
+>>> st.s[MARK_DELETE] = 4
+>>> [entry for entry in range(9) if within(entry, position_limit(st, 1, False))]
+[0, 1, 2, 3, 4, 5, 6, 7, 8]
 """
 
 from __future__ import annotations
@@ -62,95 +65,87 @@ UNRESTRICTED: Final = 1 << 62
 def consumer_joined(st: State, slot: int) -> int:
     """A consumer is in the list and in the selector: remember the read position, if that can matter to it.
 
-    Returns its ``readPositionWhenJoining``: the entry that a normal read would begin with.
+    Returns its ``readPositionWhenJoining``.
     """
-    position = st.s[READ_POSITION]
-    if not remembers(st):
-        return position
-    last = st.s[N_RECENT]
-    st.joined_at[slot] = position
-    st.recent[last] = slot
-    st.s[N_RECENT] = last + 1
-    if st.s[SORTS_RECENT] == 1 and last > 0 and st.joined_at[st.recent[last - 1]] > position:
-        sort_by_position(st)
-    return position
+    if is_restricted_newcomer(st):
+        at = st.s[N_RECENT]
+        st.recent[at] = slot
+        st.joined_at[slot] = st.s[READ_POSITION]
+        st.s[N_RECENT] = at + 1
+        if st.s[SORTS_RECENT] == 1:
+            sort_newcomers(st)
+    return st.s[READ_POSITION]
 
 
 @compiled
-def remembers(st: State) -> bool:
-    """Whether a newcomer is held back at all: in order, not alone, and something read is not acknowledged."""
-    if st.s[IN_ORDER] == 0 or st.s[N_CONSUMERS] <= 1 or st.s[READ_POSITION] - st.s[MARK_DELETE] <= 1:
+def is_restricted_newcomer(st: State) -> bool:
+    """Whether who joins now is held back: others are connected, and more than one entry is read and not acknowledged."""
+    if st.s[IN_ORDER] == 0 or (st.s[SORTS_RECENT] == 1 and st.s[REWIND_DUE] == 1):
         return False
-    return st.s[SORTS_RECENT] == 0 or st.s[REWIND_DUE] == 0
+    return st.s[N_CONSUMERS] > 1 and st.s[READ_POSITION] - st.s[MARK_DELETE] > 1
 
 
 @compiled
-def sort_by_position(st: State) -> None:
-    """Bring the map into the order of positions; equal ones keep their order."""
-    for at in range(1, st.s[N_RECENT]):
-        slot = st.recent[at]
-        to = at
-        while to > 0 and st.joined_at[st.recent[to - 1]] > st.joined_at[slot]:
-            st.recent[to] = st.recent[to - 1]
-            to -= 1
-        st.recent[to] = slot
+def sort_newcomers(st: State) -> None:
+    """Bring the newest newcomer to its place by position; the others are in order already. Equal ones keep their order."""
+    at = st.s[N_RECENT] - 1
+    slot = st.recent[at]
+    while at > 0 and st.joined_at[st.recent[at - 1]] > st.joined_at[slot]:
+        st.recent[at] = st.recent[at - 1]
+        at -= 1
+    st.recent[at] = slot
 
 
 @compiled
 def consumer_left(st: State, slot: int) -> bool:
     """A consumer is out of the list, and the read that its entries caused was attempted: only then it is forgotten.
 
-    Returns whether others were freed by mark-delete.
+    Returns whether newcomers were freed by mark-delete, so that another read is due.
     """
-    forget(st, slot)
-    if st.s[N_CONSUMERS] == 1:
-        for at in range(st.s[N_RECENT]):
-            st.joined_at[st.recent[at]] = NOT_TRACKED
-        st.s[N_RECENT] = 0
-    return prune(st)
-
-
-@compiled
-def forget(st: State, slot: int) -> None:
-    """Take one consumer out of the map."""
-    if st.joined_at[slot] == NOT_TRACKED:
-        return
-    st.joined_at[slot] = NOT_TRACKED
     kept = 0
     for at in range(st.s[N_RECENT]):
         if st.recent[at] != slot:
             st.recent[kept] = st.recent[at]
             kept += 1
     st.s[N_RECENT] = kept
+    st.joined_at[slot] = NOT_TRACKED
+    if st.s[N_CONSUMERS] == 1:
+        free_first(st, kept)
+    return prune(st)
 
 
 @compiled
 def prune(st: State) -> bool:
-    """Free consumers from the front of the map, up to the first whose position mark-delete has not reached.
-
-    Returns whether there were any.
-    """
-    gone = 0
-    while gone < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[gone]]):
-        st.joined_at[st.recent[gone]] = NOT_TRACKED
-        gone += 1
-    if gone == 0:
-        return False
-    for at in range(gone, st.s[N_RECENT]):
-        st.recent[at - gone] = st.recent[at]
-    st.s[N_RECENT] -= gone
-    return True
+    """Free the first newcomers, as far as mark-delete has reached them. Returns whether there were any."""
+    freed = 0
+    while freed < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[freed]]):
+        freed += 1
+    free_first(st, freed)
+    return freed > 0
 
 
 @compiled
 def is_passed(st: State, joined_at: int) -> bool:
-    """Whether everything before a remembered position is acknowledged."""
+    """Whether everything that was read before a newcomer joined is acknowledged."""
     return joined_at <= st.s[MARK_DELETE] + 1
 
 
 @compiled
+def free_first(st: State, count: int) -> None:
+    """The first ``count`` newcomers are held back no longer."""
+    if count == 0:
+        return
+    for at in range(count):
+        st.joined_at[st.recent[at]] = NOT_TRACKED
+    for at in range(count, st.s[N_RECENT]):
+        st.recent[at - count] = st.recent[at]
+    st.s[N_RECENT] -= count
+
+
+@compiled
 def position_limit(st: State, slot: int, is_replay: bool) -> int:
-    """The first entry the consumer may *not* be sent now; UNRESTRICTED for all but the recently joined."""
+    """The first entry the consumer may not be sent yet; UNRESTRICTED for all but newcomers. Prunes first."""
+    prune(st)
     limit = st.joined_at[slot]
     if limit == NOT_TRACKED:
         return UNRESTRICTED
@@ -161,10 +156,10 @@ def position_limit(st: State, slot: int, is_replay: bool) -> int:
 
 @compiled
 def within(entry: int, limit: int) -> bool:
-    """Whether a position limit allows an entry: it was read before the newcomer joined."""
+    """Whether a position limit allows an entry: the limit itself was not read when the newcomer joined."""
     return entry < limit
 
 
 def newcomers(st: State) -> dict[int, int]:
-    """Slot → read position when it joined, of those that are still held back (not pruned), in the order of the map."""
+    """Slot → read position when it joined, of those that are still held back (not pruned), in the broker's order."""
     return {int(slot): int(st.joined_at[slot]) for slot in st.recent[: st.s[N_RECENT]]}
