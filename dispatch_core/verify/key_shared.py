@@ -343,6 +343,8 @@ class KeySharedVerifier(RacingDriver):
                 recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
                 window.count("draining")
             else:
+                if line.kind == "read_done":
+                    recorded.results.setdefault(line.inputs["type"], line.seq)
                 continue
             self._judged.add(at)
         self._judged.discard(self._at)

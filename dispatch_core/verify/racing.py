@@ -299,9 +299,10 @@ class RacingDriver(Driver):
         reason = (
             f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
         )
-        for one in window.differing:
+        end = self._lines[window.end].seq
+        for one in sorted(window.differing, key=lambda difference: difference.seq or end):
             finding = Finding(
-                one.seq or self._lines[window.end].seq,
+                one.seq or end,
                 self._lines[window.end].t_us,
                 one.decision_class,
                 "divergent" if racing is None else "uncertain",

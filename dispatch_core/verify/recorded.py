@@ -36,6 +36,7 @@ class Recorded:
 
     read: Read = field(default_factory=lambda: Read("None"))
     read_seq: int = 0
+    results: dict[str, int] = field(default_factory=dict)  # type → seq of a read result within the window
     blocked: Said = field(default_factory=list)  # (consumer, hash)
     adds: dict[int, Said] = field(default_factory=dict)  # consumer → hashes that begin to drain
     closed: Said = field(default_factory=list)  # (hash, reference count before)
@@ -43,8 +44,13 @@ class Recorded:
     end: Line | None = None  # ``round_end``
 
 
-def differing_items(what: str, expected: Sequence[object], said: Said) -> list[Difference]:
-    """Sequences of draining decisions, item by item as a text comparison would align them."""
+def differing_items(
+    what: str, expected: Sequence[object], said: Said, following: int = 0
+) -> list[Difference]:
+    """Sequences of draining decisions, item by item as a text comparison would align them.
+
+    ``following``: ``seq`` of the line that shows that no more of them is to come; 0 = the end of the window.
+    """
     if list(expected) == [item for item, _seq in said]:
         return []
     return [
@@ -53,7 +59,7 @@ def differing_items(what: str, expected: Sequence[object], said: Said) -> list[D
             f"{what}: {'nothing' if one is None else one}",
             "nothing" if other is None else str(other),
             decisions=int(other is not None),
-            seq=seq,
+            seq=seq or following,
         )
         for one, other, seq in _aligned(expected, said)
     ]
@@ -75,7 +81,9 @@ def differing_adds(draining: Pairs, recorded: Recorded) -> list[Difference]:
 
 def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Difference]:
     """A read attempt: what draining held back, and which read was issued."""
-    found = differing_items("blocks (consumer, hash)", list(read.refused), recorded.blocked)
+    found = differing_items(
+        "blocks (consumer, hash)", list(read.refused), recorded.blocked, recorded.read_seq
+    )
     other = recorded.read
     same = (read.kind, read.max_entries, read.entries) == (other.kind, other.max_entries, other.entries)
     if same or (other.kind == "None" and read.kind not in ("Normal", "Replay")):
@@ -85,7 +93,7 @@ def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Differenc
         _describe(read, show),
         _describe(other, show),
         decisions=int(other.kind != "None"),
-        seq=recorded.read_seq,
+        seq=recorded.read_seq or recorded.results.get(read.kind, 0),
         weight=1 + len(set(read.entries) ^ set(other.entries)) + 100 * (read.kind != other.kind),
     )
     return [*found, one]
@@ -95,7 +103,8 @@ def differing_round(
     outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
 ) -> list[Difference]:
     """A round: what draining held back, who got what, the replay set after it, and how it goes on."""
-    found = differing_items("blocks (consumer, hash)", outcome.refused, recorded.blocked)
+    sends = recorded.sent[0].seq if recorded.sent else 0
+    found = differing_items("blocks (consumer, hash)", outcome.refused, recorded.blocked, sends)
     found += _differing_sends(outcome, entries, recorded, show)
     if recorded.end is None:
         return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
@@ -168,9 +177,14 @@ def _describe(read: Read, show: Show) -> str:
 def _aligned(expected: Sequence[object], said: Said) -> list[tuple[object | None, object | None, int]]:
     """Where two sequences differ: (expected, None, seq), (None, recorded, seq) or (expected, recorded, seq).
 
-    What is missing shows at the next item of the sequence; 0 = there is none.
+    What is missing shows at the next item of the sequence; 0 = there is none. Where items are alike, the first place at
+    which the sequences part is the one that is named.
     """
     found: list[tuple[object | None, object | None, int]] = []
+    alike = 0
+    while alike < min(len(expected), len(said)) and expected[alike] == said[alike][0]:
+        alike += 1
+    expected, said = expected[alike:], said[alike:]
     words = [str(item) for item, _seq in said]
     matcher = SequenceMatcher(None, [str(item) for item in expected], words, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
