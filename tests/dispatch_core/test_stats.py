@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dispatch_core import hashing, profiles
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.key_shared import KeySharedDispatcher
-from dispatch_core.profiles import Profile
+from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.selectors import factory
 from dispatch_core.stats import (
@@ -45,9 +46,10 @@ class Life:
 
     def __init__(self, profile: Profile, hashes: list[int], sizes: list[int] | None = None) -> None:
         self.profile, self.stored = profile, len(hashes)
-        self.core = KeySharedDispatcher(
-            profile, np.array(hashes, np.int64), np.array(sizes or [1] * len(hashes), np.int64), 40
-        )
+        classic = profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
+        dispatcher = ClassicKeySharedDispatcher if classic else KeySharedDispatcher
+        batches = np.array(sizes or [1] * len(hashes), np.int64)
+        self.core = dispatcher(profile, np.array(hashes, np.int64), batches, 40)
         ids = {"ledger_id": [1] * len(hashes), "entry_id": list(range(len(hashes)))}
         self.entries = Entries(pa.table(ids))
 
@@ -284,6 +286,36 @@ def test_the_preview_out_of_order_tracks_no_positions() -> None:
     stats = life.stats()
     assert stats["allowOutOfOrderDelivery"]
     assert not {"lastSentPosition", "individuallySentPositions"} & stats.keys()
+
+
+CLASSIC = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+RANGES = {"subscriptionKeySharedUseConsistentHashing": False}
+
+
+@pytest.mark.parametrize(
+    ("version", "config"),
+    [("3.0.0", {}), ("3.0.17", {}), ("3.3.1", {}), ("4.2.4", CLASSIC), ("4.0.0", CLASSIC)],
+)
+def test_the_classic_dispatcher_shows_read_positions_by_name(version: str, config: dict[str, bool]) -> None:
+    """Of newcomers with one name the last is left; ranges are text; 4.x has the draining counters, at 0."""
+    life = Life(profiles.resolve(version, {**config, **RANGES}), [40000, 40001, 40002, 40003])
+    life.join(1)
+    life.turn(stored=2)
+    life.join(2, name="same")
+    life.turn()
+    life.join(3, name="same")
+    life.join(4, name="other")
+    stats = life.stats()
+    assert stats["consumersAfterMarkDeletePosition"] == {"same": "1:4", "other": "1:4"}
+    joined = [consumer["readPositionWhenJoining"] for consumer in stats["consumers"]]
+    assert joined == ["1:0", "1:2", "1:4", "1:4"]
+    assert stats["consumers"][0]["keyHashRanges"] == ["[49153, 65536]"]
+    assert ("msgInReplay" in stats) == (version not in ("3.0.0", "3.3.1"))
+    fourth = version.startswith("4")
+    assert (set(COUNTERS) <= stats.keys()) == (set(COUNTERS) <= stats["consumers"][0].keys()) == fourth
+    others = {"lastSentPosition", "lastSentPositionWhenJoining", "drainingHashes", "keyHashRangeArrays"}
+    assert not any(others & {*stats, *consumer} for consumer in stats["consumers"])
+    assert draining_pending_acks(life.core, life.entries) == []
 
 
 def test_names_of_pip_379_stand_beside_the_brokers() -> None:
