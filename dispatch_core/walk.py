@@ -16,8 +16,8 @@ The first consumer runs out of permits; when it leaves, what it holds goes to th
 >>> walk.run()
 {'c1': ['1:6']}
 >>> walk.join("c3", permits=10)
->>> walk.run(), walk.draining()
-({}, {'key-61': ('c1', 1, 2)})
+>>> walk.turn(), walk.draining()
+({}, {'key-61': ('c1', 1, 1)})
 >>> walk.leave("c1")
 >>> walk.run()
 {'c3': ['1:6', '1:7', '1:8']}
