@@ -35,6 +35,7 @@ SAMPLES = Path(__file__).resolve().parents[1] / "data"
 DRAIN = SAMPLES / "recordings" / "4.2.4" / "designed-drain-one-by-one-ch"
 ROLLING = SAMPLES / "recordings" / "4.2.4" / "designed-rolling-restart-ch"
 FAILOVER = SAMPLES / "recordings" / "4.2.4" / "designed-failover-modulo-p1"
+CLASSIC = SAMPLES / "recordings" / "4.2.4" / "designed-rolling-restart-classic-ch"
 PREVIEW = SAMPLES / "verify" / "4.0.0-preview.1" / "designed-slow-owner-newcomer-ch"
 
 Stats = dict[str, Any]
@@ -288,13 +289,13 @@ def test_the_preview_out_of_order_tracks_no_positions() -> None:
     assert not {"lastSentPosition", "individuallySentPositions"} & stats.keys()
 
 
-CLASSIC = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+BY_FLAG = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
 RANGES = {"subscriptionKeySharedUseConsistentHashing": False}
 
 
 @pytest.mark.parametrize(
     ("version", "config"),
-    [("3.0.0", {}), ("3.0.17", {}), ("3.3.1", {}), ("4.2.4", CLASSIC), ("4.0.0", CLASSIC)],
+    [("3.0.0", {}), ("3.0.17", {}), ("3.3.1", {}), ("4.2.4", BY_FLAG), ("4.0.0", BY_FLAG)],
 )
 def test_the_classic_dispatcher_shows_read_positions_by_name(version: str, config: dict[str, bool]) -> None:
     """Of newcomers with one name the last is left; ranges are text; 4.x has the draining counters, at 0."""
@@ -347,6 +348,13 @@ def test_statistics_follow_a_real_trace(folder: Path) -> None:
     assert found["in_replay"] >= 5
     assert found["counters"] > 10
     assert folder is PREVIEW or found["draining hashes"] > 40
+
+
+def test_read_positions_at_joins_follow_a_real_trace() -> None:
+    found = compare(CLASSIC)
+    assert (found["joined"], found["joined differs"]) == (12, 0)
+    assert (found["in_replay"], found["in_replay differs"]) == (72, 0)
+    assert found["counters differs"] < 5  # of 143: acks that were under way just then
 
 
 def test_statistics_at_a_line() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.state import LAZY_RELEASE_COUNTS, TRACK_DRAINING
 from dispatch_core.stats import subscription_stats
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.runner import Verifier, verify
@@ -67,7 +68,9 @@ def compare(folder: Path) -> Counter[str]:
                 t for t in trace.values() if t["kind"] == "consumer_added" and t["consumer"] == line.consumer
             )
             note("joined", shown[line.consumer or 0]["readPositionWhenJoining"], added["read_position"])
-        elif line.kind == "read_attempt" and "added_ranges" in core.profile.changes:
+        elif (
+            line.kind == "read_attempt" and core.state.s[LAZY_RELEASE_COUNTS] and core.state.s[TRACK_DRAINING]
+        ):
             hashes = {
                 (who, item["hash"]): item["unackMsgs"]
                 for who, c in shown.items()
