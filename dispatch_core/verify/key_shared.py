@@ -230,7 +230,7 @@ class KeySharedVerifier(RacingDriver):
     def _on_pending_ack_removed(self, line: Line) -> None:
         for recorded in line.recorded["positions"]:
             entry = self._removed_entry(who(line))
-            if entry != recorded:
+            if entry is None or entry != recorded:
                 said = self._positions([recorded])
                 expected = "none" if entry is None else self._positions([entry])
                 self._differ("draining", f"pending ack removed: {expected}", said, decisions=0)

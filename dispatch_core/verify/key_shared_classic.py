@@ -6,24 +6,18 @@ and whether a round reads on at once can depend on writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
-from dispatch_core.multiple_consumers import Between, Round
+from dispatch_core.multiple_consumers import Round
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
-from dispatch_core.verify.races import Command, Difference, Outcome
-from dispatch_core.verify.racing import Window
+from dispatch_core.verify.races import Command, Outcome
 
 A = TypeVar("A")
-
-#: Before this step of a round, the sending, comes what arrived before the line of the send.
-_SEND_STEP: Final = 1
 
 
 class ClassicKeySharedVerifier(KeySharedVerifier):
@@ -36,8 +30,6 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
         super().__init__(*args)
         self._leaving: int | None = None  # out of the list, still remembered as newcomer
         self._attempts_logged = _frames_every_read(self._lines)
-        self._window_steps = 0
-        self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present round
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
@@ -112,47 +104,6 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
             sent = max(self._sent_at.values(), default=end.seq)
             outcome.explained = True
             outcome.racing = Command(sent, 0, "the write of what was sent")
-
-    # --- windows -------------------------------------------------------------------------------------------------
-
-    def _decide(
-        self,
-        window: Window,
-        steps: int,
-        decide: Callable[[Between], A],
-        differences: Callable[[A], list[Difference]],
-    ) -> Outcome[A]:
-        self._window_steps = steps
-        self._sent_at = {
-            line.consumer: line.seq
-            for _at, line in self._within(window.end)
-            if line.kind == "sent" and line.consumer is not None
-        }
-        return super()._decide(window, steps, decide, differences)
-
-    def _under_way(self) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
-        """Permits that arrive during a round are there in the plain order when their line stands before the send's."""
-        flows = [command for command in self._peeked.values() if command.permits and not command.applied]
-        kept = self._peeked
-        self._peeked = {key: command for key, command in kept.items() if not command.permits}
-        waiting, late = super()._under_way()
-        self._peeked = kept
-        for command in flows:
-            before_send = command.seq < self._sent_at.get(command.connection, 0)
-            command.step = _SEND_STEP if before_send else self._window_steps
-            self.connection(command.connection)
-            late.setdefault(command.connection, []).append(command)
-        for commands in late.values():  # commands of one connection keep their order
-            for one, other in pairwise(commands):
-                other.step = max(one.step, other.step)
-        return waiting, late
-
-    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
-        super()._commit(outcome, late)
-        for command in self._peeked.values():
-            if command.permits:
-                command.applied = command.applied or command not in outcome.late
-                command.step = 0
 
 
 def _frames_every_read(lines: list[Line]) -> bool:

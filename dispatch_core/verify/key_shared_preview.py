@@ -11,25 +11,18 @@ send's, in the plain order: the line of a send says when its permits were charge
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.errors import IllegalTransitionError
-from dispatch_core.multiple_consumers import Between
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
-from dispatch_core.verify.races import Command, Difference, Outcome
-from dispatch_core.verify.racing import Window
+from dispatch_core.verify.races import Command
 
 A = TypeVar("A")
-
-#: Before this step of a round, the sending, comes what arrived before the line of the send.
-_SEND_STEP: Final = 1
 
 _REMOVE, _LOWER, _DELETE = range(3)
 
@@ -57,12 +50,12 @@ class _Part:
 class PreviewVerifier(KeySharedVerifier):
     """As for 4.x, except for when acks take effect, and for the steps of a removal."""
 
+    acks_are_logged: ClassVar[bool] = False
+
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
         super().__init__(log, profile, entries, lines)
         self._leaving: int | None = None  # out of the list, still remembered as newcomer
         self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
-        self._window_steps = 0
-        self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present round
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -168,43 +161,6 @@ class PreviewVerifier(KeySharedVerifier):
             self.core.acknowledge(ack.entry)
 
     # --- windows -------------------------------------------------------------------------------------------------
-
-    def _decide(
-        self,
-        window: Window,
-        steps: int,
-        decide: Callable[[Between], A],
-        differences: Callable[[A], list[Difference]],
-    ) -> Outcome[A]:
-        self._window_steps = steps
-        self._sent_at = {
-            line.consumer: line.seq
-            for _at, line in self._within(window.end)
-            if line.kind == "sent" and line.consumer is not None
-        }
-        return super()._decide(window, steps, decide, differences)
-
-    def _under_way(self) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
-        """What has arrived may be late; what arrives during the window has its own step in the plain order."""
-        arriving = [command for command in self._peeked.values() if not command.applied]
-        kept, self._peeked = self._peeked, {}
-        waiting, late = super()._under_way()
-        self._peeked = kept
-        for command in arriving:
-            before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
-            command.step = _SEND_STEP if before_send else self._window_steps
-            self.connection(command.connection)
-            late.setdefault(command.connection, []).append(command)
-        for commands in late.values():  # commands of one connection keep their order
-            for one, other in pairwise(commands):
-                other.step = max(one.step, other.step)
-        return waiting, late
-
-    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
-        super()._commit(outcome, late)
-        for command in self._peeked.values():
-            command.applied = command.applied or command not in outcome.late
-            command.step = 0
 
     def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
         """Acks of the window that come after it in the plain order may have come before its sends."""

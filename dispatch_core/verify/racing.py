@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import pairwise
+from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.multiple_consumers import Between, MultipleConsumersDispatcher
@@ -21,6 +22,8 @@ from dispatch_core.verify.tally import Finding, Tally, cut_off
 
 A = TypeVar("A")
 
+#: The step of a round before which consumers are sent what was chosen for them.
+SEND_STEP: Final = 1
 #: Pseudo connections of contested blocks count down from here.
 _CONTESTED = -2
 
@@ -76,6 +79,8 @@ class RacingDriver(Driver):
     """Commands under way, and windows. A subclass says what an ack does, early and late, and decides the windows."""
 
     core: MultipleConsumersDispatcher
+    #: Whether the trace has a line for the moment at which an ack takes effect.
+    acks_are_logged: ClassVar[bool] = True
 
     def __init__(self, entries: Entries, lines: list[Line]) -> None:
         super().__init__(entries)
@@ -86,6 +91,7 @@ class RacingDriver(Driver):
         self._connections: dict[int, Connection] = {}
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
         self._effects = Effects()
+        self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
         self._counting_logged = any(line.kind == "flow_counted" for line in lines)
@@ -229,9 +235,12 @@ class RacingDriver(Driver):
         if not window.closed:
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
+        self._sent_at = {}
         for _at, line in self._within(window.end):
             self._peek(line)
-        waiting, late = self._under_way()
+            if line.kind == "sent" and line.consumer is not None:
+                self._sent_at[line.consumer] = line.seq
+        waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)
             found = differences(answer)
@@ -251,17 +260,32 @@ class RacingDriver(Driver):
                 if entry >= 0 and (line.seq, entry) not in self._peeked:
                     self._peeked[line.seq, entry] = self._arrival(line, entry)
 
-    def _under_way(self) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+    def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """Commands that may come before a window of so many steps, and those that may come later than in the plain order.
+
+        Permits that arrive during a round are there in the plain order when the send to their consumer is logged after
+        them, else after the round.
+        """
         waiting = {consumer: c.open() for consumer, c in self._connections.items() if c.waiting}
+        late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
         for command in self._peeked.values():
-            if not command.applied:
+            if command.applied:
+                continue
+            self.connection(command.connection)
+            if not command.permits and self.acks_are_logged:
                 waiting.setdefault(command.connection, []).append(command)
+                continue
+            before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
+            command.step = SEND_STEP if before_send else steps
+            late.setdefault(command.connection, []).append(command)
         for consumer, command in list(self._contested.items()):
             if not self.core.is_blocked(consumer):
                 del self._contested[consumer]
             else:
                 waiting[_CONTESTED - consumer] = [command]
-        late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
+        for commands in late.values():  # commands of one connection keep their order
+            for one, other in pairwise(commands):
+                other.step = max(one.step, other.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
 
     def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
@@ -283,6 +307,10 @@ class RacingDriver(Driver):
         for consumer in late:
             delayed = [c for c in self._connections[consumer].late if c in outcome.late]
             self._connections[consumer].late = delayed
+        for command in self._peeked.values():
+            if command.step:
+                command.applied = command not in outcome.late
+                command.step = 0
         self._effects = Effects()
 
     def _judge(self, window: Window, outcome: Outcome[A]) -> None:
