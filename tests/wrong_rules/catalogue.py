@@ -29,6 +29,7 @@ def _release(meaning: str, change: str) -> WrongRule:
 
 
 _LAST_SENT = "ordering.last_sent_position"
+_READ_POSITION = "ordering.read_position"
 
 WRONG_RULES: Final[dict[str, WrongRule]] = {
     # --- the dispatch loop ---------------------------------------------------------------------------------------
@@ -301,6 +302,93 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         f"{_LAST_SENT}:consumer_joined",
         "st.s[READ_POSITION] - st.s[MARK_DELETE] > 1",
         "True",
+    ),
+    # --- read position, 3.x and classic ----------------------------------------------------------------------------
+    "classic_limit_is_inclusive": _edit(
+        "a newcomer is sent the entry at its read position too",
+        f"{_READ_POSITION}:within",
+        "entry < limit",
+        "entry <= limit",
+    ),
+    "classic_limit_off": _edit(
+        "a newcomer is not held back", f"{_READ_POSITION}:within", "entry < limit", "True"
+    ),
+    "classic_limit_without_the_first": _edit(
+        "in a replay read a newcomer is held to its own limit only",
+        f"{_READ_POSITION}:position_limit",
+        "if is_replay:",
+        "if False:",
+    ),
+    "classic_never_pruned": _edit(
+        "mark-delete never frees a newcomer",
+        f"{_READ_POSITION}:is_passed",
+        "joined_at <= st.s[MARK_DELETE] + 1",
+        "False",
+    ),
+    "classic_pruned_late": _edit(
+        "mark-delete frees a newcomer one entry late",
+        f"{_READ_POSITION}:is_passed",
+        "st.s[MARK_DELETE] + 1",
+        "st.s[MARK_DELETE]",
+    ),
+    "classic_last_one_left_is_still_a_newcomer": _edit(
+        "a newcomer that is alone stays held back",
+        f"{_READ_POSITION}:consumer_left",
+        "if st.s[N_CONSUMERS] == 1:",
+        "if False:",
+    ),
+    "classic_a_newcomer_with_one_entry_read": _edit(
+        "a consumer that joins one entry past mark-delete is held back too",
+        f"{_READ_POSITION}:is_restricted_newcomer",
+        "st.s[READ_POSITION] - st.s[MARK_DELETE] > 1",
+        "st.s[READ_POSITION] - st.s[MARK_DELETE] > 0",
+    ),
+    "classic_newcomers_sorted": _release(
+        "newcomers are kept by position where they are kept as they joined, and the other way round (#23795, #23802)",
+        "recently_joined_sorted",
+    ),
+    "classic_r0_off": _edit(
+        "a normal read overtakes what waits in the replay set",
+        "dispatch_loop_classic:waits_for_replay",
+        "st.replay_count[hash_id] > 0",
+        "False",
+    ),
+    "classic_pre_filter_off": _release(
+        "a replay read asks for what cannot be sent too, or not (#22245)", "replay_pre_filter"
+    ),
+    "classic_normal_reads_for_newcomers": _edit(
+        "a normal read is made for newcomers too",
+        "dispatch_loop_classic:normal_read_is_needed",
+        "and st.joined_at[slot] == NOT_TRACKED ",
+        "",
+    ),
+    "classic_stuck_flag_off": _edit(
+        "a round that could send nothing tries the replay set again",
+        "dispatch_loop_classic:is_stuck",
+        "if sent or st.s[N_RECENT] > 0:",
+        "if True:",
+    ),
+    "classic_stuck_with_newcomers": _edit(
+        "a round is stuck although a newcomer is the reason",
+        "dispatch_loop_classic:is_stuck",
+        "if sent or st.s[N_RECENT] > 0:",
+        "if sent:",
+    ),
+    "classic_stuck_consumers": _release(
+        "consumers without permits are remembered for a round, as only 3.0.0 does (#20335)",
+        "no_stuck_consumers",
+    ),
+    "classic_keeps_the_pending_hash": _edit(
+        "what a leaving consumer of the classic dispatcher held enters the replay set with its hash",
+        "key_shared_classic:keeps_pending_hash",
+        '"classic_dispatchers" not in profile.changes',
+        "True",
+    ),
+    "classic_never_retries": _edit(
+        "a round that could send nothing is not followed by another one at once",
+        "key_shared_classic:ClassicKeySharedDispatcher._go_on",
+        "result.retry = bool(not result.sent and (owners > 0 or st.s[st_.N_RECENT] == 0))",
+        "result.retry = False",
     ),
     # --- selectors -----------------------------------------------------------------------------------------------
     "highest_of_equal_ranges_is_split": _edit(

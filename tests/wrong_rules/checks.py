@@ -13,6 +13,7 @@ import numpy as np
 from dispatch_core import hashing, permits
 from dispatch_core import state as st_
 from dispatch_core.key_shared import KeySharedDispatcher
+from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.profiles import resolve
 from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
 from dispatch_core.single_active import SingleActiveDispatcher
@@ -149,6 +150,39 @@ def a_newcomer_right_behind_mark_delete_is_free() -> None:
     assert [int(at) for at in core.state.joined_at[:2]] == [st_.NOT_TRACKED] * 2
 
 
+def classic(version: str) -> ClassicKeySharedDispatcher:
+    """A classic dispatcher with two consumers, of which the first was sent entries 0 to 4."""
+    config = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+    core = ClassicKeySharedDispatcher(resolve(version, config), np.full(6, KEY), np.ones(6, np.int64), 4)
+    connect(core, 1, 100)
+    core.attempt_read()
+    dispatch(core, "Normal", [0, 1, 2, 3, 4])
+    return core
+
+
+def a_classic_newcomer_right_behind_mark_delete_is_free() -> None:
+    """As for the last sent position."""
+    core = classic("4.2.4")
+    for entry in range(4):
+        core.acknowledge(entry)
+    connect(core, 2, 0)
+    assert core.newcomers() == {2: 5}
+    core.leave(2)
+    core.acknowledge(4)
+    connect(core, 3, 0)
+    assert core.newcomers() == {}
+
+
+def newcomers_stand_by_position_since_4_0_2() -> None:
+    """The read position has gone back between two joins."""
+    for version, order in (("4.0.0", [2, 3]), ("4.2.4", [3, 2])):
+        core = classic(version)
+        connect(core, 2, 0)
+        core.state.s[st_.READ_POSITION] = 3
+        connect(core, 3, 0)
+        assert list(core.newcomers()) == order
+
+
 def the_first_on_a_point_keeps_it() -> None:
     """Point 34919 belongs to c1 when c3 comes to it, and to c3 once c1 has left."""
     ring = ConsistentHashingSelector(replica_points=100)
@@ -218,6 +252,8 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "old_read_is_dispatched": a_read_from_before_all_left_is_dropped,
     "trim_at_attempts": an_attempt_drops_what_mark_delete_has_passed_until_4_2_2,
     "alone_a_newcomer_too": a_newcomer_right_behind_mark_delete_is_free,
+    "classic_a_newcomer_with_one_entry_read": a_classic_newcomer_right_behind_mark_delete_is_free,
+    "classic_newcomers_sorted": newcomers_stand_by_position_since_4_0_2,
     "newcomer_wins_a_point": the_first_on_a_point_keeps_it,
     "hash_zero": the_hash_zero_is_one,
     "failover_delay_holds_reads": the_failover_delay_does_not_hold_a_read_after_a_write,

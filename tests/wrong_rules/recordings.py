@@ -13,6 +13,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "r1_off": (
         "4.0.0-preview.1/designed-negative-acks-range",
         "4.0.0/designed-same-name-batches-range",
+        "4.2.4/designed-negative-acks-classic-ch",
     ),
     "replay_filter_off": (
         "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
@@ -67,11 +68,14 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0/designed-same-name-batches-range",
         "4.0.0/designed-same-name-batches-ch",
     ),
+    "trim_at_attempts": ("4.2.4/designed-zero-permits-lookahead-range",),
     "permits_in_entries": (
         "4.2.4/random-0000-range-quiet",
         "4.0.0-preview.1/random-0008-range-quiet",
         "4.0.0/random-0020-ch-quiet",
+        "4.0.0/random-0008-classic-ch-quiet",
     ),
+    "average_not_smoothed": ("4.2.4/random-0040-range-quiet",),
     "unacked_room_ignored": (
         "4.0.0-preview.1/designed-max-unacked-half-ch",
         "4.2.4/designed-max-unacked-half-range",
@@ -112,7 +116,10 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0-preview.1/designed-sticky-in-order",
         "4.0.0/designed-sticky-in-order",
     ),
-    "batch_index_acks_ignored": ("4.2.4/random-0000-range-quiet",),
+    "batch_index_acks_ignored": (
+        "4.2.4/random-0000-range-quiet",
+        "4.2.4/random-0008-classic-ch-quiet",
+    ),
     "nack_keeps_its_hash": (
         "4.2.4/designed-negative-acks-ch",
         "4.0.0/designed-negative-acks-ch",
@@ -196,6 +203,62 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0-preview.1/designed-away-and-back-range",
         "4.0.0-preview.1/designed-drain-one-by-one-range",
     ),
+    "classic_limit_is_inclusive": (
+        "4.2.4/designed-all-leave-classic-ch",
+        "4.0.0/designed-all-leave-classic-ch",
+    ),
+    "classic_limit_off": (
+        "4.2.4/designed-away-and-back-classic-range",
+        "4.0.0/designed-away-and-back-classic-range",
+    ),
+    "classic_limit_without_the_first": (
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.0.0/random-0008-classic-ch-quiet",
+    ),
+    "classic_never_pruned": (
+        "4.2.4/designed-away-and-back-classic-range",
+        "4.0.0/designed-away-and-back-classic-range",
+    ),
+    "classic_pruned_late": (
+        "4.2.4/designed-away-and-back-classic-range",
+        "4.0.0/designed-away-and-back-classic-range",
+    ),
+    "classic_last_one_left_is_still_a_newcomer": (
+        "4.0.0/random-0024-classic-ch-quiet",
+        "4.2.4/random-0024-classic-ch-quiet",
+    ),
+    "classic_r0_off": (
+        "4.2.4/designed-all-leave-classic-ch",
+        "4.0.0/designed-same-name-batches-classic-ch",
+    ),
+    "classic_pre_filter_off": (
+        "4.0.0/designed-slow-owner-newcomer-classic-ch",
+        "4.2.4/designed-slow-owner-newcomer-classic-range",
+    ),
+    "classic_normal_reads_for_newcomers": (
+        "4.2.4/designed-all-leave-classic-ch",
+        "4.0.0/designed-all-leave-classic-range",
+    ),
+    "classic_stuck_flag_off": (
+        "4.2.4/designed-all-leave-classic-ch",
+        "4.0.0/designed-all-leave-classic-ch",
+    ),
+    "classic_stuck_with_newcomers": (
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.0.0/random-0008-classic-ch-quiet",
+    ),
+    "classic_stuck_consumers": (
+        "4.2.4/designed-same-name-batches-classic-range",
+        "4.0.0/designed-same-name-batches-classic-range",
+    ),
+    "classic_keeps_the_pending_hash": (
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.0.0/random-0022-classic-range-quiet",
+    ),
+    "classic_never_retries": (
+        "4.2.4/designed-all-leave-classic-ch",
+        "4.0.0/designed-all-leave-classic-ch",
+    ),
     "highest_of_equal_ranges_is_split": (
         "4.0.0-preview.1/designed-slow-owner-newcomer-range",
         "4.2.4/designed-negative-acks-range",
@@ -214,6 +277,10 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "name_index_never_reused": (
         "4.0.0/designed-away-and-back-ch",
         "4.2.4/designed-away-and-back-ch",
+    ),
+    "newcomer_wins_a_point": (
+        "4.2.4/random-0067-ch-racing",
+        "4.2.4/random-0049-ch-racing",
     ),
     "equal_names_do_not_share": (
         "4.0.0-preview.1/designed-same-name-batches-ch",
@@ -268,6 +335,15 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0-preview.1/random-0042-failover-modulo-quiet",
         "4.2.4/random-0028-failover-ring-quiet",
         "4.2.4/random-0002-failover-ring-quiet",
+    ),
+    "failover_delay_holds_reads": (
+        "4.0.0/random-0035-failover-modulo-racing",
+        "4.2.4/random-0035-failover-modulo-racing",
+    ),
+    "failover_delay_does_not_hold_flow": (
+        "4.0.0/random-0035-failover-modulo-racing",
+        "4.2.4/random-0035-failover-modulo-racing",
+        "4.0.0-preview.1/random-0035-failover-modulo-racing",
     ),
     "failover_without_delay": (
         "4.2.4/designed-failover-modulo-p1",

@@ -85,9 +85,7 @@ def test_none_is_forgotten() -> None:
     """Every rule is shown by a recording or by a check."""
     assert len(WRONG_RULES) >= 25
     assert set(WRONG_RULES) == set(SHOWN_BY) | set(CHECKS)
-    assert (
-        len(SHOWN_HERE) + len(CHECKS) >= len(WRONG_RULES) - 8
-    )  # the rest needs recordings that are not here
+    assert len(SHOWN_HERE) >= 60  # the other recordings are not in this repository
 
 
 def test_words_that_are_gone_are_an_error() -> None:
