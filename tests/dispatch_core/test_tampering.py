@@ -1,0 +1,78 @@
+"""``verify`` can fail, under every rule: whatever is changed in a real trace is divergent at the line that shows it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dispatch_core import tampering as t
+from tests.dispatch_core.tampering import Tampering, Trace
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+#: Rule → a small recording under it.
+RULES = {
+    "draining hashes, 4.2.4": DATA / "recordings/4.2.4/designed-drain-one-by-one-ch",
+    "draining hashes, 4.0.0": DATA / "verify/4.0.0/designed-away-and-back-ch",
+    "draining hashes, 4.0.0, batches": DATA / "verify/4.0.0/designed-same-name-batches-range",
+    "last sent position": DATA / "verify/4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+    "last sent position, nacks": DATA / "verify/4.0.0-preview.1/designed-negative-acks-range",
+    "sticky ranges": DATA / "verify/4.2.4/designed-sticky-in-order",
+    "read position, classic": DATA / "verify/4.0.0/designed-slow-owner-newcomer-classic-ch",
+    "read position, classic, all leave": DATA / "verify/4.2.4/designed-all-leave-classic-ch",
+}
+
+#: Kind of line, what is done to it, class of decision.
+TAMPERINGS: list[tuple[str, Tampering, str]] = [
+    ("sent", t.to_another_consumer, "dispatch"),
+    ("sent", t.one_to_another_consumer, "dispatch"),
+    ("sent", t.two_of_one_key_swapped, "dispatch"),
+    ("sent", t.one_not_sent, "dispatch"),
+    ("sent", t.sent_line_dropped, "dispatch"),
+    ("sent", t.add_to("permits_before"), "permits"),
+    ("read_done", t.other_hash, "hash"),
+    ("read_issued", t.add_to("max_entries"), "read"),
+    ("replay_read_issued", t.one_not_asked_for, "read"),
+    ("round_end", t.add_to("in_replay"), "replay_set"),
+    ("draining_release", t.release_dropped, "draining"),
+    ("draining_release", t.closing_release_dropped, "draining"),
+    ("draining_release", t.add_to("ref_count_before"), "draining"),
+    ("draining_add", t.add_to("hash"), "draining"),
+    ("draining_blocked", t.add_to("hash"), "draining"),
+]
+
+
+def _cases() -> Iterator[object]:
+    """Every tampering at up to two lines of every recording that has such lines."""
+    for rule, folder in RULES.items():
+        trace, keys = t.raw(folder), t.keys_of(folder)
+        for kind, tamper, decision_class in TAMPERINGS:
+            done = 0
+            lines = t.places(trace, kind)
+            for at in lines[:: max(1, len(lines) // 5)]:
+                if done == 2:
+                    break
+                changed = copy.deepcopy(trace)
+                shows = tamper(changed, at, keys)
+                if shows is None:
+                    continue
+                done += 1
+                name = getattr(tamper, "__name__", kind)
+                yield pytest.param(
+                    folder, changed, shows, decision_class, id=f"{rule}-{name}-{trace[at]['seq']}"
+                )
+
+
+@pytest.mark.parametrize(("folder", "changed", "shows", "decision_class"), list(_cases()))
+def test_it_is_found_where_it_was_done(
+    folder: Path, changed: Trace, shows: int, decision_class: str, tmp_path: Path
+) -> None:
+    result = t.verified(t.copy_with(folder, changed, tmp_path))
+    first = result.tally.first_divergence
+    assert first is not None
+    assert (first.seq, first.decision_class) == (shows, decision_class)
+    counted = {name: n["decisions"] for name, n in result.tally.counts.items() if n["decisions"]}
+    assert counted == dict(+t.published_formula(changed))
