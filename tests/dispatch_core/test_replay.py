@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dispatch_core.log_profile import with_overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay
+from dispatch_core.stats import stats_at
 from dispatch_core.tables import NO_TRACE, REPLAY_TABLES
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
@@ -111,13 +114,29 @@ def test_two_intervals_together_are_the_whole(rolling: DispatcherLog, whole_day:
 
 
 def test_a_rule_that_is_not_replayed_still_gives_deliveries_and_findings() -> None:
-    result = replay(log_of("designed-rolling-restart-classic-ch"), interval_start=DAY, interval_end=NEXT)
+    """With precise flow control a read's size depends on a consumer that the broker picks at random."""
+    log = with_overrides(
+        log_of("designed-rolling-restart-classic-ch"), settings={"preciseDispatcherFlowControl": True}
+    )
+    result = replay(log, interval_start=DAY, interval_end=NEXT)
     state = result["dispatcher_state"].to_pylist()[0]
-    assert "read position" in state["not_judged_reason"]
-    assert state["decisions"] == 0
+    assert "preciseDispatcherFlowControl" in state["not_judged_reason"]
+    assert (state["decisions"], state["state_json"]) == (0, None)
     assert set(result["deliveries"]["judgement"].to_pylist()) == {"not_judged"}
     kinds = result["anomalies"]["kind"].to_pylist()
     assert (kinds.count("out_of_order"), kinds.count("split_key")) == (23, 40)
+
+
+def test_the_state_keeps_the_statistics_at_its_end(rolling: DispatcherLog) -> None:
+    """As `topics stats` shows them; hash ranges are a table of their own."""
+    times = rolling.events["t_us"].to_pylist()
+    cut = datetime.fromtimestamp(times[len(times) // 2] / 1e6, UTC)
+    state = replay(rolling, interval_start=DAY, interval_end=cut)["dispatcher_state"].to_pylist()[0]
+    expected = stats_at(rolling, state["last_seq"])
+    assert len(expected["consumers"]) == 2
+    for consumer in expected["consumers"]:
+        del consumer["keyHashRangeArrays"]
+    assert json.loads(state["state_json"]) == expected
 
 
 def test_a_tampered_delivery_is_a_divergence_with_both_answers(rolling: DispatcherLog) -> None:
