@@ -25,6 +25,7 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.late_entries import LateEntries
 from dispatch_core.verify.races import Command, Difference, Outcome
 from dispatch_core.verify.racing import NEXT_SECTION, RacingDriver, Window
+from dispatch_core.verify.reads import ReadsUnderWay
 from dispatch_core.verify.recorded import (
     Recorded,
     Sent,
@@ -73,6 +74,7 @@ class KeySharedVerifier(RacingDriver):
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
         self._late_entries = LateEntries(log.messages)
+        self._reads = ReadsUnderWay()
         self._releases = Releases(tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
         self._announced: dict[
             int, list[tuple[int, int]] | None
@@ -323,6 +325,7 @@ class KeySharedVerifier(RacingDriver):
         outcome = self._decide(
             window, 3, self.core.attempt_read, lambda read: differing_read(read, recorded, self._positions)
         )
+        self._reads.attempted(outcome.answer)
         self.refused_now = list(outcome.answer.refused)
         self._trimmed.update(self.core.trimmed)
         self._judge(window, outcome)
@@ -392,11 +395,14 @@ class KeySharedVerifier(RacingDriver):
 
     def _on_read_cancelled(self, line: Line) -> None:
         if line.inputs["cancelled"]:
+            self._reads.cancelled()
             self.core.read_cancelled()
 
     def _on_read_done(self, line: Line) -> None:
         kind, positions = line.inputs["type"], line.inputs["positions"]
         entries = [entry for entry in positions if entry >= 0]
+        if not self._reads.completes(kind):
+            self._differ("read", "no such read under way", f"a {kind.lower()} read completes", decisions=0)
         if line.recorded["hashes"] is not None:
             self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
         if self.core.read_done(kind, entries):
