@@ -222,6 +222,21 @@ def one_not_asked_for(trace: Trace, at: int, _keys: Keys) -> int | None:
     return trace[at]["seq"]
 
 
+def read_dropped(trace: Trace, at: int, _keys: Keys) -> int | None:
+    """The line of a read that was issued is missing: its result or the end of the attempt shows it.
+
+    Where a flow command may still have been uncounted, no read would have been right, too: then the result shows it.
+    """
+    kind = "Replay" if trace[at]["kind"] == "replay_read_issued" else "Normal"
+    del trace[at]
+    result = next((line for line in trace[at:] if line["kind"] == "read_done" and line["type"] == kind), None)
+    end = next((line for line in trace[at:] if line["kind"] == "read_attempt_end"), None)
+    cancelled = next((line for line in trace[at:] if line["kind"] == "read_cancelled"), None)
+    if result is None or end is None or (cancelled is not None and cancelled["seq"] < result["seq"]):
+        return None
+    return min(result["seq"], end["seq"])
+
+
 # --- draining ----------------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,8 @@ TAMPERINGS: list[tuple[str, Tampering, str]] = [
     ("read_done", t.other_hash, "hash"),
     ("read_issued", t.add_to("max_entries"), "read"),
     ("replay_read_issued", t.one_not_asked_for, "read"),
+    ("read_issued", t.read_dropped, "read"),
+    ("replay_read_issued", t.read_dropped, "read"),
     ("round_end", t.add_to("in_replay"), "replay_set"),
     ("draining_release", t.release_dropped, "draining"),
     ("draining_release", t.closing_release_dropped, "draining"),
@@ -76,3 +78,42 @@ def test_it_is_found_where_it_was_done(
     assert (first.seq, first.decision_class) == (shows, decision_class)
     counted = {name: n["decisions"] for name, n in result.tally.counts.items() if n["decisions"]}
     assert counted == dict(+t.published_formula(changed))
+
+
+# --- another release in the header -------------------------------------------------------------------------------
+
+CLASSIC = DATA / "verify/4.2.4/random-0008-classic-ch-quiet"
+BATCHES = DATA / "verify/4.2.4/random-0000-range-quiet"
+RING = DATA / "verify/4.2.4/designed-failover-ring-p1"
+
+
+@pytest.mark.parametrize(
+    ("folder", "release", "at"),
+    [
+        (RULES["draining hashes, 4.2.4"], "4.0.0", 99),  # blocked-hash memory
+        (RULES["draining hashes, 4.2.4"], "4.0.0-preview.1", 11),  # hashes
+        (RULES["draining hashes, 4.0.0"], "4.0.7", 80),  # hashes that come back
+        (RULES["draining hashes, 4.0.0"], "4.2.4", 80),
+        (RULES["draining hashes, 4.0.0, batches"], "4.0.3", 226),  # what a cancel clears
+        (RULES["draining hashes, 4.0.0, batches"], "4.0.13", 104),  # look-ahead needs more to read
+        (BATCHES, "4.2.1", 748),  # when the unblock rule is tested
+        (RULES["last sent position"], "3.0.6", 54),  # the same ring and hashes, another ordering rule
+        (RULES["last sent position, nacks"], "3.0.17", 173),
+        (RULES["last sent position"], "4.0.0", 24),
+        (RULES["sticky ranges"], "4.0.6", 385),  # ranges by their end points
+        (RULES["read position, classic"], "3.0.17", 23),  # hashes, ring
+        (RULES["read position, classic"], "5.0.1", 23),  # no classic dispatcher any more
+        (CLASSIC, "3.3.9", 17),
+        (RING, "4.0.0", 22),  # PIP-392's flag is not known
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else str(value),
+)
+def test_another_release_in_the_header_is_found_where_its_rules_part(
+    folder: Path, release: str, at: int, tmp_path: Path
+) -> None:
+    trace = t.raw(folder)
+    assert t.verified(folder).tally.total("divergent") == 0
+    trace[0]["broker_version"] = release
+    first = t.verified(t.copy_with(folder, trace, tmp_path)).tally.first_divergence
+    assert first is not None
+    assert first.seq == at

@@ -1,0 +1,96 @@
+"""Wrong rules and tampered traces over the recordings beside the repository: ``verify`` finds each of them, races or not."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.dispatch_core import tampering as t
+from tests.dispatch_core.tampering import Tampering
+from tests.wrong_rules.catalogue import WRONG_RULES
+from tests.wrong_rules.recordings import SHOWN_BY
+from tests.wrong_rules.test_wrong_rules import Answers, answers
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
+]
+
+PAIRS = [(rule, recording) for rule, recordings in SHOWN_BY.items() for recording in recordings]
+
+
+@pytest.fixture(scope="module")
+def said() -> Answers:
+    right = [(None, str(RECORDINGS / name)) for name in sorted({name for _, name in PAIRS})]
+    return answers([*right, *((rule, str(RECORDINGS / name)) for rule, name in PAIRS)])
+
+
+@pytest.mark.parametrize(("rule", "recording"), PAIRS)
+def test_a_wrong_rule_diverges(said: Answers, rule: str, recording: str) -> None:
+    folder = str(RECORDINGS / recording)
+    assert said[None, folder]["judged"]
+    assert said[None, folder]["divergent"] is None
+    assert said[rule, folder]["divergent"] is not None, WRONG_RULES[rule].meaning
+
+
+# --- no race explains a tampered line away ---------------------------------------------------------------------------
+
+RACING = [
+    "4.0.0/random-0007-ch-racing",
+    "4.0.0/random-0013-range-racing",
+    "4.0.0-preview.1/random-0011-ch-racing",
+    "4.0.0-preview.1/random-0045-ch-racing",
+    "4.2.4/random-0011-range-racing",
+    "4.2.4/random-0041-classic-range-racing",
+    "4.2.4/random-0043-ch-racing",
+    "4.2.4/random-0051-sticky-racing",
+]
+TAMPERINGS: list[tuple[str, Tampering]] = [
+    ("sent", t.to_another_consumer),
+    ("sent", t.one_to_another_consumer),
+    ("sent", t.two_of_one_key_swapped),
+    ("sent", t.one_not_sent),
+    ("sent", t.sent_line_dropped),
+    ("sent", t.add_to("permits_before", 997)),  # no flow that may come first has so many
+    ("read_done", t.other_hash),
+    ("read_issued", t.add_to("max_entries", 997)),
+    ("read_issued", t.read_dropped),
+    ("replay_read_issued", t.one_not_asked_for),
+    ("replay_read_issued", t.read_dropped),
+    ("round_end", t.add_to("in_replay")),
+    ("draining_release", t.release_dropped),
+    ("draining_release", t.add_to("ref_count_before")),
+    ("draining_add", t.add_to("hash")),
+    ("draining_blocked", t.add_to("hash")),
+]
+AT_EACH = 2
+
+
+@pytest.mark.parametrize("recording", RACING)
+@pytest.mark.parametrize(("kind", "tamper"), TAMPERINGS, ids=lambda value: getattr(value, "__name__", value))
+def test_no_race_explains_it_away(recording: str, kind: str, tamper: Tampering, tmp_path: Path) -> None:
+    folder = RECORDINGS / recording
+    trace, keys = t.raw(folder), t.keys_of(folder)
+    lines = t.places(trace, kind)
+    random.Random(f"{recording} {kind}").shuffle(lines)
+    done = 0
+    for at in lines:
+        changed = copy.deepcopy(trace)
+        shows = tamper(changed, at, keys)
+        if shows is None:
+            continue
+        first = t.verified(t.copy_with(folder, changed, tmp_path)).tally.first_divergence
+        assert first is not None, trace[at]
+        assert first.seq == shows, trace[at]
+        done += 1
+        if done == AT_EACH:
+            return
+    if not done:
+        assert not lines or kind in ("sent", "draining_release", "replay_read_issued"), (
+            "nothing to tamper with"
+        )
