@@ -185,6 +185,11 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         outcome.look_ahead_due = bool(s[st_.SKIP_NEXT_REPLAY])
         return outcome.wants_look_ahead
 
+    def all_written(self, outcome: Round) -> None:
+        """All writes of a round were complete before the turn of the last consumer that got nothing: it reads on itself."""
+        if outcome.waits_for_writes:
+            outcome.retry = True
+
     # --- what others may ask ---------------------------------------------------------------------------------
 
     def read_when_joining(self, consumer: int) -> int | None:

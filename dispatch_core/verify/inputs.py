@@ -42,6 +42,7 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "read_done": ("type", "positions"),
     "round_begin": (),
     "round_end": ("has_more",),
+    "send_returned": ("written",),
     "pending_ack_removed": (),  # the time at which an ack or a redelivery that arrived takes its effect
     "mark_delete": (),
     "recently_joined_pruned": (),  # when the hook of a moved mark-delete ran; whom it frees the core says

@@ -425,6 +425,7 @@ class KeySharedVerifier(RacingDriver):
         def decide(between: Between) -> Round:
             outcome = self.core.round(kind, entries, between)
             outcome.look_ahead = self.core.finish_round(outcome, has_more=has_more)
+            self._go_on(outcome, window)
             return outcome
 
         outcome = self._decide(
@@ -443,6 +444,9 @@ class KeySharedVerifier(RacingDriver):
         self._judge(window, outcome)
         if not self._attempts_logged and outcome.answer.look_ahead:
             self._expect_look_ahead()
+
+    def _go_on(self, outcome: Round, window: Window) -> None:
+        """What else the lines of a window's inputs say of how the round goes on; nothing, here."""
 
     def _expect_look_ahead(self) -> None:
         """Where attempts are not logged: a round that looks ahead makes one at once, also if no read comes of it."""

@@ -6,18 +6,22 @@ and whether a round reads on at once can depend on writes.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from itertools import combinations
+from typing import Any, ClassVar, Final
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.multiple_consumers import Round
+from dispatch_core.state import NOBODY
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
 from dispatch_core.verify.races import Command, Outcome
+from dispatch_core.verify.racing import Window
 
-A = TypeVar("A")
+#: A consumer's turn in a round that gets nothing takes about so long, microseconds.
+_A_TURN_US: Final = 100
 
 
 class ClassicKeySharedVerifier(KeySharedVerifier):
@@ -25,10 +29,14 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
 
     core: ClassicKeySharedDispatcher
     dispatcher: ClassVar[type[KeySharedDispatcher]] = ClassicKeySharedDispatcher
+    send_step: ClassVar[int] = 0  # how much a consumer gets is decided right before it is sent
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._leaving: int | None = None  # out of the list, still remembered as newcomer
+        self._served_before: set[tuple[int, int]] = (
+            set()
+        )  # (one, other): one was sent to before other in some round
         self._attempts_logged = _frames_every_read(self._lines)
 
     # --- flow ----------------------------------------------------------------------------------------------------
@@ -90,20 +98,48 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
-    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
-        """Whether a round reads on by itself where some consumers were sent entries and others were not.
+    def _on_round_begin(self, line: Line) -> None:
+        super()._on_round_begin(line)
+        served = [consumer for consumer, _seq in sorted(self._sent_at.items(), key=lambda item: item[1])]
+        self._served_before.update(combinations(served, 2))
 
-        It does if the writes are complete before the turn of the last consumer that gets nothing. Writes complete on I/O
-        threads, from the line of the send on.
+    def _go_on(self, outcome: Round, window: Window) -> None:
+        """Where some consumers were sent entries and others got nothing, what is written by the end decides.
+
+        In the plain order the writes are done if their calls returned with them done, and the round had turns to come.
+        """
+        returned = [line for _at, line in self._within(window.end) if line.kind == "send_returned"]
+        done = bool(returned) and all(line.inputs["written"] for line in returned)
+        if done and self._lines[window.end].t_us - returned[-1].t_us >= _A_TURN_US:
+            self.core.all_written(outcome)
+
+    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
+        """A round reads on by itself if the writes are complete before the turn of the last consumer that gets nothing.
+
+        Writes complete on I/O threads, from the line of the send on: the trace does not show when. No excuse is taken
+        where the turns of all those consumers come before the last send: the broker's order of consumers is a hash map's,
+        the same in every round, and earlier rounds have shown it.
         """
         answer = outcome.answer
         if outcome.explained or not answer.waits_for_writes:
             return
         alike = answer.look_ahead_due == end.recorded["look_ahead"]
-        if alike and [d.decision_class for d in outcome.plain] == ["round"]:
-            sent = max(self._sent_at.values(), default=end.seq)
-            outcome.explained = True
-            outcome.racing = Command(sent, 0, "the write of what was sent")
+        if not alike or [d.decision_class for d in outcome.plain] != ["round"]:
+            return
+        last = max(self._sent_at, key=lambda consumer: self._sent_at[consumer], default=None)
+        if end.recorded["retry"] and all(
+            (one, last) in self._served_before for one in self._got_nothing(answer)
+        ):
+            return
+        outcome.explained = True
+        outcome.racing = Command(
+            self._sent_at[last] if last is not None else end.seq, 0, "the write of what was sent"
+        )
+
+    def _got_nothing(self, answer: Round) -> set[int]:
+        state = self.core.state
+        owners = state.hash_owner[state.hash_id[answer.to_replay]].tolist()
+        return {self.core.number_of(slot) for slot in owners if slot != NOBODY} - set(answer.sent)
 
 
 def _frames_every_read(lines: list[Line]) -> bool:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, TypeVar
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.multiple_consumers import Between, MultipleConsumersDispatcher
@@ -22,8 +22,6 @@ from dispatch_core.verify.tally import Finding, Tally, cut_off
 
 A = TypeVar("A")
 
-#: The step of a round before which consumers are sent what was chosen for them.
-SEND_STEP: Final = 1
 #: Pseudo connections of contested blocks count down from here.
 _CONTESTED = -2
 
@@ -81,6 +79,8 @@ class RacingDriver(Driver):
     core: MultipleConsumersDispatcher
     #: Whether the trace has a line for the moment at which an ack takes effect.
     acks_are_logged: ClassVar[bool] = True
+    #: Before which step of a round comes, in the plain order, what arrives before the line of the send to that consumer.
+    send_step: ClassVar[int] = 1
 
     def __init__(self, entries: Entries, lines: list[Line]) -> None:
         super().__init__(entries)
@@ -92,6 +92,7 @@ class RacingDriver(Driver):
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
         self._effects = Effects()
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
+        self._placed: list[Command] = []  # that arrive in the present window, with a place in the plain order
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
         self._counting_logged = any(line.kind == "flow_counted" for line in lines)
@@ -276,7 +277,8 @@ class RacingDriver(Driver):
                 waiting.setdefault(command.connection, []).append(command)
                 continue
             before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
-            command.step = SEND_STEP if before_send else steps
+            command.step = self.send_step if before_send else steps
+            self._placed.append(command)
             late.setdefault(command.connection, []).append(command)
         for consumer, command in list(self._contested.items()):
             if not self.core.is_blocked(consumer):
@@ -307,10 +309,10 @@ class RacingDriver(Driver):
         for consumer in late:
             delayed = [c for c in self._connections[consumer].late if c in outcome.late]
             self._connections[consumer].late = delayed
-        for command in self._peeked.values():
-            if command.step:
-                command.applied = command not in outcome.late
-                command.step = 0
+        for command in self._placed:
+            command.applied = command not in outcome.late
+            command.step = 0
+        self._placed.clear()
         self._effects = Effects()
 
     def _judge(self, window: Window, outcome: Outcome[A]) -> None:
