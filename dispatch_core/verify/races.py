@@ -41,6 +41,9 @@ class Command:
     entry: int = -1  # ack, removal
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
+    earliest: int = (
+        0  # the first step of the window that it may come before: those in front were logged already
+    )
     applied: bool = False  # before its own line, by an order that a decision proved
     result: object = None  # what applying it early gave, for the line that is to come
 
@@ -172,17 +175,21 @@ def _late_steps(
             yield command, step
 
 
+def _earliest(commands: list[Command]) -> int:
+    return max(command.earliest for command in commands)
+
+
 def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], steps: int) -> Iterable[Move]:
     for connection, commands in waiting.items():
         for count in range(1, len(commands) + 1):
-            for step in range(steps):
+            for step in range(_earliest(commands[:count]), steps):
                 yield Move(connection, True, count, step)
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
             for step in range(1, steps + 1):
                 if any(command.step != step for command in commands[-count:]):
                     yield Move(connection, False, count, step)
-            for step in range(commands[count - 1].step):
+            for step in range(_earliest(commands[:count]), commands[count - 1].step):
                 yield Move(connection, True, count, step)
 
 

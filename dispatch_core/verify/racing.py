@@ -237,10 +237,13 @@ class RacingDriver(Driver):
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
         self._sent_at = {}
+        logged = 0  # steps of the window that are over, as its lines show
         for _at, line in self._within(window.end):
-            self._peek(line)
+            self._peek(line, logged)
             if line.kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
+            elif line.kind in ("read_issued", "replay_read_issued"):
+                logged = steps
         waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)
@@ -250,16 +253,20 @@ class RacingDriver(Driver):
         unacked = {consumer: self.core.unacked(consumer) for consumer in self.core.connected()}
         outcome = search(stage, waiting, late, steps, decide, differences)
         self._commit(outcome, late)
+        for command in self._peeked.values():
+            command.earliest = 0
         self._note_contested_blocks(unacked, waiting)
         return outcome
 
-    def _peek(self, line: Line) -> None:
-        if line.kind == "flow":
-            self._peeked.setdefault((line.seq, -1), self._arrival(line, -1))
-        elif line.kind == "ack" and line.inputs["ack_type"] == "Individual":
-            for entry in line.inputs["positions"]:
-                if entry >= 0 and (line.seq, entry) not in self._peeked:
-                    self._peeked[line.seq, entry] = self._arrival(line, entry)
+    def _peek(self, line: Line, logged: int) -> None:
+        """A command that arrives within the window, when so many of its steps are over."""
+        entries = [-1] if line.kind == "flow" else []
+        if line.kind == "ack" and line.inputs["ack_type"] == "Individual":
+            entries = [entry for entry in line.inputs["positions"] if entry >= 0]
+        for entry in entries:
+            if (line.seq, entry) not in self._peeked:
+                self._peeked[line.seq, entry] = self._arrival(line, entry)
+            self._peeked[line.seq, entry].earliest = logged
 
     def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
         """Commands that may come before a window of so many steps, and those that may come later than in the plain order.
