@@ -55,7 +55,9 @@ class Round:
     wants_look_ahead: bool = False
     look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
     retry: bool | None = None  # read again at once; None = if it looks ahead or nothing was sent
-    waits_for_writes: bool = False  # whether it reads again at once depends on what is written by then (3.x, classic)
+    waits_for_writes: bool = (
+        False  # whether it reads again at once depends on what is written by then (3.x, classic)
+    )
     look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
     in_replay: int = 0
 
@@ -367,7 +369,9 @@ class MultipleConsumersDispatcher:
         """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
         st, s = self.state, self.state.s
         assert s[st_.N_REPLAY] == st.in_replay.sum(), "replay count"
-        if st.s[st_.STORED_HASH] == st_.NO_HASH:  # else a position may change its hash, and the count does not follow
+        if (
+            st.s[st_.STORED_HASH] == st_.NO_HASH
+        ):  # else a position may change its hash, and the count does not follow
             known = st.replay_hash[st.replay_hash != st_.NO_HASH]
             assert (np.bincount(known, minlength=len(st.replay_count)) == st.replay_count).all(), (
                 "replay hash counts"

@@ -26,13 +26,16 @@ def hold(st: State, slot: int, entry: int, hash_id: int) -> None:
 
 
 @compiled
-def let_go(st: State, slot: int, entry: int) -> int:
-    """A pending ack goes away (ack, redelivery, close). Returns the draining reference count before it (see ``release``)."""
+def let_go(st: State, slot: int, entry: int, closing: bool = False) -> int:
+    """A pending ack goes away (ack, redelivery, close). ``closing``: the consumer goes.
+
+    Returns the draining reference count before it (see ``release``).
+    """
     hash_id = st.pending_hash[entry]
     st.holder[entry] = NOBODY
     st.pending_hash[entry] = NO_HASH
     st.pending_count[entry] = 0
-    return release(st, slot, hash_id)
+    return release(st, slot, hash_id, closing)
 
 
 @compiled

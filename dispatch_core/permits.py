@@ -100,7 +100,7 @@ def lower_unacked(st: State, slot: int, messages: int) -> int:
 
 @compiled
 def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -> None:
-    """Book a send of ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged before, on the consumer."""
+    """Book on the consumer a send of ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged."""
     if st.average[slot] < 1:
         st.average[slot] = 1.0 * messages / entries
     else:

@@ -68,11 +68,15 @@ SENT_HIGH: Final = 30  # nor one at or above it
 DRAIN_BATCH: Final = 31  # batchLevel of the draining hashes
 DRAIN_UNBLOCKED: Final = 32  # unblockedWhileBatching
 DRAIN_NOTICE: Final = 33  # unblock notice not taken yet: 0 = none, 1 = end of a batch, 2 + hash id
-REPLAY_BY_PERMITS: Final = 34  # out of order: replay positions keep their hash, the replay filter looks at permits
+REPLAY_BY_PERMITS: Final = (
+    34  # out of order: replay positions keep their hash, the replay filter looks at permits
+)
 TRIMS_TO_MARK_DELETE: Final = 35  # a read attempt drops everything up to mark-delete when that has moved
 TRIMMED_TO: Final = 36  # mark-delete at the last such attempt
 STORED_HASH: Final = 37  # hash id stored with every pending ack; NO_HASH = the entry's own
-PRE_FILTERS_REPLAY: Final = 38  # what cannot be sent is left out of a replay read (#22245), read position only
+PRE_FILTERS_REPLAY: Final = (
+    38  # what cannot be sent is left out of a replay read (#22245), read position only
+)
 N_RECENT: Final = 39  # recently joined consumers (read position)
 STUCK_MEMORY: Final = 40  # consumers without permits in one round are passed over in the next (until #20335)
 SORTS_RECENT: Final = 41  # recently joined consumers are kept in position order (#23795, #23802)

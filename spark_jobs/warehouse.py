@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import shutil
 import time
 import uuid
@@ -203,7 +202,7 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
                 # (``stage_run``), so the same files replace it on top of the newer version.
                 if attempt == _COMMIT_ATTEMPTS:
                     raise
-                time.sleep(random.uniform(0, 0.1 * attempt))
+                time.sleep(0.05 * attempt)
     return rows
 
 

@@ -71,14 +71,17 @@ def test_few_are_uncertain(results: dict[str, dict[str, Any]], which: str) -> No
 def test_uncertain_decisions_name_a_line_of_the_trace(results: dict[str, dict[str, Any]]) -> None:
     for result in results.values():
         for example in result["uncertain_examples"]:
-            assert example["racing_seq"] is not None and example["reason"]
+            assert example["racing_seq"] is not None
+            assert example["reason"]
 
 
 def test_decisions_are_what_the_raw_lines_say(results: dict[str, dict[str, Any]]) -> None:
     for name, result in results.items():
         with gzip.open(RECORDINGS / name / "trace.jsonl.gz", "rt") as lines:
             expected = by_formula(lines)
-        counted = {c: numbers["decisions"] for c, numbers in result["classes"].items() if numbers["decisions"]}
+        counted = {
+            c: numbers["decisions"] for c, numbers in result["classes"].items() if numbers["decisions"]
+        }
         assert counted == {c: n for c, n in expected.items() if n}, name
 
 
