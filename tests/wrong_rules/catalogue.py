@@ -230,14 +230,14 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "draining_is_not_released_on_ack": _edit(
         "an ack does not lower the reference count",
         "pending_acks:let_go",
-        "return release(st, slot, hash_id)",
-        "return 0",
+        "return release(st, slot, hash_id, closing)",
+        "return release(st, slot, hash_id, closing) if closing else 0",
     ),
     "draining_is_not_released_on_close": _edit(
         "the hashes of a consumer that leaves go on draining",
-        "key_shared:KeySharedDispatcher.drop",
-        "released = self._let_go(slot, entry)",
-        "st.holder[entry] = st_.NOBODY; released = Released(consumer, 0, 0)",
+        "pending_acks:let_go",
+        "return release(st, slot, hash_id, closing)",
+        "return 0 if closing else release(st, slot, hash_id, closing)",
     ),
     "draining_counts_hashes": _edit(
         "a draining hash counts once, however many entries are pending",

@@ -80,12 +80,12 @@ def main() -> None:
     logs: dict[str, DispatcherLog] = {}
     for line in sys.stdin:
         rule, what = json.loads(line)
-        if what == "check":
-            answer = checked(rule)
-        else:
-            if what not in logs:
-                logs[what] = read(Path(what))
-            answer = judged(logs[what], rule)
+        if what != "check" and what not in logs:
+            logs[what] = read(Path(what))
+        try:
+            answer = checked(rule) if what == "check" else judged(logs[what], rule)
+        except LookupError as error:
+            answer = {"judged": False, "divergent": None, "right": str(error), "wrong": None}
         print(json.dumps({"rule": rule, "what": what, **answer}), flush=True)
 
 

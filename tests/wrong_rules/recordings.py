@@ -151,9 +151,9 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-negative-acks-range",
     ),
     "draining_is_not_released_on_close": (
-        "4.0.0/designed-same-name-batches-range",
-        "4.2.4/designed-slow-owner-newcomer-range",
-        "4.0.0/designed-slow-owner-newcomer-range",
+        "4.2.4/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-order-at-risk-q4-ch",
     ),
     "draining_counts_hashes": (
         "4.2.4/designed-drain-one-by-one-ch",

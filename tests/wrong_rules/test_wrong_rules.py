@@ -70,7 +70,7 @@ def test_verify_finds_it(said: Answers, rule: str) -> None:
     right, wrong = said[None, folder], said[rule, folder]
     assert right["judged"], folder
     assert right["divergent"] is None, folder
-    assert wrong["judged"], folder
+    assert wrong["judged"], wrong
     assert wrong["divergent"] is not None, f"{WRONG_RULES[rule].meaning}: not seen on {folder}"
 
 
