@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gzip
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +113,45 @@ def test_another_release_in_the_header_is_found_where_its_rules_part(
     first = t.verified(t.copy_with(folder, trace, tmp_path)).tally.first_divergence
     assert first is not None
     assert first.seq == at
+
+
+# --- what only looks like a race ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("older_by_ms", "status"), [(0, "uncertain"), (1000, "divergent")])
+def test_has_more_may_be_late_only_where_an_entry_may_have_come(
+    tmp_path: Path, older_by_ms: int, status: str
+) -> None:
+    """A round that did not look ahead, says the trace: right if the next entry was stored during the round."""
+    folder = RULES["sticky ranges"]
+    trace = t.raw(folder)
+    at = next(at for at in t.places(trace, "round_end") if trace[at]["look_ahead"])
+    trace[at]["look_ahead"] = False
+    copied = t.copy_with(folder, trace, tmp_path)
+    with gzip.open(copied / "messages.jsonl.gz", "rt", encoding="utf-8") as lines:
+        messages = [json.loads(line) for line in lines]
+    for message in messages:
+        message["publish_time_ms"] -= older_by_ms
+    with gzip.open(copied / "messages.jsonl.gz", "wt", encoding="utf-8") as out:
+        out.writelines(json.dumps(message) + "\n" for message in messages)
+    first = t.verified(copied).tally.findings[0]
+    assert (first.seq, first.decision_class, first.status) == (trace[at]["seq"], "round", status)
+
+
+def test_a_read_that_made_a_result_was_issued(tmp_path: Path) -> None:
+    """A flow that the attempt may not have seen excuses a missing read, until its result comes."""
+    folder = RULES["read position, classic"]
+    trace = t.raw(folder)
+    counted, issued, end, done = (
+        t.places(trace, kind)[0] for kind in ("flow_counted", "read_issued", "read_attempt_end", "read_done")
+    )
+    assert counted < issued < end < done
+    before = [line for at, line in enumerate(trace[: end + 1]) if at not in (counted, issued)]
+    kept = [*before, {**trace[counted], "t_us": trace[end]["t_us"]}, trace[done]]
+    for seq, line in enumerate(kept[1:], start=1):
+        line["seq"] = seq
+    findings = t.verified(t.copy_with(folder, kept, tmp_path)).tally.findings
+    assert [(f.seq, f.decision_class, f.status) for f in findings] == [
+        (end - 2, "read", "uncertain"),
+        (kept[-1]["seq"], "read", "divergent"),
+    ]
