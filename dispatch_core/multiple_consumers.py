@@ -171,6 +171,10 @@ class MultipleConsumersDispatcher:
         """A client's permits are counted; returns whether the dispatcher will be told."""
         return bool(permits.count_flow(self.state, self.slot(consumer), count))
 
+    def take_back(self, consumer: int, count: int) -> None:
+        """Permits that were counted are not, after all: another order of a flow and a decision."""
+        self.state.permits[self.slot(consumer)] -= count
+
     def flow_applied(self, consumer: int, count: int) -> None:
         """Permits have reached the dispatcher; unknown consumers are ignored."""
         if consumer in self._slots and self.state.connected[self._slots[consumer]]:

@@ -9,6 +9,7 @@ that the trace leaves open are tried, on copies of the state:
   any *step* of the decision;
 * what follows the logged removal of a pending ack on the same thread (the unacked counter, the cursor) may come later, as
   long as no later line of that connection shows that it is done;
+* permits that an earlier window took for counted may not have been, until a line shows it: they are taken back;
 * an ack that overlapped the very send that blocked its consumer on unacked messages may have come before it: whether the
   block is there shows only later, so it stays in question until it is cleared.
 
@@ -40,6 +41,7 @@ class Command:
     permits: int = 0  # flow
     entry: int = -1  # ack, removal
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
+    uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
@@ -186,7 +188,8 @@ def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], st
                 yield Move(connection, True, count, step)
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
-            for step in range(1, steps + 1):
+            # The latest first: what may still come after this window stays open for the next one.
+            for step in range(steps, 0, -1):
                 if any(command.step != step for command in commands[-count:]):
                     yield Move(connection, False, count, step)
             for step in range(_earliest(commands[:count]), commands[count - 1].step):

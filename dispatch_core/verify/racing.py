@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.multiple_consumers import Between, MultipleConsumersDispatcher
@@ -23,7 +23,8 @@ from dispatch_core.verify.tally import Finding, Tally, cut_off
 A = TypeVar("A")
 
 #: Pseudo connections of contested blocks count down from here.
-_CONTESTED = -2
+_CONTESTED: Final = -2
+_COUNTED: Final = -3
 
 
 #: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
@@ -93,6 +94,8 @@ class RacingDriver(Driver):
         self._effects = Effects()
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
         self._placed: list[Command] = []  # that arrive in the present window, with a place in the plain order
+        # Consumer → flows that a window took for counted, and that no line shows to be.
+        self._taken: dict[int, list[Command]] = {}
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
         self._counting_logged = any(line.kind == "flow_counted" for line in lines)
@@ -152,7 +155,7 @@ class RacingDriver(Driver):
             raise IllegalTransitionError(
                 "no permits", rule="Key_Shared counts what has reached the dispatcher"
             )
-        self._settle_all()
+        self._settle(self.connection(who(line)), flows=True)
         self.core.flow_applied(who(line), line.inputs["permits"])
 
     def _arrival(self, line: Line, entry: int) -> Command:
@@ -174,6 +177,10 @@ class RacingDriver(Driver):
         ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
         attempt that began before them may be logged after.
         """
+        if flows:
+            self._taken = {
+                c: open_ for c, open_ in self._taken.items() if self.connection(c) is not connection
+            }
         for command in list(connection.late):
             if flows or not command.permits:
                 connection.late.remove(command)
@@ -182,11 +189,12 @@ class RacingDriver(Driver):
     def finish_late(self, command: Command) -> None:
         """The later steps of a command whose effect was logged."""
         if command.permits:
-            self.core.flow(command.connection, command.permits)
+            command.result = self.core.flow(command.connection, command.permits)
         else:
             self.finish_command(command)
 
     def _settle_all(self) -> None:
+        self._taken.clear()
         for connection in self._connections.values():
             if connection.late:
                 self._settle(connection, flows=True)
@@ -291,7 +299,11 @@ class RacingDriver(Driver):
             if not self.core.is_blocked(consumer):
                 del self._contested[consumer]
             else:
-                waiting[_CONTESTED - consumer] = [command]
+                waiting[_CONTESTED - 2 * consumer] = [command]
+        for consumer, flows in self._taken.items():
+            waiting[_COUNTED - 2 * consumer] = [
+                Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
+            ]
         for commands in late.values():  # commands of one connection keep their order
             for one, other in pairwise(commands):
                 other.step = max(one.step, other.step)
@@ -320,7 +332,22 @@ class RacingDriver(Driver):
             command.applied = command not in outcome.late
             command.step = 0
         self._placed.clear()
+        for consumer, commands in late.items():
+            taken = [c for c in commands if c.permits and c.result and c not in outcome.late]
+            if taken:
+                self._taken.setdefault(consumer, []).extend(taken)
+        for command in outcome.early:
+            if command.uncounts is not None:
+                self._reopen(command.uncounts)
         self._effects = Effects()
+
+    def _reopen(self, flow: Command) -> None:
+        """A flow that was taken for counted was not: it is late, or still to arrive."""
+        self._taken[flow.connection].remove(flow)
+        if any(flow is other for other in self._peeked.values()):
+            flow.applied = False
+        else:
+            self.connection(flow.connection).late.insert(0, flow)
 
     def _judge(self, window: Window, outcome: Outcome[A]) -> None:
         """Note what a window's decision gave; it is counted when its last line has been fed, which proves it."""
@@ -366,6 +393,8 @@ class _Stage:
         driver = self._driver
         if command.unblocks is not None:
             driver.core.unblock(command.unblocks)
+        elif command.uncounts is not None:
+            driver.core.take_back(command.connection, command.uncounts.permits)
         elif command.permits:
             driver.core.flow(command.connection, command.permits)
         else:
