@@ -29,7 +29,7 @@ down: setup ## Ends what `make up` started
 	@$(WITH_ENV) exec python -m dags.local_run down
 
 test: setup ## All tests that need only this repository
-	@$(WITH_ENV) exec python -m pytest tests --ignore=tests/conformance $(ARGS)
+	@$(WITH_ENV) exec .ci/test $(ARGS)
 
 conformance: setup ## Compare with the recordings and vectors in ../shared, where they are present
 	@$(WITH_ENV) exec .ci/conformance $(ARGS)
