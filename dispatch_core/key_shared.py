@@ -188,8 +188,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         returned: list[Released] = []
         if not self.state.s[st_.TRACK_DRAINING]:
             return draining, returned
-        if not self.state.s[st_.TRACK_DRAINING]:
-            return draining, returned
         for consumer, ranges in moved.removed.items():
             if consumer == skip:
                 continue

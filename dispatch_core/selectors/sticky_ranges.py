@@ -28,6 +28,7 @@ dispatch_core.errors.SelectorRefusedError: consumer 2 is refused: Range conflict
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
@@ -40,7 +41,7 @@ from dispatch_core.selectors.assignments import Assignments, Impacted, Range, im
 from dispatch_core.selectors.selector import Announced, Same, grouped
 
 
-class _StickyRanges:
+class _StickyRanges(ABC):
     """What both selection rules share: the checks of a newcomer, and slots."""
 
     def __init__(self, same: Same) -> None:
@@ -80,9 +81,9 @@ class _StickyRanges:
         """The consumer whose ranges hold the slot; None for nobody."""
         return self._owner_of(sticky_hash % hashing.DEFAULT_RANGE_SIZE)
 
+    @abstractmethod
     def assignments(self) -> Assignments:
         """The range report, in the format of the release."""
-        raise NotImplementedError
 
     def _check(self, consumer: int, ranges: Announced) -> Sequence[Range]:
         if ranges is None:
@@ -92,20 +93,20 @@ class _StickyRanges:
         self._check_each(consumer, ranges)
         return ranges
 
-    def _check_each(self, consumer: int, ranges: Sequence[Range]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _check_each(self, consumer: int, ranges: Sequence[Range]) -> None: ...
 
-    def _conflict(self, ranges: Sequence[Range]) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _conflict(self, ranges: Sequence[Range]) -> int | None: ...
 
-    def _put(self, consumer: int, ranges: Sequence[Range]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _put(self, consumer: int, ranges: Sequence[Range]) -> None: ...
 
-    def _drop(self, consumer: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _drop(self, consumer: int) -> None: ...
 
-    def _owner_of(self, slot: int) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _owner_of(self, slot: int) -> int | None: ...
 
 
 class EndPointRangesSelector(_StickyRanges):

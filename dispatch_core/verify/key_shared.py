@@ -280,9 +280,7 @@ class KeySharedVerifier(PendingAcksDriver):
 
     def _expect_look_ahead(self) -> None:
         """Where attempts are not logged: a round that looks ahead makes one at once, also if no read comes of it."""
-        at = self._at + 1
-        while at < len(self._lines) and self._lines[at].kind not in NEXT_SECTION:
-            at += 1
+        at = self._section().end + 1
         kind = self._lines[at].kind if at < len(self._lines) else "end"
         if kind not in ("read_issued", "replay_read_issued"):
             self.core.attempt_read()

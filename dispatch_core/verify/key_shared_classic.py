@@ -9,14 +9,13 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any, ClassVar, Final
 
-from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.multiple_consumers import Round
 from dispatch_core.state import NOBODY
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Line
-from dispatch_core.verify.key_shared import KeySharedVerifier
+from dispatch_core.verify.newcomers import NewcomersVerifier
 from dispatch_core.verify.races import Command, Outcome
 from dispatch_core.verify.racing import Window
 
@@ -24,7 +23,7 @@ from dispatch_core.verify.racing import Window
 _A_TURN_US: Final = 100
 
 
-class ClassicKeySharedVerifier(KeySharedVerifier):
+class ClassicKeySharedVerifier(NewcomersVerifier):
     """As for 4.x, with another core."""
 
     core: ClassicKeySharedDispatcher
@@ -33,21 +32,15 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._leaving: int | None = None  # out of the list, still remembered as newcomer
-        self._served_before: set[tuple[int, int]] = (
-            set()
-        )  # (one, other): one was sent to before other in some round
+        # (one, other): one was sent to before other in some round
+        self._served_before: set[tuple[int, int]] = set()
         self._attempts_logged = _frames_every_read(self._lines)
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
     def _on_flow_applied(self, line: Line) -> None:
         """The dispatcher counts. An ack that unblocked its consumer may not have lowered the unacked counter yet."""
-        permits = line.inputs["permits"]
-        if permits is None:
-            raise IllegalTransitionError(
-                "no permits", rule="Key_Shared counts what has reached the dispatcher"
-            )
+        permits = self._permits(line)
         if not self._counting_logged:
             self._settle(self.connection(who(line)), flows=True)
         self.core.flow_applied(who(line), permits)
@@ -68,18 +61,6 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
                 self._entries.first_from(position["ledger_id"], position["entry_id"])
             )
 
-    def _on_selector_removed(self, line: Line) -> None:
-        super()._on_selector_removed(line)
-        self._leaving = who(line)
-
-    def _on_read_attempt(self, line: Line) -> None:
-        """The first attempt of a removal still knows the consumer that leaves as a newcomer."""
-        super()._on_read_attempt(line)
-        self._forget_leaving()
-
-    def _on_consumer_removed(self, line: Line) -> None:
-        self._forget_leaving()
-
     def _inferred_attempt(self, line: Line) -> None:
         """Of the two attempts of a removal the first has made the read, if it could."""
         if self._leaving is not None and not self._attempts_logged:
@@ -90,11 +71,6 @@ class ClassicKeySharedVerifier(KeySharedVerifier):
                 self._forget_leaving()
         super()._inferred_attempt(line)
         self._forget_leaving()
-
-    def _forget_leaving(self) -> None:
-        if self._leaving is not None:
-            self.core.forget(self._leaving)
-            self._leaving = None
 
     # --- rounds --------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
-from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.driver import who
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.key_shared import KeySharedVerifier
+from dispatch_core.verify.newcomers import NewcomersVerifier
 from dispatch_core.verify.races import Command
 
 A = TypeVar("A")
@@ -47,34 +46,14 @@ class _Part:
     part: int
 
 
-class PreviewVerifier(KeySharedVerifier):
+class PreviewVerifier(NewcomersVerifier):
     """As for 4.x, except for when acks take effect, and for the steps of a removal."""
 
     acks_are_logged: ClassVar[bool] = False
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
         super().__init__(log, profile, entries, lines)
-        self._leaving: int | None = None  # out of the list, still remembered as newcomer
         self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
-
-    # --- membership ----------------------------------------------------------------------------------------------
-
-    def _on_selector_removed(self, line: Line) -> None:
-        super()._on_selector_removed(line)
-        self._leaving = who(line)
-
-    def _on_read_attempt(self, line: Line) -> None:
-        """The first attempt of a removal still knows the consumer that leaves as a newcomer."""
-        super()._on_read_attempt(line)
-        self._forget_leaving()
-
-    def _on_consumer_removed(self, line: Line) -> None:
-        self._forget_leaving()
-
-    def _forget_leaving(self) -> None:
-        if self._leaving is not None:
-            self.core.forget(self._leaving)
-            self._leaving = None
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
@@ -84,11 +63,7 @@ class PreviewVerifier(KeySharedVerifier):
 
     def _on_flow_applied(self, line: Line) -> None:
         """The dispatcher counts, as the consumer did before. An ack that unblocked may not have gone further."""
-        consumer, permits = who(line), line.inputs["permits"]
-        if permits is None:
-            raise IllegalTransitionError(
-                "no permits", rule="Key_Shared counts what has reached the dispatcher"
-            )
+        consumer, permits = who(line), self._permits(line)
         ahead = self._counted.get(consumer, 0)
         late = self.connection(consumer).late
         at = next((at for at, command in enumerate(late) if command.permits == permits), None)

@@ -151,12 +151,18 @@ class RacingDriver(Driver):
 
     def _on_flow_applied(self, line: Line) -> None:
         """The dispatcher counts; the consumer has done so before."""
-        if line.inputs["permits"] is None:
+        permits = self._permits(line)
+        self._settle(self.connection(who(line)), flows=True)
+        self.core.flow_applied(who(line), permits)
+
+    def _permits(self, line: Line) -> int:
+        """The permits of a ``flow_applied`` line, which Key_Shared traces carry."""
+        permits: int | None = line.inputs["permits"]
+        if permits is None:
             raise IllegalTransitionError(
                 "no permits", rule="Key_Shared counts what has reached the dispatcher"
             )
-        self._settle(self.connection(who(line)), flows=True)
-        self.core.flow_applied(who(line), line.inputs["permits"])
+        return permits
 
     def _arrival(self, line: Line, entry: int) -> Command:
         """The command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
