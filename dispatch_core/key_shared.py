@@ -87,8 +87,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._sent_when_joining: dict[int, int] = {}  # consumer → lastSentPositionWhenJoining
         #: Pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[tuple[int, Released]] = []
-        self._plan = np.zeros(len(hashes) + 3, np.int64)
-        self._attempts = np.zeros(1 + 2 * (len(hashes) + 1), np.int64)
         s, number = self.state.s, profile.number
         s[st_.LOOK_AHEAD_PER_CONSUMER] = number("keySharedLookAheadMsgInReplayThresholdPerConsumer")
         s[st_.LOOK_AHEAD_PER_SUBSCRIPTION] = number("keySharedLookAheadMsgInReplayThresholdPerSubscription")
@@ -219,6 +217,31 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def _own_hashes(self) -> None:
         owners = self._selector.select_array(self._hash_values)
         self.state.hash_owner[:] = [self._slots.get(int(owner), st_.NOBODY) for owner in owners]
+
+    # --- the stretch of the log ------------------------------------------------------------------------------
+
+    def _make_room(self, entries: int) -> None:
+        super()._make_room(entries)
+        self._plan = np.zeros(entries + 3, np.int64)
+        self._attempts = np.zeros(1 + 2 * (entries + 1), np.int64)
+
+    def _new_hashes(self, known: int) -> None:
+        owners = self._selector.select_array(self._hash_values[known:])
+        self.state.hash_owner[known:] = [self._slots.get(int(owner), st_.NOBODY) for owner in owners]
+
+    def extend(
+        self,
+        drop: int,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int = 0,
+    ) -> None:
+        """See ``MultipleConsumersDispatcher.extend``."""
+        super().extend(drop, hashes, num_messages, max_consumers)
+        self._sent_when_joining = {
+            consumer: position if position < 0 else max(position - drop, -1)
+            for consumer, position in self._sent_when_joining.items()
+        }
 
     # --- acks ------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,21 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         freed = bool(read_position.consumer_left(self.state, self.slot(consumer)))
         return bool(self.state.s[st_.IN_ORDER]) and (freed or bool(self.state.s[st_.N_REPLAY] > 0))
 
+    # --- the stretch of the log ------------------------------------------------------------------------------
+
+    def extend(
+        self,
+        drop: int,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int = 0,
+    ) -> None:
+        """See ``MultipleConsumersDispatcher.extend``."""
+        super().extend(drop, hashes, num_messages, max_consumers)
+        self._read_when_joining = {
+            consumer: max(position - drop, 0) for consumer, position in self._read_when_joining.items()
+        }
+
     # --- acks ------------------------------------------------------------------------------------------------
 
     def prune(self) -> bool:

@@ -91,11 +91,11 @@ class MultipleConsumersDispatcher:
     ) -> None:
         """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected."""
         self.profile = profile
-        values, ids = np.unique(np.append(hashes, self._other_hashes(profile)), return_inverse=True)
-        ids = ids[: len(hashes)]
-        self._hash_values = values.astype(np.int64)
+        self._hash_values = np.empty(0, np.int64)  # by id: in the order in which they first appear, sorted per stretch
+        self._hash_order = np.empty(0, np.int64)  # ids in the order of their values
+        self._know(np.asarray(self._other_hashes(profile), np.int64))
         self.state = st_.new_state(
-            ids.astype(np.int32), num_messages.astype(np.int32), len(values), max(max_consumers, 1)
+            self._ids(hashes), num_messages.astype(np.int32), len(self._hash_values), max(max_consumers, 1)
         )
         self._slots: dict[int, int] = {}
         self._numbers: list[int] = []
@@ -104,9 +104,7 @@ class MultipleConsumersDispatcher:
         self._last_sent = -1  # highest entry ever handed to a consumer
         self._sent_deleted: set[int] = set()  # entries that were acknowledged already when they were sent
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
-        n = len(hashes)
-        self._outcome = np.zeros(n + 1, np.int64)
-        self._held = np.zeros(n + 1, np.int64)
+        self._make_room(len(hashes))
         s, number = self.state.s, profile.number
         s[st_.READ_BATCH_SIZE] = s[st_.MAX_READ_BATCH_SIZE] = number("dispatcherMaxReadBatchSize")
         s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
@@ -114,6 +112,70 @@ class MultipleConsumersDispatcher:
         if "unblock_before_lowering" in profile.changes:
             again = "unblock_again_after_lowering" in profile.changes
             s[st_.UNBLOCK_TEST] = st_.UNBLOCK_BEFORE_AND_AFTER if again else st_.UNBLOCK_BEFORE
+
+    # --- the stretch of the log ------------------------------------------------------------------------------
+
+    def extend(
+        self,
+        drop: int,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int = 0,
+    ) -> None:
+        """Go on along the log: forget its first ``drop`` entries, take the next ones in.
+
+        Ordinals are lowered by ``drop``, which may be at most ``droppable()``. ``hashes``, ``num_messages``: of the next
+        entries; ``max_consumers``: ever connected, as far as known by now. Raises ``IllegalTransitionError`` where an
+        entry that still matters would be forgotten.
+        """
+        if drop > self.droppable():
+            raise IllegalTransitionError(
+                f"{drop} entries were to be forgotten, {self.droppable()} can be",
+                rule="only what is acknowledged and nobody holds is forgotten",
+            )
+        known = len(self._hash_values)
+        ids = self._ids(hashes)
+        self.state = st_.extended(
+            self.state,
+            drop,
+            ids,
+            num_messages.astype(np.int32),
+            len(self._hash_values),
+            max(max_consumers, len(self.state.permits)),
+        )
+        self._last_sent = max(self._last_sent - drop, -1)
+        self._sent_deleted = {entry - drop for entry in self._sent_deleted if entry >= drop}
+        self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
+        self._make_room(len(self.state.deleted))
+        self._new_hashes(known)
+
+    def droppable(self) -> int:
+        """How many entries at the front can be forgotten: acknowledged, pending on nobody, not to be replayed."""
+        st = self.state
+        low = int(st.s[st_.MARK_DELETE]) + 1
+        waiting = int(replay_set.first_in_replay(st))
+        if waiting >= 0:
+            low = min(low, waiting)
+        held = np.flatnonzero(st.holder[:low] != st_.NOBODY)
+        return int(held[0]) if len(held) else low
+
+    def _ids(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The ids of sticky key hashes; those not seen before get one."""
+        distinct, at = np.unique(hashes, return_inverse=True)
+        self._know(distinct[~np.isin(distinct, self._hash_values)])
+        place = np.searchsorted(self._hash_values, distinct, sorter=self._hash_order)
+        return self._hash_order[place][at].astype(np.int32)
+
+    def _know(self, values: npt.NDArray[np.int64]) -> None:
+        self._hash_values = np.concatenate([self._hash_values, values])
+        self._hash_order = np.argsort(self._hash_values, kind="stable")
+
+    def _make_room(self, entries: int) -> None:
+        self._outcome = np.zeros(entries + 1, np.int64)
+        self._held = np.zeros(entries + 1, np.int64)
+
+    def _new_hashes(self, known: int) -> None:
+        """Hashes from the id ``known`` on are new: whoever selects by hash says whose they are."""
 
     # --- members ---------------------------------------------------------------------------------------------
 
@@ -364,10 +426,10 @@ class MultipleConsumersDispatcher:
 
     def _hash_id(self, sticky_hash: int) -> int | None:
         """The id of a sticky key hash, or None where no entry of the log has it."""
-        at = int(np.searchsorted(self._hash_values, sticky_hash))
-        if at == len(self._hash_values) or self._hash_values[at] != sticky_hash:
+        at = int(np.searchsorted(self._hash_values, sticky_hash, sorter=self._hash_order))
+        if at == len(self._hash_values) or self._hash_values[self._hash_order[at]] != sticky_hash:
             return None
-        return at
+        return int(self._hash_order[at])
 
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""

@@ -181,18 +181,100 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
     )
 
 
-#: Per-entry arrays that rules change; ``hash_id`` and ``num_messages`` never do.
-_PER_ENTRY: Final = (
-    "deleted",
-    "holder",
-    "pending_hash",
-    "pending_count",
-    "in_replay",
-    "replay_hash",
-    "redelivery_count",
-    "acked_indexes",
-    "sent_above",
-)
+#: Per-entry arrays that rules change (``hash_id`` and ``num_messages`` never do), and what a new entry has in them.
+_NEW_ENTRY: Final = {
+    "deleted": 0,
+    "holder": NOBODY,
+    "pending_hash": NO_HASH,
+    "pending_count": 0,
+    "in_replay": 0,
+    "replay_hash": NO_HASH,
+    "redelivery_count": 0,
+    "acked_indexes": 0,
+    "sent_above": 0,
+}
+_NEW_HASH: Final = {
+    "hash_owner": NOBODY,
+    "replay_count": 0,
+    "drain_owner": NOBODY,
+    "drain_refs": 0,
+    "drain_attempts": 0,
+    "hash_blocked": -1,
+}
+_NEW_CONSUMER: Final = {
+    "permits": 0,
+    "parked_permits": 0,
+    "unacked": 0,
+    "blocked": 0,
+    "average": 0,
+    "connected": 0,
+    "cleared_total": 0,
+    "drain_stats": 0,
+    "left": 0,
+    "left_stamp": -1,
+    "limit": 0,
+    "seen_stamp": -1,
+    "held_stamp": -1,
+    "joined_at": NOT_TRACKED,
+    "recent": 0,
+    "stuck": 0,
+    "order": 0,
+}
+#: Scalars that hold an ordinal, with the lowest value that still means one.
+_ORDINALS: Final = {
+    MARK_DELETE: -1,
+    READ_POSITION: 0,
+    MIN_REPLAYED: 0,
+    REPLAY_LOW: 0,
+    REPLAY_HIGH: 0,
+    TRIMMED_TO: -1,
+    LAST_SENT: -1,
+    SENT_LOW: 0,
+    SENT_HIGH: 0,
+}
+
+
+def extended(
+    st: State, drop: int, hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int
+) -> State:
+    """The same dispatcher over another stretch of the log: without the first ``drop`` entries, with new ones behind.
+
+    Ordinals are lowered by ``drop``; the entries dropped must be acknowledged, pending on nobody and not in the replay
+    set. ``n_hashes``, ``n_consumers``: as many as there are now, or more. Memory thus follows the entries that can still
+    matter, not the log.
+    """
+    changed: dict[str, npt.NDArray[np.generic]] = {
+        "s": st.s.copy(),
+        "hash_id": np.concatenate([st.hash_id[drop:], hash_ids]),
+        "num_messages": np.concatenate([st.num_messages[drop:], num_messages]),
+    }
+    for name, value in _NEW_ENTRY.items():
+        changed[name] = _grown(getattr(st, name)[drop:], len(changed["hash_id"]), value)
+    for name, value in _NEW_HASH.items():
+        changed[name] = _grown(getattr(st, name), n_hashes, value)
+    for name, value in _NEW_CONSUMER.items():
+        changed[name] = _grown(getattr(st, name), n_consumers, value)
+    words = n_consumers // LISTED_BITS + 1
+    listed = np.zeros((n_hashes, words), np.int32)
+    before = st.drain_listed.reshape(len(st.hash_owner), -1)
+    listed[: before.shape[0], : before.shape[1]] = before
+    changed["drain_listed"] = listed.reshape(-1)
+    scalars, joined_at = changed["s"], changed["joined_at"]
+    for at, lowest in _ORDINALS.items():
+        if scalars[at] >= lowest:
+            scalars[at] = max(scalars[at] - drop, lowest)
+    joined_at[joined_at >= 0] = np.maximum(joined_at[joined_at >= 0] - drop, -1)
+    return State(**changed)  # type: ignore[arg-type]
+
+
+def _grown(values: npt.NDArray[np.generic], count: int, value: float) -> npt.NDArray[np.generic]:
+    """``values``, behind them ``value`` until there are ``count``; always a copy."""
+    grown = np.full(count, value, dtype=values.dtype)
+    grown[: len(values)] = values
+    return grown
+
+
+_PER_ENTRY: Final = tuple(_NEW_ENTRY)
 #: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back.
 _WHOLE: Final = (
     "hash_owner",
