@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from dispatch_core import profiles
-from dispatch_core.audit import kernel as audit
+from dispatch_core.audit.scan import warm_up as audit_warm_up
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 
@@ -52,21 +52,7 @@ def main() -> None:
     classic.start()
     for version in ("4.2.4", "4.0.0-preview.1"):
         _tiny_life(KeySharedDispatcher, version)
-    nothing32, nothing64 = np.empty(0, np.int32), np.empty(0, np.int64)
-    audit.scan(
-        np.empty(0, np.int8),
-        nothing32,
-        np.zeros(1, np.int64),
-        nothing32,
-        nothing32,
-        0,
-        0,
-        0,
-        nothing64,
-        nothing64,
-        False,
-        True,
-    )
+    audit_warm_up()
     classic.join()
     # What both had to compile is in the cache under whichever name was written last; a second look costs nothing.
     _tiny_life(ClassicKeySharedDispatcher, "3.0.17")

@@ -6,6 +6,8 @@ proving line last.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,14 +18,26 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, MINOR, ORDER_NOT_PROMISED
 from dispatch_core.audit.history import History
+from dispatch_core.audit.layout import ALL_LEFT, DISCONNECTED, NACKED, NACKED_ALL, RELOADED, REWOUND
 from dispatch_core.audit.log_quality import Gaps, LogFinding
+from dispatch_core.audit.operations import Consumer
+from dispatch_core.audit.scan import Scanned
 from dispatch_core.profiles import OrderingRule, Profile
-from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.times import clock
 
 #: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a sending
 #: that follows an ack within this time may have overtaken it.
 ACK_RACE_US: Final = 20_000
+
+#: What the end of the delivery before says about why an entry was sent again.
+CAUSE_OF: Final = {
+    NACKED: "nack",
+    NACKED_ALL: "nack",
+    DISCONNECTED: "disconnect",
+    ALL_LEFT: "all_left",
+    RELOADED: "topic_reload",
+    REWOUND: "rewind",
+}
 
 _LONGEST_NAME: Final = 100
 
@@ -76,35 +90,42 @@ def shown(text: str) -> str:
     )
 
 
+def names_of(consumers: Sequence[Consumer]) -> list[str]:
+    """How each connection is called in a sentence."""
+    names = [shown(c.name) if c.name else f"connection {c.number}" for c in consumers]
+    counted = Counter(names)
+    # two connections of one name can only be told apart by their numbers
+    return [
+        f"{name} (connection {consumer.number})" if counted[name] > 1 else name
+        for name, consumer in zip(names, consumers, strict=True)
+    ]
+
+
 class Findings:
-    """Puts the findings of one dispatcher into words."""
+    """Puts the findings of one pass over a dispatcher's operations into words.
+
+    ``names``: of the connections (``names_of``). ``state``: deliveries of the window (``Scan.deliveries``). ``gaps``: of the
+    log up to these operations. ``events``: where a trace may show when acks took effect, ``None`` where there is no trace.
+    """
 
     def __init__(
         self,
-        log: DispatcherLog,
         history: History,
+        names: Sequence[str],
         profile: Profile | None,
-        hashes: npt.NDArray[np.int64] | None,
         state: npt.NDArray[np.int32],
-        causes: npt.NDArray[np.object_],
+        scanned: Scanned,
         gaps: Gaps,
+        events: pa.Table | None,
     ) -> None:
         self._history = history
+        self._names = names
         self._profile = profile
-        self._hashes = hashes
         self._state = state
-        self._causes = causes
+        self._first = scanned.first
+        self._ended = scanned.ended
         self._gaps = gaps
-        self._names = [shown(c.name) if c.name else f"connection {c.number}" for c in history.consumers]
-        counted: dict[str, int] = {}
-        for name in self._names:
-            counted[name] = counted.get(name, 0) + 1
-        # two connections of one name can only be told apart by their numbers
-        self._names = [
-            f"{name} (connection {consumer.number})" if counted[name] > 1 else name
-            for name, consumer in zip(self._names, history.consumers, strict=True)
-        ]
-        self._applied = _Applied(log.events)
+        self._applied = None if events is None else _Applied(events)
 
     def of_log(self, finding: LogFinding) -> Finding:
         """A finding about the log itself."""
@@ -127,7 +148,7 @@ class Findings:
         )
 
     def of_deliveries(self, found: npt.NDArray[np.int32]) -> list[Finding]:
-        """Findings of ``kernel.scan``, one per delivery and kind."""
+        """Findings of the pass, one per delivery and kind."""
         make = (self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered)
         return [make[kind](delivery, other, op) for delivery, kind, other, op in found.tolist()]
 
@@ -137,7 +158,7 @@ class Findings:
         to, entry, when = self._to(delivery), self._position(delivery), self._when(delivery)
         before_to, later, before_when = self._to(other), self._position(other), self._when(other)
         earlier = int(self._state[delivery, 3])
-        cause = self._causes[delivery]
+        cause = self._cause(delivery)
         if earlier < 0:
             text = (
                 f"{self._key(delivery)} went backwards: {entry} was sent for the first time, to {to} at {when}, "
@@ -167,7 +188,7 @@ class Findings:
             f"sent to it at {self._when(other)}"
         )
         return self._finding(
-            "split_key", delivery, [other], text + self._rule(delivery), cause=self._causes[delivery]
+            "split_key", delivery, [other], text + self._rule(delivery), cause=self._cause(delivery)
         )
 
     def _double(self, delivery: int, other: int, _op: int) -> Finding:
@@ -175,19 +196,21 @@ class Findings:
             f"{self._position(delivery)}{self._of_key(delivery)} was at two consumers at once: {self._to(delivery)} got it "
             f"at {self._when(delivery)} while {self._to(other)} still held it, sent to it at {self._when(other)}"
         )
-        if self._causes[delivery] == "rewind":
+        if self._cause(delivery) == "rewind":
             text += "; the hand-over to a new active consumer rewound to the mark-delete position"
-        return self._finding("double_outstanding", delivery, [other], text, cause=self._causes[delivery])
+        return self._finding("double_outstanding", delivery, [other], text, cause=self._cause(delivery))
 
     def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
         history = self._history
         acked_by = self._names[history.op_consumer[op]]
-        state = self._applied.between(
-            history.ledger[self._state[delivery, 0]],
-            history.entry[self._state[delivery, 0]],
-            int(history.op_seq[op]),
-            int(history.op_seq[self._state[delivery, 2]]),
-        )
+        state = None
+        if self._applied is not None:
+            state = self._applied.between(
+                history.ledger[self._state[delivery, 0]],
+                history.entry[self._state[delivery, 0]],
+                int(history.op_seq[op]),
+                int(history.op_seq[self._state[delivery, 2]]),
+            )
         lag_us = int(history.op_t_us[self._state[delivery, 2]]) - int(history.op_t_us[op])
         racing = state is None and lag_us < ACK_RACE_US
         text = (
@@ -213,7 +236,7 @@ class Findings:
         )
 
     def _redelivered(self, delivery: int, other: int, op: int) -> Finding:
-        cause = self._causes[delivery]
+        cause = self._cause(delivery)
         text = (
             f"{self._position(delivery)}{self._of_key(delivery)} was sent again, to {self._to(delivery)} at "
             f"{self._when(delivery)}{self._which_had(other, delivery, cause)}"
@@ -254,9 +277,13 @@ class Findings:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
         return f"; {_RULE_SAYS[self._profile.ordering]}" if self._profile is not None else ""
 
+    def _cause(self, delivery: int) -> str | None:
+        """Why a delivery of these operations repeats an earlier one; ``None`` where nothing explains it."""
+        return CAUSE_OF.get(int(self._ended[delivery - self._first]))
+
     def _key(self, delivery: int) -> str:
-        key = self._history.entry_key[self._state[delivery, 0]]
-        return f"key {shown(self._history.key_text[key])}" if key >= 0 else "a key-less entry"
+        key = int(self._history.entry_key[self._state[delivery, 0]])
+        return f"key {shown(self._history.keys.text(key))}" if key >= 0 else "a key-less entry"
 
     def _of_key(self, delivery: int) -> str:
         return f" ({self._key(delivery)})" if self._history.entry_key[self._state[delivery, 0]] >= 0 else ""
@@ -295,7 +322,7 @@ class Findings:
         # an earlier load of the topic numbers its lines by itself: only this one's can be named
         seqs = sorted({int(history.op_seq[o]) for o in evidence if o >= history.first_op_of_last_log} - {seq})
         key = int(history.entry_key[ordinal])
-        row = int(history.entry_row[ordinal])
+        hashed = int(history.entry_hash[ordinal])
         severity = KINDS[kind].severity
         promise_free = (
             kind in ("out_of_order", "split_key") and history.consumers[consumer].allow_out_of_order
@@ -314,9 +341,9 @@ class Findings:
         return Finding(
             kind=kind,
             severity=severity,
-            key=history.key_text[key] if key >= 0 else None,
-            key_b64=history.key_b64[key] if key >= 0 else False,
-            hash=int(self._hashes[row]) if self._hashes is not None and row >= 0 else None,
+            key=history.keys.text(key) if key >= 0 else None,
+            key_b64=bool(history.keys.base64[key]) if key >= 0 else False,
+            hash=hashed if hashed >= 0 else None,
             positions=list(
                 dict.fromkeys([history.position(ordinal), *(self._position(other) for other in others)])
             ),

@@ -1,399 +1,361 @@
 """A dispatcher's log as arrays: what the rules of the audit read.
 
-Every entry becomes an *ordinal* (its rank among all positions of the log, in position order), every connection and every
-key a small integer, every event that matters one *operation* with a run of ordinals. The rules then compare integers
-only; names, keys and times are looked up again when a finding is put into words.
+Every entry becomes an *ordinal* (its rank among all positions), every connection and every key a small integer, every
+event that matters one *operation* with a run of ordinals. The rules then compare integers only; names, keys and times are
+looked up again when a finding is put into words.
 
-Several logs of one dispatcher (its incarnations, oldest first) become one history, with a ``RELOAD`` between two.
+A history is a *window* of the log: entries and operations are added at its end, and dropped at its front when they can
+matter no more; ordinals, operations and keys are then numbered anew. A whole log is a window that is never cut.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dispatch_core.log_profile import subscription_type
-from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.audit.columns import Ints, Mask, ints, valid
+from dispatch_core.audit.keys import Keys
+from dispatch_core.audit.operations import RELOAD, Connections, Consumer, Lines, whole_acks
+from dispatch_core.audit.positions import ascending, distinct, locate
+from dispatch_core.audit.streaming import Growing, NotStreamableError
 
-Ints = npt.NDArray[np.int64]
-
-ADDED: Final = 0
-REMOVED: Final = 1
-SENT: Final = 2
-ACK: Final = 3
-ACK_CUMULATIVE: Final = 4
-REDELIVER: Final = 5
-REDELIVER_ALL: Final = 6
-REWIND: Final = 7  # Failover and Exclusive: a rewind line, or a notice of who is active
-RELOAD: Final = 8
-
-_CODES: Final = {
-    "consumer_added": ADDED,
-    "consumer_removed": REMOVED,
-    "sent": SENT,
-    "ack": ACK,
-    "redeliver": REDELIVER,
-    "rewind": REWIND,
-    "active_notified": REWIND,
-}
 SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
-_ENTRY_BITS: Final = 40
-_ENTRY_LIMIT: Final = (1 << _ENTRY_BITS) - 2
+#: Sticky key hash of every row of a piece of the message log, given its keys and their ids.
+Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
-    """One connection of a consumer: its number in the log, its name, and what it agreed to when it subscribed."""
+class Operations:
+    """Operations of one feed. Operation ``i`` concerns ``ordinals[start[i]:start[i + 1]]``."""
 
-    number: int
-    name: str | None
-    allow_out_of_order: bool
+    code: npt.NDArray[np.int8]
+    consumer: npt.NDArray[np.int32]  # index into ``consumers``, -1 where the operation has none
+    seq: Ints
+    t_us: Ints
+    value: Ints  # permits of a FLOW, else 0
+    start: Ints
+    ordinals: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
 class History:
-    """Operations over ordinals. Arrays ``op_*`` have one element per operation, ``entry_*`` one per ordinal."""
+    """A window of one dispatcher's log. Arrays ``op_*`` have one element per operation, the others one per ordinal."""
 
-    subscription_type: str
-    ledger: Ints
-    entry: Ints
-    entry_key: npt.NDArray[np.int32]  # id of the key, -1 = key-less or unknown
-    entry_row: Ints  # row in ``messages``, -1 = not in the message log
-    messages: pa.Table
-    key_text: list[str]
-    key_b64: list[bool]
-    op_code: npt.NDArray[np.int8]
-    op_consumer: npt.NDArray[np.int32]  # -1 where the operation has none
-    op_seq: Ints
-    op_t_us: Ints
-    op_start: Ints  # ``op_ordinals[op_start[i]:op_start[i + 1]]``; one element more than operations
-    op_ordinals: npt.NDArray[np.int32]
-    first_op_of_last_log: int
-    consumers: list[Consumer]
-    unknown_op: Ints  # operations of the last log that name a position the message log does not hold …
-    unknown_ordinal: Ints  # … and the ordinal of that position
+    def __init__(self, subscription_type: str, *, streaming: bool, flows: bool = False) -> None:
+        self.subscription_type = subscription_type
+        self.consumers: list[Consumer] = []
+        self.keys = Keys(streaming=streaming)
+        self.first_op_of_last_log = 0
+        #: Operations of the last log that name a position the message log does not hold, and the ordinal of that.
+        self.unknown_op: Ints = np.empty(0, dtype=np.int64)
+        self.unknown_ordinal: Ints = np.empty(0, dtype=np.int64)
+        self._streaming = streaming
+        self._flows = flows
+        self._connections = Connections(self.consumers)
+        self._left: dict[int, list[int]] = {}  # of entries acked in part: ordinal → what is not acked yet
+        self._dropped_any = False
+        self._ledger = Growing(np.int64)
+        self._entry = Growing(np.int64)
+        self._key = Growing(np.int32)
+        self._hash = Growing(np.int64)
+        self._stored = Growing(np.bool_)
+        self._num_messages = Growing(np.int32)
+        self._size = Growing(np.int64)
+        self._size_known = Growing(np.bool_)
+        self._published = Growing(np.int64)
+        self._published_known = Growing(np.bool_)
+        self._op_code = Growing(np.int8)
+        self._op_consumer = Growing(np.int32)
+        self._op_seq = Growing(np.int64)
+        self._op_t_us = Growing(np.int64)
+
+    # what the window holds -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._ledger)
 
     @property
     def single_active(self) -> bool:
         """Whether one consumer at a time gets everything (Failover, Exclusive)."""
         return self.subscription_type in SINGLE_ACTIVE
 
+    @property
+    def ledger(self) -> Ints:
+        """Ledger of every entry."""
+        return self._ledger.values
+
+    @property
+    def entry(self) -> Ints:
+        """Id of every entry in its ledger."""
+        return self._entry.values
+
+    @property
+    def entry_key(self) -> npt.NDArray[np.int32]:
+        """Id of the key, -1 = key-less or unknown."""
+        return self._key.values
+
+    @property
+    def entry_hash(self) -> Ints:
+        """Sticky key hash, -1 = not in the message log, or dispatch does not hash."""
+        return self._hash.values
+
+    @property
+    def stored(self) -> Mask:
+        """Whether the message log holds the entry."""
+        return self._stored.values
+
+    @property
+    def num_messages(self) -> npt.NDArray[np.int32]:
+        """Messages in the entry; 0 where the message log does not hold it."""
+        return self._num_messages.values
+
+    @property
+    def size_bytes(self) -> tuple[Ints, Mask]:
+        """Sizes, and where they are known."""
+        return self._size.values, self._size_known.values
+
+    @property
+    def publish_time_ms(self) -> tuple[Ints, Mask]:
+        """Times, and where they are known."""
+        return self._published.values, self._published_known.values
+
+    @property
+    def op_code(self) -> npt.NDArray[np.int8]:
+        """What each operation is (``operations``)."""
+        return self._op_code.values
+
+    @property
+    def op_consumer(self) -> npt.NDArray[np.int32]:
+        """Index of its connection, -1 where it has none."""
+        return self._op_consumer.values
+
+    @property
+    def op_seq(self) -> Ints:
+        """Its line."""
+        return self._op_seq.values
+
+    @property
+    def op_t_us(self) -> Ints:
+        """Its time, microseconds since the epoch."""
+        return self._op_t_us.values
+
     def position(self, ordinal: int) -> str:
         """The position of an ordinal as text."""
         return f"{self.ledger[ordinal]}:{self.entry[ordinal]}"
 
+    @property
+    def room(self) -> int:
+        """Rows of entries and operations in memory, used or not."""
+        return self._ledger.room + self._op_seq.room
 
-def build(logs: Sequence[DispatcherLog]) -> History:
-    """Turn the incarnations of one dispatcher, oldest first, into one history."""
-    messages = logs[-1].messages if len(logs) == 1 else _all_messages(logs)
-    runs = [_Run.of(log) for log in logs]
-    ledger, entry, found = _universe(
-        (_column(messages, "ledger_id"), _column(messages, "entry_id")), [(r.ledger, r.entry) for r in runs]
-    )
-    entry_row = np.full(len(ledger), -1, dtype=np.int64)
-    # of a position that stands twice in the message log, the first row counts
-    entry_row[found[0][::-1]] = np.arange(messages.num_rows, dtype=np.int64)[::-1]
-    entry_key, key_text, key_b64 = _keys(messages, entry_row)
-    consumers: list[Consumer] = []
-    parts: list[_Operations] = []
-    for index, (log, run, ordinals) in enumerate(zip(logs, runs, found[1:], strict=True)):
-        if index:
-            parts.append(_reload())
-        parts.append(_operations(log, run, ordinals, consumers))
-    first = sum(len(p.code) for p in parts[:-1])
-    owner = np.repeat(np.arange(len(runs[-1].lengths)), runs[-1].lengths)
-    stray = np.flatnonzero((entry_row[found[-1]] < 0) & (entry[found[-1]] >= 0))
-    starts = np.concatenate([[0], np.cumsum(np.concatenate([p.lengths for p in parts]))]).astype(np.int64)
-    return History(
-        subscription_type=subscription_type(logs[-1]),
-        ledger=ledger,
-        entry=entry,
-        entry_key=entry_key,
-        entry_row=entry_row,
-        messages=messages,
-        key_text=key_text,
-        key_b64=key_b64,
-        op_code=np.concatenate([p.code for p in parts]),
-        op_consumer=np.concatenate([p.consumer for p in parts]),
-        op_seq=np.concatenate([p.seq for p in parts]),
-        op_t_us=np.concatenate([p.t_us for p in parts]),
-        op_start=starts,
-        op_ordinals=np.concatenate([p.ordinals for p in parts]),
-        first_op_of_last_log=first,
-        consumers=consumers,
-        unknown_op=owner[stray] + first,
-        unknown_ordinal=found[-1][stray],
-    )
+    # what is added ---------------------------------------------------------------------------------------------------
 
+    def meet(self, events: pa.Table) -> None:
+        """Learn which connections the lines ``events`` of the last log add, before any of them is an operation."""
+        self._connections.meet(events)
+        self._connections.number_all()
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The rows of one log that become operations, with their positions flattened."""
+    def add_messages(self, messages: pa.Table, hashing: Hashing | None) -> None:
+        """Add entries. Of a position that stands twice the first row counts.
 
-    events: pa.Table
-    lengths: Ints
-    ledger: Ints
-    entry: Ints
+        Raises ``NotStreamableError`` when streaming and they are not all later than each other and the window.
+        """
+        if not messages.num_rows:
+            return
+        ledger, entry = ints(messages["ledger_id"]), ints(messages["entry_id"])
+        self._check_order(ledger, entry)
+        row_key = self.keys.encode(messages)
+        hashes = hashing(messages, self.keys, row_key) if hashing is not None else None
+        rows: Any = slice(None) if ascending(ledger, entry) else distinct(ledger, entry)
+        self._ledger.append(ledger[rows])
+        self._entry.append(entry[rows])
+        self._key.append(row_key[rows])
+        count = len(self._key) - len(self._stored)
+        self._hash.more(count)[...] = -1 if hashes is None else hashes[rows]
+        self._stored.more(count)[...] = True
+        self._num_messages.append(ints(messages["num_messages"])[rows].astype(np.int32))
+        for name, values, known in (
+            ("size_bytes", self._size, self._size_known),
+            ("publish_time_ms", self._published, self._published_known),
+        ):
+            values.append(ints(messages[name])[rows])
+            known.append(valid(messages[name])[rows])
 
-    @classmethod
-    def of(cls, log: DispatcherLog) -> _Run:
-        wanted = pc.is_in(log.events["kind"], value_set=pa.array(list(_CODES)))
-        columns = [
-            "seq",
-            "t_us",
-            "kind",
-            "consumer",
-            "name",
-            "key_shared_allow_out_of_order",
-            "positions",
-            "ack_type",
-            "ack_sets",
-        ]
-        events = log.events.select(columns).filter(wanted)
-        # only these kinds name entries that were dispatched
-        lists = pc.if_else(
-            pc.is_in(events["kind"], value_set=pa.array(["sent", "ack", "redeliver"])),
-            events["positions"],
-            None,
+    def add_log(self, events: pa.Table) -> tuple[slice, Operations]:
+        """Add the operations of the next lines; returns which they are, and those.
+
+        Raises ``NotStreamableError`` when streaming and they name a position that the window does not hold.
+        """
+        lines = self._read(events)
+        ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
+        if self._streaming and len(ordinals) and int(ordinals.min()) < 0:
+            self._not_held(lines, ordinals)
+        return self._add(lines, ordinals, self._connections)
+
+    def add_whole(self, earlier: list[pa.Table], events: pa.Table) -> tuple[slice, Operations]:
+        """Add the lines of all incarnations, oldest first, in one piece, with positions that no message log holds."""
+        runs = [self._read(lines) for lines in (*earlier, events)]
+        self._admit(runs)
+        parts: list[Operations] = []
+        for index, lines in enumerate(runs):
+            last = index == len(earlier)
+            connections = self._connections if last else Connections(self.consumers)
+            if not last:
+                connections.meet(earlier[index])
+            if index:
+                parts.append(_reload())
+                self._append(parts[-1])
+            self.first_op_of_last_log = len(self._op_seq)
+            ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
+            if last:
+                owner = np.repeat(np.arange(len(lines.lengths)), lines.lengths)
+                stray = np.flatnonzero(~self.stored[ordinals] & (lines.entry >= 0))
+                self.unknown_op = owner[stray] + self.first_op_of_last_log
+                self.unknown_ordinal = ordinals[stray].astype(np.int64)
+            self._left = {}
+            parts.append(self._add(lines, ordinals, connections)[1])
+        return slice(0, len(self._op_seq)), _joined(parts)
+
+    # what is dropped -------------------------------------------------------------------------------------------------
+
+    def drop(self, entries: int, operations: Mask) -> None:
+        """Drop the first ``entries`` entries, and all operations but those marked."""
+        for column in self._entry_columns():
+            column.drop(entries)
+        kept = np.flatnonzero(operations)
+        for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
+            column.keep(kept)
+        self._left = {o - entries: words for o, words in self._left.items() if o >= entries}
+        self._dropped_any = self._dropped_any or entries > 0
+
+    def forget_keys(self, *, at_once: bool) -> npt.NDArray[np.int32] | None:
+        """Forget keys that no entry of the window has, if it is worth it; returns the new ids, -1 = forgotten."""
+        living = np.zeros(len(self.keys) + 1, dtype=np.bool_)
+        living[self.entry_key] = True
+        new = self.keys.forget(living[:-1], at_once=at_once)
+        if new is not None:
+            # the last is for -1, key-less
+            self._key.values[...] = np.append(new, np.int32(-1))[self.entry_key]
+        return new
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _read(self, events: pa.Table) -> Lines:
+        return Lines.of(events, flows=self._flows)
+
+    def _check_order(self, ledger: Ints, entry: Ints) -> None:
+        if not self._streaming:
+            return
+        after = not len(self) or (int(ledger[0]), int(entry[0])) > (int(self.ledger[-1]), int(self.entry[-1]))
+        if not (after and ascending(ledger, entry)):
+            raise NotStreamableError("the message log is not in order of position, or holds a position twice")
+
+    def _not_held(self, lines: Lines, ordinals: npt.NDArray[np.int32]) -> None:
+        at = int(np.argmax(ordinals < 0))
+        ledger, entry = int(lines.ledger[at]), int(lines.entry[at])
+        line = int(np.searchsorted(np.cumsum(lines.lengths), at, side="right"))
+        early = (
+            self._dropped_any and len(self) and (ledger, entry) < (int(self.ledger[0]), int(self.entry[0]))
         )
-        lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), dtype=np.int64)
-        flat = pc.list_flatten(lists)
-        return cls(
-            events,
-            lengths,
-            _ints(pc.struct_field(flat, "ledger_id")),
-            _ints(pc.struct_field(flat, "entry_id")),
+        why = "lies before the window that is kept" if early else "is not in the message log"
+        raise NotStreamableError(
+            f"the line at seq {int(lines.seq[line])} names {ledger}:{entry}, which {why}"
+        )
+
+    def _admit(self, runs: list[Lines]) -> None:
+        """Give positions that no message log holds ordinals too."""
+        ledger = np.concatenate([run.ledger for run in runs])
+        entry = np.concatenate([run.entry for run in runs])
+        missing = locate(self.ledger, self.entry, ledger, entry) < 0
+        if not missing.any():
+            return
+        ledger, entry = ledger[missing], entry[missing]
+        new = distinct(ledger, entry)
+        self._ledger.append(ledger[new])
+        self._entry.append(entry[new])
+        for column, absent in (
+            (self._key, -1),
+            (self._hash, -1),
+            (self._stored, 0),
+            (self._num_messages, 0),
+            (self._size, 0),
+            (self._size_known, 0),
+            (self._published, 0),
+            (self._published_known, 0),
+        ):
+            column.more(len(new))[...] = absent
+        order = np.lexsort((self.entry, self.ledger))
+        for column in self._entry_columns():
+            column.keep(order)
+
+    def _add(
+        self, lines: Lines, ordinals: npt.NDArray[np.int32], connections: Connections
+    ) -> tuple[slice, Operations]:
+        lengths = lines.lengths
+        keep = whole_acks(lines, ordinals, self._left)
+        if not keep.all():
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+            lengths = np.bincount(owner[keep], minlength=len(lengths)).astype(np.int64)
+            ordinals = ordinals[keep]
+        start = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=start[1:])
+        added = Operations(
+            lines.code, connections.of(lines), lines.seq, lines.t_us, lines.value, start, ordinals
+        )
+        before = len(self._op_seq)
+        self._append(added)
+        return slice(before, len(self._op_seq)), added
+
+    def _append(self, added: Operations) -> None:
+        self._op_code.append(added.code)
+        self._op_consumer.append(added.consumer)
+        self._op_seq.append(added.seq)
+        self._op_t_us.append(added.t_us)
+
+    def _entry_columns(self) -> tuple[Growing, ...]:
+        return (
+            self._ledger,
+            self._entry,
+            self._key,
+            self._hash,
+            self._stored,
+            self._num_messages,
+            self._size,
+            self._size_known,
+            self._published,
+            self._published_known,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Operations:
-    code: npt.NDArray[np.int8]
-    consumer: npt.NDArray[np.int32]
-    seq: Ints
-    t_us: Ints
-    lengths: Ints
-    ordinals: npt.NDArray[np.int32]
-
-
-def _reload() -> _Operations:
-    one = np.zeros(1, dtype=np.int64)
-    return _Operations(
-        np.array([RELOAD], dtype=np.int8),
-        np.array([-1], dtype=np.int32),
-        one,
-        one,
-        one,
-        np.empty(0, dtype=np.int32),
+def _reload() -> Operations:
+    nothing = np.zeros(1, dtype=np.int64)
+    return Operations(
+        code=np.array([RELOAD], dtype=np.int8),
+        consumer=np.array([-1], dtype=np.int32),
+        seq=nothing,
+        t_us=nothing,
+        value=nothing,
+        start=np.zeros(2, dtype=np.int64),
+        ordinals=np.empty(0, dtype=np.int32),
     )
 
 
-def _operations(log: DispatcherLog, run: _Run, ordinals: Ints, consumers: list[Consumer]) -> _Operations:
-    events = run.events
-    kinds = events["kind"].combine_chunks().dictionary_encode()
-    if isinstance(kinds, pa.ChunkedArray):
-        kinds = kinds.combine_chunks()
-    code_of = np.array([_CODES[kind] for kind in kinds.dictionary.to_pylist()] or [0], dtype=np.int8)
-    code = code_of[np.asarray(kinds.indices)] if events.num_rows else np.empty(0, dtype=np.int8)
-    cumulative = np.asarray(pc.fill_null(pc.equal(events["ack_type"], "Cumulative"), False))
-    code = np.where((code == ACK) & cumulative, ACK_CUMULATIVE, code)
-    everything = np.asarray(pc.is_null(events["positions"]))
-    code = np.where((code == REDELIVER) & everything, REDELIVER_ALL, code).astype(np.int8)
-    lengths = run.lengths
-    flat = ordinals.astype(np.int32)
-    keep = _acking(events, code, lengths, flat)
-    if not keep.all():
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        lengths = np.bincount(owner[keep], minlength=len(lengths)).astype(np.int64)
-        flat = flat[keep]
-    return _Operations(
-        code=code,
-        consumer=_connections(events, log, consumers),
-        seq=_column(events, "seq"),
-        t_us=_column(events, "t_us"),
-        lengths=lengths,
-        ordinals=flat,
+def _joined(parts: list[Operations]) -> Operations:
+    """Several runs of operations as one."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.start) for part in parts])
+    return Operations(
+        code=np.concatenate([part.code for part in parts]),
+        consumer=np.concatenate([part.consumer for part in parts]),
+        seq=np.concatenate([part.seq for part in parts]),
+        t_us=np.concatenate([part.t_us for part in parts]),
+        value=np.concatenate([part.value for part in parts]),
+        start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        ordinals=np.concatenate([part.ordinals for part in parts]),
     )
-
-
-def _connections(events: pa.Table, log: DispatcherLog, consumers: list[Consumer]) -> npt.NDArray[np.int32]:
-    """Number the connections of one log after those of earlier logs; numbers begin anew with every incarnation."""
-    numbers = _column(events, "consumer", absent=-1)
-    # a rewind concerns no connection; every other operation has one, if only the unnamed one
-    nobody = np.asarray(pc.is_null(events["consumer"])) & np.asarray(pc.equal(events["kind"], "rewind"))
-    present = np.unique(numbers[~nobody])
-    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
-    known: dict[int, tuple[str | None, bool]] = {}
-    for number, name, free in zip(
-        added["consumer"].to_pylist(),
-        added["name"].to_pylist(),
-        added["key_shared_allow_out_of_order"].to_pylist(),
-        strict=True,
-    ):
-        known.setdefault(number, (name, bool(free)))
-    base = len(consumers)
-    for number in present.tolist():
-        name, free = known.get(number, (None, False))
-        consumers.append(Consumer(number, name, free))
-    if not len(present):
-        return np.full(len(numbers), -1, dtype=np.int32)
-    return np.where(nobody, -1, np.searchsorted(present, numbers) + base).astype(np.int32)
-
-
-def _acking(
-    events: pa.Table, code: npt.NDArray[np.int8], lengths: Ints, ordinals: npt.NDArray[np.int32]
-) -> npt.NDArray[np.bool_]:
-    """Which flattened positions count: all but acks of a part of a batch, until the last of its messages is acked.
-
-    A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of several acks are ANDed
-    (PersistentSubscription, ManagedCursorImpl's batch deleted indexes). Acks without a set ack the whole entry.
-    """
-    keep = np.ones(len(ordinals), dtype=np.bool_)
-    partial = np.flatnonzero((code == ACK) & np.asarray(pc.is_valid(events["ack_sets"])))
-    if not len(partial):
-        return keep
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    rows = events["ack_sets"].take(pa.array(partial)).to_pylist()
-    left: dict[int, list[int]] = {}
-    for row, sets in zip(partial.tolist(), rows, strict=True):
-        for index in range(int(lengths[row])):
-            words = sets[index] if index < len(sets) else None
-            if not words:
-                continue
-            at = int(starts[row]) + index
-            ordinal = int(ordinals[at])
-            before = left.get(ordinal, [-1] * len(words))
-            left[ordinal] = [old & new for old, new in zip(before, words, strict=False)]
-            keep[at] = not any(left[ordinal])
-    return keep
-
-
-def _universe(stored: tuple[Ints, Ints], runs: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints, list[Ints]]:
-    """All positions in order, and the ordinal of every given position (message log first, then each run)."""
-    ledgers = np.concatenate([stored[0], *(run[0] for run in runs)])
-    entries = np.concatenate([stored[1], *(run[1] for run in runs)])
-    words = _unique(ledgers)
-    if len(entries) and (entries.max() > _ENTRY_LIMIT or entries.min() < -1 or len(words) >= 1 << 22):
-        pairs = np.stack([ledgers, entries], axis=1)
-        distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
-        ledger, entry, ordinal = distinct[:, 0], distinct[:, 1], inverse.reshape(-1).astype(np.int64)
-    else:
-        rank = np.searchsorted(words, ledgers) if len(words) > 1 else np.zeros(len(ledgers), dtype=np.int64)
-        packed = (rank << _ENTRY_BITS) | (entries + 1)
-        known = packed[: len(stored[0])]
-        universe = known if len(known) and bool(np.all(known[1:] > known[:-1])) else np.unique(known)
-        ordinal, missing = _places(universe, packed)
-        if missing.any():
-            universe = np.union1d(universe, packed[missing])
-            ordinal, _ = _places(universe, packed)
-        ledger = words[universe >> _ENTRY_BITS] if len(universe) else np.empty(0, dtype=np.int64)
-        entry = (universe & ((1 << _ENTRY_BITS) - 1)) - 1
-    sizes = np.cumsum([len(stored[0]), *(len(run[0]) for run in runs)])
-    return ledger, entry, np.split(ordinal, sizes[:-1])
-
-
-def _places(universe: Ints, wanted: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Where each wanted value stands in the sorted distinct ``universe``, and which are not in it.
-
-    Entries of a ledger mostly follow each other without a hole: the place is counted from the ledger's first entry, and
-    searched for only where that guess is wrong.
-    """
-    if not len(universe):
-        return np.zeros(len(wanted), dtype=np.int64), np.ones(len(wanted), dtype=np.bool_)
-    starts = np.flatnonzero(np.diff(universe >> _ENTRY_BITS, prepend=-1))
-    first = np.zeros(int(max(universe[-1], wanted.max(initial=0)) >> _ENTRY_BITS) + 1, dtype=np.int64)
-    first[universe[starts] >> _ENTRY_BITS] = starts
-    at = first[wanted >> _ENTRY_BITS]
-    at = np.clip(at + (wanted - universe[at]), 0, len(universe) - 1)
-    wrong = np.flatnonzero(universe[at] != wanted)
-    at[wrong] = np.minimum(np.searchsorted(universe, wanted[wrong]), len(universe) - 1)
-    missing = np.zeros(len(wanted), dtype=np.bool_)
-    missing[wrong] = universe[at[wrong]] != wanted[wrong]
-    return at, missing
-
-
-def _keys(messages: pa.Table, entry_row: Ints) -> tuple[npt.NDArray[np.int32], list[str], list[bool]]:
-    """An id per distinct key (the bytes that dispatch hashes, ordering key before key), -1 for key-less entries.
-
-    A log whose keys were replaced by ``key_h31`` is keyed by that hash: colliding keys are one key there.
-    """
-    ids: dict[bytes | int, int] = {}
-    texts: list[str] = []
-    binary: list[bool] = []
-    row_key = np.full(messages.num_rows, -1, dtype=np.int32)
-    flagged = np.asarray(pc.fill_null(messages["key_b64"], False))
-    everywhere = np.ones(messages.num_rows, dtype=np.bool_)
-    # the last to write wins: masked hash, text key, binary key, ordering key
-    sources: tuple[tuple[str, npt.NDArray[np.bool_], bool], ...] = (
-        ("key_h31", everywhere, False),
-        ("key", ~flagged, False),
-        ("key", flagged, True),
-        ("ordering_key_b64", everywhere, True),
-    )
-    for column, rows, is_base64 in sources:
-        encoded = messages[column].combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        used = rows & np.asarray(encoded.is_valid())
-        if not used.any():
-            continue
-        codes = np.asarray(pc.fill_null(encoded.indices, 0))
-        words = encoded.dictionary.to_pylist()
-        id_of = np.full(len(words), -1, dtype=np.int32)
-        for code in np.flatnonzero(np.bincount(codes[used], minlength=len(words))).tolist():
-            identity, text, shown_as_base64 = _identity(words[code], is_base64)
-            if identity not in ids:
-                ids[identity] = len(texts)
-                texts.append(text)
-                binary.append(shown_as_base64)
-            id_of[code] = ids[identity]
-        row_key[used] = id_of[codes[used]]
-    keyed = np.full(len(entry_row), -1, dtype=np.int32)
-    stored = entry_row >= 0
-    keyed[stored] = row_key[entry_row[stored]]
-    return keyed, texts, binary
-
-
-def _identity(word: Any, is_base64: bool) -> tuple[bytes | int, str, bool]:
-    """(what makes the key the same key, how it is shown, whether it is shown as base64)."""
-    if isinstance(word, int):
-        return word, f"h31:{word}", False
-    if not is_base64:
-        return word.encode(), word, False
-    try:
-        return base64.b64decode(word, validate=True), word, True
-    except (binascii.Error, ValueError):
-        # The reader quarantines such rows. In a table from elsewhere the text itself is the only identity there is.
-        return word.encode(), word, True
-
-
-def _all_messages(logs: Sequence[DispatcherLog]) -> pa.Table:
-    seen: list[pa.Table] = []
-    for log in logs:
-        if not any(log.messages is table for table in seen):
-            seen.append(log.messages)
-    if len(seen) == 1:
-        return seen[0]
-    return pa.concat_tables(seen).sort_by([("ledger_id", "ascending"), ("entry_id", "ascending")])
-
-
-def _unique(values: Ints) -> Ints:
-    """Sorted distinct values; hashing first, because a log has few ledgers and many entries."""
-    return np.sort(np.asarray(pc.unique(pa.array(values)), dtype=np.int64))
-
-
-def _column(table: pa.Table, name: str, absent: int = 0) -> Ints:
-    return _ints(table[name], absent)
-
-
-def _ints(values: pa.ChunkedArray | pa.Array, absent: int = 0) -> Ints:
-    return np.asarray(pc.fill_null(values, absent), dtype=np.int64)

@@ -21,93 +21,102 @@ A sending of entry *e* to connection *c* is
 * a **duplicate after ack** when *e* was acked;
 * **redelivered** when it was sent before and is neither of the last two; the cause is what closed the last delivery.
 
-``scan`` returns findings as rows ``(delivery, kind, other delivery, other operation)``, -1 = none.
+What has to be remembered lives in arrays (``layout``) that outlive a pass, so that a log can be taken in pieces. Findings
+are rows ``(delivery, kind, other delivery, other operation)``, -1 = none.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from dispatch_core.audit.layout import (
+    ACK_OPERATION,
+    ACKED,
+    ACKED_UP_TO,
+    ALL_LEFT,
+    BEFORE_OF_ENTRY,
+    BEFORE_OF_KEY,
+    CONNECTED,
+    CONSUMER,
+    DELIVERIES,
+    DISCONNECTED,
+    END,
+    END_OPERATION,
+    ENTRY,
+    FIRST_OPEN,
+    FIRST_REQUEST,
+    HIGHEST_SENT,
+    KEY_FIRST_OPEN,
+    KEY_FIRST_PAIR,
+    KEY_HIGHEST,
+    KEY_LAST_DELIVERY,
+    KEY_ONLY_AT,
+    KEY_OPEN_COUNT,
+    LAST_AT_CONSUMER,
+    LAST_DELIVERY,
+    LAST_OF_KEY,
+    LAST_RELOAD,
+    LAST_REWIND,
+    MANY,
+    NACKED,
+    NACKED_ALL,
+    NACKED_WITH_ALL,
+    NEXT_AT_CONSUMER,
+    NEXT_OF_KEY,
+    NOBODY,
+    OPEN,
+    OPEN_OF_ENTRY,
+    OPERATION,
+    PAIR_CONSUMER,
+    PAIR_HIGHEST,
+    PAIR_NEXT,
+    PAIRS,
+    RELOADED,
+    REPLACED,
+    REQUEST_CONSUMER,
+    REQUEST_NEXT,
+    REQUEST_OPERATION,
+    REQUESTS,
+    REWIND_DUE,
+    REWOUND,
+    SENT_ANY,
+    TIMES_SENT,
+    Array,
+)
 from dispatch_core.jit import compiled
-
-Array = npt.NDArray[Any]
 
 OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED = range(6)
 #: One about order, a split, and two of the repeated sending (double and after its ack).
 MOST_FINDINGS_PER_DELIVERY: Final = 4
-
-#: How a delivery ended; the first is still open.
-OPEN: Final = 0
-ACKED: Final = 1
-NACKED: Final = 2
-NACKED_ALL: Final = 3
-DISCONNECTED: Final = 4
-ALL_LEFT: Final = 5
-RELOADED: Final = 6
-REPLACED: Final = 7  # sent again to the same connection while open there
-REWOUND: Final = 8  # open still; Failover and Exclusive went back to the mark-delete position
-
-NOBODY: Final = -1
-MANY: Final = -2
-
-# Columns of the state of a delivery.
-_ENTRY: Final = 0  # ordinal
-_CONSUMER: Final = 1
-_OPERATION: Final = 2
-_BEFORE_OF_ENTRY: Final = 3  # the delivery of the same entry before this one
-_BEFORE_OF_KEY: Final = 4
-_OPEN_OF_ENTRY: Final = 5  # next open delivery of the same entry
-_NEXT_AT_CONSUMER: Final = 6
-_LAST_AT_CONSUMER: Final = 7
-_NEXT_OF_KEY: Final = 8
-_LAST_OF_KEY: Final = 9
-_END: Final = 10  # how it ended
-_END_OPERATION: Final = 11
-DELIVERY_COLUMNS: Final = 12
-
-# Columns of the state of an entry; the last one counts the deliveries that a request for everything closed.
-_LAST_DELIVERY, _FIRST_OPEN, _ACK_OPERATION, _TIMES_SENT, _NACKED_WITH_ALL = range(5)
-_ENTRY_COLUMNS: Final = 5
-
-# Columns of the state of a key.
-_KEY_LAST_DELIVERY, _KEY_FIRST_OPEN, _KEY_OPEN_COUNT, _KEY_ONLY_AT, _KEY_HIGHEST, _KEY_FIRST_PAIR = range(6)
-_KEY_COLUMNS: Final = 6
-
-# Columns of a (connection, key) pair.
-_PAIR_CONSUMER, _PAIR_HIGHEST, _PAIR_NEXT = range(3)
-_PAIR_COLUMNS: Final = 3
 
 
 @compiled
 def _open(
     deliveries: Array, entries: Array, keys: Array, first_at: Array, entry_key: Array, delivery: int
 ) -> None:
-    entry = deliveries[delivery, _ENTRY]
-    consumer = deliveries[delivery, _CONSUMER]
-    deliveries[delivery, _END] = OPEN
-    deliveries[delivery, _OPEN_OF_ENTRY] = entries[entry, _FIRST_OPEN]
-    entries[entry, _FIRST_OPEN] = delivery
+    entry = deliveries[delivery, ENTRY]
+    consumer = deliveries[delivery, CONSUMER]
+    deliveries[delivery, END] = OPEN
+    deliveries[delivery, OPEN_OF_ENTRY] = entries[entry, FIRST_OPEN]
+    entries[entry, FIRST_OPEN] = delivery
     after = first_at[consumer]
-    deliveries[delivery, _NEXT_AT_CONSUMER] = after
+    deliveries[delivery, NEXT_AT_CONSUMER] = after
     if after >= 0:
-        deliveries[after, _LAST_AT_CONSUMER] = delivery
+        deliveries[after, LAST_AT_CONSUMER] = delivery
     first_at[consumer] = delivery
     key = entry_key[entry]
     if key < 0:
         return
-    after = keys[key, _KEY_FIRST_OPEN]
-    deliveries[delivery, _NEXT_OF_KEY] = after
+    after = keys[key, KEY_FIRST_OPEN]
+    deliveries[delivery, NEXT_OF_KEY] = after
     if after >= 0:
-        deliveries[after, _LAST_OF_KEY] = delivery
-    keys[key, _KEY_FIRST_OPEN] = delivery
-    if keys[key, _KEY_OPEN_COUNT] == 0:
-        keys[key, _KEY_ONLY_AT] = consumer
-    elif keys[key, _KEY_ONLY_AT] != consumer:
-        keys[key, _KEY_ONLY_AT] = MANY
-    keys[key, _KEY_OPEN_COUNT] += 1
+        deliveries[after, LAST_OF_KEY] = delivery
+    keys[key, KEY_FIRST_OPEN] = delivery
+    if keys[key, KEY_OPEN_COUNT] == 0:
+        keys[key, KEY_ONLY_AT] = consumer
+    elif keys[key, KEY_ONLY_AT] != consumer:
+        keys[key, KEY_ONLY_AT] = MANY
+    keys[key, KEY_OPEN_COUNT] += 1
 
 
 @compiled
@@ -121,78 +130,78 @@ def _close(
     how: int,
     operation: int,
 ) -> None:
-    entry = deliveries[delivery, _ENTRY]
-    deliveries[delivery, _END] = how
-    deliveries[delivery, _END_OPERATION] = operation
+    entry = deliveries[delivery, ENTRY]
+    deliveries[delivery, END] = how
+    deliveries[delivery, END_OPERATION] = operation
     if how == NACKED_ALL:
-        entries[entry, _NACKED_WITH_ALL] += 1
-    if entries[entry, _FIRST_OPEN] == delivery:
-        entries[entry, _FIRST_OPEN] = deliveries[delivery, _OPEN_OF_ENTRY]
+        entries[entry, NACKED_WITH_ALL] += 1
+    if entries[entry, FIRST_OPEN] == delivery:
+        entries[entry, FIRST_OPEN] = deliveries[delivery, OPEN_OF_ENTRY]
     else:
-        at = entries[entry, _FIRST_OPEN]
-        while deliveries[at, _OPEN_OF_ENTRY] != delivery:
-            at = deliveries[at, _OPEN_OF_ENTRY]
-        deliveries[at, _OPEN_OF_ENTRY] = deliveries[delivery, _OPEN_OF_ENTRY]
-    before = deliveries[delivery, _LAST_AT_CONSUMER]
-    after = deliveries[delivery, _NEXT_AT_CONSUMER]
+        at = entries[entry, FIRST_OPEN]
+        while deliveries[at, OPEN_OF_ENTRY] != delivery:
+            at = deliveries[at, OPEN_OF_ENTRY]
+        deliveries[at, OPEN_OF_ENTRY] = deliveries[delivery, OPEN_OF_ENTRY]
+    before = deliveries[delivery, LAST_AT_CONSUMER]
+    after = deliveries[delivery, NEXT_AT_CONSUMER]
     if before >= 0:
-        deliveries[before, _NEXT_AT_CONSUMER] = after
+        deliveries[before, NEXT_AT_CONSUMER] = after
     else:
-        first_at[deliveries[delivery, _CONSUMER]] = after
+        first_at[deliveries[delivery, CONSUMER]] = after
     if after >= 0:
-        deliveries[after, _LAST_AT_CONSUMER] = before
+        deliveries[after, LAST_AT_CONSUMER] = before
     key = entry_key[entry]
     if key < 0:
         return
-    before = deliveries[delivery, _LAST_OF_KEY]
-    after = deliveries[delivery, _NEXT_OF_KEY]
+    before = deliveries[delivery, LAST_OF_KEY]
+    after = deliveries[delivery, NEXT_OF_KEY]
     if before >= 0:
-        deliveries[before, _NEXT_OF_KEY] = after
+        deliveries[before, NEXT_OF_KEY] = after
     else:
-        keys[key, _KEY_FIRST_OPEN] = after
+        keys[key, KEY_FIRST_OPEN] = after
     if after >= 0:
-        deliveries[after, _LAST_OF_KEY] = before
-    keys[key, _KEY_OPEN_COUNT] -= 1
+        deliveries[after, LAST_OF_KEY] = before
+    keys[key, KEY_OPEN_COUNT] -= 1
 
 
 @compiled
 def _open_at(deliveries: Array, entries: Array, entry: int, consumer: int) -> int:
     """The open delivery of ``entry`` at ``consumer``, or -1."""
-    at = entries[entry, _FIRST_OPEN]
-    while at >= 0 and deliveries[at, _CONSUMER] != consumer:
-        at = deliveries[at, _OPEN_OF_ENTRY]
+    at = entries[entry, FIRST_OPEN]
+    while at >= 0 and deliveries[at, CONSUMER] != consumer:
+        at = deliveries[at, OPEN_OF_ENTRY]
     return at
 
 
 @compiled
 def _open_elsewhere(deliveries: Array, entries: Array, entry: int, consumer: int) -> int:
     """An open delivery of ``entry`` at another connection, the latest one, or -1."""
-    at = entries[entry, _FIRST_OPEN]
-    while at >= 0 and deliveries[at, _CONSUMER] == consumer:
-        at = deliveries[at, _OPEN_OF_ENTRY]
+    at = entries[entry, FIRST_OPEN]
+    while at >= 0 and deliveries[at, CONSUMER] == consumer:
+        at = deliveries[at, OPEN_OF_ENTRY]
     return at
 
 
 @compiled
 def _split_by(deliveries: Array, keys: Array, key: int, entry: int, consumer: int) -> int:
     """The open delivery at another connection of the earliest entry of ``key`` up to ``entry``, or -1."""
-    only_at = keys[key, _KEY_ONLY_AT]
-    if keys[key, _KEY_OPEN_COUNT] == 0 or only_at == consumer:
+    only_at = keys[key, KEY_ONLY_AT]
+    if keys[key, KEY_OPEN_COUNT] == 0 or only_at == consumer:
         return -1
     best = -1
     seen = NOBODY
-    at = keys[key, _KEY_FIRST_OPEN]
+    at = keys[key, KEY_FIRST_OPEN]
     while at >= 0:
-        holder = deliveries[at, _CONSUMER]
+        holder = deliveries[at, CONSUMER]
         if seen == NOBODY:
             seen = holder
         elif seen != holder:
             seen = MANY
-        earlier = best < 0 or deliveries[at, _ENTRY] < deliveries[best, _ENTRY]
-        if holder != consumer and deliveries[at, _ENTRY] <= entry and earlier:
+        earlier = best < 0 or deliveries[at, ENTRY] < deliveries[best, ENTRY]
+        if holder != consumer and deliveries[at, ENTRY] <= entry and earlier:
             best = at
-        at = deliveries[at, _NEXT_OF_KEY]
-    keys[key, _KEY_ONLY_AT] = seen
+        at = deliveries[at, NEXT_OF_KEY]
+    keys[key, KEY_ONLY_AT] = seen
     return best
 
 
@@ -200,52 +209,51 @@ def _split_by(deliveries: Array, keys: Array, key: int, entry: int, consumer: in
 def _pair(keys: Array, pairs: Array, key: int, consumer: int) -> int:
     """The pair (consumer, key), moved to the front of the key's pairs; -1 if there is none yet."""
     before = -1
-    at = keys[key, _KEY_FIRST_PAIR]
-    while at >= 0 and pairs[at, _PAIR_CONSUMER] != consumer:
+    at = keys[key, KEY_FIRST_PAIR]
+    while at >= 0 and pairs[at, PAIR_CONSUMER] != consumer:
         before = at
-        at = pairs[at, _PAIR_NEXT]
+        at = pairs[at, PAIR_NEXT]
     if at >= 0 and before >= 0:
-        pairs[before, _PAIR_NEXT] = pairs[at, _PAIR_NEXT]
-        pairs[at, _PAIR_NEXT] = keys[key, _KEY_FIRST_PAIR]
-        keys[key, _KEY_FIRST_PAIR] = at
+        pairs[before, PAIR_NEXT] = pairs[at, PAIR_NEXT]
+        pairs[at, PAIR_NEXT] = keys[key, KEY_FIRST_PAIR]
+        keys[key, KEY_FIRST_PAIR] = at
     return at
 
 
 @compiled
-def _asked_again(
-    deliveries: Array,
-    entries: Array,
-    requests: Array,
-    request_operations: Array,
-    width: int,
-    entry: int,
-    consumer: int,
-    now: int,
-) -> int:
-    """The last operation before ``now`` in which ``consumer`` asked for ``entry`` again, or -1.
+def _request(entries: Array, requests: Array, entry: int, consumer: int, operation: int, count: int) -> int:
+    """Remember that ``consumer`` asked for ``entry`` by its position; returns how many requests are remembered now."""
+    at = entries[entry, FIRST_REQUEST]
+    while at >= 0 and requests[at, REQUEST_CONSUMER] != consumer:
+        at = requests[at, REQUEST_NEXT]
+    if at >= 0:
+        requests[at, REQUEST_OPERATION] = operation
+        return count
+    requests[count, REQUEST_CONSUMER], requests[count, REQUEST_OPERATION] = consumer, operation
+    requests[count, REQUEST_NEXT] = entries[entry, FIRST_REQUEST]
+    entries[entry, FIRST_REQUEST] = count
+    return count + 1
 
-    ``requests`` holds ``consumer * width + entry`` of every request that names its entries, in order;
-    requests for everything left their mark on the deliveries they closed.
+
+@compiled
+def _asked_again(deliveries: Array, entries: Array, requests: Array, entry: int, consumer: int) -> int:
+    """The last operation so far in which ``consumer`` asked for ``entry`` again, or -1.
+
+    Requests for everything left their mark on the deliveries they closed.
     """
-    wanted = consumer * width + entry
-    low = 0
-    high = len(requests)
-    while low < high:  # the first request behind those of this pair up to now
-        middle = (low + high) // 2
-        if requests[middle] < wanted or (requests[middle] == wanted and request_operations[middle] < now):
-            low = middle + 1
-        else:
-            high = middle
     last = -1
-    if low > 0 and requests[low - 1] == wanted:
-        last = request_operations[low - 1]
-    if entries[entry, _NACKED_WITH_ALL] == 0:
+    at = entries[entry, FIRST_REQUEST]
+    while at >= 0:
+        if requests[at, REQUEST_CONSUMER] == consumer:
+            last = requests[at, REQUEST_OPERATION]
+        at = requests[at, REQUEST_NEXT]
+    if entries[entry, NACKED_WITH_ALL] == 0:
         return last
-    at = entries[entry, _LAST_DELIVERY]
-    while at >= 0 and not (deliveries[at, _CONSUMER] == consumer and deliveries[at, _END] == NACKED_ALL):
-        at = deliveries[at, _BEFORE_OF_ENTRY]
-    if at >= 0 and deliveries[at, _END_OPERATION] > last:
-        last = deliveries[at, _END_OPERATION]
+    at = entries[entry, LAST_DELIVERY]
+    while at >= 0 and not (deliveries[at, CONSUMER] == consumer and deliveries[at, END] == NACKED_ALL):
+        at = deliveries[at, BEFORE_OF_ENTRY]
+    if at >= 0 and deliveries[at, END_OPERATION] > last:
+        last = deliveries[at, END_OPERATION]
     return last
 
 
@@ -255,12 +263,12 @@ def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int)
     at = last
     while at >= 0:
         if (
-            deliveries[at, _ENTRY] > entry
-            and deliveries[at, _OPERATION] < before
-            and (consumer < 0 or deliveries[at, _CONSUMER] == consumer)
+            deliveries[at, ENTRY] > entry
+            and deliveries[at, OPERATION] < before
+            and (consumer < 0 or deliveries[at, CONSUMER] == consumer)
         ):
             return at
-        at = deliveries[at, _BEFORE_OF_KEY]
+        at = deliveries[at, BEFORE_OF_KEY]
     return -1
 
 
@@ -271,99 +279,55 @@ def _note(found: Array, count: int, delivery: int, kind: int, other: int, operat
     return count + 1
 
 
-def scan(
-    op_code: Array,
-    op_consumer: Array,
-    op_start: Array,
-    op_ordinals: Array,
-    entry_key: Array,
-    number_of_keys: int,
-    number_of_consumers: int,
-    number_of_deliveries: int,
-    requests: Array,
-    request_operations: Array,
-    single_active: bool,
-    ordered: bool,
-) -> tuple[Array, Array, Array, Array]:
-    """One pass over the operations of a history (codes: ``history``).
-
-    Returns per delivery its (ordinal, consumer, operation, delivery before) as columns 0-3 of the state, its delivery
-    number, how the delivery before it had ended, and the findings.
-    """
-    deliveries = np.full((number_of_deliveries, DELIVERY_COLUMNS), -1, dtype=np.int32)
-    entries = np.full((len(entry_key), _ENTRY_COLUMNS), -1, dtype=np.int32)
-    entries[:, [_TIMES_SENT, _NACKED_WITH_ALL]] = 0
-    keys = np.full((number_of_keys, _KEY_COLUMNS), -1, dtype=np.int32)
-    keys[:, _KEY_OPEN_COUNT] = 0
-    first_at = np.full(number_of_consumers, -1, dtype=np.int32)
-    connected = np.zeros(number_of_consumers, dtype=np.bool_)
-    number = np.zeros(number_of_deliveries, dtype=np.int32)
-    ended = np.full(number_of_deliveries, -1, dtype=np.int8)
-    # room for the worst case; what is never written costs no memory
-    pairs = np.empty((number_of_deliveries, _PAIR_COLUMNS), dtype=np.int32)
-    found = np.empty((MOST_FINDINGS_PER_DELIVERY * number_of_deliveries, 4), dtype=np.int32)
-    count = _pass(
-        op_code,
-        op_consumer,
-        op_start,
-        op_ordinals,
-        entry_key,
-        requests,
-        request_operations,
-        single_active,
-        ordered,
-        deliveries,
-        entries,
-        keys,
-        first_at,
-        connected,
-        number,
-        ended,
-        pairs,
-        found,
-    )
-    return deliveries[:, :4].copy(), number, ended, found[:count].copy()
-
-
 @compiled
-def _pass(
+def take(
+    first_op: int,
     op_code: Array,
     op_consumer: Array,
     op_start: Array,
     op_ordinals: Array,
     entry_key: Array,
-    requests: Array,
-    request_operations: Array,
     single_active: bool,
     ordered: bool,
+    s: Array,
     deliveries: Array,
     entries: Array,
     keys: Array,
     first_at: Array,
     connected: Array,
+    pairs: Array,
+    requests: Array,
     number: Array,
     ended: Array,
-    pairs: Array,
     found: Array,
 ) -> int:
-    """Fill the arrays of ``scan``; returns the number of findings."""
+    """One pass over further operations (codes: ``operations``), the first of which has the number ``first_op``.
+
+    The arrays have room for what the operations may bring. ``number`` gets the delivery number of every new delivery,
+    ``ended`` how the delivery before it had ended (-1 = there was none), ``found`` the findings.
+
+    Returns the number of findings.
+    """
     width = len(entry_key)
-    pair_count = 0
-    connected_count = 0
+    pair_count = s[PAIRS]
+    request_count = s[REQUESTS]
+    connected_count = s[CONNECTED]
     count = 0
-    now = 0  # deliveries so far
-    acked_up_to = -1
-    last_rewind = -1
-    # a hand-over has begun; where no line shows its rewind, the first sending that goes back does
-    rewind_due = False
-    highest_sent = -1
-    last_reload = -1
-    for op in range(len(op_code)):
-        code, consumer = op_code[op], op_consumer[op]
-        start, stop = op_start[op], op_start[op + 1]
+    first = s[DELIVERIES]
+    now = first  # deliveries so far
+    acked_up_to = s[ACKED_UP_TO]
+    last_rewind = s[LAST_REWIND]
+    rewind_due = s[REWIND_DUE] != 0
+    highest_sent = s[HIGHEST_SENT]
+    sent_any = s[SENT_ANY] != 0
+    last_reload = s[LAST_RELOAD]
+    for index in range(len(op_code)):
+        op = first_op + index
+        code, consumer = op_code[index], op_consumer[index]
+        start, stop = op_start[index], op_start[index + 1]
         if single_active and (code <= 1 or 5 <= code <= 7):
             last_rewind = op
-            rewind_due = highest_sent >= 0
+            rewind_due = sent_any
         if code == 2:  # SENT
             if rewind_due and stop > start and op_ordinals[start] <= highest_sent:
                 last_rewind = op
@@ -371,17 +335,15 @@ def _pass(
             for i in range(start, stop):
                 entry = op_ordinals[i]
                 key = entry_key[entry]
-                before = entries[entry, _LAST_DELIVERY]
-                acked = entries[entry, _ACK_OPERATION]
+                before = entries[entry, LAST_DELIVERY]
+                acked = entries[entry, ACK_OPERATION]
                 if ordered and key >= 0:
                     pair = _pair(keys, pairs, key, consumer)
-                    backwards = pair >= 0 and pairs[pair, _PAIR_HIGHEST] > entry
+                    backwards = pair >= 0 and pairs[pair, PAIR_HIGHEST] > entry
                     wrong = -1
                     if backwards:
-                        last = keys[key, _KEY_LAST_DELIVERY]
-                        asked = _asked_again(
-                            deliveries, entries, requests, request_operations, width, entry, consumer, op
-                        )
+                        last = keys[key, KEY_LAST_DELIVERY]
+                        asked = _asked_again(deliveries, entries, requests, entry, consumer)
                         excuse = max(asked, last_rewind)
                         later = -1
                         if excuse >= 0:
@@ -392,8 +354,8 @@ def _pass(
                             later = _later(deliveries, last, entry, consumer, asked)
                             if later >= 0 and before >= 0:
                                 count = _note(found, count, now, OVERTAKEN, later, asked)
-                    if wrong < 0 and before < 0 and keys[key, _KEY_HIGHEST] > entry:
-                        wrong = _later(deliveries, keys[key, _KEY_LAST_DELIVERY], entry, -1, op + 1)
+                    if wrong < 0 and before < 0 and keys[key, KEY_HIGHEST] > entry:
+                        wrong = _later(deliveries, keys[key, KEY_LAST_DELIVERY], entry, -1, op + 1)
                     if wrong >= 0:
                         count = _note(found, count, now, OUT_OF_ORDER, wrong, -1)
                     split = _split_by(deliveries, keys, key, entry, consumer)
@@ -402,67 +364,69 @@ def _pass(
                     if pair < 0:
                         pair = pair_count
                         pair_count += 1
-                        pairs[pair, _PAIR_CONSUMER], pairs[pair, _PAIR_HIGHEST] = consumer, entry
-                        pairs[pair, _PAIR_NEXT] = keys[key, _KEY_FIRST_PAIR]
-                        keys[key, _KEY_FIRST_PAIR] = pair
-                    pairs[pair, _PAIR_HIGHEST] = max(pairs[pair, _PAIR_HIGHEST], entry)
-                    keys[key, _KEY_HIGHEST] = max(keys[key, _KEY_HIGHEST], entry)
+                        pairs[pair, PAIR_CONSUMER], pairs[pair, PAIR_HIGHEST] = consumer, entry
+                        pairs[pair, PAIR_NEXT] = keys[key, KEY_FIRST_PAIR]
+                        keys[key, KEY_FIRST_PAIR] = pair
+                    pairs[pair, PAIR_HIGHEST] = max(pairs[pair, PAIR_HIGHEST], entry)
+                    keys[key, KEY_HIGHEST] = max(keys[key, KEY_HIGHEST], entry)
                 double = _open_elsewhere(deliveries, entries, entry, consumer)
                 if double >= 0:
                     count = _note(found, count, now, DOUBLE, double, -1)
                 if acked >= 0:
                     count = _note(found, count, now, AFTER_ACK, before, acked)
                 if before >= 0:
-                    ended[now] = deliveries[before, _END]
-                    if ended[now] == OPEN and last_rewind > deliveries[before, _OPERATION]:
-                        ended[now] = REWOUND
-                    if last_reload > deliveries[before, _OPERATION]:
-                        ended[now] = RELOADED
+                    ended[now - first] = deliveries[before, END]
+                    if ended[now - first] == OPEN and last_rewind > deliveries[before, OPERATION]:
+                        ended[now - first] = REWOUND
+                    if last_reload > deliveries[before, OPERATION]:
+                        ended[now - first] = RELOADED
                     if double < 0 and acked < 0:
-                        ended_by = deliveries[before, _END_OPERATION]
+                        ended_by = deliveries[before, END_OPERATION]
                         count = _note(found, count, now, REDELIVERED, before, ended_by)
                 same = _open_at(deliveries, entries, entry, consumer)
                 if same >= 0:
                     _close(deliveries, entries, keys, first_at, entry_key, same, REPLACED, op)
-                deliveries[now, _ENTRY] = entry
-                deliveries[now, _CONSUMER] = consumer
-                deliveries[now, _OPERATION] = op
-                deliveries[now, _BEFORE_OF_ENTRY] = before
+                deliveries[now, ENTRY] = entry
+                deliveries[now, CONSUMER] = consumer
+                deliveries[now, OPERATION] = op
+                deliveries[now, BEFORE_OF_ENTRY] = before
                 if key >= 0:
-                    deliveries[now, _BEFORE_OF_KEY] = keys[key, _KEY_LAST_DELIVERY]
-                    keys[key, _KEY_LAST_DELIVERY] = now
+                    deliveries[now, BEFORE_OF_KEY] = keys[key, KEY_LAST_DELIVERY]
+                    keys[key, KEY_LAST_DELIVERY] = now
                 highest_sent = max(highest_sent, entry)
-                entries[entry, _LAST_DELIVERY] = now
-                entries[entry, _TIMES_SENT] += 1
-                number[now] = entries[entry, _TIMES_SENT]
+                sent_any = True
+                entries[entry, LAST_DELIVERY] = now
+                entries[entry, TIMES_SENT] += 1
+                number[now - first] = entries[entry, TIMES_SENT]
                 _open(deliveries, entries, keys, first_at, entry_key, now)
                 now += 1
         elif code == 3:  # ACK
             for i in range(start, stop):
                 entry = op_ordinals[i]
-                if entries[entry, _ACK_OPERATION] < 0:
-                    entries[entry, _ACK_OPERATION] = op
-                while entries[entry, _FIRST_OPEN] >= 0:
+                if entries[entry, ACK_OPERATION] < 0:
+                    entries[entry, ACK_OPERATION] = op
+                while entries[entry, FIRST_OPEN] >= 0:
                     _close(
-                        deliveries, entries, keys, first_at, entry_key, entries[entry, _FIRST_OPEN], ACKED, op
+                        deliveries, entries, keys, first_at, entry_key, entries[entry, FIRST_OPEN], ACKED, op
                     )
         elif code == 4:  # ACK_CUMULATIVE: only where one consumer gets everything
             if single_active:
                 for i in range(start, stop):
                     highest = op_ordinals[i]
                     for entry in range(acked_up_to + 1, highest + 1):
-                        if entries[entry, _ACK_OPERATION] < 0:
-                            entries[entry, _ACK_OPERATION] = op
+                        if entries[entry, ACK_OPERATION] < 0:
+                            entries[entry, ACK_OPERATION] = op
                     acked_up_to = max(acked_up_to, highest)
                 for holder in range(len(first_at)):
                     at = first_at[holder]
                     while at >= 0:
-                        after = deliveries[at, _NEXT_AT_CONSUMER]
-                        if deliveries[at, _ENTRY] <= acked_up_to:
+                        after = deliveries[at, NEXT_AT_CONSUMER]
+                        if deliveries[at, ENTRY] <= acked_up_to:
                             _close(deliveries, entries, keys, first_at, entry_key, at, ACKED, op)
                         at = after
         elif code == 5:  # REDELIVER
             for i in range(start, stop):
+                request_count = _request(entries, requests, op_ordinals[i], consumer, op, request_count)
                 same = _open_at(deliveries, entries, op_ordinals[i], consumer)
                 if same >= 0:
                     _close(deliveries, entries, keys, first_at, entry_key, same, NACKED, op)
@@ -489,6 +453,9 @@ def _pass(
                 connected[holder] = False
             connected_count = 0
             for entry in range(width):
-                entries[entry, _ACK_OPERATION] = -1
+                entries[entry, ACK_OPERATION] = -1
             acked_up_to = -1
+    s[PAIRS], s[REQUESTS], s[CONNECTED], s[DELIVERIES] = pair_count, request_count, connected_count, now
+    s[ACKED_UP_TO], s[LAST_REWIND], s[REWIND_DUE] = acked_up_to, last_rewind, rewind_due
+    s[HIGHEST_SENT], s[SENT_ANY], s[LAST_RELOAD] = highest_sent, sent_any, last_reload
     return count

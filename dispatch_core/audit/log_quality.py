@@ -1,6 +1,7 @@
 """What the log says about itself: lost lines, a clock that went back, consumers and positions that cannot be.
 
-All checks are column operations over one incarnation's events; none needs to know what dispatch did.
+All checks are column operations over one incarnation's events; none needs to know what dispatch did. A log may come in
+pieces: what a check has to remember of the lines before is an argument.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.history import ACK, ACK_CUMULATIVE, REDELIVER, SENT, History
+from dispatch_core.audit.columns import encoded, marked
+from dispatch_core.audit.columns import ints as _ints
+from dispatch_core.audit.history import History
+from dispatch_core.audit.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
+from dispatch_core.audit.streaming import NotStreamableError
 from dispatch_core.recording.log import DispatcherLog
 
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
@@ -55,6 +60,15 @@ class Gaps:
         """Whether lines are missing anywhere before ``seq``."""
         return len(self.seqs) > 0 and int(self.seqs[0]) < seq
 
+    def joined(self, later: Gaps) -> Gaps:
+        """These and further ones, none of which lies before."""
+        return Gaps(np.concatenate([self.seqs, later.seqs])) if later else self
+
+    def since(self, seq: int | None) -> Gaps:
+        """What can still be asked about when no evidence before ``seq`` is left: the first, and those from ``seq`` on."""
+        later = self.seqs[1:] if seq is None else self.seqs[1:][self.seqs[1:] >= seq]
+        return Gaps(np.concatenate([self.seqs[:1], later]))
+
     def __bool__(self) -> bool:
         return len(self.seqs) > 0
 
@@ -79,12 +93,37 @@ def without_repeated_rows(events: pa.Table) -> tuple[pa.Table, list[tuple[int, i
     return events.filter(pa.array(keep)), [(row["seq"], row["t_us"] or 0) for row in noted]
 
 
-def gaps(events: pa.Table, repeated: list[tuple[int, int]]) -> tuple[Gaps, list[LogFinding]]:
+@dataclass(frozen=True, slots=True)
+class LastLine:
+    """What the checks have to remember of the line before."""
+
+    seq: int
+    is_gap: bool
+    timed: tuple[int, int] | None  # seq and time of the last line that has a time
+
+    @classmethod
+    def of(cls, events: pa.Table, before: LastLine | None = None) -> LastLine | None:
+        """The last line of ``events``, ``before`` being the one in front of them."""
+        if not events.num_rows:
+            return before
+        last = events.slice(events.num_rows - 1).select(["seq", "t_us", "kind"]).to_pylist()[0]
+        timed = None if before is None else before.timed
+        rows = events.select(["seq", "t_us"])
+        if last["t_us"] is None:
+            rows = rows.filter(pc.is_valid(rows["t_us"]))
+        if rows.num_rows:
+            timed = (rows["seq"][-1].as_py(), rows["t_us"][-1].as_py())
+        return cls(last["seq"], last["kind"] == "gap", timed)
+
+
+def gaps(
+    events: pa.Table, repeated: list[tuple[int, int]], before: LastLine | None = None
+) -> tuple[Gaps, list[LogFinding]]:
     """Holes in ``seq`` and ``gap`` lines. A gap line that fills a hole is one finding, not two."""
     seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
     found: list[LogFinding] = []
     places: list[int] = []
-    is_gap = np.asarray(pc.equal(events["kind"], "gap"))
+    is_gap = marked(events["kind"], "gap")
     for row in np.flatnonzero(is_gap).tolist():
         line = events.slice(row, 1).to_pylist()[0]
         first, last, lines = line["gap_from_seq"], line["gap_to_seq"], line["gap_lines"]
@@ -93,15 +132,23 @@ def gaps(events: pa.Table, repeated: list[tuple[int, int]]) -> tuple[Gaps, list[
         text = f"the log itself says that {how_many} are missing, {span}: what happened there is unknown"
         found.append(LogFinding("log_gap", "gap_line", (line["seq"],), line["t_us"] or 0, text))
         places.append(min(line["seq"], first if first is not None else line["seq"]))
-    step = np.diff(seq)
-    for row in np.flatnonzero(step > 1).tolist():
-        if is_gap[row] or is_gap[row + 1]:
+    if before is None:
+        previous, after_gap = seq[:-1], is_gap[:-1]
+    else:
+        previous, after_gap = np.append(before.seq, seq[:-1]), np.append(before.is_gap, is_gap[:-1])
+    first_row = len(seq) - len(previous) if len(seq) else 0
+    for hole in np.flatnonzero(seq[first_row:] - previous[: len(seq)] > 1).tolist():
+        row = hole + first_row
+        if after_gap[hole] or is_gap[row]:
             continue
-        before, after = int(seq[row]), int(seq[row + 1])
-        text = f"{after - before - 1} lines are missing between seq {before} and seq {after}, and no gap line says why"
-        found.append(LogFinding("log_gap", "seq_hole", (before, after), int(t_us[row + 1]), text))
-        places.append(before)
-    if len(seq) and int(seq[0]) > 1 and not is_gap[0] and events["kind"][0].as_py() != "checkpoint":
+        low, high = int(previous[hole]), int(seq[row])
+        text = (
+            f"{high - low - 1} lines are missing between seq {low} and seq {high}, and no gap line says why"
+        )
+        found.append(LogFinding("log_gap", "seq_hole", (low, high), int(t_us[row]), text))
+        places.append(low)
+    starts_late = before is None and len(seq) > 0 and int(seq[0]) > 1 and not is_gap[0]
+    if starts_late and events["kind"][0].as_py() != "checkpoint":
         text = f"the log begins at seq {int(seq[0])} without a checkpoint: what happened before is unknown"
         found.append(LogFinding("log_gap", "starts_late", (int(seq[0]),), int(t_us[0]), text))
         places.append(0)
@@ -112,10 +159,15 @@ def gaps(events: pa.Table, repeated: list[tuple[int, int]]) -> tuple[Gaps, list[
     return Gaps(np.array(sorted(places), dtype=np.int64)), found
 
 
-def clock_steps(events: pa.Table, tolerance_us: int = 0) -> list[LogFinding]:
+def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None = None) -> list[LogFinding]:
     """Times that lie more than ``tolerance_us`` before the time of the line in front of them."""
-    timed = events.select(["seq", "t_us"]).filter(pc.is_valid(events["t_us"]))
-    seq, t_us = _ints(timed["seq"]), _ints(timed["t_us"])
+    times = events["t_us"]
+    seq, t_us = _ints(events["seq"]), _ints(times)
+    if times.null_count:
+        timed = np.asarray(pc.is_valid(times))
+        seq, t_us = seq[timed], t_us[timed]
+    if before is not None and before.timed is not None:
+        seq, t_us = np.append(before.timed[0], seq), np.append(before.timed[1], t_us)
     found = []
     for row in np.flatnonzero(np.diff(t_us) < -tolerance_us).tolist():
         back_ms = (int(t_us[row]) - int(t_us[row + 1])) / 1000
@@ -133,39 +185,80 @@ def clock_steps(events: pa.Table, tolerance_us: int = 0) -> list[LogFinding]:
 
 def unknown_consumers(events: pa.Table, log: DispatcherLog) -> list[LogFinding]:
     """Events of connections that were never added, or that were removed before; one finding per event."""
-    kinds = events["kind"]
-    wanted = pc.or_(
-        pc.is_in(kinds, value_set=pa.array(list(_NEEDS_CONNECTION))), pc.equal(kinds, "consumer_added")
-    )
-    rows = events.select(["seq", "t_us", "kind", "consumer"]).filter(wanted)
-    if not rows.num_rows:
-        return []
-    seq, t_us, consumer = _ints(rows["seq"]), _ints(rows["t_us"]), _ints(rows["consumer"], -1)
-    kind = rows["kind"].combine_chunks()
-    added = np.asarray(pc.equal(kind, "consumer_added"))
-    removed = np.asarray(pc.equal(kind, "consumer_removed"))
-    numbers, code = np.unique(consumer, return_inverse=True)
-    never = np.iinfo(np.int64).max
-    # rows are in order of seq, so row numbers say what came first
-    at = np.arange(rows.num_rows)
-    first_added = np.full(len(numbers), never)
-    np.minimum.at(first_added, code[added], at[added])
-    first_removed = np.full(len(numbers), never)
-    np.minimum.at(first_removed, code[removed], at[removed])
-    connected_at_start = np.isin(numbers, np.array(_checkpointed(events), dtype=np.int64))
-    first_added[connected_at_start] = -1
-    unknown = ~added & (at < first_added[code])
-    gone = ~added & ~unknown & (at > first_removed[code])
-    found = []
-    for row in np.flatnonzero(unknown | gone).tolist():
-        number, what = int(consumer[row]), kind[row].as_py()
-        reason = "never_added" if unknown[row] else "already_removed"
-        why = "no consumer_added line stands before it" if unknown[row] else "it had been removed before"
-        text = f"the line {what} at seq {int(seq[row])} names connection {number} of {log.subscription}, but {why}"
-        found.append(
-            LogFinding("unknown_consumer", reason, (int(seq[row]),), int(t_us[row]), text, consumer=number)
-        )
-    return found
+    return Connected(log.subscription).unknown(events)
+
+
+class Connected:
+    """Which connections were added and removed so far, over the pieces of one log."""
+
+    def __init__(self, subscription: str) -> None:
+        self._subscription = subscription
+        self._added: set[int] = set()
+        self._removed: set[int] = set()
+        self._reported: set[int] = set()
+
+    def meet(self, events: pa.Table) -> None:
+        """Learn which connections the log's checkpoints name: they were there before its first line.
+
+        Raises ``NotStreamableError`` if one of them was reported as never added.
+        """
+        named = set(_checkpointed(events))
+        late = named & self._reported
+        if late:
+            raise NotStreamableError(
+                f"a checkpoint names connection {min(late)}, which lines before it name too"
+            )
+        self._added |= named
+
+    def unknown(self, events: pa.Table) -> list[LogFinding]:
+        """Events of the next lines whose connection was never added, or was removed before; one finding per event."""
+        self.meet(events)
+        codes, words = encoded(events["kind"])
+        words = words.to_pylist()
+        wanted = np.array([w in _NEEDS_CONNECTION or w == "consumer_added" for w in words] or [False])[codes]
+        if not wanted.any():
+            return []
+        added = np.array([w == "consumer_added" for w in words])[codes]
+        removed = np.array([w == "consumer_removed" for w in words])[codes]
+        consumer = _ints(events["consumer"], -1)
+        code, named = encoded(pa.chunked_array([pa.array(consumer)]))
+        numbers = named.to_pylist()
+        # rows are in order of seq, so row numbers say what came first
+        never = np.iinfo(np.int64).max
+        first_added = np.full(len(numbers), never)
+        first_removed = np.full(len(numbers), never)
+        for rows, firsts, before in (
+            (added, first_added, self._added),
+            (removed, first_removed, self._removed),
+        ):
+            at = np.flatnonzero(rows)
+            np.minimum.at(firsts, code[at], at)
+            firsts[[index for index, number in enumerate(numbers) if number in before]] = -1
+            before.update(numbers[index] for index in set(code[at].tolist()))
+        # most pieces name only connections that were there before and stay
+        suspect = (first_added >= 0) | (first_removed < never)
+        if not suspect.any():
+            return []
+        at = np.flatnonzero(wanted & ~added & suspect[code])
+        unknown = at < first_added[code[at]]
+        gone = ~unknown & (at > first_removed[code[at]])
+        seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
+        found = []
+        for row, never_added in zip(
+            at[unknown | gone].tolist(), unknown[unknown | gone].tolist(), strict=True
+        ):
+            number, what = int(consumer[row]), words[codes[row]]
+            reason = "never_added" if never_added else "already_removed"
+            why = "no consumer_added line stands before it" if never_added else "it had been removed before"
+            text = f"the line {what} at seq {int(seq[row])} names connection {number} of {self._subscription}, but {why}"
+            found.append(
+                LogFinding(
+                    "unknown_consumer", reason, (int(seq[row]),), int(t_us[row]), text, consumer=number
+                )
+            )
+            if never_added:
+                self._reported.add(number)
+        return found
 
 
 def unknown_positions(history: History) -> list[LogFinding]:
@@ -188,16 +281,11 @@ def unknown_positions(history: History) -> list[LogFinding]:
 
 def _checkpointed(events: pa.Table) -> list[int]:
     """Connections that a checkpoint line names as connected."""
-    rows = events.select(["kind", "checkpoint_json"]).filter(pc.equal(events["kind"], "checkpoint"))
     numbers: list[int] = []
-    for text in rows["checkpoint_json"].to_pylist():
+    for text in events["checkpoint_json"].filter(pa.array(marked(events["kind"], "checkpoint"))).to_pylist():
         content: Any = json.loads(text) if text else {}
         for consumer in content.get("consumers", []) if isinstance(content, dict) else []:
             number = consumer.get("consumer") if isinstance(consumer, dict) else consumer
             if isinstance(number, int):
                 numbers.append(number)
     return numbers
-
-
-def _ints(values: pa.ChunkedArray | pa.Array, absent: int = 0) -> npt.NDArray[np.int64]:
-    return np.asarray(pc.fill_null(values, absent), dtype=np.int64)

@@ -1,0 +1,57 @@
+"""Arrow columns as numpy arrays: what every part of the audit reads from its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def ints(values: pa.ChunkedArray | pa.Array, absent: int = 0) -> Ints:
+    """The values as int64, ``absent`` for null."""
+    if values.null_count:
+        values = pc.fill_null(values, absent)
+    return np.asarray(values, dtype=np.int64)
+
+
+def valid(values: pa.ChunkedArray | pa.Array) -> Mask:
+    """Where there is a value."""
+    if not values.null_count:
+        return np.ones(len(values), dtype=np.bool_)
+    return np.asarray(pc.is_valid(values))
+
+
+def encoded(values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], pa.Array]:
+    """Codes into the distinct values (0 for null, see ``valid``), and those; a column may come encoded already."""
+    if pa.types.is_dictionary(values.type):
+        column = values.unify_dictionaries().combine_chunks()
+    else:
+        column = values.combine_chunks().dictionary_encode()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    codes = column.indices
+    return np.asarray(codes.fill_null(0) if codes.null_count else codes), column.dictionary
+
+
+def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
+    """Where a text column holds one of ``wanted``; null is none of them."""
+    codes, words = encoded(values)
+    if not len(words):
+        return np.zeros(len(values), dtype=np.bool_)
+    hit = np.asarray(pc.is_in(words, value_set=pa.array(wanted, words.type)))
+    found: Mask = hit[codes]
+    return found & valid(values) if values.null_count else found
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The table with columns that came encoded decoded."""
+    fields = [
+        pa.field(f.name, f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema
+    ]
+    return table.cast(pa.schema(fields))

@@ -1,0 +1,77 @@
+"""The state of the audit's rules as columns of integer arrays: one row per delivery, entry, key, pair, request.
+
+References are row numbers, -1 = none. What a number means is said here; ``kernel`` fills the arrays, ``trim`` cuts them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+#: How a delivery ended; the first is still open.
+OPEN: Final = 0
+ACKED: Final = 1
+NACKED: Final = 2
+NACKED_ALL: Final = 3
+DISCONNECTED: Final = 4
+ALL_LEFT: Final = 5
+RELOADED: Final = 6
+REPLACED: Final = 7  # sent again to the same connection while open there
+REWOUND: Final = 8  # open still; Failover and Exclusive went back to the mark-delete position
+
+NOBODY: Final = -1
+MANY: Final = -2
+
+# Columns of a delivery.
+ENTRY: Final = 0  # ordinal
+CONSUMER: Final = 1
+OPERATION: Final = 2
+BEFORE_OF_ENTRY: Final = 3  # the delivery of the same entry before this one
+BEFORE_OF_KEY: Final = 4
+OPEN_OF_ENTRY: Final = 5  # next open delivery of the same entry
+NEXT_AT_CONSUMER: Final = 6
+LAST_AT_CONSUMER: Final = 7
+NEXT_OF_KEY: Final = 8
+LAST_OF_KEY: Final = 9
+END: Final = 10  # how it ended
+END_OPERATION: Final = 11
+DELIVERY_COLUMNS: Final = 12
+
+# Columns of an entry. NACKED_WITH_ALL counts the deliveries that a request for everything closed; FIRST_REQUEST begins the
+# list of connections that asked for the entry by its position.
+LAST_DELIVERY, FIRST_OPEN, ACK_OPERATION, TIMES_SENT, NACKED_WITH_ALL, FIRST_REQUEST = range(6)
+ENTRY_COLUMNS: Final = 6
+NEW_ENTRY: Final = np.array([-1, -1, -1, 0, 0, -1], dtype=np.int32)
+
+# Columns of a key.
+KEY_LAST_DELIVERY, KEY_FIRST_OPEN, KEY_OPEN_COUNT, KEY_ONLY_AT, KEY_HIGHEST, KEY_FIRST_PAIR = range(6)
+KEY_COLUMNS: Final = 6
+NEW_KEY: Final = np.array([-1, -1, 0, -1, -1, -1], dtype=np.int32)
+
+# Columns of a (connection, key) pair.
+PAIR_CONSUMER, PAIR_HIGHEST, PAIR_NEXT = range(3)
+PAIR_COLUMNS: Final = 3
+
+# Columns of a request of a connection for an entry: its last one counts.
+REQUEST_CONSUMER, REQUEST_OPERATION, REQUEST_NEXT = range(3)
+REQUEST_COLUMNS: Final = 3
+
+# Single numbers. HIGHEST_SENT may be of an entry that is gone: then -1, and SENT_ANY says that there was one.
+# REWIND_DUE: a hand-over has begun; where no line shows its rewind, the first sending that goes back does.
+(
+    DELIVERIES,
+    PAIRS,
+    REQUESTS,
+    CONNECTED,
+    ACKED_UP_TO,
+    LAST_REWIND,
+    REWIND_DUE,
+    HIGHEST_SENT,
+    SENT_ANY,
+    LAST_RELOAD,
+) = range(10)
+SCALARS: Final = 10
