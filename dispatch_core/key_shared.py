@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import dispatch_loop, pending_acks, replay_set
+from dispatch_core import dispatch_loop, dispatch_steps, pending_acks, replay_set
 from dispatch_core import state as st_
 from dispatch_core.errors import IllegalTransitionError, UnsupportedRuleError
 from dispatch_core.multiple_consumers import (
@@ -277,10 +277,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if kind == dispatch_loop.REPLAY_READ:
             entries = tuple(int(entry) for entry in self._plan[2 : 2 + count])
             gone = tuple(entry for entry in entries if st.deleted[entry])
-            for entry in gone:
-                replay_set.remove_from_replay(st, entry)
-            if len(gone) == len(entries):
-                st.s[st_.PENDING_REPLAY] = 0
+            dispatch_steps.issue_replay(st, self._plan)
             return Read("Replay", entries=entries, already_deleted=gone, refused=refused)
         if kind == dispatch_loop.NORMAL_READ:
             return Read("Normal", max_entries=count, refused=refused)
@@ -292,11 +289,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         Returns the entries that were still pending, with their releases; unacked counters are not lowered.
         """
         st = self.state
-        mark_delete = int(st.s[st_.MARK_DELETE])
-        if not st.s[st_.TRIMS_TO_MARK_DELETE] or mark_delete == st.s[st_.TRIMMED_TO]:
+        if not dispatch_steps.trim(st):
             return []
-        st.s[st_.TRIMMED_TO] = mark_delete
-        replay_set.remove_up_to(st, mark_delete)
         gone = self._overtaken() if self._sent_deleted else []
         return [(entry, self._let_go(int(st.holder[entry]), entry)) for entry in gone]
 
@@ -342,12 +336,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""
-        s = self.state.s
-        s[st_.SEND_IN_PROGRESS] = 0
         look_ahead = outcome.wants_look_ahead and (has_more or not self.look_ahead_needs_more())
-        if look_ahead:
-            s[st_.SKIP_NEXT_REPLAY] = 1
-        outcome.look_ahead_due = bool(s[st_.SKIP_NEXT_REPLAY])
+        dispatch_steps.finish_round(self.state, look_ahead)
+        outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
         return look_ahead
 
     def look_ahead_needs_more(self) -> bool:

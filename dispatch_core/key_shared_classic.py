@@ -37,7 +37,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import dispatch_loop, dispatch_loop_classic, replay_set
+from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps, replay_set
 from dispatch_core import state as st_
 from dispatch_core.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.multiple_consumers import Between, Read, Round, nothing_between
@@ -183,21 +183,17 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         ``owners``: consumers that own entries of the result; -1 = nothing was looked at. Where some were sent entries and
         others not, it reads again at once only if all is written before the turn of the last one that gets nothing.
         """
-        if owners < 0:
-            result.retry = True
-            return
         st = self.state
-        result.wants_look_ahead = bool(dispatch_loop_classic.is_stuck(st, owners, bool(result.sent)))
-        result.waits_for_writes = 0 < len(result.sent) < owners
-        result.retry = bool(not result.sent and (owners > 0 or st.s[st_.N_RECENT] == 0))
+        if owners >= 0:
+            result.wants_look_ahead = bool(dispatch_loop_classic.is_stuck(st, owners, bool(result.sent)))
+        next_step = int(dispatch_steps.classic_goes_on(st, owners, len(result.sent)))
+        result.retry = bool(next_step & dispatch_steps.RETRIES)
+        result.waits_for_writes = bool(next_step & dispatch_steps.WAITS_FOR_WRITES)
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether it was stuck, so that the next look at the replay set is skipped once."""
-        s = self.state.s
-        s[st_.SEND_IN_PROGRESS] = 0
-        if outcome.wants_look_ahead:
-            s[st_.SKIP_NEXT_REPLAY] = 1
-        outcome.look_ahead_due = bool(s[st_.SKIP_NEXT_REPLAY])
+        dispatch_steps.finish_round(self.state, outcome.wants_look_ahead)
+        outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
         return outcome.wants_look_ahead
 
     def all_written(self, outcome: Round) -> None:

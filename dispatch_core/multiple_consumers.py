@@ -9,13 +9,13 @@ The object knows no clock, no file and no recorded decision: its state is a func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import cursor, pending_acks, permits, replay_set
+from dispatch_core import cursor, dispatch_steps, pending_acks, permits, replay_set
 from dispatch_core import state as st_
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.profiles import Profile
@@ -239,8 +239,8 @@ class MultipleConsumersDispatcher:
 
     def flow_applied(self, consumer: int, count: int) -> None:
         """Permits have reached the dispatcher; unknown consumers are ignored."""
-        if consumer in self._slots and self.state.connected[self._slots[consumer]]:
-            self.state.s[st_.TOTAL_PERMITS] += count
+        if consumer in self._slots:
+            dispatch_steps.apply_flow(self.state, self._slots[consumer], count)
 
     def ack_begins(self, consumer: int) -> int:
         """A pending entry of ``consumer`` was acknowledged; its unacked counter is not lowered yet.
@@ -279,8 +279,7 @@ class MultipleConsumersDispatcher:
     def acknowledge(self, entry: int) -> None:
         """The cursor deletes an entry."""
         self._check_stored(entry)
-        cursor.acknowledge(self.state, entry)
-        self.state.redelivery_count[entry] = self.state.acked_indexes[entry] = 0
+        dispatch_steps.acknowledge(self.state, entry)
         self._unacked_indexes.pop(entry, None)
 
     def unblock(self, consumer: int) -> int:
@@ -347,19 +346,13 @@ class MultipleConsumersDispatcher:
         if entries:
             self._check_stored(min(entries))
             self._check_stored(max(entries))
-        s = self.state.s
-        if kind == "Normal":
-            s[st_.PENDING_READ] = 0
-            if entries:
-                cursor.moved_by_read(self.state, max(entries))
-            if s[st_.REWIND_DUE]:
-                s[st_.REWIND_DUE] = 0
-                cursor.rewind(self.state)
-                return False
-        else:
-            s[st_.PENDING_REPLAY] = 0
-        s[st_.SEND_IN_PROGRESS] = 1
-        return True
+        last = max(entries, default=-1)
+        return bool(dispatch_steps.read_done(self.state, kind != "Normal", last))
+
+    def sent_alone(self, last_entry: int, already_acknowledged: Iterable[int]) -> None:
+        """Rounds were run by the data plane alone: the highest entry that was sent, and those sent though acknowledged."""
+        self._last_sent = max(self._last_sent, last_entry)
+        self._sent_deleted.update(already_acknowledged)
 
     # --- copies ----------------------------------------------------------------------------------------------
 

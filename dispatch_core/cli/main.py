@@ -29,6 +29,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "compare selectors, hashing and draining hashes with what the broker's own classes answered",
     ),
     "audit": ("dispatch_core.cli.audit", "find order violations and duplicate deliveries in a recorded log"),
+    "generate": (
+        "dispatch_core.cli.generate",
+        "simulate dispatchers and write their recordings: load for benchmarks, and examples",
+    ),
     "pipeline": (
         "spark_jobs.pipeline_command",
         "run all stages (pull, ingest, replay, validate) without Airflow",

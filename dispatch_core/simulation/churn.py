@@ -1,0 +1,144 @@
+"""Who comes and goes, and when: the membership changes of one dispatcher, drawn before its life begins.
+
+Consumers have numbers of their own (0 … ``consumers`` - 1, and further ones that come for others); one that comes back is a
+new connection under the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dispatch_core.simulation.scenario import Scenario
+
+#: Between the first consumers' joins.
+JOIN_GAP_US: Final = 200
+#: A consumer that leaves comes back no sooner; everything that was under way for it is over by then.
+LEAST_PAUSE_US: Final = 10_000
+_LONGEST_PAUSE_US: Final = 2_000_000
+_LEAST_GAP_US: Final = 1_000
+_CRASHES_EACH: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A consumer joins or leaves. ``finishes``: it acknowledges what it holds before it leaves."""
+
+    at_us: int
+    joins: bool
+    who: int
+    finishes: bool = False
+
+
+def changes(scenario: Scenario, dispatcher: int, start_us: int) -> list[Change]:
+    """All membership changes in order of time, the first consumers' joins first; publishing begins with ``start_us``."""
+    random = np.random.default_rng([scenario.seed, dispatcher, 2])
+    span_us = int(scenario.messages_of(dispatcher) / scenario.rate_of(dispatcher) * 1_000_000)
+    first = start_us - scenario.consumers * JOIN_GAP_US
+    made = [Change(first + who * JOIN_GAP_US, True, who) for who in range(scenario.consumers)]
+    plan = _PLANS[scenario.churn](scenario, random)
+    gap_us = max(span_us // (len(plan) + 1), _LEAST_GAP_US)
+    pause_us = min(max(gap_us // 2, LEAST_PAUSE_US), _LONGEST_PAUSE_US)
+    life = _Life(made)
+    for number, (joins, who) in enumerate(plan, start=1):
+        life.add(start_us + number * gap_us, joins, who, pause_us, bool(random.random() < 0.5))
+    for who in range(scenario.consumers - scenario.crashing_consumers, scenario.consumers):
+        for share in np.sort(random.random(_CRASHES_EACH)).tolist():
+            life.crash(start_us + int(share * span_us), who, pause_us)
+    return life.in_order()
+
+
+class _Life:
+    """Changes made so far; each consumer's alternate, and a pause lies between two of them."""
+
+    def __init__(self, made: list[Change]) -> None:
+        self._of: dict[int, list[Change]] = {}
+        for change in made:
+            self._of.setdefault(change.who, []).append(change)
+
+    def add(self, at_us: int, joins: bool, who: int, pause_us: int, finishes: bool) -> None:
+        """A change that comes after all of this consumer so far."""
+        mine = self._of.setdefault(who, [])
+        if mine:
+            at_us = max(at_us, mine[-1].at_us + pause_us)
+        mine.append(Change(at_us, joins, who, finishes))
+
+    def crash(self, at_us: int, who: int, pause_us: int) -> None:
+        """Leave with everything unacknowledged, and come back; only while connected for a while before and after."""
+        mine = self._of[who]
+        before = [change for change in mine if change.at_us <= at_us - pause_us]
+        near = [change for change in mine if at_us - pause_us < change.at_us < at_us + 2 * pause_us]
+        if before and before[-1].joins and not near:
+            mine += [Change(at_us, False, who), Change(at_us + pause_us, True, who)]
+            mine.sort(key=lambda change: change.at_us)
+
+    def in_order(self) -> list[Change]:
+        """All changes, by time."""
+        return sorted(
+            (change for mine in self._of.values() for change in mine),
+            key=lambda change: (change.at_us, change.who),
+        )
+
+
+Plan = list[tuple[bool, int]]
+
+
+def _none(_scenario: Scenario, _random: np.random.Generator) -> Plan:
+    return []
+
+
+def _rolling_restart(scenario: Scenario, _random: np.random.Generator) -> Plan:
+    """Each consumer in turn leaves and comes back."""
+    wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
+    return [(joins, at % scenario.consumers) for at in range((wanted + 1) // 2) for joins in (False, True)][
+        : wanted - wanted % 2
+    ]
+
+
+def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
+    """The group shrinks to half of its size and grows again, one consumer at a time; who comes is new."""
+    wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
+    connected, spare, shrinking = list(range(scenario.consumers)), scenario.consumers, True
+    plan: Plan = []
+    for _ in range(wanted):
+        if shrinking and len(connected) <= max(scenario.consumers // 2, 1):
+            shrinking = False
+        elif not shrinking and len(connected) >= scenario.consumers:
+            shrinking = len(connected) > 1
+        if shrinking and len(connected) > 1:
+            plan.append((False, connected.pop()))
+        else:
+            plan.append((True, spare))
+            connected.append(spare)
+            spare += 1
+    return plan
+
+
+def _random_changes(scenario: Scenario, random: np.random.Generator) -> Plan:
+    """Anybody may leave while more than one is left; who left may come back, or somebody new comes."""
+    wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
+    connected, gone, spare = list(range(scenario.consumers)), list[int](), scenario.consumers
+    plan: Plan = []
+    for _ in range(wanted):
+        if len(connected) > 1 and random.random() < len(connected) / (1.5 * scenario.consumers):
+            who = connected.pop(int(random.integers(len(connected))))
+            gone.append(who)
+            plan.append((False, who))
+            continue
+        if gone and random.random() < 0.7:
+            who = gone.pop(int(random.integers(len(gone))))
+        else:
+            who, spare = spare, spare + 1
+        connected.append(who)
+        plan.append((True, who))
+    return plan
+
+
+_PLANS: Final = {
+    "none": _none,
+    "rolling-restart": _rolling_restart,
+    "scale": _scale,
+    "random": _random_changes,
+}

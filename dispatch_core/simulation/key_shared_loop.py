@@ -1,0 +1,447 @@
+"""The event loop of a simulated Key_Shared dispatcher: what happens next, what the core decides, the lines of it.
+
+Data plane. ``run`` goes on until the control plane is needed (``Stop``): a membership change is due, an entry is asked for
+again, the stretch of the log or the room for lines is used up. Every decision is the core's own function; here is only when
+each of them is called, as the broker's threads do it, one after the other.
+
+Source: readMoreEntries and its callers, ManagedCursorImpl.asyncReadEntriesOrWait, Consumer.flowPermits,
+Consumer.individualAckNormal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps
+from dispatch_core import state as st_
+from dispatch_core.jit import compiled
+from dispatch_core.ordering import last_sent_position, read_position
+from dispatch_core.pending_acks import let_go
+from dispatch_core.permits import count_flow, lower_unacked, unblock_before_lowering
+from dispatch_core.simulation import kinds
+from dispatch_core.simulation import world as w_
+from dispatch_core.simulation.answers import answers_after, asks_again, permits_due
+from dispatch_core.simulation.world import Lines, World, attempt_at, event, item, line, pop, push, store_until
+from dispatch_core.state import I64, State
+
+# why ``run`` stops
+CHANGE_DUE: Final = 0  # time ``until`` is reached
+STRETCH_USED_UP: Final = 1  # more entries are to be published
+LINES_FULL: Final = 2
+HEAP_FULL: Final = 3
+ASKED_AGAIN: Final = 4  # NACKED_SLOT asks for NACKED_ENTRY
+NOTHING_LEFT: Final = 5  # nothing is under way
+
+
+@compiled
+def run(st: State, world: World, out: Lines, until: int) -> int:
+    """Let happen what happens before ``until``; returns why it stopped."""
+    w = world.w
+    while True:
+        if out.n[0] + w[w_.ROOM] > len(out.kind) or out.n[1] + w[w_.ROOM] > len(out.item):
+            return LINES_FULL
+        if w[w_.HEAP] + len(world.entries) + 8 > len(world.heap_at):
+            return HEAP_FULL
+        if w[w_.HEAP] == 0 or world.heap_at[0] >= until:
+            if until == w_.NEVER:
+                return NOTHING_LEFT
+            if store_until(world, until):
+                return STRETCH_USED_UP
+            w[w_.NOW] = until
+            return CHANGE_DUE
+        if store_until(world, world.heap_at[0]):
+            return STRETCH_USED_UP
+        what = pop(world)
+        kind = w_.kind_of(what)
+        if kind == w_.ANSWER:
+            if answer(st, world, out, w_.slot_of(what), w_.number_of(what)):
+                return ASKED_AGAIN
+        elif kind == w_.FLOW:
+            flow(st, world, out, w_.slot_of(what), w_.number_of(what))
+        elif kind == w_.ATTEMPT:
+            if w[w_.ATTEMPT_AT] == w[w_.NOW]:
+                w[w_.ATTEMPT_AT] = w_.NEVER
+                attempt(st, world, out)
+        elif kind == w_.READ:
+            if w_.number_of(what) == w[w_.READ_NUMBER]:
+                normal_read_done(st, world, out)
+        else:
+            replay_read_done(st, world, out, w_.number_of(what))
+
+
+# --- clients -------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
+    """A consumer is done with an entry: it acknowledges it and grants permits when due. True: it asks for it again."""
+    if st.connected[slot] == 0:
+        return False
+    permits = permits_due(world, slot)
+    if permits > 0:
+        push(world, world.w[w_.NOW], event(w_.FLOW, slot, permits))
+    entry = number - world.w[w_.BASE]
+    if asks_again(world, slot, number, st.redelivery_count[entry]) and st.holder[entry] == slot:
+        world.w[w_.NACKED_SLOT] = slot
+        world.w[w_.NACKED_ENTRY] = number
+        return True
+    ack(st, world, out, slot, entry)
+    return False
+
+
+@compiled
+def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
+    """An individual ack of a whole entry arrives and takes its effect."""
+    w = world.w
+    number = entry + w[w_.BASE]
+    line(out, kinds.ACK, w[w_.NOW], world.number[slot], 0, 0, 0, 0)
+    item(out, number)
+    holder = st.holder[entry]
+    if holder != st_.NOBODY:
+        messages = st.num_messages[entry] - st.acked_indexes[entry]
+        hash_value = world.hash_value[st.pending_hash[entry]]
+        before = let_go(st, holder, entry, False)
+        if w[w_.TRACE] == 1 and w[w_.REMOVALS_SHOWN] == 1:
+            line(out, kinds.PENDING_ACK_REMOVED, w[w_.NOW], world.number[holder], hash_value, 0, 0, 0)
+            item(out, number)
+            if w[w_.RELEASES_SHOWN] == 1:
+                line(out, kinds.DRAINING_RELEASE, w[w_.NOW], world.number[holder], hash_value, 0, before, 0)
+        was_blocked = st.s[st_.BLOCKED_ON_UNACKED]
+        parked = st.parked_permits[holder]
+        if unblock_before_lowering(st, holder) > 0:
+            permits_applied(st, world, out, holder, parked)
+        parked = st.parked_permits[holder]
+        if lower_unacked(st, holder, messages) > 0:
+            permits_applied(st, world, out, holder, parked)
+        if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
+            attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+    before_delete = st.s[st_.MARK_DELETE]
+    dispatch_steps.acknowledge(st, entry)
+    if st.s[st_.MARK_DELETE] != before_delete:
+        mark_delete_moved(st, world, out)
+    unblocked(st, world)
+
+
+@compiled
+def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
+    """A consumer that is about to leave is done with all it holds."""
+    for entry in entries:
+        ack(st, world, out, slot, entry)
+
+
+@compiled
+def mark_delete_moved(st: State, world: World, out: Lines) -> None:
+    """Consumers that joined recently may be held back no longer; then a read is attempted."""
+    w = world.w
+    if w[w_.TRACE] == 1:
+        line(out, kinds.MARK_DELETE, w[w_.NOW], 0, st.s[st_.MARK_DELETE] + w[w_.BASE], 0, 0, 0)
+    if w[w_.WATCHES_NEWCOMERS] == 0:
+        return
+    freed = read_position.prune(st) if w[w_.CLASSIC] == 1 else last_sent_position.prune(st)
+    if freed:
+        if w[w_.TRACE] == 1:
+            read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
+            line(out, kinds.RECENTLY_JOINED_PRUNED, w[w_.NOW], 0, read_at, deleted_to, 0, 0)
+        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+
+
+@compiled
+def unblocked(st: State, world: World) -> None:
+    """A draining hash that had held something back is free: the dispatcher looks at it a little later."""
+    if st.s[st_.DRAIN_NOTICE] != 0:
+        st.s[st_.DRAIN_NOTICE] = 0
+        attempt_at(world, world.w[w_.NOW] + world.w[w_.UNBLOCK_US])
+
+
+@compiled
+def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
+    """A client's permits arrive, are counted, and reach the dispatcher unless the consumer is blocked."""
+    if st.connected[slot] == 0:
+        return
+    w = world.w
+    now, consumer = w[w_.NOW], world.number[slot]
+    line(out, kinds.FLOW, now, consumer, permits, st.blocked[slot], 0, 0)
+    told = count_flow(st, slot, permits)
+    if w[w_.TRACE] == 1:
+        line(out, kinds.FLOW_COUNTED, now, consumer, st.permits[slot], st.blocked[slot], 0, 0)
+    if told:
+        permits_applied(st, world, out, slot, permits)
+
+
+@compiled
+def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
+    """Permits reach the dispatcher, which looks for something to read."""
+    w = world.w
+    dispatch_steps.apply_flow(st, slot, permits)
+    if w[w_.TRACE] == 1:
+        line(out, kinds.FLOW_APPLIED, w[w_.NOW], world.number[slot], permits, 0, 0, 0)
+    attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+
+
+# --- reads ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def attempt(st: State, world: World, out: Lines) -> None:
+    """``readMoreEntries``: what it decides is issued to the storage."""
+    w = world.w
+    trace = w[w_.TRACE] == 1
+    if trace:
+        line(out, kinds.READ_ATTEMPT, w[w_.NOW], 0, 0, 0, 0, 0)
+    plan = world.plan
+    if w[w_.CLASSIC] == 1:
+        dispatch_loop.plan_size(st, plan, world.attempts)
+        dispatch_loop_classic.plan_replay(st, plan)
+        dispatch_loop_classic.plan_normal(st, plan)
+    else:
+        dispatch_steps.trim(st)
+        dispatch_loop.plan_read(st, plan, world.attempts)
+    if trace:
+        blocked_lines(world, out)
+    if plan[0] == dispatch_loop.REPLAY_READ:
+        issue_replay_read(st, world, out)
+    elif plan[0] == dispatch_loop.NORMAL_READ:
+        if trace:
+            read_at = st.s[st_.READ_POSITION] + w[w_.BASE]
+            line(out, kinds.READ_ISSUED, w[w_.NOW], 0, plan[1], read_at, 0, 0)
+        issue_normal_read(st, world, plan[1])
+    elif plan[0] == dispatch_loop.BACK_OFF:
+        back_off(world)
+    if trace:
+        pending_read, pending_replay = st.s[st_.PENDING_READ], st.s[st_.PENDING_REPLAY]
+        total = st.s[st_.TOTAL_PERMITS]
+        line(out, kinds.READ_ATTEMPT_END, w[w_.NOW], 0, total, pending_read, pending_replay, 0)
+
+
+@compiled
+def blocked_lines(world: World, out: Lines) -> None:
+    """A line for each refusal by a draining hash that the step before has noted."""
+    for at in range(world.attempts[0]):
+        slot, hash_id = world.attempts[1 + 2 * at], world.attempts[2 + 2 * at]
+        line(
+            out,
+            kinds.DRAINING_BLOCKED,
+            world.w[w_.NOW],
+            world.number[slot],
+            world.hash_value[hash_id],
+            0,
+            0,
+            0,
+        )
+
+
+@compiled
+def issue_replay_read(st: State, world: World, out: Lines) -> None:
+    """The storage is asked for entries of the replay set, less those that are acknowledged already."""
+    w, plan = world.w, world.plan
+    at = w[w_.REPLAYS] % w_.REPLAYS_KEPT
+    width = len(world.replays) // w_.REPLAYS_KEPT
+    size = 0
+    for i in range(plan[1]):
+        if st.deleted[plan[2 + i]] == 0:
+            world.replays[at * width + size] = plan[2 + i] + w[w_.BASE]
+            size += 1
+    world.replay_size[at] = size
+    if w[w_.TRACE] == 1:
+        line(out, kinds.REPLAY_READ_ISSUED, w[w_.NOW], 0, 0, 0, 0, 0)
+        for i in range(plan[1]):
+            item(out, plan[2 + i] + w[w_.BASE])
+        if size < plan[1]:
+            line(out, kinds.REPLAY_ALREADY_DELETED, w[w_.NOW], 0, 0, 0, 0, 0)
+            for i in range(plan[1]):
+                if st.deleted[plan[2 + i]] == 1:
+                    item(out, plan[2 + i] + w[w_.BASE])
+    dispatch_steps.issue_replay(st, plan)
+    if size == 0:
+        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+        return
+    push(world, w[w_.NOW] + w[w_.READ_US], event(w_.REPLAY, 0, w[w_.REPLAYS]))
+    w[w_.REPLAYS] += 1
+
+
+@compiled
+def issue_normal_read(st: State, world: World, limit: int) -> None:
+    """The cursor is asked for the next entries; where there are none, it answers when one is stored."""
+    w = world.w
+    w[w_.READ_NUMBER] += 1
+    w[w_.READ_LIMIT] = limit
+    w[w_.READ_WAITED] = 0
+    w[w_.READ_READY_AT] = w[w_.NOW]
+    at = st.s[st_.READ_POSITION]
+    while at < w[w_.STORED] and st.deleted[at] == 1:
+        at += 1
+    if at >= w[w_.STORED]:
+        w[w_.READ_WAITED] = 1
+        if w[w_.STORED] == len(world.publish_us):
+            w[w_.READ_READY_AT] = w_.NEVER  # all is published and read
+            return
+        w[w_.READ_READY_AT] = world.publish_us[w[w_.STORED]]
+    push(world, w[w_.READ_READY_AT] + w[w_.READ_US], event(w_.READ, 0, w[w_.READ_NUMBER]))
+
+
+@compiled
+def back_off(world: World) -> None:
+    """The next read attempt waits, twice as long each time until something is sent."""
+    w = world.w
+    w[w_.BACK_OFF_US] = min(max(2 * w[w_.BACK_OFF_US], w[w_.BACK_OFF_FIRST_US]), w[w_.BACK_OFF_MOST_US])
+    attempt_at(world, w[w_.NOW] + w[w_.BACK_OFF_US])
+
+
+@compiled
+def normal_read_done(st: State, world: World, out: Lines) -> None:
+    """The cursor returns what is stored from the read position on and not acknowledged."""
+    w = world.w
+    count = 0
+    if w[w_.READ_WAITED] == 0 or w[w_.EMPTY_WHEN_WAITED] == 0:
+        at = st.s[st_.READ_POSITION]
+        while at < w[w_.STORED] and count < w[w_.READ_LIMIT]:
+            if st.deleted[at] == 0:
+                world.entries[count] = at
+                count += 1
+            at += 1
+    read_done(st, world, out, False, count)
+
+
+@compiled
+def replay_read_done(st: State, world: World, out: Lines, number: int) -> None:
+    """The storage returns what a replay read has asked for."""
+    w = world.w
+    at = number % w_.REPLAYS_KEPT
+    width = len(world.replays) // w_.REPLAYS_KEPT
+    count = world.replay_size[at]
+    for i in range(count):
+        world.entries[i] = world.replays[at * width + i] - w[w_.BASE]
+    read_done(st, world, out, True, count)
+
+
+@compiled
+def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) -> None:
+    """A read result reaches the dispatcher; its round follows."""
+    w = world.w
+    entries = world.entries[:count]
+    taken = dispatch_steps.read_done(st, is_replay, entries[count - 1] if count > 0 else -1)
+    if w[w_.TRACE] == 1:
+        read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
+        line(out, kinds.READ_DONE, w[w_.NOW], 0, is_replay, read_at, 0, 0)
+        for entry in entries:
+            item(out, entry + w[w_.BASE])
+        if not taken:
+            line(out, kinds.REWIND, w[w_.NOW], 0, read_at, deleted_to, 0, 0)
+    if taken:
+        dispatch_round(st, world, out, is_replay, entries)
+    else:
+        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+
+
+# --- rounds --------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries: I64) -> None:
+    """One dispatch round, and when the dispatcher reads again."""
+    w = world.w
+    trace = w[w_.TRACE] == 1
+    if trace:
+        read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
+        line(out, kinds.ROUND_BEGIN, w[w_.NOW], 0, is_replay, read_at, deleted_to, 0)
+        for entry in entries:
+            item(out, entry + w[w_.BASE])
+    look, owners = False, -1
+    if w[w_.CLASSIC] == 0:
+        look = dispatch_loop.group(st, is_replay, entries, world.outcome, world.attempts)
+        if trace:
+            blocked_lines(world, out)
+    elif len(entries) > 0:
+        owners = dispatch_loop_classic.group(st, is_replay, entries, world.outcome)
+    for i in range(len(entries)):
+        if world.outcome[i] >= 0:
+            world.permits_before[world.outcome[i]] = st.permits[world.outcome[i]]
+    dispatch_loop.send_groups(st, is_replay, entries, world.outcome)
+    sent_to = sent_lines(st, world, out, entries)
+    has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
+    retry = sent_to == 0
+    if w[w_.CLASSIC] == 1:
+        look = owners >= 0 and dispatch_loop_classic.is_stuck(st, owners, sent_to > 0)
+        retry = dispatch_steps.classic_goes_on(st, owners, sent_to) & dispatch_steps.RETRIES != 0
+    else:
+        look = look and dispatch_loop.wants_look_ahead(st, entries, world.outcome)
+        look = look and (has_more or w[w_.LOOK_AHEAD_NEEDS_MORE] == 0)
+        retry = retry or look
+    dispatch_steps.finish_round(st, look)
+    if trace:
+        due = st.s[st_.SKIP_NEXT_REPLAY]
+        line(out, kinds.ROUND_END, w[w_.NOW], 0, retry, st.s[st_.N_REPLAY], due, has_more)
+    reads_again(world, sent_to, retry, look)
+
+
+@compiled
+def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool) -> None:
+    """When the dispatcher reads again: at once, after a while, or when what was sent is written."""
+    w = world.w
+    if sent_to > 0:
+        w[w_.BACK_OFF_US] = 0
+        attempt_at(world, w[w_.NOW] + w[w_.WRITE_US])
+    if not retry:
+        return
+    if look_ahead or sent_to > 0 or w[w_.RETRY_BACK_OFF] == 0:
+        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+    else:
+        back_off(world)
+
+
+@compiled
+def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
+    """Chain the entries of a round by who got them: ``first_of`` a consumer, then ``next_of`` an entry, -1 at the end."""
+    for i in range(len(entries)):
+        slot = world.outcome[i]
+        world.next_of[i] = -1
+        if slot >= 0:
+            world.first_of[slot] = -1
+        elif slot == dispatch_loop.REFUSED:
+            line(out, kinds.PENDING_ACK_REFUSED, world.w[w_.NOW], 0, 0, 0, 0, 0)
+            item(out, entries[i] + world.w[w_.BASE])
+    for i in range(len(entries)):
+        slot = world.outcome[i]
+        if slot < 0:
+            continue
+        if world.first_of[slot] < 0:
+            world.first_of[slot] = i
+        else:
+            world.next_of[world.last_of[slot]] = i
+        world.last_of[slot] = i
+
+
+@compiled
+def sent_lines(st: State, world: World, out: Lines, entries: I64) -> int:
+    """The lines of what a round sent, and when the consumers will answer. Returns to how many it was sent."""
+    w = world.w
+    now, sent_to = w[w_.NOW], 0
+    chain_by_consumer(world, out, entries)
+    for i in range(len(entries)):
+        slot = world.outcome[i]
+        if slot < 0 or world.first_of[slot] != i:
+            continue
+        sent_to += 1
+        line(out, kinds.SENT, now, world.number[slot], world.permits_before[slot], 0, 0, 0)
+        at = i
+        while at >= 0:
+            item(out, entries[at] + w[w_.BASE])
+            hand_over(st, world, slot, entries[at])
+            at = world.next_of[at]
+        if w[w_.TRACE] == 1:
+            line(out, kinds.SEND_RETURNED, now, world.number[slot], st.permits[slot], 0, 0, 0)
+    return sent_to
+
+
+@compiled
+def hand_over(st: State, world: World, slot: int, entry: int) -> None:
+    """An entry is on its way to its consumer, which will answer."""
+    w = world.w
+    number = entry + w[w_.BASE]
+    w[w_.SENT] += 1
+    w[w_.LAST_SENT] = max(w[w_.LAST_SENT], number)
+    if st.deleted[entry] == 1 and w[w_.N_SENT_ACKED] < len(world.sent_acked):
+        world.sent_acked[w[w_.N_SENT_ACKED]] = number
+        w[w_.N_SENT_ACKED] += 1
+    after = w[w_.NETWORK_US] + answers_after(world, slot, number, st.redelivery_count[entry])
+    push(world, w[w_.NOW] + after + w[w_.NETWORK_US], event(w_.ANSWER, slot, number))

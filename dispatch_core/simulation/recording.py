@@ -1,0 +1,152 @@
+"""Files of simulated recordings: the log format as Parquet or JSON lines, the same bytes for the same rows.
+
+A file is written under a name of its own and gets its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from dispatch_core.simulation.json_lines import json_lines
+from dispatch_core.simulation.tables import schema_of
+
+FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
+_PARTIAL: Final = ".partial"
+#: Rows of a row group at least, but for a file's last: a reader goes through a file group by group.
+_GROUP_ROWS: Final = 1 << 17
+#: Columns whose values hardly ever come twice: no dictionary is tried for them.
+_MANY_VALUES: Final = ("seq", "t_us", "entry_id", "sequence_id", "publish_time_ms", "size_bytes")
+
+
+class _Writer(ABC):
+    """One file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + _PARTIAL)
+
+    @abstractmethod
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Everything is written."""
+
+    def close(self) -> None:
+        """The file is complete."""
+        self._finish()
+        self._partial.replace(self._path)
+
+
+class _ParquetWriter(_Writer):
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        super().__init__(path)
+        dictionary = [leaf for leaf in _leaves(schema) if not leaf.split(".")[-1].startswith(_MANY_VALUES)]
+        self._file = pq.ParquetWriter(
+            self._partial, schema, compression="zstd", use_dictionary=dictionary, store_schema=False
+        )
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._rows += len(table)
+        if self._rows >= _GROUP_ROWS:
+            self._group()
+
+    def _group(self) -> None:
+        if not self._rows:
+            return
+        table = pa.concat_tables(self._waiting)
+        if len(self._waiting) > 1:
+            table = table.unify_dictionaries().combine_chunks()
+        self._waiting, self._rows = [], 0
+        self._file.write_table(table, row_group_size=4 * _GROUP_ROWS)
+
+    def _finish(self) -> None:
+        self._group()
+        self._file.close()
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """The names of a schema's columns as Parquet has them."""
+    names: list[str] = []
+    for field in schema:
+        names += _leaves_of(field.type, field.name)
+    return names
+
+
+def _leaves_of(kind: pa.DataType, path: str) -> list[str]:
+    if pa.types.is_list(kind):
+        return _leaves_of(kind.value_type, f"{path}.list.element")
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves_of(field.type, f"{path}.{field.name}")]
+    return [path]
+
+
+class _JsonWriter(_Writer):
+    def __init__(self, path: Path, header: Mapping[str, Any] | None, *, names_dispatcher: bool) -> None:
+        super().__init__(path)
+        self._raw = self._partial.open("wb")
+        self._stream: BinaryIO = _compressed(self._raw, path.name)
+        self._names_dispatcher = names_dispatcher
+        if header is not None:
+            self._stream.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
+
+    def write(self, table: pa.Table) -> None:
+        self._stream.write(json_lines(table, names_dispatcher=self._names_dispatcher))
+
+    def _finish(self) -> None:
+        self._stream.close()
+        self._raw.close()
+
+
+def _compressed(raw: BinaryIO, name: str) -> BinaryIO:
+    if name.endswith(".gz"):
+        return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)  # type: ignore[return-value]
+    if name.endswith(".zst"):
+        return zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False)  # type: ignore[return-value]
+    return io.BufferedWriter(raw)  # type: ignore[arg-type]
+
+
+class RecordingFiles:
+    """The message log and the event log of one recording, of one dispatcher or of many."""
+
+    def __init__(self, folder: Path, form: str, *, trace: bool, many: bool) -> None:
+        """``form``: one of ``FORMATS``. ``many``: each line of JSON names its dispatcher."""
+        folder.mkdir(parents=True, exist_ok=True)
+        events = folder / f"{'trace' if trace else 'events'}.{form}"
+        messages = folder / f"messages.{form}"
+        self._events: _Writer
+        self._messages: _Writer
+        if form == "parquet":
+            self._events = _ParquetWriter(events, schema_of("events", trace=trace))
+            self._messages = _ParquetWriter(messages, schema_of("messages", trace=trace))
+        else:
+            general = {"format": "pulsar-message-log", "format_version": "1.0", "cluster": "generated"}
+            self._events = _JsonWriter(events, None, names_dispatcher=many)
+            self._messages = _JsonWriter(messages, general, names_dispatcher=True)
+
+    def messages(self, table: pa.Table) -> None:
+        """Append rows of ``MESSAGES``."""
+        self._messages.write(table)
+
+    def events(self, table: pa.Table) -> None:
+        """Append rows of ``EVENTS``."""
+        self._events.write(table)
+
+    def close(self) -> None:
+        """The recording is complete."""
+        self._messages.close()
+        self._events.close()

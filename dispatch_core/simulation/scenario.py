@@ -1,0 +1,134 @@
+"""What is to be simulated: how much is published, who consumes it, who comes and goes, under which rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.profiles import Profile, resolve
+
+CLUSTER: Final = "generated"
+SUBSCRIPTION: Final = "audit"
+CHURNS: Final = ("none", "rolling-restart", "scale", "random")
+SUBSCRIPTION_TYPES: Final = ("Key_Shared", "Failover")
+MODES: Final = ("AUTO_SPLIT", "STICKY")
+
+#: What the default rate aims at: a run of so many seconds, within these bounds per dispatcher.
+_DEFAULT_RUN_S: Final = 10
+_DEFAULT_RATES: Final = (1_000, 100_000)
+#: The most of each that is possible: entry numbers, slots and times have their bits.
+MOST: Final[Mapping[str, int]] = {
+    "messages": 1 << 36,
+    "dispatchers": 1_000_000,
+    "keys": 100_000_000,
+    "consumers": 100_000,
+    "rate": 10_000_000,
+    "queue": 1_000_000,
+    "membership_changes": 1_000_000,
+}
+
+
+class ScenarioError(DispatchAuditError):
+    """A simulation that cannot be run as asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One simulation. Counts of messages and consumers: ``messages`` over all dispatchers, ``consumers`` of each.
+
+    ``rate``: messages a second per dispatcher; 0 = by the number of messages. ``ack_us``: mean time a consumer takes for
+    an entry. ``nack_share``: of deliveries that are asked for again. ``membership_changes``: per dispatcher; None = as
+    the churn has it. Raises ``ScenarioError`` for what cannot be.
+    """
+
+    messages: int = 1_000_000
+    dispatchers: int = 1
+    keys: int = 100_000
+    key_skew: float = 1.1
+    consumers: int = 20
+    churn: str = "none"
+    membership_changes: int | None = None
+    slow_consumers: int = 0
+    crashing_consumers: int = 0
+    queue: int = 1000
+    ack_us: int = 10_000
+    nack_share: float = 0.0
+    rate: int = 0
+    seed: int = 0
+    start_us: int = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
+    broker_version: str = "4.2.4"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    subscription_type: str = "Key_Shared"
+    key_shared_mode: str = "AUTO_SPLIT"
+    allow_out_of_order: bool = False
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            least = 0 if name in ("rate", "membership_changes", "messages") else 1
+            if value is not None and not least <= value <= most:
+                raise ScenarioError(f"{name.replace('_', ' ')}: {value} is not within {least} to {most}")
+        for name in ("slow_consumers", "crashing_consumers"):
+            if not 0 <= getattr(self, name) <= self.consumers:
+                raise ScenarioError(
+                    f"{name.replace('_', ' ')}: {getattr(self, name)} of {self.consumers} consumers: give as many or fewer"
+                )
+        for name, choices in (
+            ("churn", CHURNS),
+            ("subscription_type", SUBSCRIPTION_TYPES),
+            ("key_shared_mode", MODES),
+        ):
+            if getattr(self, name) not in choices:
+                raise ScenarioError(
+                    f"{name.replace('_', ' ')}: {getattr(self, name)!r} is none of {', '.join(choices)}"
+                )
+        if not 0 <= self.key_skew <= 10:
+            raise ScenarioError(f"key skew: {self.key_skew} is not within 0 (all alike) to 10")
+        if not 0 <= self.nack_share <= 0.5:
+            raise ScenarioError(f"share of negative acks: {self.nack_share} is not within 0 to 0.5")
+        if self.ack_us < 1:
+            raise ScenarioError("acknowledgement time: it has to be above 0")
+
+    @property
+    def is_failover(self) -> bool:
+        """Whether one consumer at a time is active."""
+        return self.subscription_type == "Failover"
+
+    def messages_of(self, dispatcher: int) -> int:
+        """How many messages the topic of a dispatcher has."""
+        return self.messages // self.dispatchers + int(dispatcher < self.messages % self.dispatchers)
+
+    def rate_of(self, dispatcher: int) -> int:
+        """Messages a second that are published to the topic of a dispatcher."""
+        if self.rate:
+            return self.rate
+        least, most = _DEFAULT_RATES
+        return min(max(self.messages_of(dispatcher) // _DEFAULT_RUN_S, least), most)
+
+    def topic_of(self, dispatcher: int) -> str:
+        """The topic's name. Failover: partitions of one topic, so that the choice of the active consumer differs."""
+        if self.is_failover:
+            return f"persistent://public/default/generated-partition-{dispatcher}"
+        return f"persistent://public/default/generated-{dispatcher:05d}"
+
+    def partition_of(self, dispatcher: int) -> int:
+        """The partition index in the log's header; -1 = not partitioned."""
+        return dispatcher if self.is_failover else -1
+
+    def profile_of(self, dispatcher: int) -> Profile:
+        """The rules of a dispatcher. Raises ``ProfileError``."""
+        return resolve(
+            self.broker_version,
+            self.settings,
+            subscription_type=self.subscription_type,
+            partition_index=self.partition_of(dispatcher),
+            key_shared_mode=self.key_shared_mode,
+            allow_out_of_order=self.allow_out_of_order,
+        )
+
+    def at_level(self, *, trace: bool) -> Scenario:
+        """The same simulation with another level of log."""
+        return replace(self, trace=trace)

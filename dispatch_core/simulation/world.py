@@ -1,0 +1,243 @@
+"""The simulated world as arrays: what is under way, when it happens, and the lines that it writes.
+
+Data plane. Times are microseconds since the epoch. Entries are *numbers* of the whole log (0 = first stored entry) in
+everything that outlives a step; the dispatcher's state knows them as ordinals of its present stretch, ``BASE`` less.
+
+What is to happen stands in a heap of (time, what): ``what`` = kind, consumer slot and a number (entry, permits, read).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.jit import compiled
+from dispatch_core.state import I8, I32, I64
+
+NEVER: Final = 1 << 62
+
+# what happens: the lowest bits of an event
+ANSWER: Final = 0  # a consumer is done with an entry; number = entry
+FLOW: Final = 1  # a client's permits arrive; number = permits
+ATTEMPT: Final = 2  # the dispatcher looks for something to read
+READ: Final = 3  # a normal read completes; number = which one
+REPLAY: Final = 4  # a replay read completes; number = which one
+_KIND_BITS: Final = 3
+_SLOT_BITS: Final = 24
+
+# --- scalars: indexes into World.w ---------------------------------------------------------------------------------
+NOW: Final = 0
+BASE: Final = 1  # number of the entry with ordinal 0
+STORED: Final = 2  # entries of the present stretch that are stored by now
+MORE: Final = 3  # more entries are to be published behind the present stretch
+HEAP: Final = 4  # events in the heap
+ATTEMPT_AT: Final = 5  # when the next read attempt is due; NEVER = none is
+READ_NUMBER: Final = 6  # of the normal read under way, or the last one
+READ_LIMIT: Final = 7  # its size
+READ_WAITED: Final = 8  # it found nothing to read when it was issued
+READ_READY_AT: Final = 9  # when the first entry for it is stored; NEVER = it waits
+REPLAYS: Final = 10  # replay reads issued
+BACK_OFF_US: Final = 11  # the last retry backoff; 0 = none since entries were sent
+LAST_SENT: Final = 12  # highest number ever sent; -1 = none
+N_SENT_ACKED: Final = 13  # entries that were sent though acknowledged
+NACKED_SLOT: Final = 14  # who asks for an entry again ...
+NACKED_ENTRY: Final = 15  # ... and its number
+WATCHES_NEWCOMERS: Final = 16  # somebody may be held back by a rule of recently joined consumers
+SENT: Final = 17  # entries sent, every time counted
+# how this world is
+TRACE: Final = 18  # lines of level T are wanted
+CLASSIC: Final = 19  # the dispatch loop of 3.x
+RETRY_BACK_OFF: Final = 20  # a round that sent nothing waits before it reads again (#23226)
+EMPTY_WHEN_WAITED: Final = 21  # a read that had to wait comes back empty (before #24898)
+LOOK_AHEAD_NEEDS_MORE: Final = 22
+REMOVALS_SHOWN: Final = 23  # pending_ack_removed is a line of this release
+RELEASES_SHOWN: Final = 24  # draining_release follows it
+READ_US: Final = 25  # the storage answers a read
+WRITE_US: Final = 26  # what was sent is written to the connection
+HOP_US: Final = 27  # a task is handed to the dispatcher's executor
+UNBLOCK_US: Final = 28  # keySharedUnblockingIntervalMs
+BACK_OFF_FIRST_US: Final = 29
+BACK_OFF_MOST_US: Final = 30
+NETWORK_US: Final = 31  # between broker and client, one way
+ROOM: Final = 32  # lines and list items that one step may write
+N_SCALARS: Final = 33
+
+#: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).
+REPLAYS_KEPT: Final = 4
+
+
+class World(NamedTuple):
+    """Struct of arrays; see the module for what indexes them."""
+
+    w: I64
+    heap_at: I64
+    heap_what: I64
+    # per entry of the present stretch
+    publish_us: I64  # when it is stored
+    # per hash id
+    hash_value: I64
+    # per consumer slot
+    number: I64  # the log's number
+    queue: I64  # receiver queue size
+    processed: I64  # messages taken from the queue since permits were granted last
+    slowness: I64  # factor of its latency
+    # who answers when
+    latency_us: I64  # a power of two of samples
+    refuses: I8  # as many: 1 = asks for the entry again
+    # scratch
+    plan: I64
+    attempts: I64
+    outcome: I64
+    entries: I64  # of the round
+    replays: I64  # entries of the replay reads under way, a row each
+    replay_size: I64
+    sent_acked: I64  # numbers of entries sent though acknowledged
+    permits_before: I64  # per slot
+    first_of: I64  # per slot: its first entry of the round
+    last_of: I64
+    next_of: I64  # per entry of the round: the next one for the same consumer
+
+
+class Lines(NamedTuple):
+    """Lines written and not taken yet: one row each, and lists of numbers that belong to rows."""
+
+    n: I64  # rows, list items
+    kind: I8
+    t_us: I64
+    consumer: I32
+    a: I64
+    b: I64
+    c: I64
+    d: I64
+    start: I64  # where the row's list begins; it ends where the next one begins
+    item: I64
+
+
+def new_lines(rows: int, items: int) -> Lines:
+    """Room for so many rows and list items."""
+    return Lines(
+        n=np.zeros(2, np.int64),
+        kind=np.zeros(rows, np.uint8),
+        t_us=np.zeros(rows, np.int64),
+        consumer=np.zeros(rows, np.int32),
+        a=np.zeros(rows, np.int64),
+        b=np.zeros(rows, np.int64),
+        c=np.zeros(rows, np.int64),
+        d=np.zeros(rows, np.int64),
+        start=np.zeros(rows + 1, np.int64),
+        item=np.zeros(items, np.int64),
+    )
+
+
+@compiled
+def line(out: Lines, kind: int, t_us: int, consumer: int, a: int, b: int, c: int, d: int) -> None:
+    """Write a line; list items that follow belong to it."""
+    n = out.n[0]
+    out.kind[n] = kind
+    out.t_us[n] = t_us
+    out.consumer[n] = consumer
+    out.a[n] = a
+    out.b[n] = b
+    out.c[n] = c
+    out.d[n] = d
+    out.start[n] = out.n[1]
+    out.n[0] = n + 1
+
+
+@compiled
+def item(out: Lines, value: int) -> None:
+    """Add an item to the list of the last line."""
+    out.item[out.n[1]] = value
+    out.n[1] += 1
+
+
+@compiled
+def event(kind: int, slot: int, number: int) -> int:
+    """What is to happen, as one integer."""
+    return (number << (_KIND_BITS + _SLOT_BITS)) | (slot << _KIND_BITS) | kind
+
+
+@compiled
+def kind_of(what: int) -> int:
+    """The kind of an event."""
+    return what & ((1 << _KIND_BITS) - 1)
+
+
+@compiled
+def slot_of(what: int) -> int:
+    """The consumer slot of an event."""
+    return (what >> _KIND_BITS) & ((1 << _SLOT_BITS) - 1)
+
+
+@compiled
+def number_of(what: int) -> int:
+    """The number of an event: entry, permits, read."""
+    return what >> (_KIND_BITS + _SLOT_BITS)
+
+
+@compiled
+def push(world: World, at_us: int, what: int) -> None:
+    """Something will happen."""
+    at = world.w[HEAP]
+    world.w[HEAP] = at + 1
+    while at > 0:
+        parent = (at - 1) >> 1
+        if world.heap_at[parent] <= at_us:
+            break
+        world.heap_at[at] = world.heap_at[parent]
+        world.heap_what[at] = world.heap_what[parent]
+        at = parent
+    world.heap_at[at] = at_us
+    world.heap_what[at] = what
+
+
+@compiled
+def pop(world: World) -> int:
+    """Take out what happens next; its time becomes ``NOW``."""
+    world.w[NOW] = world.heap_at[0]
+    what = world.heap_what[0]
+    size = world.w[HEAP] - 1
+    world.w[HEAP] = size
+    last_at, last_what = world.heap_at[size], world.heap_what[size]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and world.heap_at[child + 1] < world.heap_at[child]:
+            child += 1
+        if world.heap_at[child] >= last_at:
+            break
+        world.heap_at[at] = world.heap_at[child]
+        world.heap_what[at] = world.heap_what[child]
+        at = child
+    world.heap_at[at] = last_at
+    world.heap_what[at] = last_what
+    return what
+
+
+@compiled
+def store_until(world: World, at_us: int) -> bool:
+    """Entries that are published by then are stored. Returns whether the stretch is used up and more are to come."""
+    stored = world.w[STORED]
+    while stored < len(world.publish_us) and world.publish_us[stored] <= at_us:
+        stored += 1
+    world.w[STORED] = stored
+    return stored == len(world.publish_us) and world.w[MORE] == 1
+
+
+@compiled
+def attempt_at(world: World, at_us: int) -> None:
+    """A read attempt is due then, unless one is due before."""
+    if at_us < world.w[ATTEMPT_AT]:
+        world.w[ATTEMPT_AT] = at_us
+        push(world, at_us, event(ATTEMPT, 0, 0))
+
+
+def grown(values: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """A copy with room for ``count`` values."""
+    copy = np.zeros(count, values.dtype)
+    copy[: len(values)] = values
+    return copy
