@@ -29,6 +29,7 @@ _SUFFIXES: Final[dict[str, Encoding]] = {
 _PREFIXES: Final[dict[str, Content]] = {"messages": "messages", "events": "events", "trace": "events"}
 
 _READ_BYTES: Final = 1 << 18
+_FIRST_BLOCK_BYTES: Final = 1 << 16
 _ZSTD_SLICE_BYTES: Final = 1 << 8
 
 
@@ -168,7 +169,9 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
             piece = piece[end + 1 :]
         pending.append(piece)
         pending_bytes += len(piece)
-        if pending_bytes < min(limits.block_bytes, limits.line_bytes):
+        # The first block is small: in it stands the header, whose many fields no other line has.
+        enough = limits.block_bytes if line > 1 else min(limits.block_bytes, _FIRST_BLOCK_BYTES)
+        if pending_bytes < min(enough, limits.line_bytes):
             continue
         data = b"".join(pending)
         cut = data.rfind(b"\n") + 1

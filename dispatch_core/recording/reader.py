@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.recording import rows as rules
+from dispatch_core.recording.ahead import in_order, usable_threads
+from dispatch_core.recording.batches import to_batch
 from dispatch_core.recording.files import (
     Block,
     Content,
@@ -36,7 +38,7 @@ from dispatch_core.recording.files import (
 )
 from dispatch_core.recording.identity import HeaderError, HeaderRow, Headers
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
-from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser
+from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
 
 __all__ = [
@@ -117,16 +119,18 @@ def read_file(
     name: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     line_by_line: bool = False,
+    threads: int | None = None,
 ) -> LogFile:
     """Prepare to read one file of a recording; iterate over the result to do it.
 
     ``source`` is a path or an open binary stream. ``name`` stands in ``source_file`` of every row and tells,
     by its last part, what the file holds and how (``messages*``/``events*``/``trace*``,
     ``.jsonl[.gz|.zst]``/``.parquet``); it defaults to the path and must be given for a stream.
-    ``line_by_line`` parses without bulk attempts, with the same result. Raises ``ValueError`` for a name that
+    ``line_by_line`` parses without bulk attempts, with the same result. ``threads`` parse ahead (default: as many as
+    there are cores, within bounds), with the same result too. Raises ``ValueError`` for a name that
     is none of the format's; whatever is wrong with the file itself comes as quarantine rows.
     """
-    return LogFile(source, name=name, limits=limits, line_by_line=line_by_line)
+    return LogFile(source, name=name, limits=limits, line_by_line=line_by_line, threads=threads)
 
 
 class LogFile:
@@ -139,6 +143,7 @@ class LogFile:
         name: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         line_by_line: bool = False,
+        threads: int | None = None,
     ) -> None:
         if name is None:
             if not isinstance(source, (str, Path)):
@@ -157,6 +162,7 @@ class LogFile:
         self._source = source
         self.limits = limits
         self._line_by_line = line_by_line
+        self.threads = usable_threads() if threads is None else threads
         self._schema = MESSAGES if self.content == "messages" else EVENTS
         self._parser = BlockParser(RAW_MESSAGES if self.content == "messages" else RAW_EVENTS)
         self._headers = Headers(self.content)
@@ -186,21 +192,28 @@ class LogFile:
     # ---- lines ----
 
     def _lines(self, stream: BinaryIO) -> Iterator[Batch]:
-        for block in blocks(stream, self.encoding, self.limits):
+        for lines, parsed in in_order(self._parsed, blocks(stream, self.encoding, self.limits), self.threads):
+            block = lines.block
             if block.first_line == 1 and block.data.startswith(_UTF16_BOMS):
                 self.refuse_file("the text is UTF-16; the log format is UTF-8")
                 raise _StopReading
-            if block.too_long:
+            if parsed is None:
                 self.counts.lines += 1
                 reason = f"line of {block.too_long} bytes, longer than the limit of {self.limits.line_bytes}"
                 self.refuse(block.first_line, None, reason, block.data, cut=True)
                 self._footer.lose_checksum()
             else:
-                yield from self._block(_Lines(block))
+                yield from self._block(lines, parsed)
             yield from self.quarantined()
 
-    def _block(self, lines: _Lines) -> Iterator[Batch]:
-        parsed = self._parser.parse(lines.text, line_by_line=self._line_by_line)
+    def _parsed(self, block: Block) -> tuple[_Lines, Parsed | None]:
+        """A block's rows, None for a line that is too long; runs ahead of the judging, in threads."""
+        lines = _Lines(block)
+        if block.too_long:
+            return lines, None
+        return lines, self._parser.parse(lines.text, line_by_line=self._line_by_line)
+
+    def _block(self, lines: _Lines, parsed: Parsed) -> Iterator[Batch]:
         self.counts.blank += parsed.blank
         faults = deque(sorted(parsed.faults, key=lambda fault: fault.line))
         at, count = 0, len(parsed.rows)
@@ -312,7 +325,7 @@ class LogFile:
         if kept:
             if self.content == "events":
                 self._count_unknown_kinds(columns["kind"])
-            yield Batch(self.content, rules.to_batch(columns, kept, self._schema))
+            yield Batch(self.content, to_batch(columns, kept, self._schema))
 
     def begin(self, text: str | None, row: int, identity: rules.Columns) -> Iterator[Batch]:
         """Hand on the header in a Parquet row, for the dispatcher that the row names. Raises ``HeaderError``."""
@@ -337,7 +350,7 @@ class LogFile:
                 for header in begun
             ]
             columns = rules.columns_of(pa.Table.from_pylist(rows))
-            yield Batch("events", rules.to_batch(columns, len(rows), EVENTS))
+            yield Batch("events", to_batch(columns, len(rows), EVENTS))
 
     def refuse(self, line: int, column: str | None, reason: str, raw: bytes, *, cut: bool = False) -> None:
         """Put a line into quarantine."""

@@ -469,25 +469,3 @@ def rows_of_kind(columns: Mapping[str, pa.Array], kind: str) -> list[int]:
         return []
     rows: list[int] = np.flatnonzero(_mask(pc.fill_null(pc.equal(columns["kind"], kind), False))).tolist()
     return rows
-
-
-# ---- out ----
-
-
-def nulls(rows: int, kind: pa.DataType) -> pa.Array:
-    """Nulls of a type. Parquet refuses positions of null parts even where the position itself is null."""
-    if kind != POSITION:
-        return pa.nulls(rows, kind)
-    zeros = np.zeros(rows, dtype=np.int64)
-    return _struct(zeros, zeros, pa.array(np.ones(rows, dtype=bool)))
-
-
-def to_batch(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of exactly ``schema``; columns that are not there are null, others are dropped."""
-    arrays = []
-    for field in schema:
-        values = columns.get(field.name)
-        if values is None:
-            values = nulls(rows, field.type)
-        arrays.append(values if values.type == field.type else values.cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -55,14 +55,21 @@ class Read:
 
 
 def read(
-    source: Any, name: str = "events.jsonl", *, limits: Limits | None = None, line_by_line: bool = False
+    source: Any,
+    name: str = "events.jsonl",
+    *,
+    limits: Limits | None = None,
+    line_by_line: bool = False,
+    threads: int | None = None,
 ) -> Read:
     """Read bytes, a list of lines (objects become JSON) or a path; counts must add up, whatever is in it."""
     if isinstance(source, list):
         source = b"".join(line_of(line) + b"\n" for line in source)
     if isinstance(source, bytes):
         source = io.BytesIO(source)
-    reading = read_file(source, name=name, limits=limits or Limits(), line_by_line=line_by_line)
+    reading = read_file(
+        source, name=name, limits=limits or Limits(), line_by_line=line_by_line, threads=threads
+    )
     batches: dict[str, list[pa.RecordBatch]] = {"messages": [], "events": [], "quarantine": []}
     for batch in reading:
         batches[batch.table].append(batch.rows)
