@@ -1,8 +1,9 @@
 """Ingest: the landed files of one interval into the tables ``messages``, ``consumer_events`` and ``quarantine``.
 
-One file is one unit of work: a task reads it with the one reader of the log format, keeps the rows of the interval,
-and stages them as Parquet (``spark_jobs.ingest_task``). Spark then groups and sorts the rows by dispatcher in one exchange,
-so that replay reads each dispatcher as one sorted run, and replaces the interval's rows of each table by one commit.
+One file is one piece of work: a task reads it with the one reader of the log format, keeps the rows of the interval,
+and stages them as Parquet (``spark_jobs.ingest_task``). In the tables each dispatcher is one sorted run of one file, so that
+replay streams it: files that came so are taken as they are, the rows of all others Spark groups and sorts by dispatcher in
+one exchange. Then the interval's rows of each table are replaced by one commit.
 
 Which rows belong to the interval: docs/pipeline.md. What is counted:
 ``rows_in = rows_accepted + rows_quarantined + rows_other_interval``.
@@ -26,21 +27,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording import schema
+from dispatch_core.recording.ahead import usable_threads
 from spark_jobs import stage, tables
-from spark_jobs.ingest_task import FILES, STAGED, read_partition
+from spark_jobs.dealing import deal
+from spark_jobs.ingest_task import HANDS, STAGED, read_partition
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.pull import landed_files
+from spark_jobs.runs import GROUP, ORDER, not_runs
 from spark_jobs.warehouse import StagedFile, compact, file_schema, record_run, replace_interval, stage_run
 
-_MAX_TASKS = 4096
-
-#: How each table is grouped (one exchange) and sorted, so that a dispatcher's rows are one run of its files.
-_ORDER = {
-    "messages": (("cluster", "topic"), ("cluster", "topic", "ledger_id", "entry_id")),
-    "consumer_events": (schema.DISPATCHER_KEY, (*schema.DISPATCHER_KEY, "incarnation", "seq")),
-}
+#: A task reads at least so many bytes of small files.
+_BYTES_PER_TASK = 8_000_000
+#: A file of the exchange holds at least so many rows.
+_ROWS_PER_FILE = 500_000
 
 
 class IngestError(DispatchAuditError):
@@ -66,7 +66,7 @@ def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) 
             warehouse,
             "quarantine",
             span,
-            compact([StagedFile("quarantine", *one) for one in _files_of(reports, "quarantine")], staging),
+            compact(_files_of(reports, "quarantine"), staging),
         )
         summary = _summary(reports, rows, span)
         summary |= {"files_beside_a_trace": beside, "seconds": round(time.monotonic() - began, 3)}
@@ -104,8 +104,7 @@ def without_doubles(files: list[tuple[str, Path]]) -> tuple[list[tuple[str, Path
 
 def sorted_by_dispatcher(frame: DataFrame, name: str, partitions: int) -> DataFrame:
     """Bring the rows of a dispatcher (of a topic, for messages) together and sort them: one exchange."""
-    group, order = _ORDER[name]
-    return frame.repartition(partitions, *group).sortWithinPartitions(*order)
+    return frame.repartition(partitions, *GROUP[name]).sortWithinPartitions(*GROUP[name], *ORDER[name])
 
 
 def _publish(
@@ -117,51 +116,70 @@ def _publish(
     span: Interval,
 ) -> int:
     files = _files_of(reports, name)
-    rows = sum(count for _path, count in files)
-    if rows == 0:
-        return replace_interval(warehouse, name, span, [])
-    frame = (
-        spark.read.schema(tables.spark_schema(file_schema(name)))
-        .parquet(*(str(path) for path, _rows in files))
-        .withColumn("interval_start", F.lit(span.start))
-        .transform(sorted_by_dispatcher, name, _partitions(spark, rows))
+    apart = not_runs(
+        (run["path"], run["groups"]) for one in reports for run in one["runs"] if run["table"] == name
     )
-    return replace_interval(warehouse, name, span, tables.stage(frame, name, staging))
+    ready = [one for one in files if str(one.path) not in apart]
+    others = [one for one in files if str(one.path) in apart]
+    rows = sum(one.rows for one in others)
+    if rows:
+        say(
+            f"ingest {span.name}: {name}: {rows} rows to group and sort, {sum(one.rows for one in ready)} came so"
+        )
+        frame = (
+            spark.read.schema(tables.spark_schema(file_schema(name)))
+            .parquet(*(str(one.path) for one in others))
+            .withColumn("interval_start", F.lit(span.start))
+            .transform(sorted_by_dispatcher, name, _partitions(spark, rows))
+        )
+        ready += tables.stage(frame, name, staging)
+    return replace_interval(warehouse, name, span, ready)
 
 
 def _partitions(spark: SparkSession, rows: int) -> int:
-    """As many files as there are cores, and more once they would be large; one for a small table."""
-    if rows < 100_000:
-        return 1
-    return max(spark.sparkContext.defaultParallelism, rows // 5_000_000)
+    """Files that a task can sort in its share of the memory, and as many as keep the cores busy; one for a small table."""
+    return max(1, rows // 2_000_000, min(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE))
 
 
 def _staged(
     spark: SparkSession, files: list[tuple[str, Path]], staging: Path, span: Interval
 ) -> list[dict[str, Any]]:
-    """Run the tasks, one file each, largest first; the reports come back sorted by file name."""
+    """Run the tasks, largest first; the reports come back sorted by file name."""
     # A plain function, pickled by name: the workers import the module.
     task = partial(read_partition, staging=str(staging), interval_start=span.start, interval_end=span.end)
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    largest_first = sorted(files, key=lambda file: (-file[1].stat().st_size, file[0]))
-    rows = [{"name": name, "path": str(path)} for name, path in largest_first]
-    count = min(len(rows), _MAX_TASKS)
-    dealt = [row for hand in range(count) for row in rows[hand::count]]
-    frame = spark.createDataFrame(spark.sparkContext.parallelize(dealt, count), tables.spark_schema(FILES))
-    with tasks_done(spark, f"ingest {span.name}: tasks done", count):
+    hands = _hands(sorted(files), spark.sparkContext.defaultParallelism)
+    frame = spark.createDataFrame(
+        spark.sparkContext.parallelize(hands, len(hands)), tables.spark_schema(HANDS)
+    )
+    with tasks_done(spark, f"ingest {span.name}: tasks done", len(hands)):
         result: pa.Table = frame.mapInArrow(tasks, tables.spark_schema(STAGED)).toArrow()
     return result.sort_by("name").to_pylist()
 
 
-def _files_of(reports: list[dict[str, Any]], name: str) -> list[tuple[Path, int]]:
+def _hands(files: list[tuple[str, Path]], cores: int) -> list[dict[str, Any]]:
+    """The tasks (rows of ``HANDS``). One that would keep the others waiting reads with several threads."""
+    sizes = [path.stat().st_size for _name, path in files]
+    hands = deal(sizes, cores, least=_BYTES_PER_TASK)
     return [
-        (Path(staged["path"]), staged["rows"])
-        for one in reports
-        for staged in one["staged"]
-        if staged["table"] == name and staged["rows"]
+        {
+            "part": f"{number:05d}",
+            "files": [{"name": files[one][0], "path": str(files[one][1])} for one in hand],
+            "threads": usable_threads() if 2 * cores * sum(sizes[one] for one in hand) > sum(sizes) else 1,
+        }
+        for number, hand in enumerate(hands)
+    ]
+
+
+def _files_of(reports: list[dict[str, Any]], name: str) -> list[StagedFile]:
+    """The files of one table that the tasks staged, in a stable order."""
+    staged = [one for report in reports for one in report["staged"] if one["table"] == name]
+    return [
+        StagedFile(name, Path(one["path"]), one["rows"])
+        for one in sorted(staged, key=lambda one: one["path"])
     ]
 
 

@@ -11,7 +11,7 @@ part name alone: a task that is tried again replaces its own files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 from spark_jobs.warehouse import StagedFile, conform, file_schema
 
 #: A piece with more rows than this in one table gets a file of its own for it.
-OWN_FILE_ROWS: Final = 4 * ROW_GROUP_ROWS
+OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
 #: A file that pieces share is followed by another one after so many rows.
 SHARED_FILE_ROWS: Final = 4_000_000
 #: A row group may end with a piece from so many rows on: then a reader can skip to the next piece.
@@ -56,10 +56,14 @@ class Sink:
         """How many rows of a table were kept, or written since."""
         return self._open[table].rows if table in self._open else 0
 
-    def keep(self) -> None:
-        """The present piece is whole: its rows are part of the result. The next piece begins."""
-        for one in self._open.values():
-            one.keep()
+    def keep(self, apart: Collection[str] = ()) -> dict[str, Path]:
+        """The present piece is whole: its rows are part of the result. The next piece begins.
+
+        Returns the file that will hold them, for each table that it has rows of. In the tables named by ``apart`` they share
+        files only with other such pieces.
+        """
+        held = {name: one.keep(apart=name in apart) for name, one in self._open.items()}
+        return {name: path for name, path in held.items() if path is not None}
 
     def discard(self) -> None:
         """Take back what was written since the last ``keep``; only with ``undo``."""
@@ -140,7 +144,7 @@ class _Table:
         self._name, self._folder, self._part = name, folder, part
         self._schema = file_schema(name)
         self._whole: list[_File] = []
-        self._shared: _File | None = None
+        self._shared: dict[bool, _File] = {}  # by whether its pieces stand apart
         self._own: _File | None = None
         self._piece: list[pa.Table] = []
         self._piece_rows = 0
@@ -151,30 +155,34 @@ class _Table:
         rows = conform(rows, self._schema)
         self.rows += rows.num_rows
         if not may_undo:
-            self._share([rows])
+            self._share([rows], apart=False)
             return
         self._piece_rows += rows.num_rows
         if self._own is None:
             self._piece.append(rows)
             if self._piece_rows > OWN_FILE_ROWS:
                 self._own = self._next_file()
-                self._move(self._own.write)
+                self._own.write(pa.concat_tables(self._piece))
+                self._piece = []
         else:
             self._own.write(rows)
 
-    def keep(self) -> None:
+    def keep(self, *, apart: bool) -> Path | None:
+        path = None
         if self._own is not None:
             self._own.finish()
             self._whole.append(self._own)
+            path = self._own.path
         elif self._piece:
-            self._share(self._piece)
-        if self._shared is not None:
-            self._shared.end_piece()
-            if self._shared.rows >= SHARED_FILE_ROWS:
-                self._shared.finish()
-                self._whole.append(self._shared)
-                self._shared = None
+            path = self._share(self._piece, apart=apart)
+        shared = self._shared.get(apart)
+        if shared is not None:
+            shared.end_piece()
+            if shared.rows >= SHARED_FILE_ROWS:
+                shared.finish()
+                self._whole.append(self._shared.pop(apart))
         self._own, self._piece, self._piece_rows = None, [], 0
+        return path
 
     def discard(self) -> None:
         self.rows -= self._piece_rows
@@ -183,23 +191,19 @@ class _Table:
         self._own, self._piece, self._piece_rows = None, [], 0
 
     def close(self) -> list[StagedFile]:
-        return [one.publish() for one in (*self._whole, *([self._shared] if self._shared else []))]
+        return [one.publish() for one in (*self._whole, *self._shared.values())]
 
     def abandon(self) -> None:
-        for one in (*self._whole, self._shared, self._own):
+        for one in (*self._whole, *self._shared.values(), self._own):
             if one is not None:
                 one.abandon()
 
-    def _share(self, parts: list[pa.Table]) -> None:
-        if self._shared is None:
-            self._shared = self._next_file()
+    def _share(self, parts: list[pa.Table], *, apart: bool) -> Path:
+        if apart not in self._shared:
+            self._shared[apart] = self._next_file()
         for rows in parts:
-            self._shared.write(rows)
-
-    def _move(self, into: Callable[[pa.Table], None]) -> None:
-        for rows in self._piece:
-            into(rows)
-        self._piece = []
+            self._shared[apart].write(rows)
+        return self._shared[apart].path
 
     def _next_file(self) -> _File:
         self._made += 1

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from dispatch_core.recording.reader import find_recordings, read_recording
 from spark_jobs.ingest import IngestError, ingest, without_doubles
 from spark_jobs.intervals import interval
 from spark_jobs.pull import PullError, pull
+from spark_jobs.runs import GROUP, ORDER
 from spark_jobs.warehouse import read_table
 
 if TYPE_CHECKING:
@@ -56,11 +59,58 @@ def _header_line(trace: Path) -> str:
         return next(lines).strip()
 
 
-def test_a_dispatchers_rows_are_one_sorted_run_of_a_file(sample: Home) -> None:
-    events = read_table(sample.warehouse, "consumer_events").select(["topic", "seq"]).to_pylist()
-    assert [(row["topic"], row["seq"]) for row in events] == sorted(
-        (row["topic"], row["seq"]) for row in events
-    )
+def files_of(warehouse: Path, name: str) -> list[Path]:
+    """The data files of a table that was written once."""
+    return sorted((warehouse / name).rglob("*.parquet"))
+
+
+def assert_runs(warehouse: Path, name: str) -> None:
+    """Each dispatcher (topic, for messages) is one run of one file, in the order of its lines."""
+    seen: set[tuple[str, ...]] = set()
+    for path in files_of(warehouse, name):
+        rows = pq.ParquetFile(path).read(columns=[*GROUP[name], *ORDER[name]]).to_pylist()
+        for group, run in groupby(rows, key=lambda row: tuple(row[one] for one in GROUP[name])):
+            assert group not in seen
+            seen.add(group)
+            places = [tuple(row[one] for one in ORDER[name]) for row in run]
+            assert places == sorted(places)
+    assert seen
+
+
+@pytest.mark.parametrize("name", ["messages", "consumer_events"])
+def test_a_dispatchers_rows_are_one_sorted_run_of_a_file(sample: Home, name: str) -> None:
+    assert_runs(sample.warehouse, name)
+
+
+def test_logs_in_pieces_or_out_of_order_are_sorted_and_the_others_taken_as_they_came(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    for name in _GOOD:
+        shutil.copytree(SAMPLE / "4.2.4" / name, source / name)
+    folder = source / _GOOD[0]
+    trace = gzip.decompress((folder / "trace.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    (folder / "trace.jsonl.gz").unlink()
+    (folder / "trace-1.jsonl").write_bytes(b"".join([trace[0], *trace[200:]]))  # the later part comes first
+    (folder / "trace-2.jsonl").write_bytes(b"".join(trace[:200]))
+    other = source / _GOOD[1] / "messages.jsonl.gz"
+    messages = gzip.decompress(other.read_bytes()).splitlines(keepends=True)
+    other.write_bytes(gzip.compress(b"".join(reversed(messages))))
+
+    pull(source, tmp_path / "landing", DAY.start)
+    summary = ingest(spark, tmp_path / "landing", tmp_path / "warehouse", DAY)
+    for name in ("messages", "consumer_events"):
+        assert_runs(tmp_path / "warehouse", name)
+    assert len(files_of(tmp_path / "warehouse", "messages")) == 2  # one that came so, one that was sorted
+    assert summary["rows_accepted"] == summary["rows_in"]
+    logs = [log for one in find_recordings([source]) for log in read_recording(one).logs]
+    for table, attribute in (("messages", "messages"), ("consumer_events", "events")):
+        kept = read_table(tmp_path / "warehouse", table)
+        if table == "consumer_events":
+            kept = kept.filter(pc.not_equal(kept["kind"], "header"))
+        assert plain(kept.to_pylist()) == plain(
+            [row for log in logs for row in getattr(log, attribute).to_pylist()]
+        )
 
 
 @pytest.fixture

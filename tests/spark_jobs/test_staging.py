@@ -70,6 +70,21 @@ def test_a_large_piece_is_streamed_into_a_file_of_its_own(
     assert len(list((tmp_path / "quarantine").iterdir())) == 2
 
 
+def test_pieces_apart_share_files_with_each_other_only(tmp_path: Path) -> None:
+    with Sink(tmp_path, "task") as sink:
+        paths = []
+        for name, apart in (("a", ()), ("b", ("quarantine",)), ("c", ()), ("d", ("quarantine", "messages"))):
+            sink.write("quarantine", rows(name, 2))
+            paths.append(sink.keep(apart=apart)["quarantine"])
+        assert sink.keep() == {}
+        staged = sink.close()
+    assert {one.path: held(one.path) for one in staged} == {
+        paths[0]: [("a", 2), ("c", 2)],
+        paths[1]: [("b", 2), ("d", 2)],
+    }
+    assert paths[2:] == paths[:2]
+
+
 def test_what_was_not_kept_is_not_there(tmp_path: Path) -> None:
     with Sink(tmp_path, "task") as sink:
         sink.write("quarantine", rows("a", 3))

@@ -1,0 +1,37 @@
+"""Work dealt out to tasks: what is large gets a task of its own, what is small shares one; largest tasks first.
+
+A task costs Spark some ten milliseconds whatever it does, and each task stages files of its own: thousands of small pieces
+of work would mostly pay for that. Few large tasks would leave cores idle at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+#: So many tasks per core: the last one to end keeps the others waiting for little.
+_TASKS_PER_CORE: Final = 4
+
+
+def deal(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
+    """Which pieces (by their number) each task does, in the order in which the tasks should start.
+
+    ``sizes`` are in any unit; ``least`` is the size below which a task is not worth while. A piece above the fair share
+    stands alone; the others fill tasks up to the share, neighbours together and in their order. The result depends on
+    the arguments alone.
+    """
+    share = max(least, sum(sizes) // (cores * _TASKS_PER_CORE))
+    hands = [[number] for number, size in enumerate(sizes) if size >= share]
+    open_hand: list[int] = []
+    held = 0
+    for number, size in enumerate(sizes):
+        if size >= share:
+            continue
+        if open_hand and held + size > share:
+            hands.append(open_hand)
+            open_hand, held = [], 0
+        open_hand.append(number)
+        held += size
+    if open_hand:
+        hands.append(open_hand)
+    return sorted(hands, key=lambda hand: (-sum(sizes[number] for number in hand), hand))

@@ -1,0 +1,76 @@
+"""Whether staged rows are *runs*: each dispatcher's rows (for messages: each topic's) one after the other, and in order.
+
+What comes as runs needs no exchange and no sort: the files that hold it are the table's files. Logs mostly do come so, a
+recorder writes a dispatcher's lines in the order of ``seq``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.recording.schema import DISPATCHER_KEY
+
+#: Per table: whose rows belong together, and in which order they stand then.
+GROUP: Final = {"messages": ("cluster", "topic"), "consumer_events": DISPATCHER_KEY}
+ORDER: Final = {"messages": ("ledger_id", "entry_id"), "consumer_events": ("incarnation", "seq")}
+
+#: A log file with more dispatchers than this is not followed: its rows go through the exchange.
+MOST_RUNS: Final = 10_000
+
+
+class Runs:
+    """Follows the rows of one log file as they are staged for ``table``."""
+
+    def __init__(self, table: str) -> None:
+        self._group, self._order = GROUP[table], ORDER[table]
+        self._last: tuple[Any, ...] | None = None
+        self._place = (0, 0)
+        self._begun: dict[tuple[Any, ...], None] = {}
+        self._whole = True
+
+    @property
+    def groups(self) -> list[tuple[Any, ...]] | None:
+        """Whose runs were seen, in their order; None if rows of one stood apart or out of order."""
+        return list(self._begun) if self._whole else None
+
+    def follow(self, rows: pa.Table) -> None:
+        """The next rows."""
+        if not self._whole or not rows.num_rows:
+            return
+        columns = [rows[name].combine_chunks() for name in self._group]
+        begins = np.zeros(rows.num_rows, dtype=bool)
+        begins[0] = tuple(column[0].as_py() for column in columns) != self._last
+        for column in columns:
+            begins[1:] |= ~pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+        major, minor = (rows[name].to_numpy() for name in self._order)
+        fine = _not_before(major, minor) | begins[1:]
+        self._whole = bool(fine.all()) and (bool(begins[0]) or self._place <= (major[0], minor[0]))
+        for row in np.flatnonzero(begins)[: MOST_RUNS + 1].tolist():
+            group = tuple(column[row].as_py() for column in columns)
+            self._whole &= group not in self._begun
+            self._begun[group] = None
+            self._last = group
+        self._whole &= len(self._begun) <= MOST_RUNS
+        self._place = (major[-1], minor[-1])
+
+
+def _not_before(major: npt.NDArray[np.int64], minor: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether each row but the first stands at or after the one before it."""
+    later: npt.NDArray[np.bool_] = major[1:] > major[:-1]
+    return later | ((major[1:] == major[:-1]) & (minor[1:] >= minor[:-1]))
+
+
+def not_runs(staged: Iterable[tuple[str, Sequence[Sequence[Any]] | None]]) -> set[str]:
+    """Of the files of one table (path, the groups of a log file's rows in it), those whose rows must be exchanged: they
+    hold rows out of order, or of a dispatcher that another log file has rows of, too.
+    """
+    parts = list(staged)
+    logs = Counter(tuple(group) for _path, groups in parts for group in groups or ())
+    return {path for path, groups in parts if groups is None or any(logs[tuple(one)] > 1 for one in groups)}

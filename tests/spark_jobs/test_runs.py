@@ -1,0 +1,73 @@
+"""Which staged rows are sorted runs of one dispatcher each, and which files must go through the exchange."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs import runs
+from spark_jobs.runs import Runs, not_runs
+
+Row = tuple[str, int, int]  # topic, ledger, entry
+
+
+def table(rows: list[Row]) -> pa.Table:
+    topics, ledgers, entries = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table(
+        {
+            "cluster": pa.repeat("c", len(rows)),
+            "topic": pa.array(topics, pa.string()),
+            "ledger_id": pa.array(ledgers, pa.int64()),
+            "entry_id": pa.array(entries, pa.int64()),
+        }
+    )
+
+
+def followed(rows: list[Row], cuts: list[int]) -> Runs:
+    followed = Runs("messages")
+    for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        followed.follow(table(rows[start:stop]))
+    return followed
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(0, 2)), max_size=12),
+    st.data(),
+)
+def test_runs_are_what_sorting_within_each_topic_leaves_as_it_is(
+    rows: list[Row], data: st.DataObject
+) -> None:
+    if data.draw(st.booleans()):
+        rows = sorted(rows)  # else runs would be rare
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
+    topics = list(dict.fromkeys(row[0] for row in rows))
+    as_runs = [row for topic in topics for row in sorted(row for row in rows if row[0] == topic)]
+    expected = [("c", topic) for topic in topics] if as_runs == rows else None
+    assert followed(rows, cuts).groups == expected
+
+
+def test_events_are_runs_by_incarnation_and_seq() -> None:
+    def events(*places: tuple[int, int]) -> pa.Table:
+        incarnations, seqs = zip(*places, strict=True)
+        names = {name: pa.repeat("x", len(places)) for name in ("cluster", "topic", "subscription")}
+        return pa.table({**names, "incarnation": list(incarnations), "seq": list(seqs)})
+
+    for places, whole in (([(0, 0), (0, 1), (1, 0), (1, 1)], True), ([(0, 0), (0, 1), (0, 0)], False)):
+        one = Runs("consumer_events")
+        one.follow(events(*places))
+        assert (one.groups is not None) is whole
+
+
+def test_a_log_of_too_many_dispatchers_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MOST_RUNS", 3)
+    assert followed([(topic, 0, 0) for topic in "abc"], []).groups is not None
+    assert followed([(topic, 0, 0) for topic in "abcd"], []).groups is None
+
+
+def test_a_dispatcher_in_two_logs_sends_both_files_through_the_exchange() -> None:
+    a, b, c = ("c", "a"), ("c", "b"), ("c", "c")
+    assert not_runs([("1", [a]), ("1", [b]), ("2", [c])]) == set()
+    assert not_runs([("1", [a, b]), ("2", [b]), ("3", [c]), ("4", None)]) == {"1", "2", "4"}
+    assert not_runs([("1", [a]), ("1", [a]), ("2", [b])]) == {"1"}
