@@ -29,14 +29,25 @@ def valid(values: pa.ChunkedArray | pa.Array) -> Mask:
 
 def encoded(values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], pa.Array]:
     """Codes into the distinct values (0 for null, see ``valid``), and those; a column may come encoded already."""
-    if pa.types.is_dictionary(values.type):
-        column = values.unify_dictionaries().combine_chunks()
-    else:
-        column = values.combine_chunks().dictionary_encode()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    column = _encoded(values)
     codes = column.indices
     return np.asarray(codes.fill_null(0) if codes.null_count else codes), column.dictionary
+
+
+def encode(table: pa.Table, name: str) -> pa.Table:
+    """The table with a text column encoded, so that whoever asks for its values pays no second time."""
+    column = _encoded(table[name])
+    return table.set_column(table.schema.get_field_index(name), name, column)
+
+
+def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
+    if not pa.types.is_dictionary(values.type):
+        column = values.combine_chunks().dictionary_encode()
+    elif values.num_chunks == 1:
+        return values.chunk(0)
+    else:
+        column = values.unify_dictionaries().combine_chunks()
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
@@ -45,6 +56,8 @@ def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
     if not len(words):
         return np.zeros(len(values), dtype=np.bool_)
     hit = np.asarray(pc.is_in(words, value_set=pa.array(wanted, words.type)))
+    if not hit.any():
+        return np.zeros(len(values), dtype=np.bool_)
     found: Mask = hit[codes]
     return found & valid(values) if values.null_count else found
 

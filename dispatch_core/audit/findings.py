@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, MINOR, ORDER_NOT_PROMISED
+from dispatch_core.audit.evidence import Line, Sent, lines_of, sent_of
 from dispatch_core.audit.history import History
 from dispatch_core.audit.layout import ALL_LEFT, DISCONNECTED, NACKED, NACKED_ALL, RELOADED, REWOUND
 from dispatch_core.audit.log_quality import Gaps, LogFinding
 from dispatch_core.audit.operations import Consumer
 from dispatch_core.audit.scan import Scanned
 from dispatch_core.profiles import OrderingRule, Profile
-from dispatch_core.times import clock
 
 #: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a sending
 #: that follows an ack within this time may have overtaken it.
@@ -49,8 +48,7 @@ _RULE_SAYS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One row of the anomalies table, without the dispatcher's identity."""
 
     kind: str
@@ -125,7 +123,10 @@ class Findings:
         self._first = scanned.first
         self._ended = scanned.ended
         self._gaps = gaps
-        self._applied = None if events is None else _Applied(events)
+        self._events = events
+        self._applied: _Applied | None = None
+        self._sent: dict[int, Sent] = {}
+        self._lines: dict[int, Line] = {}
 
     def of_log(self, finding: LogFinding) -> Finding:
         """A finding about the log itself."""
@@ -149,6 +150,10 @@ class Findings:
 
     def of_deliveries(self, found: npt.NDArray[np.int32]) -> list[Finding]:
         """Findings of the pass, one per delivery and kind."""
+        if not len(found):
+            return []
+        self._sent = sent_of(self._history, self._state, found)
+        self._lines = lines_of(self._history, self._sent, found)
         make = (self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered)
         return [make[kind](delivery, other, op) for delivery, kind, other, op in found.tolist()]
 
@@ -157,7 +162,7 @@ class Findings:
     def _order(self, delivery: int, other: int, _op: int) -> Finding:
         to, entry, when = self._to(delivery), self._position(delivery), self._when(delivery)
         before_to, later, before_when = self._to(other), self._position(other), self._when(other)
-        earlier = int(self._state[delivery, 3])
+        earlier = self._sent[delivery].before
         cause = self._cause(delivery)
         if earlier < 0:
             text = (
@@ -201,17 +206,10 @@ class Findings:
         return self._finding("double_outstanding", delivery, [other], text, cause=self._cause(delivery))
 
     def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
-        history = self._history
-        acked_by = self._names[history.op_consumer[op]]
-        state = None
-        if self._applied is not None:
-            state = self._applied.between(
-                history.ledger[self._state[delivery, 0]],
-                history.entry[self._state[delivery, 0]],
-                int(history.op_seq[op]),
-                int(history.op_seq[self._state[delivery, 2]]),
-            )
-        lag_us = int(history.op_t_us[self._state[delivery, 2]]) - int(history.op_t_us[op])
+        acked, sent = self._lines[op], self._sent[delivery]
+        acked_by = self._names[acked.consumer]
+        state = self._was_applied(sent, acked)
+        lag_us = self._lines[sent.op].t_us - acked.t_us
         racing = state is None and lag_us < ACK_RACE_US
         text = (
             f"{self._position(delivery)}{self._of_key(delivery)} was sent to {self._to(delivery)} at {self._when(delivery)} "
@@ -273,7 +271,7 @@ class Findings:
     def _rule(self, delivery: int) -> str:
         if self._history.single_active:
             return "; a Failover hand-over does not wait for what the old active consumer still holds"
-        if self._history.consumers[self._state[delivery, 1]].allow_out_of_order:
+        if self._history.consumers[self._sent[delivery].consumer].allow_out_of_order:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
         return f"; {_RULE_SAYS[self._profile.ordering]}" if self._profile is not None else ""
 
@@ -281,24 +279,34 @@ class Findings:
         """Why a delivery of these operations repeats an earlier one; ``None`` where nothing explains it."""
         return CAUSE_OF.get(int(self._ended[delivery - self._first]))
 
+    def _was_applied(self, sent: Sent, acked: Line) -> bool | None:
+        """Whether a trace shows that the ack of an entry took effect before it was sent; ``None`` if it cannot tell."""
+        if self._events is None:
+            return None
+        if self._applied is None:
+            self._applied = _Applied(self._events)
+        ledger, entry = self._history.ledger[sent.ordinal], self._history.entry[sent.ordinal]
+        return self._applied.between(ledger, entry, acked.seq, self._lines[sent.op].seq)
+
     def _key(self, delivery: int) -> str:
-        key = int(self._history.entry_key[self._state[delivery, 0]])
-        return f"key {shown(self._history.keys.text(key))}" if key >= 0 else "a key-less entry"
+        key = self._sent[delivery].key
+        return "a key-less entry" if key is None else f"key {shown(key)}"
 
     def _of_key(self, delivery: int) -> str:
-        return f" ({self._key(delivery)})" if self._history.entry_key[self._state[delivery, 0]] >= 0 else ""
+        key = self._sent[delivery].key
+        return "" if key is None else f" (key {shown(key)})"
 
     def _to(self, delivery: int) -> str:
-        return self._names[self._state[delivery, 1]]
+        return self._names[self._sent[delivery].consumer]
 
     def _position(self, delivery: int) -> str:
-        return self._history.position(int(self._state[delivery, 0]))
+        return self._sent[delivery].position
 
     def _at(self, op: int) -> str:
-        return clock(int(self._history.op_t_us[op]))
+        return self._lines[op].at
 
     def _when(self, delivery: int) -> str:
-        return self._at(int(self._state[delivery, 2]))
+        return self._lines[self._sent[delivery].op].at
 
     def _finding(
         self,
@@ -313,21 +321,17 @@ class Findings:
         uncertain: bool = False,
         first: bool = False,
     ) -> Finding:
-        history, state = self._history, self._state
-        ordinal, consumer, op = (int(value) for value in state[delivery, :3])
-        seq = int(history.op_seq[op])
-        evidence = {int(state[other, 2]) for other in others} | set(proof or [])
-        if state[delivery, 3] >= 0 and kind != "split_key":
-            evidence.add(int(state[state[delivery, 3], 2]))
+        history, sent = self._history, self._sent[delivery]
+        line = self._lines[sent.op]
+        seq = line.seq
+        evidence = {self._sent[other].op for other in others}
+        evidence.update(proof or ())
+        if sent.before >= 0 and kind != "split_key":
+            evidence.add(self._sent[sent.before].op)
         # an earlier load of the topic numbers its lines by itself: only this one's can be named
-        seqs = sorted({int(history.op_seq[o]) for o in evidence if o >= history.first_op_of_last_log} - {seq})
-        key = int(history.entry_key[ordinal])
-        hashed = int(history.entry_hash[ordinal])
+        seqs = sorted({self._lines[op].seq for op in evidence if op >= history.first_op_of_last_log} - {seq})
         severity = KINDS[kind].severity
-        promise_free = (
-            kind in ("out_of_order", "split_key") and history.consumers[consumer].allow_out_of_order
-        )
-        if promise_free:
+        if kind in ("out_of_order", "split_key") and history.consumers[sent.consumer].allow_out_of_order:
             severity, reason = INFO, ORDER_NOT_PROMISED
         elif reason == "unexplained":
             severity = MINOR
@@ -338,22 +342,17 @@ class Findings:
             if uncertain:
                 reason = reason or "log_gap"
                 text += "; but lines of the log are missing in between"
+        named = [sent, *(self._sent[other] for other in others)]
         return Finding(
             kind=kind,
             severity=severity,
-            key=history.keys.text(key) if key >= 0 else None,
-            key_b64=bool(history.keys.base64[key]) if key >= 0 else False,
-            hash=hashed if hashed >= 0 else None,
-            positions=list(
-                dict.fromkeys([history.position(ordinal), *(self._position(other) for other in others)])
-            ),
-            consumers=list(
-                dict.fromkeys(
-                    [history.consumers[c].number for c in (consumer, *(int(state[o, 1]) for o in others))]
-                )
-            ),
+            key=sent.key,
+            key_b64=sent.key_b64,
+            hash=sent.hash if sent.hash >= 0 else None,
+            positions=list(dict.fromkeys([s.position for s in named])),
+            consumers=list(dict.fromkeys([history.consumers[s.consumer].number for s in named])),
             seqs=[*seqs, seq],
-            t_us=int(history.op_t_us[op]),
+            t_us=line.t_us,
             cause=cause,
             reason=reason,
             uncertain=uncertain,

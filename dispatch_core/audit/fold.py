@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from dispatch_core import profiles
 from dispatch_core.audit import log_quality
-from dispatch_core.audit.columns import Ints, encoded, ints, marked
+from dispatch_core.audit.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.findings import Findings, names_of
 from dispatch_core.audit.history import History, Operations
 from dispatch_core.audit.keys import Keys
@@ -143,7 +143,7 @@ class AuditFold:
         if self._whole and self._fed:
             raise NotStreamableError("the fold was to take the whole log in one feed, and here is another")
         self._trim()
-        events, repeated = log_quality.without_repeated_rows(events)
+        events, repeated = log_quality.without_repeated_rows(encode(events, "kind"))
         self._check_lines(events)
         self._settle_profile(events)
         self.history.meet(events)

@@ -76,11 +76,12 @@ class Rows:
     def anomalies(self, findings: list[Finding]) -> pa.Table:
         """Findings in the order of the events that prove them, then of place in the line, then of kind."""
         ordered = sorted(findings, key=lambda finding: finding.order)
+        told = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True)) if ordered else {}
         return pa.table(
             [
                 self._repeat(field.name, len(ordered))
                 if field.name in _IDENTITY
-                else pa.array([getattr(finding, field.name) for finding in ordered], field.type)
+                else pa.array(told.get(field.name, ()), field.type)
                 for field in ANOMALIES
             ],
             schema=ANOMALIES,
