@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from dispatch_core import hashing
 from dispatch_core.errors import SelectorRefusedError
-from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
+from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted, impacted
 from dispatch_core.selectors.selector import Announced, Same, equal_key, grouped
 
 
@@ -66,14 +67,14 @@ class AutoSplitSelector:
         insort(self._boundaries, boundary)
         self._owners[boundary] = consumer
         self._note(consumer, boundary)
-        return impacted(before, self.assignments(), self._same)
+        return self._moved(before)
 
     def remove(self, consumer: int) -> Impacted:
         """Hand the range of ``consumer`` to its neighbour."""
         before = self.assignments()
         key = equal_key(self._of, consumer, self._same)
         if key is None:
-            return Impacted({}, {})
+            return UNCHANGED
         boundary = self._of.pop(key)
         if boundary == self._size and len(self._boundaries) > 1:
             # The top boundary has to stay: the next lower consumer moves up to it.
@@ -84,7 +85,7 @@ class AutoSplitSelector:
         elif boundary in self._owners:
             self._boundaries.remove(boundary)
             del self._owners[boundary]
-        return impacted(before, self.assignments(), self._same)
+        return self._moved(before)
 
     def select(self, sticky_hash: int) -> int | None:
         """The owner of the smallest boundary at or above the slot ``sticky_hash % range_size``."""
@@ -93,9 +94,13 @@ class AutoSplitSelector:
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """``select`` for a whole array; -1 for nobody."""
-        at = np.searchsorted(np.asarray(self._boundaries, dtype=np.int64), sticky_hashes % self._size)
+        at = np.searchsorted(np.asarray(self._boundaries, dtype=np.int64), self.places(sticky_hashes))
         owners = [self._owners[boundary] for boundary in self._boundaries]
         return np.asarray([*owners, -1], dtype=np.int64)[at]
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The slot of each hash."""
+        return sticky_hashes % self._size
 
     def assignments(self) -> Assignments:
         """The range report: from 0, each range one above the boundary before, the last one up to the size itself."""
@@ -105,6 +110,11 @@ class AutoSplitSelector:
             for start, boundary in zip(starts, self._boundaries, strict=False)
         )
         return Assignments(grouped(ranges, self._same) if self._group_report else ranges)
+
+    def _moved(self, before: Assignments) -> Impacted:
+        moved = impacted(before, self.assignments(), self._same)
+        # A report in which equal consumers share a list does not tell whose of them a range is.
+        return replace(moved, touched=None) if self._group_report and self._same is not operator.eq else moved
 
     def _widest(self) -> tuple[int, int]:
         """(next lower boundary, boundary) of the widest range; the lowest wins ties."""

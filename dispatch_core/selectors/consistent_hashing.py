@@ -18,14 +18,14 @@ True
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, insort
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
+from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted
 from dispatch_core.selectors.names import NameIndexes
+from dispatch_core.selectors.ring import NOBODY, Ring
 from dispatch_core.selectors.selector import Announced, Same
 
 
@@ -42,73 +42,67 @@ class ConsistentHashingSelector:
         self._same = same
         self._replica_points = replica_points
         self._space = space
-        self._points: list[int] = []  # ascending
         self._queues: dict[int, list[int]] = {}  # point → owner first, then who waits for it
+        self._ring = Ring()  # the owners alone
         self._names = NameIndexes()
         self._members: dict[int, str] = {}
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
         """Put ``consumer`` on the ring; returns the ranges that changed hands."""
-        before = self.assignments()
         index = self._names.allocate(consumer, name)
         self._members[consumer] = name
+        owners: dict[int, int] = {}
         for point in self._points_of(name, index):
             queue = self._queues.get(point)
             if queue is None:
-                self._queues[point] = [consumer]
-                insort(self._points, point)
+                queue = self._queues[point] = [consumer]
             else:
                 self._meet(queue, consumer)
-        return impacted(before, self.assignments(), self._same)
+            owners[point] = queue[0]
+        return self._ring.change(owners).changed_hands(self._space.start, self._space.last, self._same)
 
     def remove(self, consumer: int) -> Impacted:
         """Take ``consumer`` off the ring; the next in each point's queue inherits. Unknown consumers change nothing."""
-        before = self.assignments()
         name = self._members.pop(consumer, None)
         index = self._names.release(consumer)
         if name is None or index is None:
-            return Impacted({}, {})
+            return UNCHANGED
+        owners: dict[int, int] = {}
         for point in self._points_of(name, index):
             queue = self._queues[point]
             queue.remove(consumer)
             if not queue:
                 del self._queues[point]
-                del self._points[bisect_left(self._points, point)]
-        return impacted(before, self.assignments(), self._same)
+            owners[point] = queue[0] if queue else NOBODY
+        return self._ring.change(owners).changed_hands(self._space.start, self._space.last, self._same)
 
     def select(self, sticky_hash: int) -> int | None:
         """The consumer that owns ``sticky_hash``; ``None`` while nobody is connected."""
-        if not self._points:
-            return None
-        at = bisect_left(self._points, sticky_hash)
-        return self._queues[self._points[at if at < len(self._points) else 0]][0]
+        return self._ring.owner_of(sticky_hash)
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """``select`` for a whole array; -1 for nobody."""
-        if not self._points:
-            return np.full(len(sticky_hashes), -1, dtype=np.int64)
-        at = np.searchsorted(np.asarray(self._points, dtype=np.int64), sticky_hashes)
-        owners = np.asarray([self._queues[point][0] for point in self._points], dtype=np.int64)
-        return owners[at % len(owners)]
+        return self._ring.owners_of(sticky_hashes)
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The hashes themselves."""
+        return sticky_hashes
 
     def assignments(self) -> Assignments:
         """The range report: neighbours of one owner joined, the wrap-around range last."""
-        if not self._points:
+        points, owners = self._ring.points, self._ring.owners
+        if not len(points):
             return Assignments()
-        owners = [(point, self._queues[point][0]) for point in self._points]
-        if owners[-1][0] < self._space.last:
-            owners.append((self._space.last, owners[0][1]))
-        ranges: list[tuple[int, int, int]] = []
-        start = self._space.start
-        for at, (point, owner) in enumerate(owners, start=1):
-            if at == len(owners) or owners[at][1] != owner:
-                ranges.append((start, point, owner))
-                start = point + 1
-        return Assignments(tuple(ranges))
+        if points[-1] < self._space.last:
+            points, owners = np.append(points, self._space.last), np.append(owners, owners[0])
+        at = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
+        ends = points[at].tolist()
+        starts = [self._space.start, *(end + 1 for end in ends[:-1])]
+        return Assignments(tuple(zip(starts, ends, owners[at].tolist(), strict=True)))
 
     def points(self) -> list[tuple[int, int]]:
         """(point, owner), ascending."""
-        return [(point, self._queues[point][0]) for point in self._points]
+        return self._ring.pairs()
 
     @staticmethod
     def _meet(queue: list[int], newcomer: int) -> None:

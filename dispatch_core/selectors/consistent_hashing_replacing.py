@@ -15,15 +15,15 @@ Source: ConsistentHashingStickyKeyConsumerSelector, ConsumerNameIndexTracker (#2
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, insort
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
+from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted
 from dispatch_core.selectors.names import CountedNameIndexes
+from dispatch_core.selectors.ring import NOBODY, Ring
 from dispatch_core.selectors.selector import Announced, Same
 
 LAST: Final = (1 << 31) - 2  # where the report of the wrap-around range ends; hashes go one further
@@ -35,68 +35,62 @@ class ReplacingPointsSelector:
     def __init__(self, replica_points: int, same: Same = operator.eq) -> None:
         self._replica_points = replica_points
         self._same = same
-        self._points: list[int] = []  # ascending
         self._owners: dict[int, int] = {}  # point → consumer
+        self._ring = Ring()  # the same as arrays
         self._indexes = CountedNameIndexes()
         self._names: dict[int, str] = {}
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
         """Put ``consumer`` on the ring, in place of whoever is on its points."""
-        before = self.assignments()
         self._names[consumer] = name
+        owners: dict[int, int] = {}
         for j in range(self._replica_points):
             index = self._indexes.point_added(consumer, name)
             point = _point(name, index, j)
             replaced = self._owners.get(point)
-            self._owners[point] = self._meet(replaced, consumer)
-            if replaced is None:
-                insort(self._points, point)
-            else:
+            self._owners[point] = owners[point] = self._meet(replaced, consumer)
+            if replaced is not None:
                 self._indexes.point_gone(replaced if self._owners[point] == consumer else consumer)
-        return impacted(before, self.assignments(), self._same)
+        return self._ring.change(owners).changed_hands(0, LAST, self._same)
 
     def remove(self, consumer: int) -> Impacted:
         """Take the points off the ring that ``consumer`` still owns."""
-        before = self.assignments()
         index, name = self._indexes.get(consumer), self._names.pop(consumer, None)
         if index is None or name is None:
-            return Impacted({}, {})
+            return UNCHANGED
+        owners: dict[int, int] = {}
         for j in range(self._replica_points):
             point = _point(name, index, j)
             if self._owners.get(point) == consumer:
                 del self._owners[point]
-                del self._points[bisect_left(self._points, point)]
+                owners[point] = NOBODY
                 self._indexes.point_gone(consumer)
-        return impacted(before, self.assignments(), self._same)
+        return self._ring.change(owners).changed_hands(0, LAST, self._same)
 
     def select(self, sticky_hash: int) -> int | None:
         """The owner of the smallest point at or above the hash, else of the lowest point."""
-        if not self._points:
-            return None
-        at = bisect_left(self._points, sticky_hash)
-        return self._owners[self._points[at if at < len(self._points) else 0]]
+        return self._ring.owner_of(sticky_hash)
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """``select`` for a whole array; -1 for nobody."""
-        if not self._points:
-            return np.full(len(sticky_hashes), -1, dtype=np.int64)
-        at = np.searchsorted(np.asarray(self._points, dtype=np.int64), sticky_hashes)
-        owners = np.asarray([self._owners[point] for point in self._points], dtype=np.int64)
-        return owners[at % len(owners)]
+        return self._ring.owners_of(sticky_hashes)
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The hashes themselves."""
+        return sticky_hashes
 
     def assignments(self) -> Assignments:
         """The range report: one range per point, neighbours of one owner not joined, and the wrap-around range."""
-        starts = [0, *(point + 1 for point in self._points)]
-        ranges = [
-            (start, point, self._owners[point]) for start, point in zip(starts, self._points, strict=False)
-        ]
-        if self._points:
-            ranges.append((starts[-1], LAST, self._owners[self._points[0]]))
+        points, owners = self._ring.points.tolist(), self._ring.owners.tolist()
+        starts = [0, *(point + 1 for point in points)]
+        ranges = list(zip(starts, points, owners, strict=False))
+        if points:
+            ranges.append((starts[-1], LAST, owners[0]))
         return Assignments(tuple(ranges))
 
     def points(self) -> list[tuple[int, int]]:
         """(point, owner), ascending."""
-        return [(point, self._owners[point]) for point in self._points]
+        return self._ring.pairs()
 
     @staticmethod
     def _meet(_owner: int | None, newcomer: int) -> int:

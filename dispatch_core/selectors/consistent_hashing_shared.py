@@ -16,17 +16,20 @@ Source: ConsistentHashingStickyKeyConsumerSelector (3.0.0, 3.0.4); 4.0.0-preview
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, insort
+from bisect import insort
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import Assignments, Impacted
-from dispatch_core.selectors.selector import Announced, Same, grouped, utf16
+from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted
+from dispatch_core.selectors.ring import NOBODY, Ring
+from dispatch_core.selectors.selector import Announced, Same, any_equal, grouped, utf16
 
-NOT_REPORTED: Final = Impacted({}, {})
+#: On the ring, in place of an owner: the point has several, see its list.
+_SHARED: Final = -2
 
 
 class SharedPointsSelector:
@@ -37,8 +40,8 @@ class SharedPointsSelector:
         self._replica_points = replica_points
         self._separator = separator
         self._same = same
-        self._points: list[int] = []  # ascending
         self._lists: dict[int, list[int]] = {}  # point → consumers by name
+        self._ring = Ring()
         self._names: dict[int, str] = {}
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
@@ -47,55 +50,73 @@ class SharedPointsSelector:
         What moved is not reported: where consumers share a point by hash, no range of hashes is anybody's own.
         """
         self._names[consumer] = name
+        changed = []
         for point in self._points_of(name):
-            listed = self._lists.get(point)
-            if listed is None:
-                self._lists[point] = [consumer]
-                insort(self._points, point)
-            elif not any(self._same(other, consumer) for other in listed):
-                listed.append(consumer)
-                listed.sort(key=lambda number: utf16(self._names[number]))
-        return NOT_REPORTED
+            listed = self._lists.setdefault(point, [])
+            if not any_equal(listed, consumer, self._same):
+                insort(listed, consumer, key=lambda number: utf16(self._names[number]))
+                changed.append(point)
+        return self._changed(changed)
 
     def remove(self, consumer: int) -> Impacted:
         """Take ``consumer``, and whoever equals it, off the points of its name."""
         name = self._names.get(consumer)
         if name is None:
-            return NOT_REPORTED
-        for point in set(self._points_of(name)) & self._lists.keys():
+            return UNCHANGED
+        changed = sorted(set(self._points_of(name)) & self._lists.keys())
+        for point in changed:
             left = [other for other in self._lists[point] if not self._same(other, consumer)]
             if left:
                 self._lists[point] = left
             else:
                 del self._lists[point]
-                del self._points[bisect_left(self._points, point)]
-        return NOT_REPORTED
+        return self._changed(changed)
 
     def select(self, sticky_hash: int) -> int | None:
         """Of the list at the smallest point at or above the hash, else at the lowest: number ``hash % length``."""
-        if not self._points:
-            return None
-        at = bisect_left(self._points, sticky_hash)
-        listed = self._lists[self._points[at if at < len(self._points) else 0]]
-        return listed[self._share(sticky_hash, len(listed))]
+        owner = int(self.select_array(np.asarray([sticky_hash], dtype=np.int64))[0])
+        return None if owner == NOBODY else owner
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """``select`` for a whole array; -1 for nobody."""
-        owners = (self.select(value) for value in sticky_hashes.tolist())
-        return np.asarray([-1 if owner is None else owner for owner in owners], dtype=np.int64)
+        owners = self._ring.owners_of(sticky_hashes)
+        shared = np.flatnonzero(owners == _SHARED)
+        if len(shared):
+            hashes = sticky_hashes[shared]
+            used, which = np.unique(self._ring.indexes_of(hashes), return_inverse=True)
+            lists = [self._lists[point] for point in self._ring.points[used].tolist()]
+            lengths = np.asarray([len(listed) for listed in lists], dtype=np.int64)
+            first = np.cumsum(lengths) - lengths
+            listed = np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum()))
+            owners[shared] = listed[first[which] + self._share(hashes, lengths[which])]
+        return owners
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The hashes themselves."""
+        return sticky_hashes
 
     def assignments(self) -> Assignments:
         """The range report: one range per point and consumer on it, from 0 to the highest point, not beyond."""
-        starts = [0, *(point + 1 for point in self._points[:-1])]
+        points = self._ring.points.tolist()
+        starts = [0, *(point + 1 for point in points[:-1])]
         ranges = (
             (start, point, consumer)
-            for start, point in zip(starts, self._points, strict=False)
+            for start, point in zip(starts, points, strict=False)
             for consumer in self._lists[point]
         )
         return Assignments(grouped(ranges, self._same))
 
+    def _changed(self, points: list[int]) -> Impacted:
+        """The lists of these points are other ones: any hash that goes to one of them may have another owner."""
+        lists = {point: self._lists.get(point, []) for point in points}
+        arcs = self._ring.change(
+            {p: _SHARED if len(has) > 1 else has[0] if has else NOBODY for p, has in lists.items()}
+        )
+        return Impacted({}, {}, (arcs.starts, arcs.ends))
+
     @staticmethod
-    def _share(sticky_hash: int, consumers: int) -> int:
+    def _share(sticky_hash: npt.NDArray[np.int64], consumers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Whose turn it is on a point that several share, by hash."""
         return sticky_hash % consumers
 
     def _points_of(self, name: str) -> list[int]:

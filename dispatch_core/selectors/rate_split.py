@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from dispatch_core import hashing
 from dispatch_core.errors import SelectorRefusedError
-from dispatch_core.selectors.assignments import Assignments, Impacted, impacted
+from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted, impacted
 from dispatch_core.selectors.selector import Announced
 
 
@@ -64,7 +64,7 @@ class RateSplitSelector:
         before = self.assignments()
         at = next((i for i, item in enumerate(self._ranges) if item[2] == consumer), None)
         if at is None:
-            return Impacted({}, {})
+            return UNCHANGED
         start, end, _ = self._ranges.pop(at)
         neighbours = [i for i in (at - 1, at) if 0 <= i < len(self._ranges)]
         if neighbours:
@@ -82,7 +82,11 @@ class RateSplitSelector:
         """``select`` for a whole array; -1 for nobody."""
         ends = np.asarray([end for _, end, _ in self._ranges], dtype=np.int64)
         owners = np.asarray([*(owner for _, _, owner in self._ranges), -1], dtype=np.int64)
-        return owners[np.searchsorted(ends, sticky_hashes % self._size)]
+        return owners[np.searchsorted(ends, self.places(sticky_hashes))]
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The slot of each hash."""
+        return sticky_hashes % self._size
 
     def assignments(self) -> Assignments:
         """The ranges in order."""

@@ -7,6 +7,7 @@ each of them is told by ``same``.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -45,6 +46,10 @@ class Selector(Protocol):
         """``select`` for a whole array; -1 for nobody."""
         ...
 
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where hashes lie in the space that ``Impacted.touched`` counts in: the hash itself, or its slot."""
+        ...
+
     def assignments(self) -> Assignments:
         """The range report, in the format of the release."""
         ...
@@ -54,7 +59,14 @@ def equal_key(mapping: dict[int, V], consumer: int, same: Same) -> int | None:
     """The key of ``mapping`` that equals ``consumer``, as a Java map would find it; None for none."""
     if consumer in mapping:
         return consumer
+    if same is operator.eq:  # by identity, which the map itself knows
+        return None
     return next((key for key in mapping if same(key, consumer)), None)
+
+
+def any_equal(consumers: Sequence[int], consumer: int, same: Same) -> bool:
+    """Whether one of ``consumers`` equals ``consumer``."""
+    return consumer in consumers if same is operator.eq else any(same(other, consumer) for other in consumers)
 
 
 def grouped(ranges: Iterable[tuple[int, int, int]], same: Same) -> tuple[tuple[int, int, int], ...]:

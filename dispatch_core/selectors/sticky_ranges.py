@@ -27,17 +27,19 @@ dispatch_core.errors.SelectorRefusedError: consumer 2 is refused: Range conflict
 
 from __future__ import annotations
 
+import itertools
 import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
 from dispatch_core.errors import SelectorRefusedError
-from dispatch_core.selectors.assignments import Assignments, Impacted, Range, impacted
+from dispatch_core.selectors.assignments import ANY_HASH, Assignments, Bounds, Impacted, Range, impacted
 from dispatch_core.selectors.selector import Announced, Same, grouped
 
 
@@ -63,23 +65,26 @@ class _StickyRanges(ABC):
             raise SelectorRefusedError(consumer, f"Range conflict with consumer C{owner}")
         before = self.assignments()
         self._announced[consumer] = tuple(checked)
-        self._put(consumer, checked)
-        return impacted(before, self.assignments(), self._same)
+        touched = self._put(consumer, checked)
+        return replace(impacted(before, self.assignments(), self._same), touched=touched)
 
     def remove(self, consumer: int) -> Impacted:
         """Drop the ranges of ``consumer``."""
         before = self.assignments()
-        self._drop(consumer)
-        return impacted(before, self.assignments(), self._same)
+        touched = self._drop(consumer)
+        return replace(impacted(before, self.assignments(), self._same), touched=touched)
 
-    def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
-        owners = (self.select(value) for value in sticky_hashes.tolist())
-        return np.asarray([-1 if owner is None else owner for owner in owners], dtype=np.int64)
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The slot of each hash."""
+        return sticky_hashes % hashing.DEFAULT_RANGE_SIZE
 
     def select(self, sticky_hash: int) -> int | None:
         """The consumer whose ranges hold the slot; None for nobody."""
         return self._owner_of(sticky_hash % hashing.DEFAULT_RANGE_SIZE)
+
+    @abstractmethod
+    def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """``select`` for a whole array; -1 for nobody."""
 
     @abstractmethod
     def assignments(self) -> Assignments:
@@ -100,10 +105,10 @@ class _StickyRanges(ABC):
     def _conflict(self, ranges: Sequence[Range]) -> int | None: ...
 
     @abstractmethod
-    def _put(self, consumer: int, ranges: Sequence[Range]) -> None: ...
+    def _put(self, consumer: int, ranges: Sequence[Range]) -> Bounds: ...
 
     @abstractmethod
-    def _drop(self, consumer: int) -> None: ...
+    def _drop(self, consumer: int) -> Bounds: ...
 
     @abstractmethod
     def _owner_of(self, slot: int) -> int | None: ...
@@ -149,13 +154,39 @@ class EndPointRangesSelector(_StickyRanges):
                 return owner
         return None
 
-    def _put(self, consumer: int, ranges: Sequence[Range]) -> None:
+    def _put(self, consumer: int, ranges: Sequence[Range]) -> Bounds:
         self._owners.update((point, consumer) for pair in ranges for point in pair)
         self._points = sorted(self._owners)
+        return self._around(self._points, {point for pair in ranges for point in pair})
 
-    def _drop(self, consumer: int) -> None:
-        self._owners = {p: owner for p, owner in self._owners.items() if not self._same(owner, consumer)}
+    def _drop(self, consumer: int) -> Bounds:
+        points = self._points
+        gone = {point for point, owner in self._owners.items() if self._same(owner, consumer)}
+        self._owners = {point: owner for point, owner in self._owners.items() if point not in gone}
         self._points = sorted(self._owners)
+        return self._around(points, gone)
+
+    @staticmethod
+    def _around(points: list[int], changed: set[int]) -> Bounds:
+        """The slots between the neighbours of each changed point: their nearest end points are other ones now."""
+        at = [bisect_left(points, point) for point in sorted(changed)]
+        starts = [points[index - 1] + 1 if index else 0 for index in at]
+        ends = [points[index + 1] - 1 if index + 1 < len(points) else ANY_HASH for index in at]
+        return np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+
+    def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """``select`` for a whole array; -1 for nobody."""
+        if not self._points:
+            return np.full(len(sticky_hashes), -1, dtype=np.int64)
+        slots, points = self.places(sticky_hashes), np.asarray(self._points, dtype=np.int64)
+        owners = [self._owners[point] for point in self._points]
+        # Whether what lies between a point and the one below it belongs to the owner of both.
+        inside = np.asarray([False, *itertools.starmap(self._same, itertools.pairwise(owners))])
+        at = np.searchsorted(points, slots)
+        beyond = at == len(points)
+        at[beyond] = 0
+        chosen = np.asarray(owners, dtype=np.int64)[at]
+        return np.where(~beyond & ((points[at] == slots) | inside[at]), chosen, -1)
 
     def _owner_of(self, slot: int) -> int | None:
         floor, ceiling = self._floor(slot), self._ceiling(slot)
@@ -213,13 +244,30 @@ class ExactRangesSelector(_StickyRanges):
                 return self._ranges[at][2]
         return None
 
-    def _put(self, consumer: int, ranges: Sequence[Range]) -> None:
+    def _put(self, consumer: int, ranges: Sequence[Range]) -> Bounds:
         self._ranges = sorted([*self._ranges, *((start, end, consumer) for start, end in ranges)])
+        return _bounds(ranges)
 
-    def _drop(self, consumer: int) -> None:
+    def _drop(self, consumer: int) -> Bounds:
         same = operator.eq if self._remove_by_identity else self._same
-        self._ranges = [item for item in self._ranges if not same(item[2], consumer)]
+        before = self._ranges
+        self._ranges = [item for item in before if not same(item[2], consumer)]
+        return _bounds([item[:2] for item in before if same(item[2], consumer)])
+
+    def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """``select`` for a whole array; -1 for nobody."""
+        if not self._ranges:
+            return np.full(len(sticky_hashes), -1, dtype=np.int64)
+        starts, ends, owners = np.asarray(self._ranges, dtype=np.int64).T
+        slots = self.places(sticky_hashes)
+        at = np.searchsorted(starts, slots, side="right") - 1
+        return np.where((at >= 0) & (slots <= ends[at]), owners[at], -1)
 
     def _owner_of(self, slot: int) -> int | None:
         at = bisect_right(self._ranges, slot, key=lambda item: item[0])
         return self._ranges[at - 1][2] if at and slot <= self._ranges[at - 1][1] else None
+
+
+def _bounds(ranges: Sequence[Range]) -> Bounds:
+    both = np.asarray(ranges, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
