@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import dispatch_loop, dispatch_steps, pending_acks, replay_set
+from dispatch_core import dispatch_loop, dispatch_steps, membership, pending_acks, replay_set
 from dispatch_core import state as st_
 from dispatch_core.errors import IllegalTransitionError, UnsupportedRuleError
 from dispatch_core.multiple_consumers import (
@@ -44,6 +44,7 @@ from dispatch_core.multiple_consumers import (
 from dispatch_core.ordering import draining_hashes, last_sent_position
 from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.selectors import assignments, factory
+from dispatch_core.selectors.hashes_by_place import HashesByPlace
 from dispatch_core.selectors.selector import Announced, Selector
 
 
@@ -84,6 +85,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             )
         super().__init__(profile, hashes, num_messages, max_consumers)
         self._selector: Selector = factory.build(profile)
+        self._by_place = HashesByPlace(self._selector.places)
+        self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
         self._sent_when_joining: dict[int, int] = {}  # consumer → lastSentPositionWhenJoining
         #: Pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[tuple[int, Released]] = []
@@ -120,7 +123,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
         self._check_connected(consumer)
         moved = self._selector.add(consumer, self._names[consumer], ranges)
-        self._own_hashes()
+        self._own_moved(moved)
         if self.state.s[st_.TRACK_LAST_SENT]:
             self._sent_when_joining[consumer] = int(
                 last_sent_position.consumer_joined(self.state, self.slot(consumer))
@@ -137,7 +140,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """First step of ``leave``: the selector has lost the consumer."""
         self._check_connected(consumer)
         moved = self._selector.remove(consumer)
-        self._own_hashes()
+        self._own_moved(moved)
         return moved
 
     def drop(self, consumer: int, moved: assignments.Impacted, between: Between = nothing_between) -> Leave:
@@ -146,17 +149,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         between(0)
         slot, held = self._drop_member(consumer)
         if not st.s[st_.N_CONSUMERS]:
-            for entry in held:
-                self._let_go(slot, entry)
+            self._let_go_all(slot, held, closing=False)
             draining_hashes.clear_draining(st)
             replay_set.clear_replay(st)
             return Leave([], [], [], cleared=True)
-        closed: list[Released] = []
-        for entry in held:
-            replay_set.add_to_replay(st, entry, int(st.pending_hash[entry]))
-            released = self._let_go(slot, entry, closing=True)
-            if st.s[st_.TRACK_DRAINING]:
-                closed.append(released)
+        membership.replay_held(st, np.asarray(held, dtype=np.int64))
+        released = self._let_go_all(slot, held, closing=True)
+        closed = released if st.s[st_.TRACK_DRAINING] else []
         draining, returned = self.register(moved, consumer, lambda step: between(step + 1))
         if st.s[st_.TRACK_DRAINING]:
             draining_hashes.forget_consumer(st, slot)
@@ -186,37 +185,68 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         returned: list[Released] = []
         if not self.state.s[st_.TRACK_DRAINING]:
             return draining, returned
-        for consumer, ranges in moved.removed.items():
-            if consumer == skip:
-                continue
-            for entry in self._held_by(self.slot(consumer)):
-                hash_id = int(self.state.pending_hash[entry])
-                if assignments.contains(ranges, int(self._hash_values[hash_id])):
-                    if not draining_hashes.drain(self.state, self.slot(consumer), hash_id):
-                        raise IllegalTransitionError(
-                            f"hash {self._hash_values[hash_id]} drains for another consumer than {consumer}",
-                            rule="at most one owner per draining hash",
-                        )
-                    draining.append((consumer, int(self._hash_values[hash_id])))
+        st = self.state
+        entries = self._pending_among(moved.removed, skip)
+        drained = int(membership.drain_all(st, entries))
+        if drained < len(entries):
+            hash_id = st.pending_hash[entries[drained]]
+            raise IllegalTransitionError(
+                f"hash {self._hash_values[hash_id]} drains for another consumer than "
+                f"{self._numbers[st.holder[entries[drained]]]}",
+                rule="at most one owner per draining hash",
+            )
+        draining.extend(self._holders_and_hashes(entries))
         between(1)
         if "added_ranges" not in self.profile.changes:  # #24736: nobody is told of hashes that come back
             return draining, returned
-        for consumer, ranges in moved.added.items():
-            if consumer == skip:
-                continue
-            slot = self.slot(consumer)
-            for entry in self._held_by(slot):
-                hash_id = int(self.state.pending_hash[entry])
-                if self.state.drain_owner[hash_id] == slot and assignments.contains(
-                    ranges, int(self._hash_values[hash_id])
-                ):
-                    before = draining_hashes.release(self.state, slot, hash_id)
-                    returned.append(Released(consumer, int(self._hash_values[hash_id]), int(before)))
+        entries = self._pending_among(moved.added, skip)
+        before = np.empty(len(entries), np.int64)
+        count = int(membership.release_returned(st, entries, before))
+        pairs = self._holders_and_hashes(entries[:count])
+        returned.extend(Released(*pair, n) for pair, n in zip(pairs, before[:count].tolist(), strict=True))
         return draining, returned
 
-    def _own_hashes(self) -> None:
-        owners = self._selector.select_array(self._hash_values)
-        self.state.hash_owner[:] = [self._slots.get(int(owner), st_.NOBODY) for owner in owners]
+    def _pending_among(self, ranges: dict[int, tuple[assignments.Range, ...]], skip: int) -> st_.I64:
+        """Entries pending on consumers, of hashes in the ranges given for these: consumer by consumer, ascending."""
+        rank = {self.slot(consumer): at for at, consumer in enumerate(ranges) if consumer != skip}
+        bounds = np.asarray(
+            [(start, end, self._slots[c]) for c, own in ranges.items() if c != skip for start, end in own],
+            dtype=np.int64,
+        ).reshape(-1, 3)
+        ids, which = self._by_place.within(bounds[:, 0], bounds[:, 1])
+        if not len(ids):
+            return np.empty(0, np.int64)
+        if len(self._slot_of_hash) < len(self._hash_values):
+            self._slot_of_hash = np.full(len(self._hash_values), st_.NOBODY, np.int32)
+        self._slot_of_hash[ids] = bounds[which, 2]
+        overtaken = np.asarray(self._overtaken() if self._sent_deleted else [], dtype=np.int64)
+        first = int(self.state.s[st_.MARK_DELETE]) + 1
+        count = membership.pending_among(
+            self.state, self._slot_of_hash, overtaken, first, self._last_sent + 1, self._held
+        )
+        self._slot_of_hash[ids] = st_.NOBODY
+        entries = self._held[:count]
+        order = [rank[slot] for slot in self.state.holder[entries].tolist()]
+        return entries[np.argsort(np.asarray(order, dtype=np.int64), kind="stable")]
+
+    def _holders_and_hashes(self, entries: st_.I64) -> Pairs:
+        slots = self.state.holder[entries].tolist()
+        hashes = self._hash_values[self.state.pending_hash[entries]].tolist()
+        return [(self._numbers[slot], value) for slot, value in zip(slots, hashes, strict=True)]
+
+    def _own_moved(self, moved: assignments.Impacted) -> None:
+        """The owners of the hashes that a membership change touched."""
+        self._by_place.extend(self._hash_values)
+        if moved.touched is None:
+            self._own_hashes(np.arange(len(self._hash_values)))
+        else:
+            self._own_hashes(self._by_place.within(*moved.touched)[0])
+
+    def _own_hashes(self, ids: st_.I64) -> None:
+        """The owners that the selector has for these hash ids now."""
+        owners, which = np.unique(self._selector.select_array(self._hash_values[ids]), return_inverse=True)
+        slots = [self._slots.get(owner, st_.NOBODY) for owner in owners.tolist()]
+        self.state.hash_owner[ids] = np.asarray(slots, dtype=np.int32)[which]
 
     # --- the stretch of the log ------------------------------------------------------------------------------
 
@@ -226,8 +256,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._attempts = np.zeros(1 + 2 * (entries + 1), np.int64)
 
     def _new_hashes(self, known: int) -> None:
-        owners = self._selector.select_array(self._hash_values[known:])
-        self.state.hash_owner[known:] = [self._slots.get(int(owner), st_.NOBODY) for owner in owners]
+        self._own_hashes(np.arange(known, len(self._hash_values)))
 
     def extend(
         self,
@@ -362,7 +391,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def drains_for(self, sticky_hash: int) -> int | None:
         """Whom a hash drains for; None when it does not drain."""
-        at = self._hash_id(sticky_hash)
+        at = self.id_of_hash(sticky_hash)
         if at is None:
             return None
         slot = int(self.state.drain_owner[at])
@@ -415,11 +444,24 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         hash_value = int(self._hash_values[self.state.pending_hash[entry]])
         before = int(pending_acks.let_go(self.state, slot, entry, closing))
         if before < 0:
-            raise IllegalTransitionError(
-                f"hash {hash_value} drains for another consumer than {self._numbers[slot]}",
-                rule="only its owner releases a draining hash",
-            )
+            raise self._not_the_owner(hash_value, slot)
         return Released(self._numbers[slot], hash_value, before)
+
+    def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
+        array, count = np.asarray(entries, dtype=np.int64), len(entries)
+        hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
+        gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
+        if gone < count:
+            raise self._not_the_owner(int(self._hash_values[hash_ids[gone]]), slot)
+        hashes = self._hash_values[hash_ids].tolist()
+        number = self._numbers[slot]
+        return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
+
+    def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:
+        return IllegalTransitionError(
+            f"hash {hash_value} drains for another consumer than {self._numbers[slot]}",
+            rule="only its owner releases a draining hash",
+        )
 
     def _refused(self) -> Pairs:
         count = int(self._attempts[0])

@@ -37,7 +37,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps, replay_set
+from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps, membership, replay_set
 from dispatch_core import state as st_
 from dispatch_core.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.multiple_consumers import Between, Read, Round, nothing_between
@@ -71,7 +71,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         s[st_.PRE_FILTERS_REPLAY] = int("replay_pre_filter" in profile.changes)
         s[st_.SORTS_RECENT] = int("recently_joined_sorted" in profile.changes)
         s[st_.STUCK_MEMORY] = int("no_stuck_consumers" not in profile.changes)
-        unknown = self._hash_id(UNKNOWN_HASH)
+        unknown = self.id_of_hash(UNKNOWN_HASH)
         s[st_.STORED_HASH] = st_.NO_HASH if keeps_pending_hash(profile) or unknown is None else unknown
 
     def _other_hashes(self, profile: Profile) -> list[int]:
@@ -102,10 +102,9 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         slot, held = self._drop_member(consumer)
         if not st.s[st_.N_CONSUMERS]:
             replay_set.clear_replay(st)
-        for entry in held:
-            if st.s[st_.N_CONSUMERS]:
-                dispatch_loop.requeue(st, entry, int(st.pending_hash[entry]))
-            self._let_go(slot, entry)
+        if st.s[st_.N_CONSUMERS]:
+            membership.requeue_held(st, np.asarray(held, dtype=np.int64))
+        self._let_go_all(slot, held, closing=False)
         between(1)
         between(2)
         return Leave([], [], [], cleared=not st.s[st_.N_CONSUMERS])

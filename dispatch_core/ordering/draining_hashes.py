@@ -147,9 +147,11 @@ def may_hold(st: State, slot: int, hash_id: int) -> bool:
 @compiled
 def clear_draining(st: State) -> None:
     """All consumers are gone; batches that are open stay open."""
-    for hash_id in range(len(st.drain_owner)):
-        _free(st, hash_id)
-    st.drain_listed[:] = 0
+    st.drain_owner[:] = NOBODY
+    st.drain_refs[:] = 0
+    st.drain_attempts[:] = 0
+    if st.drain_stats.any():  # else nothing is listed
+        st.drain_listed[:] = 0
     st.drain_stats[:] = 0
     st.cleared_total[:] = 0
 
@@ -157,8 +159,12 @@ def clear_draining(st: State) -> None:
 @compiled
 def forget_consumer(st: State, slot: int) -> None:
     """A consumer has left: its statistics go with it."""
-    for hash_id in range(len(st.drain_owner)):
-        _unlist(st, slot, hash_id)
+    if st.drain_stats[slot] == 1:  # else nothing is listed for it
+        listed = st.drain_listed
+        words = _word(st, slot, 1) - _word(st, slot, 0)
+        others = ~(1 << (slot % LISTED_BITS))
+        for word in range(_word(st, slot, 0), len(listed), words):
+            listed[word] &= others
     st.drain_stats[slot] = 0
     st.cleared_total[slot] = 0
 

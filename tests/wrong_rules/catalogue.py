@@ -177,9 +177,9 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "disconnect_drops_the_hash": edit(
         "entries of a consumer that leaves enter the replay set without their hash",
-        "key_shared:KeySharedDispatcher.drop",
-        "replay_set.add_to_replay(st, entry, int(st.pending_hash[entry]))",
-        "replay_set.add_to_replay(st, entry, st_.NO_HASH)",
+        "membership:replay_held",
+        "add_to_replay(st, entry, st.pending_hash[entry])",
+        "add_to_replay(st, entry, -1)",
     ),
     "no_rewind": edit(
         "the first consumer after all had left goes on where the last one stopped",
