@@ -1,8 +1,9 @@
-"""Replay: fold every dispatcher's log, one Spark task each, and publish what the fold says about one interval.
+"""Replay: fold every dispatcher's log, each in one Spark task, and publish what the fold says about one interval.
 
-Spark finds the dispatchers and which files hold them, plans the tasks (largest first), retries and scales; the task
-(``spark_jobs.replay_task``) reads those files itself and stages its results; the driver then publishes each result table
-by one Delta commit. The fold starts at the beginning of the log: every interval up to the one being replayed is read.
+Spark finds the dispatchers and which files hold them, runs the tasks, retries and scales. A large dispatcher has a task of
+its own, small ones share one (``spark_jobs.dealing``); the largest tasks start first. The task (``spark_jobs.replay_task``)
+reads those files itself and stages its results; the driver then publishes each result table by one Delta commit. The fold
+starts at the beginning of the log: every interval up to the one being replayed is read.
 
 Run as ``python -m spark_jobs.replay --interval-start 2026-11-21 --warehouse DIR``.
 """
@@ -26,12 +27,14 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage, tables
+from spark_jobs.dealing import deal
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay_task import STAGED, Rule, replay_partition
 from spark_jobs.warehouse import StagedFile, compact, record_run, replace_interval, stage_run
 
-_MAX_TASKS = 4096
+#: A task replays at least so many events of small dispatchers.
+_EVENTS_PER_TASK = 200_000
 
 #: One row per dispatcher: its identity and the data files that hold its events and its topic's messages.
 _DISPATCHERS = pa.schema(
@@ -54,13 +57,19 @@ def dispatchers(events: DataFrame, messages: DataFrame, span: Interval) -> DataF
     ``events`` and ``messages`` are of all intervals up to this one. A dispatcher belongs to the interval when one of its
     lines (its header, too) or of its topic's messages does.
     """
-    here = F.max(F.expr(tables.in_interval(span)))
-    files = F.collect_set("_metadata.file_path")
-    of_dispatcher = events.groupBy(*schema.DISPATCHER_KEY).agg(
-        F.count(F.lit(1)).alias("events"), files.alias("event_files"), here.alias("events_here")
+    of_dispatcher = (
+        _by_file(events, schema.DISPATCHER_KEY, span)
+        .groupBy(*schema.DISPATCHER_KEY)
+        .agg(
+            F.sum("rows").alias("events"),
+            F.collect_set("file").alias("event_files"),
+            F.max("here").alias("events_here"),
+        )
     )
-    of_topic = messages.groupBy("cluster", "topic").agg(
-        files.alias("message_files"), here.alias("messages_here")
+    of_topic = (
+        _by_file(messages, ("cluster", "topic"), span)
+        .groupBy("cluster", "topic")
+        .agg(F.collect_set("file").alias("message_files"), F.max("here").alias("messages_here"))
     )
     return (
         of_dispatcher.join(of_topic, ["cluster", "topic"], "left")
@@ -71,6 +80,15 @@ def dispatchers(events: DataFrame, messages: DataFrame, span: Interval) -> DataF
             "event_files",
             F.coalesce("message_files", F.array().cast("array<string>")).alias("message_files"),
         )
+    )
+
+
+def _by_file(rows: DataFrame, group: Sequence[str], span: Interval) -> DataFrame:
+    """How many rows of each group a file has, and whether any is of the interval: few rows, whatever comes after."""
+    return (
+        rows.select(*group, "interval_start", F.col("_metadata.file_path").alias("file"))
+        .groupBy(*group, "file")
+        .agg(F.count(F.lit(1)).alias("rows"), F.max(F.expr(tables.in_interval(span))).alias("here"))
     )
 
 
@@ -133,7 +151,7 @@ def replay(
 def _staged(
     spark: SparkSession, found: pa.Table, staging: Path, span: Interval, rule: Rule | None
 ) -> pa.Table:
-    """Run the tasks, one dispatcher each; the rows of ``STAGED`` come back, in a stable order."""
+    """Run the tasks, largest first; the rows of ``STAGED`` come back, in a stable order."""
     # A plain function, pickled by name: the workers import the module and find the compiled kernels cached.
     task = partial(
         replay_partition, staging=str(staging), interval_start=span.start, interval_end=span.end, rule=rule
@@ -142,26 +160,23 @@ def _staged(
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    count = min(found.num_rows, _MAX_TASKS)
-    one_each = spark.sparkContext.parallelize(_dealt(found.to_pylist(), count), count)
-    frame = spark.createDataFrame(one_each, tables.spark_schema(_DISPATCHERS))
-    with tasks_done(spark, f"replay {span.name}: tasks done", count):
+    rows = found.to_pylist()
+    sizes = [row["events"] for row in rows]
+    hands = deal(sizes, spark.sparkContext.defaultParallelism, least=_EVENTS_PER_TASK)
+    dealt = spark.sparkContext.parallelize([[rows[one] for one in hand] for hand in hands], len(hands))
+    frame = spark.createDataFrame(dealt.flatMap(list), tables.spark_schema(_DISPATCHERS))
+    with tasks_done(spark, f"replay {span.name}: tasks done", len(hands)):
         result: pa.Table = frame.mapInArrow(tasks, tables.spark_schema(STAGED)).toArrow()
     return result.sort_by([(name, "ascending") for name in (*schema.DISPATCHER_KEY, "table")])
 
 
-def _dealt(rows: list[dict[str, Any]], hands: int) -> list[dict[str, Any]]:
-    """Rows in an order that ``parallelize`` cuts into hands of like size: the largest are dealt out first."""
-    return [row for hand in range(hands) for row in rows[hand::hands]]
-
-
 def _with_local_paths(found: pa.Table) -> pa.Table:
-    """The same, largest log first. Spark names files by URI; the tasks open them by path."""
+    """The same, dispatchers of one file beside each other. Spark names files by URI; the tasks open them by path."""
     rows = found.cast(_DISPATCHERS).to_pylist()
-    rows.sort(key=lambda row: (-row["events"], *(row[name] for name in schema.DISPATCHER_KEY)))
     for row in rows:
         for column in ("event_files", "message_files"):
             row[column] = sorted(unquote(urlparse(uri).path) for uri in row[column])
+    rows.sort(key=lambda row: (row["event_files"], *(row[name] for name in schema.DISPATCHER_KEY)))
     return pa.Table.from_pylist(rows, schema=_DISPATCHERS)
 
 
