@@ -91,8 +91,9 @@ class MultipleConsumersDispatcher:
     ) -> None:
         """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected."""
         self.profile = profile
-        self._hash_values = np.empty(0, np.int64)  # by id: in the order in which they first appear, sorted per stretch
-        self._hash_order = np.empty(0, np.int64)  # ids in the order of their values
+        #: By id: in the order in which they first appear, sorted within a stretch; and the ids in the order of values.
+        self._hash_values = np.empty(0, np.int64)
+        self._hash_order = np.empty(0, np.int64)
         self._know(np.asarray(self._other_hashes(profile), np.int64))
         self.state = st_.new_state(
             self._ids(hashes), num_messages.astype(np.int32), len(self._hash_values), max(max_consumers, 1)
@@ -382,6 +383,10 @@ class MultipleConsumersDispatcher:
         """The log's number of the consumer in a slot."""
         return self._numbers[slot]
 
+    def known(self) -> int:
+        """How many consumers were ever added: the slots that have a number."""
+        return len(self._numbers)
+
     def name_of(self, consumer: int) -> str:
         """The name a consumer subscribed with."""
         self.slot(consumer)
@@ -417,7 +422,7 @@ class MultipleConsumersDispatcher:
         """The sticky key hash behind an id of the state."""
         return int(self._hash_values[hash_id])
 
-    def _hash_id(self, sticky_hash: int) -> int | None:
+    def id_of_hash(self, sticky_hash: int) -> int | None:
         """The id of a sticky key hash, or None where no entry of the log has it."""
         at = int(np.searchsorted(self._hash_values, sticky_hash, sorter=self._hash_order))
         if at == len(self._hash_values) or self._hash_values[self._hash_order[at]] != sticky_hash:

@@ -6,9 +6,11 @@ that ``c`` holds, as long as nothing but whole entries is acknowledged.
 
 from __future__ import annotations
 
+from dispatch_core.cursor import acknowledge
 from dispatch_core.jit import compiled
 from dispatch_core.ordering.draining_hashes import release
-from dispatch_core.state import I64, NO_HASH, NOBODY, STORED_HASH, State
+from dispatch_core.permits import lower_unacked, unblock_before_lowering
+from dispatch_core.state import I64, NO_HASH, NOBODY, STORED_HASH, TOTAL_PERMITS, State
 
 
 @compiled
@@ -47,3 +49,25 @@ def held_by(st: State, slot: int, first: int, last: int, out: I64) -> int:
             out[n] = entry
             n += 1
     return n
+
+
+@compiled
+def apply_ack(st: State, entry: int) -> None:
+    """An individual ack of a whole entry takes its effect: pending ack, draining, counters, permits, cursor.
+
+    The order of Consumer.individualAckNormal: the unblock rule is tested before the counter is lowered, after it, or both
+    (``permits``); permits that were parked reach the dispatcher.
+    """
+    slot = st.holder[entry]
+    if slot != NOBODY:
+        messages = st.num_messages[entry] - st.acked_indexes[entry]
+        let_go(st, slot, entry)
+        parked = st.parked_permits[slot]
+        if unblock_before_lowering(st, slot) > 0:
+            st.s[TOTAL_PERMITS] += parked
+            parked = 0
+        if lower_unacked(st, slot, messages) > 0:
+            st.s[TOTAL_PERMITS] += parked
+    acknowledge(st, entry)
+    st.redelivery_count[entry] = 0
+    st.acked_indexes[entry] = 0

@@ -39,7 +39,7 @@ from dispatch_core.profiles import FailoverRule, Profile
 from dispatch_core.selectors import factory, failover
 from dispatch_core.selectors.selector import Selector
 from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick, ReadResult, Told
-from dispatch_core.state import MARK_DELETE, READ_POSITION, State, new_state
+from dispatch_core.state import MARK_DELETE, READ_POSITION, State, extended, new_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +384,20 @@ class SingleActiveDispatcher:
         return rules.only_the_active_is_served(consumer, self.active) and not (
             self.delay_running and rules.delay_holds_flow()
         )
+
+    # --- the stretch of the log ----------------------------------------------------------------------------------
+
+    def extend(self, drop: int, num_messages: npt.NDArray[np.int64]) -> None:
+        """Go on along the log: forget its first ``drop`` entries, all acknowledged, and take the next ones in."""
+        if drop > self.state.s[MARK_DELETE] + 1:
+            raise IllegalTransitionError(
+                f"{drop} entries were to be forgotten, not all of them are acknowledged",
+                rule="only what is acknowledged is forgotten",
+            )
+        new = num_messages.astype(np.int32)
+        self.state = extended(self.state, drop, np.zeros(len(new), np.int32), new, 1, 1)
+        self._sizes = self._sizes[drop:] + num_messages.tolist()
+        self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
 
     # --- acknowledgements ----------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ STORED_HASH: Final = 37  # hash id stored with every pending ack; NO_HASH = the 
 PRE_FILTERS_REPLAY: Final = (
     38  # what cannot be sent is left out of a replay read (#22245), read position only
 )
-N_RECENT: Final = 39  # recently joined consumers (read position)
+N_RECENT: Final = 39  # recently joined consumers (read position, last sent position)
 STUCK_MEMORY: Final = 40  # consumers without permits in one round are passed over in the next (until #20335)
 SORTS_RECENT: Final = 41  # recently joined consumers are kept in position order (#23795, #23802)
 N_SCALARS: Final = 42
@@ -125,8 +125,11 @@ class State(NamedTuple):
     limit: I64  # scratch: first entry it may not be sent in this round (read position)
     seen_stamp: I64  # scratch: the round has chosen this consumer
     held_stamp: I64  # scratch: a hash of this consumer was held back although it had permits
+    batch_messages: I64  # scratch of a send, 0 between two: messages that the round hands to this consumer …
+    batch_acked: I64  # … how many of them are acknowledged already …
+    batch_entries: I64  # … and entries
     joined_at: I64  # recently joined consumers: last sent (PIP-282) or read position then; NOT_TRACKED = none of them
-    recent: I32  # recently joined consumers, oldest first, by read position; the first N_RECENT count
+    recent: I32  # recently joined consumers, oldest first, or by read position; the first N_RECENT count
     stuck: I8  # had no permits in the last round (read position, until #20335)
     order: I32  # connected consumers in the dispatcher's list order; the first N_CONSUMERS count
 
@@ -174,6 +177,9 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         limit=np.zeros(n_consumers, np.int64),
         seen_stamp=np.full(n_consumers, -1, np.int64),
         held_stamp=np.full(n_consumers, -1, np.int64),
+        batch_messages=np.zeros(n_consumers, np.int64),
+        batch_acked=np.zeros(n_consumers, np.int64),
+        batch_entries=np.zeros(n_consumers, np.int64),
         joined_at=np.full(n_consumers, NOT_TRACKED, np.int64),
         recent=np.zeros(n_consumers, np.int32),
         stuck=np.zeros(n_consumers, np.uint8),
@@ -215,6 +221,9 @@ _NEW_CONSUMER: Final = {
     "limit": 0,
     "seen_stamp": -1,
     "held_stamp": -1,
+    "batch_messages": 0,
+    "batch_acked": 0,
+    "batch_entries": 0,
     "joined_at": NOT_TRACKED,
     "recent": 0,
     "stuck": 0,
@@ -256,7 +265,7 @@ def extended(
         changed[name] = _grown(getattr(st, name), n_consumers, value)
     words = n_consumers // LISTED_BITS + 1
     listed = np.zeros((n_hashes, words), np.int32)
-    before = st.drain_listed.reshape(len(st.hash_owner), -1)
+    before = st.drain_listed.reshape(len(st.hash_owner), len(st.permits) // LISTED_BITS + 1)
     listed[: before.shape[0], : before.shape[1]] = before
     changed["drain_listed"] = listed.reshape(-1)
     scalars, joined_at = changed["s"], changed["joined_at"]

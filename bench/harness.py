@@ -1,0 +1,163 @@
+"""Measure in turns, in processes of their own, and keep what was measured.
+
+A *bar* is a ratio of two measurements of one run: absolute seconds say more about the machine than about the product. The
+two sides of a ratio take turns, so that a machine that slows down slows both; every measurement is a fresh process, so
+that none pays for another's memory, and its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+#: Generated input and results of runs; nothing of it is kept in the repository.
+DATA: Final = ROOT / ".dispatch-audit" / "bench"
+RESULTS: Final = ROOT / "bench" / "results"
+
+
+class BenchError(Exception):
+    """A measurement failed: what it said is in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measurement: wall seconds, peak resident memory of the process, and what else it says of itself."""
+
+    seconds: float
+    peak_mb: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One line of the table: a ratio against its bar, or a figure for information (``bar`` None)."""
+
+    name: str
+    value: float
+    bar: float | None
+    unit: str
+    detail: str
+    spread: tuple[float, float] | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the value is within its bar; None where there is none."""
+        return None if self.bar is None else self.value <= self.bar
+
+
+def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = None) -> Measured:
+    """Run ``target`` (``module:function``) with keyword arguments in a process of its own, on at most ``cores`` cores.
+
+    The function returns (seconds, facts). Raises ``BenchError`` with the end of its standard error where it fails.
+    """
+    code = "import bench.harness as h, sys; h.child(sys.argv[1])"
+    order = json.dumps({"target": target, "arguments": dict(arguments), "cores": cores})
+    ran = subprocess.run(
+        [sys.executable, "-c", code, order], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if ran.returncode != 0:
+        raise BenchError(f"{target} {dict(arguments)}: exit {ran.returncode}: {ran.stderr[-2000:]}")
+    answer = json.loads(ran.stdout.splitlines()[-1])
+    return Measured(answer["seconds"], answer["peak_mb"], answer["facts"])
+
+
+def child(order: str) -> None:
+    """The other side of ``measure``."""
+    import importlib
+    import resource
+
+    import pyarrow as pa
+
+    wanted = json.loads(order)
+    if wanted["cores"]:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: wanted["cores"]])
+        pa.set_cpu_count(wanted["cores"])
+        pa.set_io_thread_count(wanted["cores"])
+    module, _, name = wanted["target"].partition(":")
+    seconds, facts = getattr(importlib.import_module(module), name)(**wanted["arguments"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "peak_mb": round(peak, 1), "facts": facts}))
+
+
+def in_turns(
+    sides: Sequence[tuple[str, str, Mapping[str, Any]]], times: int, *, cores: int | None
+) -> dict[str, list[Measured]]:
+    """Measure each of ``sides`` (name, target, arguments) ``times`` times, one after the other in each round."""
+    found: dict[str, list[Measured]] = {name: [] for name, _, _ in sides}
+    for number in range(times):
+        for name, target, arguments in sides:
+            found[name].append(measure(target, arguments, cores=cores))
+            say(
+                f"  {number + 1}/{times} {name}: {found[name][-1].seconds:.2f} s, {found[name][-1].peak_mb:.0f} MB"
+            )
+    return found
+
+
+def ratio(
+    name: str, product: Sequence[Measured], baseline: Sequence[Measured], bar: float, detail: str = ""
+) -> Bar:
+    """The median of one side over the median of the other, with the spread of the ratios turn by turn."""
+    above, below = (statistics.median(one.seconds for one in side) for side in (product, baseline))
+    each = [one.seconds / other.seconds for one, other in zip(product, baseline, strict=True)]
+    return Bar(
+        name,
+        above / below,
+        bar,
+        "x",
+        detail or f"{above:.2f} s against {below:.2f} s",
+        (min(each), max(each)),
+    )
+
+
+def median_seconds(measured: Sequence[Measured]) -> float:
+    """The median of wall seconds."""
+    return statistics.median(one.seconds for one in measured)
+
+
+def say(line: str) -> None:
+    """Progress, on a terminal only."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+
+
+def table(bars: Sequence[Bar]) -> str:
+    """The bars as text: value, bar, whether it holds, what it stands for."""
+    rows = [("", "value", "bar", "", "")]
+    for one in bars:
+        spread = "" if one.spread is None else f" ({one.spread[0]:.2f}-{one.spread[1]:.2f})"
+        verdict = {None: "", True: "holds", False: "MISSED"}[one.holds]
+        shown = f"{one.value:,.2f}" if one.value < 1000 else f"{one.value:,.0f}"
+        limit = "" if one.bar is None else f"<= {one.bar:g}"
+        rows.append((one.name, f"{shown} {one.unit}{spread}", limit, verdict, one.detail))
+    widths = [max(len(row[at]) for row in rows) for at in range(5)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def keep(name: str, bars: Sequence[Bar], facts: Mapping[str, Any]) -> Path:
+    """Write what was measured to ``bench/results/<name>.json``; returns the file."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    report = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit.stdout.strip() or None,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
+        **facts,
+        "bars": [{**asdict(one), "holds": one.holds} for one in bars],
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return path

@@ -1,0 +1,137 @@
+"""What a replay found, as rows of the result tables: one place for the columns, whatever kind of log was replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.history import History, Span
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.times import clock
+from dispatch_core.verify.tally import Finding
+
+S = TypeVar("S", bound=Span)
+
+
+def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
+    """The columns that every row of a dispatcher's incarnation begins with."""
+    return {
+        "interval_start": interval_start.astimezone(UTC),
+        "cluster": log.cluster,
+        "topic": log.topic,
+        "subscription": log.subscription,
+        "incarnation": log.incarnation,
+    }
+
+
+def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """A table of ``schema``: ``found``, each with the ``shared`` columns."""
+    return pa.Table.from_pylist([{**shared, **row} for row in found], schema=schema)
+
+
+def within(table: pa.Table, start_us: int) -> pa.Table:
+    """Rows whose proving event lies in the interval; a finding about the log itself without a time is kept."""
+    return table.filter(pc.fill_null(pc.greater_equal(table["t_us"], start_us), True))
+
+
+def judged(
+    deliveries: pa.Table, judgement: npt.NDArray[Any] | pa.Array, expected: npt.NDArray[np.int64] | pa.Array
+) -> pa.Table:
+    """Fill in how each delivery was judged, and who should have got it."""
+    deliveries = _set(deliveries, "judgement", pa.array(judgement, pa.string()))
+    return _set(deliveries, "expected_consumer", pa.array(expected, pa.int64()))
+
+
+def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), values)
+
+
+def ownership(history: History, names: Mapping[int, str], start_us: int) -> Iterable[dict[str, Any]]:
+    """Rows of ``ownership``: who owned what, as far as it reaches into the interval."""
+    for owned in _touching(history.ownership, start_us):
+        yield {
+            **_span(owned),
+            "epoch": owned.epoch,
+            "consumer": owned.consumer,
+            "consumer_name": names.get(owned.consumer),
+            "range_start": owned.start,
+            "range_end": owned.end,
+        }
+
+
+def blocked(history: History, names: Mapping[int, str], start_us: int) -> Iterable[dict[str, Any]]:
+    """Rows of ``blocked``: hashes that were held back."""
+    for held in _touching(history.blocked, start_us):
+        yield {
+            **_span(held),
+            "hash": held.hash,
+            "reason": "draining_hash",
+            "holder": held.holder,
+            "holder_name": None if held.holder is None else names.get(held.holder),
+            "blocked_attempts": held.attempts,
+        }
+
+
+def _touching(spans: list[S], start_us: int) -> list[S]:
+    return [span for span in spans if span.until_t_us is None or span.until_t_us >= start_us]
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {
+        "from_seq": span.from_seq,
+        "from_t_us": span.from_t_us,
+        "until_seq": span.until_seq,
+        "until_t_us": span.until_t_us,
+    }
+
+
+def difference(finding: Finding) -> dict[str, Any]:
+    """A row of ``divergences``."""
+    return {
+        "seq": finding.seq,
+        "t_us": finding.t_us,
+        "decision_class": finding.decision_class,
+        "status": finding.status,
+        "expected": finding.expected,
+        "recorded": finding.recorded,
+        "racing_seq": finding.racing_seq,
+        "reason": finding.reason,
+    }
+
+
+def divergence(finding: Finding, log: DispatcherLog) -> dict[str, Any]:
+    """The anomaly that a divergent decision is."""
+    why = "" if finding.reason is None else f" ({finding.reason})"
+    return {
+        "kind": "divergence",
+        "severity": KINDS["divergence"].severity,
+        "key": None,
+        "key_b64": False,
+        "hash": None,
+        "positions": [],
+        "consumers": [],
+        "seqs": [finding.seq],
+        "t_us": finding.t_us,
+        "cause": None,
+        "reason": finding.decision_class,
+        "uncertain": False,
+        "explanation": (
+            f"at {clock(finding.t_us)} (seq {finding.seq}) the {finding.decision_class} decision of broker "
+            f"{log.header.get('broker_version')} differs from its rule: expected {finding.expected}, "
+            f"recorded {finding.recorded}{why}"
+        ),
+    }
+
+
+def names_of(events: pa.Table) -> dict[int, str]:
+    """Names of the consumers that ``events`` add."""
+    added = events.filter(pc.equal(events["kind"], "consumer_added"))
+    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))

@@ -1,0 +1,292 @@
+"""Replay one dispatcher's log of level E for one interval, piece by piece: rules, audit, result tables.
+
+Each piece goes through the audit (who holds what, what went wrong) and through the rules (would the broker's rule have
+sent it so); both work on one window of the log, and what a piece proves is returned with it. Memory follows the window:
+entries between mark-delete and read position, and some behind them.
+
+A log that a window cannot judge raises ``NotStreamableError``; with ``whole`` everything comes in one piece, and any log
+can be judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core import CORE_VERSION, result_rows, tables
+from dispatch_core import state as st_
+from dispatch_core.audit.fold import AuditFold
+from dispatch_core.audit.operations import ACK, SENT
+from dispatch_core.errors import ProfileError, UnsupportedRuleError
+from dispatch_core.log_profile import profile_of, subscription_type
+from dispatch_core.profiles import Profile
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.stats import clients_of, subscription_stats
+from dispatch_core.times import micros
+from dispatch_core.user_level.fold import (
+    JUDGEMENTS,
+    NOT_JUDGED,
+    RACE_US,
+    Ints,
+    Member,
+    Stretch,
+    UserLevelFold,
+    fold_of,
+)
+
+_RACING: Final = pa.array(["consumer_added", "consumer_removed", "redeliver"])
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+class UserLevelReplay:
+    """One incarnation of one dispatcher. Feed it the pieces of its log in order, then ``finish``."""
+
+    def __init__(
+        self,
+        head: DispatcherLog,
+        *,
+        interval_start: datetime,
+        interval_end: datetime,
+        earlier: Sequence[DispatcherLog] = (),
+        whole: bool = False,
+    ) -> None:
+        """``head``: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves).
+
+        ``whole``: one piece will bring everything. ``earlier``: incarnations before this one, only with ``whole``. Times
+        are UTC; events from ``interval_end`` on are not looked at.
+        """
+        self._head = head
+        self._start_us, self._end_us = micros(interval_start), micros(interval_end)
+        self._identity = result_rows.identity_of(head, interval_start)
+        self._audit = AuditFold(head, interval_start=interval_start, earlier=earlier, whole=whole, flows=True)
+        self._names = result_rows.names_of(head.events)
+        self._members = _members(head.events)
+        self._profile, self._fold, self._not_judged = self._rules()
+        self._entries = 0  # in the window
+        self._seen = 0  # consumers whose arrival the rules know
+        self._begun = False  # something was sent
+        self._counted = dict.fromkeys(("events", "entries_stored", "entries_sent"), 0)
+        self._judgements = np.zeros(len(JUDGEMENTS), np.int64)  # of the interval
+        self._last: tuple[int, int | None] = (0, None)  # seq and time of the last event
+
+    def feed(
+        self, messages: pa.Table, events: pa.Table, ahead: pa.Table | None = None
+    ) -> dict[str, pa.Table]:
+        """Take the next piece; returns the rows of ``deliveries``, ``divergences`` and ``anomalies`` that it proves.
+
+        ``ahead``: the events that follow, as far as they may race with the last ones of this piece.
+        """
+        self._count_stored(messages)
+        audit = self._audit.feed(messages, events)
+        self._count(events)
+        deliveries = audit.deliveries
+        findings = []
+        if self._fold is not None:
+            judgement = self._fold.feed(self._stretch(ahead))
+            inside = np.asarray(pc.greater_equal(deliveries["t_us"], self._start_us))
+            self._judgements += np.bincount(judgement.judgement[inside], minlength=len(JUDGEMENTS))
+            expected = pa.array(
+                judgement.expected, mask=(judgement.expected < 0) | (judgement.judgement == NOT_JUDGED)
+            )
+            texts = pa.array(JUDGEMENTS).take(pa.array(judgement.judgement))
+            deliveries = result_rows.judged(deliveries, texts, expected)
+            findings = [found for found in judgement.findings if self._start_us <= found.t_us < self._end_us]
+        deliveries = result_rows.within(deliveries, self._start_us)
+        self._counted["entries_sent"] += deliveries.num_rows
+        anomalies = [result_rows.divergence(one, self._head) for one in findings if one.status == "divergent"]
+        return {
+            "deliveries": deliveries,
+            "divergences": self._rows("divergences", [result_rows.difference(one) for one in findings]),
+            "anomalies": pa.concat_tables(
+                [result_rows.within(audit.anomalies, self._start_us), self._rows("anomalies", anomalies)]
+            ),
+        }
+
+    def finish(self) -> dict[str, pa.Table]:
+        """What the log as a whole says: rows of ``ownership`` and ``dispatcher_state``."""
+        owned = (
+            () if self._fold is None else result_rows.ownership(self._fold.spans, self._names, self._start_us)
+        )
+        return {
+            "ownership": self._rows("ownership", list(owned)),
+            "dispatcher_state": self._rows("dispatcher_state", [self._state()]),
+        }
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _rules(self) -> tuple[Profile | None, UserLevelFold | None, str | None]:
+        """Profile, fold, and why there is none."""
+        try:
+            profile = profile_of(self._head)
+        except ProfileError as error:
+            return None, None, str(error)
+        try:
+            return profile, fold_of(profile, self._head.topic, subscription_type(self._head)), None
+        except UnsupportedRuleError as error:
+            return profile, None, str(error)
+
+    def _stretch(self, ahead: pa.Table | None) -> Stretch:
+        """The operations of the last feed, with what is new in the window."""
+        history, taken = self._audit.history, self._audit.operations
+        assert taken is not None
+        first = history.first_op_of_last_log
+        new = slice(self._entries - self._audit.dropped, len(history))
+        self._entries = len(history)
+        published, known = history.publish_time_ms
+        settled = _NOTHING
+        sent = taken.code[first:] == SENT
+        if not self._begun and sent.any():
+            settled = self._settled_before(taken.code, taken.start, taken.ordinals, first)
+            self._begun = True
+        members = {
+            at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
+            for at, consumer in enumerate(history.consumers[self._seen :], self._seen)
+            if consumer.number in self._members
+        }
+        self._seen = len(history.consumers)
+        racing_t_us, racing_seq = _racing(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0)
+        return Stretch(
+            dropped=self._audit.dropped,
+            hashes=history.entry_hash[new].copy(),
+            num_messages=history.num_messages[new].astype(np.int64),
+            stored_us=np.where(known[new], published[new] * 1000, 0),
+            settled=settled,
+            op_code=taken.code[first:],
+            op_consumer=taken.consumer[first:],
+            op_value=taken.value[first:],
+            op_seq=taken.seq[first:],
+            op_t_us=taken.t_us[first:],
+            op_start=taken.start[first:],
+            op_ordinals=taken.ordinals,
+            members=members,
+            racing_t_us=racing_t_us,
+            racing_seq=racing_seq,
+        )
+
+    def _settled_before(self, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
+        """Entries that are nobody's business any more when the first one is sent: before the subscription, or acked.
+
+        A subscription may begin anywhere in the topic; nothing before what is sent first was for it. What an earlier
+        incarnation acknowledged stays so.
+        """
+        lengths = np.diff(start)
+        of_sent = np.repeat(code == SENT, lengths)
+        of_sent[: start[first]] = False
+        before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
+        lowest = int(ordinals[of_sent].min())
+        return np.union1d(np.arange(lowest), ordinals[before]).astype(np.int64)
+
+    def _count_stored(self, messages: pa.Table) -> None:
+        time_ms = messages["publish_time_ms"]
+        inside = pc.and_(
+            pc.greater_equal(time_ms, self._start_us // 1000), pc.less(time_ms, self._end_us // 1000)
+        )
+        self._counted["entries_stored"] += int(pc.sum(inside).as_py() or 0)
+
+    def _count(self, events: pa.Table) -> None:
+        if not events.num_rows:
+            return
+        inside = pc.and_(
+            pc.greater_equal(events["t_us"], self._start_us), pc.less(events["t_us"], self._end_us)
+        )
+        self._counted["events"] += int(pc.sum(inside).as_py() or 0)
+        self._last = events["seq"][-1].as_py(), events["t_us"][-1].as_py()
+
+    def _state(self) -> dict[str, Any]:
+        fold, profile = self._fold, self._profile
+        reason = self._not_judged if fold is None else fold.not_judged
+        exact, uncertain, divergent = (int(count) for count in self._judgements[:NOT_JUDGED])
+        mark_delete, read_position, state_json = self._positions()
+        return {
+            "subscription_type": self._head.header.get("subscription_type"),
+            "broker_version": self._head.header.get("broker_version"),
+            "profile": profile.name if profile else None,
+            "last_seq": self._last[0],
+            "last_t_us": self._last[1],
+            **self._counted,
+            "rounds": 0,  # unseen
+            "decisions": exact + uncertain + divergent,
+            "exact": exact,
+            "uncertain": uncertain,
+            "divergent": divergent,
+            "not_judged_reason": reason,
+            "mark_delete": mark_delete,
+            "read_position": read_position,
+            "core_version": CORE_VERSION,
+            "settings_digest": profile.digest if profile else "",
+            "state_json": state_json,
+        }
+
+    def _positions(self) -> tuple[str | None, str | None, str | None]:
+        """Mark-delete, read position and statistics at the end of the fold."""
+        if self._fold is None or not self._begun:
+            return None, None, None
+        history, scalars = self._audit.history, self._fold.state.s
+        shown = subscription_stats(self._fold.core, _Positions(history), clients_of(self._head), ranges=False)
+        mark_delete, read_position = int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION])
+        return (
+            history.position(mark_delete) if mark_delete >= 0 else None,
+            history.position(read_position) if read_position < len(history) else None,
+            json.dumps(shown, sort_keys=True),
+        )
+
+    def _rows(self, table: str, found: Sequence[Mapping[str, Any]]) -> pa.Table:
+        return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
+
+
+class _Positions:
+    """Positions of a window's entries, as statistics ask for them."""
+
+    def __init__(self, history: Any) -> None:
+        self._history = history
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"`` of an ordinal."""
+        return str(self._history.position(ordinal)) if 0 <= ordinal < len(self) else "unknown"
+
+
+def _members(events: pa.Table) -> dict[int, Member]:
+    """What each consumer brought when it joined, by its number."""
+    added = events.filter(pc.equal(events["kind"], "consumer_added"))
+    names = (
+        "consumer",
+        "name",
+        "priority_level",
+        "ranges",
+        "key_shared_mode",
+        "key_shared_allow_out_of_order",
+    )
+    members: dict[int, Member] = {}
+    for row in added.select(names).to_pylist():
+        ranges = row["ranges"]
+        members.setdefault(
+            row["consumer"],
+            Member(
+                row["consumer"],
+                row["name"] or "",
+                row["priority_level"] or 0,
+                None if ranges is None else [(one["start"], one["end"]) for one in ranges],
+                row["key_shared_mode"] or "AUTO_SPLIT",
+                bool(row["key_shared_allow_out_of_order"]),
+            ),
+        )
+    return members
+
+
+def _racing(ahead: pa.Table | None, last_t_us: int) -> tuple[Ints, Ints]:
+    """Times and seqs of what follows and may race with the events up to ``last_t_us``."""
+    if ahead is None or not ahead.num_rows:
+        return _NOTHING, _NOTHING
+    near = ahead.filter(
+        pc.and_(pc.is_in(ahead["kind"], value_set=_RACING), pc.less_equal(ahead["t_us"], last_t_us + RACE_US))
+    )
+    return np.asarray(near["t_us"], dtype=np.int64), np.asarray(near["seq"], dtype=np.int64)
