@@ -294,27 +294,35 @@ def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attem
 
 @compiled
 def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
-    """Hand the chosen entries over, consumer by consumer; permits are charged for refused entries too."""
-    for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
-        messages = 0
-        acked = 0  # batch indexes among them that are acknowledged already
-        chosen = 0
-        for i in range(len(entries)):
-            if outcome[i] != slot:
-                continue
-            entry = entries[i]
-            if is_replay:
-                remove_from_replay(st, entry)
-            messages += st.num_messages[entry]
-            acked += st.acked_indexes[entry]
-            hash_id = st.hash_id[entry]
-            if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
-                requeue(st, entry, hash_id)
-                outcome[i] = REFUSED
-                continue
+    """Hand the chosen entries over, each consumer its own; permits are charged for refused entries too.
+
+    In the order of the entries: a consumer's share is only added up, and charged where its first entry stands. Counters
+    that consumers share only grow meanwhile, so whose turn is first makes no difference.
+    """
+    for i in range(len(entries)):
+        slot = outcome[i]
+        if slot < 0:
+            continue
+        entry = entries[i]
+        if is_replay:
+            remove_from_replay(st, entry)
+        st.batch_messages[slot] += st.num_messages[entry]
+        st.batch_acked[slot] += st.acked_indexes[entry]
+        hash_id = st.hash_id[entry]
+        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
+            requeue(st, entry, hash_id)
+        else:
             hold(st, slot, entry, hash_id)
-            chosen += 1
+            st.batch_entries[slot] += 1
+    for i in range(len(entries)):
+        slot = outcome[i]
+        if slot < 0:
+            continue
+        messages = st.batch_messages[slot]
         if messages > 0:
-            charge_send(st, slot, messages, acked, max(chosen, 1))
+            acked = st.batch_acked[slot]
+            charge_send(st, slot, messages, acked, max(st.batch_entries[slot], 1))
             st.s[TOTAL_PERMITS] -= messages - acked
+        st.batch_messages[slot] = st.batch_acked[slot] = st.batch_entries[slot] = 0
+        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, st.hash_id[entries[i]]):
+            outcome[i] = REFUSED

@@ -27,8 +27,8 @@ newcomer's position
 entry before one is one less, and a range of sent entries touches ``LAST_SENT`` exactly when its first entry is
 the next one.
 
-The broker keeps the newcomers in the order they joined and prunes from the front. ``LAST_SENT`` never goes back
-while anyone is connected, so that order is also the order of the remembered positions and need not be kept here.
+The newcomers are kept in the order they joined and pruned from the front (``ordering.newcomers``). ``LAST_SENT`` never
+goes back while anyone is connected, so that order is also the order of the remembered positions: the first is the oldest.
 
 A newcomer is freed by mark-delete, by being the only one left, or it leaves; nothing else is waited for here.
 Source: PersistentStickyKeyDispatcherMultipleConsumers between #21953 and #23352.
@@ -59,10 +59,12 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.jit import compiled
+from dispatch_core.ordering.newcomers import add_newcomer, forget_newcomer, free_first
 from dispatch_core.state import (
     LAST_SENT,
     MARK_DELETE,
     N_CONSUMERS,
+    N_RECENT,
     NOT_TRACKED,
     READ_POSITION,
     SENT_HIGH,
@@ -126,7 +128,7 @@ def consumer_joined(st: State, slot: int) -> int:
         and st.s[N_CONSUMERS] > 1
         and st.s[READ_POSITION] - st.s[MARK_DELETE] > 1
     ):
-        st.joined_at[slot] = st.s[LAST_SENT]
+        add_newcomer(st, slot, st.s[LAST_SENT])
     return st.s[LAST_SENT]
 
 
@@ -136,19 +138,12 @@ def consumer_left(st: State, slot: int) -> bool:
 
     Returns whether newcomers were freed by mark-delete, so that another read is due.
     """
-    st.joined_at[slot] = NOT_TRACKED
+    forget_newcomer(st, slot)
     if st.s[N_CONSUMERS] <= 1:
-        forget_newcomers(st)
+        free_first(st, st.s[N_RECENT])
     if st.s[N_CONSUMERS] == 0:
         forget_sent(st)
     return prune(st)
-
-
-@compiled
-def forget_newcomers(st: State) -> None:
-    """At most one consumer is left: there is nobody it could overtake."""
-    for slot in range(len(st.joined_at)):
-        st.joined_at[slot] = NOT_TRACKED
 
 
 @compiled
@@ -163,12 +158,11 @@ def forget_sent(st: State) -> None:
 @compiled
 def prune(st: State) -> bool:
     """Free the newcomers whose position mark-delete has reached. Returns whether there were any."""
-    found = False
-    for slot in range(len(st.joined_at)):
-        if st.joined_at[slot] != NOT_TRACKED and is_passed(st, st.joined_at[slot]):
-            st.joined_at[slot] = NOT_TRACKED
-            found = True
-    return found
+    freed = 0
+    while freed < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[freed]]):
+        freed += 1
+    free_first(st, freed)
+    return freed > 0
 
 
 @compiled
@@ -190,9 +184,7 @@ def position_limit(st: State, slot: int, is_replay: bool) -> int:
     if limit == NOT_TRACKED:
         return UNRESTRICTED
     if is_replay:
-        for other in st.joined_at:
-            if other != NOT_TRACKED:
-                limit = min(limit, other)
+        limit = min(limit, st.joined_at[st.recent[0]])
     return limit
 
 
@@ -230,5 +222,4 @@ def sent_ranges(st: State) -> list[tuple[int, int]]:
 
 def newcomers(st: State) -> dict[int, int]:
     """Slot → last sent position when it joined, of those that are still held back (not pruned), oldest first."""
-    slots = [slot for slot, joined_at in enumerate(st.joined_at.tolist()) if joined_at != NOT_TRACKED]
-    return {slot: int(st.joined_at[slot]) for slot in sorted(slots, key=lambda s: (st.joined_at[s], s))}
+    return {int(slot): int(st.joined_at[slot]) for slot in st.recent[: st.s[N_RECENT]]}

@@ -45,6 +45,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.jit import compiled
+from dispatch_core.ordering.newcomers import add_newcomer, forget_newcomer, free_first
 from dispatch_core.state import (
     IN_ORDER,
     MARK_DELETE,
@@ -68,10 +69,7 @@ def consumer_joined(st: State, slot: int) -> int:
     Returns its ``readPositionWhenJoining``.
     """
     if is_restricted_newcomer(st):
-        at = st.s[N_RECENT]
-        st.recent[at] = slot
-        st.joined_at[slot] = st.s[READ_POSITION]
-        st.s[N_RECENT] = at + 1
+        add_newcomer(st, slot, st.s[READ_POSITION])
         if st.s[SORTS_RECENT] == 1:
             sort_newcomers(st)
     return st.s[READ_POSITION]
@@ -102,15 +100,9 @@ def consumer_left(st: State, slot: int) -> bool:
 
     Returns whether newcomers were freed by mark-delete, so that another read is due.
     """
-    kept = 0
-    for at in range(st.s[N_RECENT]):
-        if st.recent[at] != slot:
-            st.recent[kept] = st.recent[at]
-            kept += 1
-    st.s[N_RECENT] = kept
-    st.joined_at[slot] = NOT_TRACKED
+    forget_newcomer(st, slot)
     if st.s[N_CONSUMERS] == 1:
-        free_first(st, kept)
+        free_first(st, st.s[N_RECENT])
     return prune(st)
 
 
@@ -128,18 +120,6 @@ def prune(st: State) -> bool:
 def is_passed(st: State, joined_at: int) -> bool:
     """Whether everything that was read before a newcomer joined is acknowledged."""
     return joined_at <= st.s[MARK_DELETE] + 1
-
-
-@compiled
-def free_first(st: State, count: int) -> None:
-    """The first ``count`` newcomers are held back no longer."""
-    if count == 0:
-        return
-    for at in range(count):
-        st.joined_at[st.recent[at]] = NOT_TRACKED
-    for at in range(count, st.s[N_RECENT]):
-        st.recent[at - count] = st.recent[at]
-    st.s[N_RECENT] -= count
 
 
 @compiled

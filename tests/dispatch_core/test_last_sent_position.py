@@ -14,6 +14,7 @@ from dispatch_core import state as st_
 from dispatch_core.dispatch_loop import dropped_by_min_replay
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.ordering import last_sent_position as rule
+from dispatch_core.ordering import newcomers
 from dispatch_core.selectors import factory
 
 PROFILE = profiles.resolve("4.0.0-preview.1")
@@ -213,7 +214,8 @@ def test_the_position_when_joining_is_allowed_the_next_one_is_not() -> None:
 
 def test_a_replay_read_holds_every_newcomer_to_the_oldest_ones_limit() -> None:
     state = st_.new_state(np.zeros(9, np.int32), np.ones(9, np.int32), 1, 3)
-    state.joined_at[:] = [st_.NOT_TRACKED, 2, 5]
+    for slot, position in ((1, 2), (2, 5)):
+        newcomers.add_newcomer(state, slot, position)
     assert rule.position_limit(state, 0, True) == rule.UNRESTRICTED
     assert [rule.position_limit(state, 2, is_replay) for is_replay in (False, True)] == [5, 2]
     assert [rule.position_limit(state, 1, is_replay) for is_replay in (False, True)] == [2, 2]
