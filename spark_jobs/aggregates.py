@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.intervals import Interval
+from spark_jobs.waits import INCARNATION, SUBSCRIPTION, first_waits, never_delivered
 from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
 
 DISPATCHER = [one.name for one in IDENTITY]
@@ -31,21 +32,28 @@ def balance(deliveries: DataFrame, ownership: DataFrame, states: DataFrame, span
     that owned hashes and got nothing has a row of zeros. Connections of one name are one consumer: that is what a
     rolling restart keeps. ``message_share`` is of the dispatcher's messages; ``hash_share`` of its range-microseconds.
     """
+    sent = deliveries.select(
+        *DISPATCHER, _name_of_consumer(), "consumer", "num_messages", "size_bytes", "key", "key_b64"
+    )
+    # Sets are gathered from few rows, after the sums: over many groups Spark would sort all rows for them.
     got = (
-        deliveries.select(
-            *DISPATCHER, _name_of_consumer(), "consumer", "num_messages", "size_bytes", "key", "key_b64"
+        sent.groupBy(*DISPATCHER, "consumer_name", "consumer")
+        .agg(
+            F.count(F.lit(1)).alias("entries"),
+            F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"),
+            F.sum(F.coalesce("size_bytes", F.lit(0))).alias("size_bytes"),
         )
         .groupBy(*DISPATCHER, "consumer_name")
         .agg(
             F.collect_set("consumer").alias("sent_to"),
-            F.count(F.lit(1)).alias("entries"),
-            F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"),
-            F.sum(F.coalesce("size_bytes", F.lit(0))).alias("size_bytes"),
-            F.countDistinct("key", "key_b64").alias("keys"),
+            *(F.sum(name).alias(name) for name in ("entries", "messages", "size_bytes")),
         )
     )
+    keys = sent.groupBy(*DISPATCHER, "consumer_name").agg(F.countDistinct("key", "key_b64").alias("keys"))
     owned = ownership.transform(hash_time, states, span)
-    both = got.join(owned, [*DISPATCHER, "consumer_name"], "full")
+    both = got.join(keys, [*DISPATCHER, "consumer_name"], "left").join(
+        owned, [*DISPATCHER, "consumer_name"], "full"
+    )
     connections = F.size(F.array_union(F.coalesce("sent_to", _no_ids()), F.coalesce("owned_by", _no_ids())))
     messages, hashes = (
         F.expr(f"sum({name}) OVER (PARTITION BY {', '.join(DISPATCHER)})") for name in _SHARED
@@ -98,41 +106,15 @@ def waits(deliveries: DataFrame, messages: DataFrame, states: DataFrame, span: I
     on (what lies before it may have been read by nobody); it stands at the latest incarnation, zero at the others.
     Whether a rule held them is the audit's to say.
     """
-    dispatcher = [name for name in DISPATCHER if name != "interval_start"]
-    subscription = [name for name in dispatcher if name != "incarnation"]
-    position = F.struct("ledger_id", "entry_id")
-    sent = deliveries.groupBy(*subscription, "ledger_id", "entry_id").agg(F.lit(True).alias("sent"))
-    begins = deliveries.groupBy(*subscription).agg(F.min(position).alias("begin"))
-    missing = (
-        states.select(*subscription)
-        .distinct()
-        .join(begins, subscription, "left")
-        .join(messages.select("cluster", "topic", "ledger_id", "entry_id"), ["cluster", "topic"])
-        .where(F.col("begin").isNull() | (position >= F.col("begin")))
-        .join(sent, [*subscription, "ledger_id", "entry_id"], "left_anti")
-        .groupBy(*subscription)
-        .agg(F.count(F.lit(1)).alias("never_delivered"))
-    )
-    wait_ms = F.col("t_us") / 1000 - F.col("publish_time_ms")
-    measured = (
-        deliveries.where(tables.in_interval(span))
-        .where("delivery_number = 1")
-        .select(*dispatcher, wait_ms.alias("wait_ms"))
-        .groupBy(*dispatcher)
-        .agg(
-            F.count(F.lit(1)).alias("entries"),
-            F.percentile("wait_ms", 0.5).alias("wait_ms_p50"),
-            F.percentile("wait_ms", 0.99).alias("wait_ms_p99"),
-            F.max("wait_ms").alias("wait_ms_max"),
-        )
-    )
-    latest = F.expr(f"incarnation = max(incarnation) OVER (PARTITION BY {', '.join(subscription)})")
+    missing = never_delivered(deliveries, messages, states)
+    measured = first_waits(deliveries, span)
+    latest = F.expr(f"incarnation = max(incarnation) OVER (PARTITION BY {', '.join(SUBSCRIPTION)})")
     return (
         states.select(*DISPATCHER)
         .distinct()
         .withColumn("is_latest", latest)
-        .join(measured, dispatcher, "left")
-        .join(missing, subscription, "left")
+        .join(measured, INCARNATION, "left")
+        .join(missing, SUBSCRIPTION, "left")
         .select(
             *DISPATCHER,
             F.coalesce("entries", _none()).alias("entries"),

@@ -1,7 +1,7 @@
 """The Spark session of all jobs: local by default, or the cluster that ``spark-submit`` was told.
 
 What a job needs of Spark is set here and nowhere else: Delta's extension and jars, UTC, small shuffles, loopback
-addresses, quiet logs. Environment: ``DISPATCH_AUDIT_SPARK_MASTER`` (default ``local[n,4]`` with n = cores, at most 4; the
+addresses, quiet logs. Environment: ``DISPATCH_AUDIT_SPARK_MASTER`` (default ``local[n,8]`` with n = cores, at most 4; the
 second number lets a task whose worker died be tried again), ``DISPATCH_AUDIT_SPARK_JARS`` (the Delta jars, separated by
 commas), ``DISPATCH_AUDIT_DRIVER_MEMORY`` (default ``2g``), ``DISPATCH_AUDIT_JAVA_OPTIONS`` (further options of the driver's
 JVM, instead of the ones chosen for short jobs).
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _SHORT_JOB_BYTES: Final = 200_000_000
 _SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+#: A worker that dies costs one attempt, and a dispatcher may kill two before it is set aside: so a task that small
+#: dispatchers share gets by with three of that kind.
+_TASK_ATTEMPTS: Final = 8
+
 _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
 
 
@@ -45,7 +49,9 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
         "PYSPARK_GATEWAY_PORT" not in os.environ
     ):  # set by spark-submit, which has chosen master and memory itself
         builder = (
-            builder.master(os.environ.get("DISPATCH_AUDIT_SPARK_MASTER") or f"local[{_cores()},4]")
+            builder.master(
+                os.environ.get("DISPATCH_AUDIT_SPARK_MASTER") or f"local[{_cores()},{_TASK_ATTEMPTS}]"
+            )
             .config("spark.driver.memory", os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
@@ -101,6 +107,8 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "dispatch-audit-spark-warehouse"),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.parquet.compression.codec": "zstd",
+        # As little work as in the files that the tasks write themselves; the default is level 3.
+        "spark.hadoop.parquet.compression.codec.zstd.level": "1",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.databricks.delta.snapshotPartitions": "1",

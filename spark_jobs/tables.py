@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse import StagedFile, WarehouseError, ensure_table, stored_schema, table_path
 
@@ -53,6 +54,8 @@ def stage(frame: DataFrame, name: str, staging: Path) -> list[StagedFile]:
     way, and a small job does not pay for a second transaction log in the JVM.
     """
     folder = staging / f"{name}-rows"
-    frame.transform(with_contract, name).drop("interval_start").write.parquet(str(folder))
+    rows = frame.transform(with_contract, name).drop("interval_start")
+    # Small row groups, which a reader can skip by their statistics.
+    rows.write.option("parquet.block.row.count.limit", ROW_GROUP_ROWS).parquet(str(folder))
     paths = sorted(folder.glob("part-*.parquet"))
     return [StagedFile(name, path, pq.read_metadata(path).num_rows) for path in paths]

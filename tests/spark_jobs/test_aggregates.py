@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from spark_jobs.aggregates import aggregate, balance
+from spark_jobs.aggregates import aggregate, balance, waits
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
 from spark_jobs.warehouse import read_table, stored_schema
@@ -87,7 +89,8 @@ def test_aggregating_again_changes_nothing(spark: SparkSession, sample: Home) ->
 def frame(spark: SparkSession, name: str, *rows: dict[str, object]) -> DataFrame:
     """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
     contract = stored_schema(name)
-    empty = {one.name: None if one.nullable else "" if str(one.type) == "string" else 0 for one in contract}
+    zeros: dict[str, object] = {"string": "", "bool": False}
+    empty = {one.name: None if one.nullable else zeros.get(str(one.type), 0) for one in contract}
     same = {"interval_start": DAY.start, "cluster": "c", "topic": "t", "subscription": "s", "incarnation": 0}
     return spark.createDataFrame([{**empty, **same, **row} for row in rows], spark_schema(contract))
 
@@ -139,3 +142,48 @@ def test_the_hash_share_is_weighted_by_time_and_kept_within_the_interval(spark: 
     }
     assert measured == {"connections": 2, "entries": 3, "messages": 5, "size_bytes": 15, "keys": 2}
     assert (rows["b"]["entries"], rows["b"]["message_share"], rows["b"]["connections"]) == (0, 0.0, 1)
+
+
+def test_waits_and_missing_entries_are_exact(spark: SparkSession) -> None:
+    """Against plain counting, over waits of all sizes and signs and positions at every place of a word."""
+    random = Random(5)
+    sent: list[dict[str, Any]] = []
+    stored: list[dict[str, Any]] = []
+    for topic, entries in (("a", 700), ("b", 31), ("c", 1), ("silent", 40)):
+        places = [
+            (random.choice([1, 2, 7]), random.randrange(-1 if topic == "b" else 0, 500))
+            for _ in range(entries)
+        ]
+        stored += [
+            {"topic": topic, "ledger_id": ledger, "entry_id": entry} for ledger, entry in places if entry >= 0
+        ]
+        for ledger, entry in {} if topic == "silent" else set(places[: entries * 2 // 3 + 1]):
+            wait_us = random.choice([-1, 1]) * random.randrange(1 << random.randrange(1, 40))
+            one = {"topic": topic, "ledger_id": ledger, "entry_id": entry, "delivery_number": 1}
+            published = T0 // 1000 if random.random() < 0.9 or topic == "c" else None
+            sent.append({**one, "t_us": T0 + wait_us, "publish_time_ms": published})
+            if random.random() < 0.2:
+                sent.append({**sent[-1], "delivery_number": 2, "t_us": T0 + (1 << 50)})
+    topics = ("a", "b", "c", "silent")
+    known: list[dict[str, Any]] = [{"topic": topic, "incarnation": at} for topic in topics for at in (0, 3)]
+    states = frame(spark, "dispatcher_state", *known)
+    deliveries = frame(spark, "deliveries", *sent)
+    found = waits(deliveries, frame(spark, "messages", *stored), states, DAY).collect()
+    rows = {(row["topic"], row["incarnation"]): row for row in found}
+    assert len(rows) == len(found) == 8
+    for topic in topics:
+        mine = [row for row in sent if row["topic"] == topic]
+        positions = {(row["ledger_id"], row["entry_id"]) for row in mine}
+        all_stored = {(row["ledger_id"], row["entry_id"]) for row in stored if row["topic"] == topic}
+        missing = {one for one in all_stored - positions if not positions or one >= min(positions)}
+        assert rows[topic, 3]["never_delivered"] == len(missing), topic
+        assert rows[topic, 0]["never_delivered"] == 0
+        first = [row for row in mine if row["delivery_number"] == 1]
+        assert rows[topic, 0]["entries"] == len(first)
+        measured = [(row["t_us"] - T0) / 1000 for row in first if row["publish_time_ms"] is not None]
+        figures = [rows[topic, 0][name] for name in ("wait_ms_p50", "wait_ms_p99", "wait_ms_max")]
+        if measured:
+            expected = [*np.percentile(measured, [50, 99]).tolist(), max(measured)]
+            assert figures == pytest.approx(expected, rel=1e-12), topic
+        else:
+            assert figures == [None, None, None]
