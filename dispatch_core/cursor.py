@@ -6,7 +6,7 @@ back; ``READ_POSITION`` > ``MARK_DELETE``.
 
 from __future__ import annotations
 
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import MARK_DELETE, READ_POSITION, State
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import may_hold, should_block
 from dispatch_core.ordering.last_sent_position import advance, begin_round, note_sent, position_limit, within
 from dispatch_core.pending_acks import hold

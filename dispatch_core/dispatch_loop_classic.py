@@ -24,7 +24,7 @@ from dispatch_core.dispatch_loop import (
     dropped_by_min_replay,
     requeue,
 )
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.read_position import position_limit, within
 from dispatch_core.permits import room_in_messages
 from dispatch_core.replay_set import first_in_replay

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core import cursor
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.replay_set import remove_from_replay, remove_up_to
 from dispatch_core.state import (
     I64,

@@ -10,7 +10,7 @@ Source: PersistentStickyKeyDispatcherMultipleConsumers.registerDrainingHashes an
 from __future__ import annotations
 
 from dispatch_core.dispatch_loop import requeue
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import drain, release
 from dispatch_core.pending_acks import let_go
 from dispatch_core.replay_set import add_to_replay

@@ -7,7 +7,7 @@ that ``c`` holds, as long as nothing but whole entries is acknowledged.
 from __future__ import annotations
 
 from dispatch_core.cursor import acknowledge
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import release
 from dispatch_core.permits import lower_unacked, unblock_before_lowering
 from dispatch_core.state import I64, NO_HASH, NOBODY, STORED_HASH, TOTAL_PERMITS, State

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import (
     BLOCKED_ON_UNACKED,
     LOOK_AHEAD_PER_CONSUMER,

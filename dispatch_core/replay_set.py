@@ -6,7 +6,7 @@ Invariants: ``N_REPLAY`` = number of ones in ``in_replay``; ``replay_count[h]`` 
 
 from __future__ import annotations
 
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import MARK_DELETE, N_REPLAY, NO_HASH, REPLAY_HIGH, REPLAY_LOW, State
 
 

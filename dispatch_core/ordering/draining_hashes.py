@@ -48,7 +48,7 @@ from typing import Final
 import numpy as np
 
 from dispatch_core import hashing
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import (
     DRAIN_BATCH,
     DRAIN_NOTICE,

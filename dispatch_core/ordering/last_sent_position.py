@@ -58,7 +58,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.newcomers import add_newcomer, forget_newcomer, free_first
 from dispatch_core.state import (
     LAST_SENT,

@@ -7,7 +7,7 @@ newcomers, however many consumers were ever connected.
 
 from __future__ import annotations
 
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import N_RECENT, NOT_TRACKED, State
 
 

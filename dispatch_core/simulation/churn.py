@@ -102,12 +102,14 @@ def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
     wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
     connected, spare, shrinking = list(range(scenario.consumers)), scenario.consumers, True
     plan: Plan = []
-    for _ in range(wanted):
-        if shrinking and len(connected) <= max(scenario.consumers // 2, 1):
+    for left in range(wanted, 0, -1):
+        if len(connected) <= max(scenario.consumers // 2, 1) or left <= scenario.consumers - len(connected):
             shrinking = False
-        elif not shrinking and len(connected) >= scenario.consumers:
-            shrinking = len(connected) > 1
-        if shrinking and len(connected) > 1:
+        elif len(connected) == scenario.consumers:
+            shrinking = True
+        if left == 1 and len(connected) == scenario.consumers:
+            break
+        if shrinking:
             plan.append((False, connected.pop()))
         else:
             plan.append((True, spare))
@@ -117,12 +119,16 @@ def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 
 def _random_changes(scenario: Scenario, random: np.random.Generator) -> Plan:
-    """Anybody may leave while more than one is left; who left may come back, or somebody new comes."""
+    """Anybody may leave while another one stays; who left comes back, or somebody new comes. In the end all are there."""
     wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
     connected, gone, spare = list(range(scenario.consumers)), list[int](), scenario.consumers
     plan: Plan = []
-    for _ in range(wanted):
-        if len(connected) > 1 and random.random() < len(connected) / (1.5 * scenario.consumers):
+    for left in range(wanted, 0, -1):
+        missing = scenario.consumers - len(connected)
+        if left == 1 and not missing:
+            break
+        stays = len(connected) == 1 or left <= missing
+        if not missing or (not stays and random.random() < 0.5):
             who = connected.pop(int(random.integers(len(connected))))
             gone.append(who)
             plan.append((False, who))

@@ -14,7 +14,7 @@ from typing import Final
 
 from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps
 from dispatch_core import state as st_
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering import last_sent_position, read_position
 from dispatch_core.pending_acks import let_go
 from dispatch_core.permits import count_flow, lower_unacked, unblock_before_lowering

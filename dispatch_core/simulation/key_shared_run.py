@@ -64,6 +64,7 @@ class KeySharedRun:
         )
         self._numbers: dict[int, int] = {}  # who → number of its connection
         self._connected = 0
+        self._parts: dict[int, int] = {}  # STICKY: number → part of the hash space
         self._world = self._new_world(first, np.random.default_rng([scenario.seed, dispatcher, 3]))
         room = int(self._world.w[w_.ROOM])
         self._lines = w_.new_lines(LINES + room, 2 * LINES + room)
@@ -230,7 +231,7 @@ class KeySharedRun:
         w, s = self._world.w, self.core.state.s
         number = self._connected = self._connected + 1
         first = int(s[st_.N_CONSUMERS]) == 0
-        name, ranges = f"consumer-{change.who}", self._ranges(change.who)
+        name, ranges = f"consumer-{change.who}", self._ranges(number)
         self.core.join(number, name)
         if first and not s[st_.REWIND_DUE]:
             self._line(kinds.REWIND, 0, *self._cursor())
@@ -257,18 +258,20 @@ class KeySharedRun:
         least, most = _SLOW
         return least + (most - least) * who // max(slow - 1, 1)
 
-    def _ranges(self, who: int) -> list[Range] | None:
-        """The part of the hash space a consumer announces (STICKY): all have equal parts."""
+    def _ranges(self, number: int) -> list[Range] | None:
+        """The part of the hash space a consumer announces (STICKY): all have equal parts, it takes the first free one."""
         if self._scenario.key_shared_mode != "STICKY":
             return None
         parts = self._scenario.consumers
-        at = who % parts
+        at = next(part for part in range(parts) if part not in self._parts.values())
+        self._parts[number] = at
         return [(_HASH_SLOTS * at // parts, _HASH_SLOTS * (at + 1) // parts - 1)]
 
     def _leave(self, change: Change) -> None:
         """A client disconnects. What it holds is sent to others, unless it is done with it before."""
         self._tell_core()
         number = self._numbers.pop(change.who)
+        self._parts.pop(number, None)
         if change.finishes:
             self._finish(number)
         self._line(kinds.CONSUMER_REMOVING, number)

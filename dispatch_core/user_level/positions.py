@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dispatch_core.audit.operations import ACK, ACK_CUMULATIVE, REDELIVER, REDELIVER_ALL, REWIND, SENT
 from dispatch_core.cursor import acknowledge, moved_by_read, rewind
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import MARK_DELETE, READ_POSITION, State
 
 Array = npt.NDArray[Any]

@@ -24,7 +24,7 @@ from dispatch_core import dispatch_loop_classic
 from dispatch_core.audit.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, SENT
 from dispatch_core.cursor import moved_by_read
 from dispatch_core.dispatch_loop import choose, requeue, send_groups, within_limit
-from dispatch_core.jit import compiled
+from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import may_hold
 from dispatch_core.ordering.last_sent_position import advance, begin_round, note_sent
 from dispatch_core.ordering.read_position import position_limit, within
@@ -82,7 +82,7 @@ def fold(
 
     ``expected``, ``reason``: per element of ``op_ordinals`` of a ``sent`` operation the slot that the rule chooses (NOBODY
     = it is held back) and why it is not the recorded one. ``stored_at_join``: per slot how many entries were stored when the
-    consumer joined, the furthest that may have been read. ``scratch``: three times the room for a round.
+    consumer joined, the furthest that may have been read. ``scratch``: four times the room for a round.
     """
     op = first
     while op < stop:
@@ -175,8 +175,9 @@ def _round(
     reason: Array,
 ) -> int:
     """One inferred round: returns the operation behind it."""
-    room = len(scratch) // 3
-    sorted_, entries, outcome = scratch[:room], scratch[room : 2 * room], scratch[2 * room :]
+    room = len(scratch) // 4
+    sorted_, entries, outcome = scratch[:room], scratch[room : 2 * room], scratch[2 * room : 3 * room]
+    chosen = scratch[3 * room :]
     start = op_start[first]
     last, is_replay = _extent(st, op_code, op_consumer, op_start, op_ordinals, first, stop, room)
     count = op_start[last] - start
@@ -190,21 +191,34 @@ def _round(
         outcome[i] = slot_of[op_consumer[owner]]
         ascending = ascending and (i == 0 or sorted_[i - 1] < sorted_[i])
     slots = entries[:count]  # recorded slot by place in the round, until the entries are known
-    slots[:] = outcome[:count]
+    for i in range(count):
+        slots[i] = outcome[i]
     if not ascending:
-        sorted_[:count].sort()
+        _sort(sorted_, count)
     for i in range(count):
         outcome[i] = slots[sorted_[i] & MOST_PER_ROUND]
     for i in range(count):
         entries[i] = sorted_[i] >> _INDEX_BITS
     if classic:
         _decide_classic(
-            st, is_replay, start, count, sorted_, entries, outcome, stored_at_join, expected, reason
+            st, is_replay, start, count, sorted_, entries, outcome, chosen, stored_at_join, expected, reason
         )
     else:
         _decide(st, is_replay, start, count, sorted_, entries, outcome, attempts, expected, reason)
-    _book(st, is_replay, entries[:count], outcome[:count])
+    _book(st, is_replay, entries[:count], outcome[:count], chosen[:count])
     return last
+
+
+@compiled
+def _sort(values: I64, count: int) -> None:
+    """Sort the first ``count`` values: a few ascending runs, one per consumer of the round."""
+    for at in range(1, count):
+        value = values[at]
+        to = at
+        while to > 0 and values[to - 1] > value:
+            values[to] = values[to - 1]
+            to -= 1
+        values[to] = value
 
 
 @compiled
@@ -294,13 +308,15 @@ def _decide_classic(
     sorted_: I64,
     entries: I64,
     recorded: I64,
+    chosen: I64,
     stored_at_join: I64,
     expected: Array,
     reason: Array,
 ) -> None:
     """3.x, classic: put the entries of the round to ``group``; what was passed over waits from the next round on."""
     before = st.s[READ_POSITION]
-    chosen = recorded.copy()
+    for i in range(count):
+        chosen[i] = recorded[i]
     dispatch_loop_classic.group(st, is_replay, entries[:count], chosen[:count])
     for i in range(count):
         entry, slot = entries[i], recorded[i]
@@ -359,17 +375,17 @@ def _why_not_classic(st: State, slot: int, entry: int, is_replay: bool) -> int:
 
 
 @compiled
-def _book(st: State, is_replay: bool, entries: I64, recorded: I64) -> None:
-    """What was sent is held and charged, whatever the rule says of it."""
+def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64) -> None:
+    """What was sent is held and charged, whatever the rule says of it. ``outcome``: scratch."""
     for i in range(len(entries)):
         slot = st.holder[entries[i]]
         if slot != NOBODY:  # sent again while another connection had it
             let_go(st, slot, entries[i])
             add_unacked(st, slot, -st.num_messages[entries[i]])
-    wanted = recorded.copy()
-    send_groups(st, is_replay, entries, recorded)
+        outcome[i] = recorded[i]
+    send_groups(st, is_replay, entries, outcome)
     for i in range(len(entries)):
-        entry, slot = entries[i], wanted[i]
+        entry, slot = entries[i], recorded[i]
         if (
             st.holder[entry] == NOBODY
             and slot != NOBODY
@@ -382,4 +398,4 @@ def _book(st: State, is_replay: bool, entries: I64, recorded: I64) -> None:
 
 def scratch(entries: int) -> I64:
     """Room for rounds of up to ``entries`` entries."""
-    return np.zeros(3 * min(max(entries, 1), MOST_PER_ROUND), np.int64)
+    return np.zeros(4 * min(max(entries, 1), MOST_PER_ROUND), np.int64)
