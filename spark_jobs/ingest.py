@@ -138,7 +138,7 @@ def _publish(
 
 def _partitions(spark: SparkSession, rows: int) -> int:
     """Files that a task can sort in its share of the memory, and as many as keep the cores busy; one for a small table."""
-    return max(1, rows // 2_000_000, min(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE))
+    return max(1, rows // 1_000_000, min(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE))
 
 
 def _staged(

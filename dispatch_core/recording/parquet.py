@@ -84,7 +84,8 @@ def read_parquet(reading: LogFile, source: str | Path | BinaryIO) -> Iterator[Ba
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DamagedFileError(f"no readable Parquet file: {_words(error)}") from error
     with file:
-        names = _usable_columns(reading, file.schema_arrow)
+        names = _with_values(file.metadata, _usable_columns(reading, file.schema_arrow))
+        names = [*names, *(name for name in _NEEDED[reading.content] if name not in names)]
         size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
         if size > reading.limits.file_bytes:
             raise DamagedFileError(
@@ -134,6 +135,26 @@ def _usable_columns(reading: LogFile, schema: pa.Schema) -> list[str]:
     return names
 
 
+def _with_values(data: pq.FileMetaData, names: list[str]) -> list[str]:
+    """Without the columns in which no row has a value, as far as the file's statistics tell: most kinds leave most empty.
+
+    Lists stay: statistics do not tell a list without items from none.
+    """
+    empty = set()
+    for at in range(data.num_columns):
+        column = data.schema.column(at)
+        if column.max_repetition_level == 0 and column.path == column.name and data.num_row_groups:
+            chunks = (data.row_group(group).column(at) for group in range(data.num_row_groups))
+            if all(_all_null(chunk) for chunk in chunks):
+                empty.add(column.name)
+    return [name for name in names if name not in empty]
+
+
+def _all_null(chunk: pq.ColumnChunkMetaData) -> bool:
+    known = chunk.statistics
+    return known is not None and known.has_null_count and known.null_count == chunk.num_values
+
+
 def _rows(reading: LogFile, batch: pa.RecordBatch, first_row: int) -> Iterator[Batch]:
     count = len(batch)
     reading.counts.lines += count
@@ -161,6 +182,8 @@ def _columns(reading: LogFile, batch: pa.RecordBatch, faults: rules.Faults) -> r
     columns: rules.Columns = {}
     for name in batch.schema.names:
         values, kind = batch.column(name), wanted.field(name).type
+        if values.null_count == len(values):
+            continue  # as if the column were missing
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         _judge_texts(values, name, faults)

@@ -62,7 +62,7 @@ def test_waits_are_first_sendings_minus_publish_times(sample: Home) -> None:
     waits: defaultdict[str, list[float]] = defaultdict(list)
     for row in read_table(sample.warehouse, "deliveries").to_pylist():
         if row["delivery_number"] == 1:
-            waits[row["topic"]].append(row["t_us"] / 1000 - row["publish_time_ms"])
+            waits[row["topic"]].append((row["t_us"] - row["publish_time_ms"] * 1000) / 1000)
     found = read_table(sample.warehouse, "waits").to_pylist()
     assert {row["topic"]: row["entries"] for row in found} == {
         topic: len(all_) for topic, all_ in waits.items()

@@ -1,0 +1,88 @@
+"""The pipeline from Parquet logs to published tables, against Spark alone: read, exchange, sort and write the same rows."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dispatch_core.recording.files import file_format
+from dispatch_core.recording.schema import EVENTS, MESSAGES
+from spark_jobs import tables
+from spark_jobs.aggregates import aggregate
+from spark_jobs.ingest import ingest
+from spark_jobs.intervals import interval
+from spark_jobs.pull import pull
+from spark_jobs.replay import replay
+from spark_jobs.runs import GROUP, ORDER
+from spark_jobs.session import running_session
+
+_CONTRACTS = {"messages": MESSAGES, "consumer_events": EVENTS}
+_CONTENTS = {"messages": "messages", "events": "consumer_events"}
+
+
+def prepare(source: str, home: str, day: str) -> tuple[float, dict[str, Any]]:
+    """Land the logs of ``source``: copying them is no part of the comparison. Seconds, and what was landed."""
+    began = time.perf_counter()
+    shutil.rmtree(home, ignore_errors=True)
+    landed = pull(Path(source), Path(home) / "landing", interval(day).start)
+    return time.perf_counter() - began, {"files": landed["files"], "bytes": landed["bytes"]}
+
+
+def product(home: str, day: str) -> tuple[float, dict[str, Any]]:
+    """Ingest, replay, aggregates, all published: seconds without the start of Spark, with those of each stage beside."""
+    span, landing, warehouse = interval(day), Path(home) / "landing", Path(home) / "warehouse"
+    shutil.rmtree(warehouse, ignore_errors=True)
+    with running_session() as spark:
+        _warm(spark)
+        began = time.perf_counter()
+        done = [
+            ingest(spark, landing, warehouse, span),
+            replay(spark, warehouse, span),
+            aggregate(spark, warehouse, span),
+        ]
+        seconds = time.perf_counter() - began
+    facts: dict[str, Any] = {f"{one['stage']}_seconds": one["seconds"] for one in done}
+    facts |= {"rows_accepted": done[0]["rows_accepted"], "deliveries": done[1]["rows"]["deliveries"]}
+    return seconds, facts | {"dispatchers": done[1]["dispatchers"], "failed": done[1]["dispatchers_failed"]}
+
+
+def baseline(source: str, into: str) -> tuple[float, dict[str, Any]]:
+    """Spark alone, with the product's session: read the Parquet logs, bring each dispatcher together, sort, write."""
+    found = sorted(path for path in Path(source).rglob("*.parquet") if file_format(path.name))
+    by_table: dict[str, list[str]] = {name: [] for name in _CONTRACTS}
+    for path in found:
+        known = file_format(path.name)
+        if known:
+            by_table[_CONTENTS[known[0]]].append(str(path))
+    shutil.rmtree(into, ignore_errors=True)
+    with running_session() as spark:
+        _warm(spark)
+        cores = spark.sparkContext.defaultParallelism
+        began = time.perf_counter()
+        for name, paths in by_table.items():
+            rows = spark.read.schema(tables.spark_schema(_CONTRACTS[name])).parquet(*paths)
+            rows.repartition(_partitions(cores, paths), *GROUP[name]).sortWithinPartitions(
+                *GROUP[name], *ORDER[name]
+            ).write.parquet(str(Path(into) / name))
+        seconds = time.perf_counter() - began
+    return seconds, {"files": len(found)}
+
+
+def _partitions(cores: int, paths: list[str]) -> int:
+    import pyarrow.parquet as pq
+
+    rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    return max(cores, rows // 1_000_000)
+
+
+def _warm(spark: SparkSession) -> None:
+    """Start the Python workers and the JVM's readers, so that neither side pays for it."""
+    spark.range(1000).repartition(2).mapInArrow(_same, "id long").count()
+
+
+def _same(batches: Any) -> Any:
+    yield from batches
