@@ -27,3 +27,11 @@ def compiled_in_place(function: Callable[P, R]) -> Callable[P, R]:
     fifteen times the work of the rules themselves.
     """
     return cast("Callable[P, R]", njit(cache=True, _nrt=False)(function))
+
+
+def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
+    """As ``compiled_in_place``, for a function that is called by compiled functions only."""
+    return cast(
+        "Callable[P, R]",
+        njit(cache=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
+    )

@@ -418,6 +418,10 @@ class MultipleConsumersDispatcher:
         """Entries pending on a consumer, in position order."""
         return self._held_by(self.slot(consumer))
 
+    def hash_values(self) -> npt.NDArray[np.int64]:
+        """The sticky key hash behind every id of the state."""
+        return self._hash_values.copy()
+
     def hash_value(self, hash_id: int) -> int:
         """The sticky key hash behind an id of the state."""
         return int(self._hash_values[hash_id])

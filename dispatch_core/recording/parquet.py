@@ -46,23 +46,27 @@ def write_parquet(table: pa.Table, path: str | Path) -> None:
         writer.write_table(table.select(kept.names).cast(kept), row_group_size=ROW_GROUP_ROWS)
 
 
-def open_writer(path: str | Path, schema: pa.Schema) -> pq.ParquetWriter:
+def open_writer(path: str | Path, schema: pa.Schema, *, plain: bool = False) -> pq.ParquetWriter:
     """A Parquet file to write rows of ``schema`` to, in the encodings that suit logs and what is made of them.
 
     Texts repeat: dictionaries. Integers are positions, times, numbers that go up step by step: differences, bit by bit
     (``DELTA_BINARY_PACKED``), which takes less time and a third of the room of the default. zstd at its fastest level.
+    Texts of ``schema`` may be dictionaries; where the file is to be ``plain``, a reader finds texts all the same.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
     return pq.ParquetWriter(
         path,
         schema,
         compression="zstd",
-        use_dictionary=[name for name, kind in leaves if pa.types.is_string(kind)],
+        use_dictionary=[
+            name for name, kind in leaves if pa.types.is_string(kind) or pa.types.is_dictionary(kind)
+        ],
         column_encoding={
             name: "DELTA_BINARY_PACKED"
             for name, kind in leaves
             if pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
         },
+        store_schema=not plain,
     )
 
 

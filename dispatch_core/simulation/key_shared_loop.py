@@ -15,13 +15,25 @@ from typing import Final
 from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps
 from dispatch_core import state as st_
 from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.jit import compiled_inside
 from dispatch_core.ordering import last_sent_position, read_position
 from dispatch_core.pending_acks import let_go
 from dispatch_core.permits import count_flow, lower_unacked, unblock_before_lowering
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.answers import answers_after, asks_again, permits_due
-from dispatch_core.simulation.world import Lines, World, attempt_at, event, item, line, pop, push, store_until
+from dispatch_core.simulation.world import (
+    Lines,
+    World,
+    attempt_at,
+    event,
+    item,
+    line,
+    line4,
+    pop,
+    push,
+    store_until,
+)
 from dispatch_core.state import I64, State
 
 # why ``run`` stops
@@ -62,17 +74,16 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
             if w[w_.ATTEMPT_AT] == w[w_.NOW]:
                 w[w_.ATTEMPT_AT] = w_.NEVER
                 attempt(st, world, out)
-        elif kind == w_.READ:
-            if w_.number_of(what) == w[w_.READ_NUMBER]:
-                normal_read_done(st, world, out)
-        else:
-            replay_read_done(st, world, out, w_.number_of(what))
+        elif kind == w_.REPLAY or w_.number_of(what) == w[w_.READ_NUMBER]:
+            is_replay = kind == w_.REPLAY
+            count = replayed(world, w_.number_of(what)) if is_replay else read_on(st, world)
+            read_done(st, world, out, is_replay, count)
 
 
 # --- clients -------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@compiled_inside
 def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
     """A consumer is done with an entry: it acknowledges it and grants permits when due. True: it asks for it again."""
     if st.connected[slot] == 0:
@@ -89,23 +100,32 @@ def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
     return False
 
 
-@compiled
+@compiled_inside
 def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
     """An individual ack of a whole entry arrives and takes its effect."""
     w = world.w
     number = entry + w[w_.BASE]
-    line(out, kinds.ACK, w[w_.NOW], world.number[slot], 0, 0, 0, 0)
+    line(out, kinds.ACK, w[w_.NOW], world.number[slot], w_.NO)
     item(out, number)
-    holder = st.holder[entry]
+    holder = st.holder[entry] + w_.NO  # numba: 64 bits, as everywhere
     if holder != st_.NOBODY:
         messages = st.num_messages[entry] - st.acked_indexes[entry]
         hash_value = world.hash_value[st.pending_hash[entry]]
-        before = let_go(st, holder, entry, False)
+        before = let_go(st, holder, entry)
         if w[w_.TRACE] == 1 and w[w_.REMOVALS_SHOWN] == 1:
-            line(out, kinds.PENDING_ACK_REMOVED, w[w_.NOW], world.number[holder], hash_value, 0, 0, 0)
+            line(out, kinds.PENDING_ACK_REMOVED, w[w_.NOW], world.number[holder], hash_value)
             item(out, number)
             if w[w_.RELEASES_SHOWN] == 1:
-                line(out, kinds.DRAINING_RELEASE, w[w_.NOW], world.number[holder], hash_value, 0, before, 0)
+                line4(
+                    out,
+                    kinds.DRAINING_RELEASE,
+                    w[w_.NOW],
+                    world.number[holder],
+                    hash_value,
+                    w_.NO,
+                    before,
+                    w_.NO,
+                )
         was_blocked = st.s[st_.BLOCKED_ON_UNACKED]
         parked = st.parked_permits[holder]
         if unblock_before_lowering(st, holder) > 0:
@@ -129,19 +149,19 @@ def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64
         ack(st, world, out, slot, entry)
 
 
-@compiled
+@compiled_inside
 def mark_delete_moved(st: State, world: World, out: Lines) -> None:
     """Consumers that joined recently may be held back no longer; then a read is attempted."""
     w = world.w
     if w[w_.TRACE] == 1:
-        line(out, kinds.MARK_DELETE, w[w_.NOW], 0, st.s[st_.MARK_DELETE] + w[w_.BASE], 0, 0, 0)
+        line(out, kinds.MARK_DELETE, w[w_.NOW], w_.NO, st.s[st_.MARK_DELETE] + w[w_.BASE])
     if w[w_.WATCHES_NEWCOMERS] == 0:
         return
     freed = read_position.prune(st) if w[w_.CLASSIC] == 1 else last_sent_position.prune(st)
     if freed:
         if w[w_.TRACE] == 1:
             read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
-            line(out, kinds.RECENTLY_JOINED_PRUNED, w[w_.NOW], 0, read_at, deleted_to, 0, 0)
+            line4(out, kinds.RECENTLY_JOINED_PRUNED, w[w_.NOW], w_.NO, read_at, deleted_to, w_.NO, w_.NO)
         attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
 
 
@@ -153,17 +173,19 @@ def unblocked(st: State, world: World) -> None:
         attempt_at(world, world.w[w_.NOW] + world.w[w_.UNBLOCK_US])
 
 
-@compiled
+@compiled_inside
 def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
     """A client's permits arrive, are counted, and reach the dispatcher unless the consumer is blocked."""
     if st.connected[slot] == 0:
         return
     w = world.w
     now, consumer = w[w_.NOW], world.number[slot]
-    line(out, kinds.FLOW, now, consumer, permits, st.blocked[slot], 0, 0)
+    line4(out, kinds.FLOW, now, consumer, permits, st.blocked[slot] + w_.NO, w_.NO, w_.NO)
     told = count_flow(st, slot, permits)
     if w[w_.TRACE] == 1:
-        line(out, kinds.FLOW_COUNTED, now, consumer, st.permits[slot], st.blocked[slot], 0, 0)
+        line4(
+            out, kinds.FLOW_COUNTED, now, consumer, st.permits[slot], st.blocked[slot] + w_.NO, w_.NO, w_.NO
+        )
     if told:
         permits_applied(st, world, out, slot, permits)
 
@@ -174,7 +196,7 @@ def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int
     w = world.w
     dispatch_steps.apply_flow(st, slot, permits)
     if w[w_.TRACE] == 1:
-        line(out, kinds.FLOW_APPLIED, w[w_.NOW], world.number[slot], permits, 0, 0, 0)
+        line(out, kinds.FLOW_APPLIED, w[w_.NOW], world.number[slot], permits)
     attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
 
 
@@ -187,7 +209,7 @@ def attempt(st: State, world: World, out: Lines) -> None:
     w = world.w
     trace = w[w_.TRACE] == 1
     if trace:
-        line(out, kinds.READ_ATTEMPT, w[w_.NOW], 0, 0, 0, 0, 0)
+        line(out, kinds.READ_ATTEMPT, w[w_.NOW], w_.NO, w_.NO)
     plan = world.plan
     if w[w_.CLASSIC] == 1:
         dispatch_loop.plan_size(st, plan, world.attempts)
@@ -203,34 +225,26 @@ def attempt(st: State, world: World, out: Lines) -> None:
     elif plan[0] == dispatch_loop.NORMAL_READ:
         if trace:
             read_at = st.s[st_.READ_POSITION] + w[w_.BASE]
-            line(out, kinds.READ_ISSUED, w[w_.NOW], 0, plan[1], read_at, 0, 0)
+            line4(out, kinds.READ_ISSUED, w[w_.NOW], w_.NO, plan[1], read_at, w_.NO, w_.NO)
         issue_normal_read(st, world, plan[1])
     elif plan[0] == dispatch_loop.BACK_OFF:
         back_off(world)
     if trace:
         pending_read, pending_replay = st.s[st_.PENDING_READ], st.s[st_.PENDING_REPLAY]
         total = st.s[st_.TOTAL_PERMITS]
-        line(out, kinds.READ_ATTEMPT_END, w[w_.NOW], 0, total, pending_read, pending_replay, 0)
+        line4(out, kinds.READ_ATTEMPT_END, w[w_.NOW], w_.NO, total, pending_read, pending_replay, w_.NO)
 
 
-@compiled
+@compiled_inside
 def blocked_lines(world: World, out: Lines) -> None:
     """A line for each refusal by a draining hash that the step before has noted."""
     for at in range(world.attempts[0]):
         slot, hash_id = world.attempts[1 + 2 * at], world.attempts[2 + 2 * at]
-        line(
-            out,
-            kinds.DRAINING_BLOCKED,
-            world.w[w_.NOW],
-            world.number[slot],
-            world.hash_value[hash_id],
-            0,
-            0,
-            0,
-        )
+        hash_value = world.hash_value[hash_id]
+        line(out, kinds.DRAINING_BLOCKED, world.w[w_.NOW], world.number[slot], hash_value)
 
 
-@compiled
+@compiled_inside
 def issue_replay_read(st: State, world: World, out: Lines) -> None:
     """The storage is asked for entries of the replay set, less those that are acknowledged already."""
     w, plan = world.w, world.plan
@@ -243,11 +257,11 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
             size += 1
     world.replay_size[at] = size
     if w[w_.TRACE] == 1:
-        line(out, kinds.REPLAY_READ_ISSUED, w[w_.NOW], 0, 0, 0, 0, 0)
+        line(out, kinds.REPLAY_READ_ISSUED, w[w_.NOW], w_.NO, w_.NO)
         for i in range(plan[1]):
             item(out, plan[2 + i] + w[w_.BASE])
         if size < plan[1]:
-            line(out, kinds.REPLAY_ALREADY_DELETED, w[w_.NOW], 0, 0, 0, 0, 0)
+            line(out, kinds.REPLAY_ALREADY_DELETED, w[w_.NOW], w_.NO, w_.NO)
             for i in range(plan[1]):
                 if st.deleted[plan[2 + i]] == 1:
                     item(out, plan[2 + i] + w[w_.BASE])
@@ -255,11 +269,11 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
     if size == 0:
         attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
         return
-    push(world, w[w_.NOW] + w[w_.READ_US], event(w_.REPLAY, 0, w[w_.REPLAYS]))
+    push(world, w[w_.NOW] + w[w_.READ_US], event(w_.REPLAY, w_.NO, w[w_.REPLAYS]))
     w[w_.REPLAYS] += 1
 
 
-@compiled
+@compiled_inside
 def issue_normal_read(st: State, world: World, limit: int) -> None:
     """The cursor is asked for the next entries; where there are none, it answers when one is stored."""
     w = world.w
@@ -276,10 +290,10 @@ def issue_normal_read(st: State, world: World, limit: int) -> None:
             w[w_.READ_READY_AT] = w_.NEVER  # all is published and read
             return
         w[w_.READ_READY_AT] = world.publish_us[w[w_.STORED]]
-    push(world, w[w_.READ_READY_AT] + w[w_.READ_US], event(w_.READ, 0, w[w_.READ_NUMBER]))
+    push(world, w[w_.READ_READY_AT] + w[w_.READ_US], event(w_.READ, w_.NO, w[w_.READ_NUMBER]))
 
 
-@compiled
+@compiled_inside
 def back_off(world: World) -> None:
     """The next read attempt waits, twice as long each time until something is sent."""
     w = world.w
@@ -287,9 +301,9 @@ def back_off(world: World) -> None:
     attempt_at(world, w[w_.NOW] + w[w_.BACK_OFF_US])
 
 
-@compiled
-def normal_read_done(st: State, world: World, out: Lines) -> None:
-    """The cursor returns what is stored from the read position on and not acknowledged."""
+@compiled_inside
+def read_on(st: State, world: World) -> int:
+    """The result of the normal read: what is stored from the read position on and not acknowledged. Returns how many."""
     w = world.w
     count = 0
     if w[w_.READ_WAITED] == 0 or w[w_.EMPTY_WHEN_WAITED] == 0:
@@ -299,22 +313,22 @@ def normal_read_done(st: State, world: World, out: Lines) -> None:
                 world.entries[count] = at
                 count += 1
             at += 1
-    read_done(st, world, out, False, count)
+    return count
 
 
-@compiled
-def replay_read_done(st: State, world: World, out: Lines, number: int) -> None:
-    """The storage returns what a replay read has asked for."""
+@compiled_inside
+def replayed(world: World, number: int) -> int:
+    """The result of a replay read: what it has asked for. Returns how many entries."""
     w = world.w
     at = number % w_.REPLAYS_KEPT
     width = len(world.replays) // w_.REPLAYS_KEPT
     count = world.replay_size[at]
     for i in range(count):
         world.entries[i] = world.replays[at * width + i] - w[w_.BASE]
-    read_done(st, world, out, True, count)
+    return count
 
 
-@compiled
+@compiled_inside
 def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) -> None:
     """A read result reaches the dispatcher; its round follows."""
     w = world.w
@@ -322,11 +336,11 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
     taken = dispatch_steps.read_done(st, is_replay, entries[count - 1] if count > 0 else -1)
     if w[w_.TRACE] == 1:
         read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
-        line(out, kinds.READ_DONE, w[w_.NOW], 0, is_replay, read_at, 0, 0)
+        line4(out, kinds.READ_DONE, w[w_.NOW], w_.NO, int(is_replay), read_at, w_.NO, w_.NO)
         for entry in entries:
             item(out, entry + w[w_.BASE])
         if not taken:
-            line(out, kinds.REWIND, w[w_.NOW], 0, read_at, deleted_to, 0, 0)
+            line4(out, kinds.REWIND, w[w_.NOW], w_.NO, read_at, deleted_to, w_.NO, w_.NO)
     if taken:
         dispatch_round(st, world, out, is_replay, entries)
     else:
@@ -336,14 +350,14 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
 # --- rounds --------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@compiled_inside
 def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries: I64) -> None:
     """One dispatch round, and when the dispatcher reads again."""
     w = world.w
     trace = w[w_.TRACE] == 1
     if trace:
         read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
-        line(out, kinds.ROUND_BEGIN, w[w_.NOW], 0, is_replay, read_at, deleted_to, 0)
+        line4(out, kinds.ROUND_BEGIN, w[w_.NOW], w_.NO, int(is_replay), read_at, deleted_to, w_.NO)
         for entry in entries:
             item(out, entry + w[w_.BASE])
     look, owners = False, -1
@@ -370,11 +384,20 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
     dispatch_steps.finish_round(st, look)
     if trace:
         due = st.s[st_.SKIP_NEXT_REPLAY]
-        line(out, kinds.ROUND_END, w[w_.NOW], 0, retry, st.s[st_.N_REPLAY], due, has_more)
+        line4(
+            out,
+            kinds.ROUND_END,
+            w[w_.NOW],
+            w_.NO,
+            int(retry),
+            st.s[st_.N_REPLAY],
+            due,
+            int(has_more),
+        )
     reads_again(world, sent_to, retry, look)
 
 
-@compiled
+@compiled_inside
 def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool) -> None:
     """When the dispatcher reads again: at once, after a while, or when what was sent is written."""
     w = world.w
@@ -389,7 +412,7 @@ def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool) -> No
         back_off(world)
 
 
-@compiled
+@compiled_inside
 def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
     """Chain the entries of a round by who got them: ``first_of`` a consumer, then ``next_of`` an entry, -1 at the end."""
     for i in range(len(entries)):
@@ -398,7 +421,7 @@ def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
         if slot >= 0:
             world.first_of[slot] = -1
         elif slot == dispatch_loop.REFUSED:
-            line(out, kinds.PENDING_ACK_REFUSED, world.w[w_.NOW], 0, 0, 0, 0, 0)
+            line(out, kinds.PENDING_ACK_REFUSED, world.w[w_.NOW], w_.NO, w_.NO)
             item(out, entries[i] + world.w[w_.BASE])
     for i in range(len(entries)):
         slot = world.outcome[i]
@@ -411,7 +434,7 @@ def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
         world.last_of[slot] = i
 
 
-@compiled
+@compiled_inside
 def sent_lines(st: State, world: World, out: Lines, entries: I64) -> int:
     """The lines of what a round sent, and when the consumers will answer. Returns to how many it was sent."""
     w = world.w
@@ -422,18 +445,18 @@ def sent_lines(st: State, world: World, out: Lines, entries: I64) -> int:
         if slot < 0 or world.first_of[slot] != i:
             continue
         sent_to += 1
-        line(out, kinds.SENT, now, world.number[slot], world.permits_before[slot], 0, 0, 0)
+        line(out, kinds.SENT, now, world.number[slot], world.permits_before[slot])
         at = i
         while at >= 0:
             item(out, entries[at] + w[w_.BASE])
             hand_over(st, world, slot, entries[at])
             at = world.next_of[at]
         if w[w_.TRACE] == 1:
-            line(out, kinds.SEND_RETURNED, now, world.number[slot], st.permits[slot], 0, 0, 0)
+            line(out, kinds.SEND_RETURNED, now, world.number[slot], st.permits[slot])
     return sent_to
 
 
-@compiled
+@compiled_inside
 def hand_over(st: State, world: World, slot: int, entry: int) -> None:
     """An entry is on its way to its consumer, which will answer."""
     w = world.w

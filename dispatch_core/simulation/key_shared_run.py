@@ -114,10 +114,9 @@ class KeySharedRun:
         entries = len(self.core.state.deleted)
         refusals = entries if w[w_.TRACE] else 0
         w[w_.ROOM] = 4 * batch + 2 * self._connections + 2 * refusals + 64
-        hash_ids = range(len(self.core.state.hash_owner))
         return {
             "publish_us": published.publish_us,
-            "hash_value": np.array([self.core.hash_value(at) for at in hash_ids], np.int64),
+            "hash_value": self.core.hash_values(),
             "plan": np.zeros(entries + 3, np.int64),
             "attempts": np.zeros(2 * refusals + 3, np.int64),
         }
@@ -176,7 +175,7 @@ class KeySharedRun:
         w[w_.MORE] = self._publishing.left > 0
         made = self._of_stretch(published, w, len(self._world.entries))
         made["publish_us"] = np.concatenate([kept, published.publish_us])
-        self._world = self._world._replace(**made)
+        self._world = self._world._replace(**made)  # type: ignore[arg-type]
         room = int(w[w_.ROOM])
         if room + LINES > len(self._lines.kind):
             self._lines = w_.new_lines(LINES + 2 * room, 2 * LINES + 2 * room)
@@ -210,7 +209,7 @@ class KeySharedRun:
             return
         if int(self._lines.n[0]) + int(self._world.w[w_.ROOM]) > len(self._lines.kind):
             self._hand_over()
-        w_.line(self._lines, kind, int(self._world.w[w_.NOW]), consumer, a, b, c, 0)
+        w_.line4(self._lines, kind, int(self._world.w[w_.NOW]), consumer, a, b, c, 0)
 
     def _cursor(self) -> tuple[int, int]:
         """Read position and mark-delete position."""

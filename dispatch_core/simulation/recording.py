@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import zstandard
 
+from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 from dispatch_core.simulation.json_lines import json_lines
 from dispatch_core.simulation.tables import schema_of
 
 FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 _PARTIAL: Final = ".partial"
-#: Rows of a row group at least, but for a file's last: a reader goes through a file group by group.
-_GROUP_ROWS: Final = 1 << 17
-#: Columns whose values hardly ever come twice: no dictionary is tried for them.
-_MANY_VALUES: Final = ("seq", "t_us", "entry_id", "sequence_id", "publish_time_ms", "size_bytes")
 
 
 class _Writer(ABC):
@@ -52,17 +48,14 @@ class _Writer(ABC):
 class _ParquetWriter(_Writer):
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         super().__init__(path)
-        dictionary = [leaf for leaf in _leaves(schema) if not leaf.split(".")[-1].startswith(_MANY_VALUES)]
-        self._file = pq.ParquetWriter(
-            self._partial, schema, compression="zstd", use_dictionary=dictionary, store_schema=False
-        )
+        self._file = open_writer(self._partial, schema, plain=True)
         self._waiting: list[pa.Table] = []
         self._rows = 0
 
     def write(self, table: pa.Table) -> None:
         self._waiting.append(table)
         self._rows += len(table)
-        if self._rows >= _GROUP_ROWS:
+        if self._rows >= ROW_GROUP_ROWS:
             self._group()
 
     def _group(self) -> None:
@@ -72,27 +65,11 @@ class _ParquetWriter(_Writer):
         if len(self._waiting) > 1:
             table = table.unify_dictionaries().combine_chunks()
         self._waiting, self._rows = [], 0
-        self._file.write_table(table, row_group_size=4 * _GROUP_ROWS)
+        self._file.write_table(table, row_group_size=4 * ROW_GROUP_ROWS)
 
     def _finish(self) -> None:
         self._group()
         self._file.close()
-
-
-def _leaves(schema: pa.Schema) -> list[str]:
-    """The names of a schema's columns as Parquet has them."""
-    names: list[str] = []
-    for field in schema:
-        names += _leaves_of(field.type, field.name)
-    return names
-
-
-def _leaves_of(kind: pa.DataType, path: str) -> list[str]:
-    if pa.types.is_list(kind):
-        return _leaves_of(kind.value_type, f"{path}.list.element")
-    if pa.types.is_struct(kind):
-        return [leaf for field in kind for leaf in _leaves_of(field.type, f"{path}.{field.name}")]
-    return [path]
 
 
 class _JsonWriter(_Writer):

@@ -282,7 +282,7 @@ class _Columns:
         """What a ``consumer_added`` line says of its consumer. There are few of them."""
         rows = np.flatnonzero(self._kind == kinds.CONSUMER_ADDED)
         clients = [self._log.clients[number] for number in self._lines.consumer[rows].tolist()]
-        given = {
+        given: dict[str, list[Any]] = {
             "name": [client.name for client in clients],
             "consumer_id": [client.consumer_id for client in clients],
             "address": ["127.0.0.1"] * len(clients),

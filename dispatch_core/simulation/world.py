@@ -17,6 +17,7 @@ from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import I8, I32, I64
 
 NEVER: Final = 1 << 62
+NO: Final = 0  # a line has no such number; by its name, because numba compiles anew for each literal
 
 # what happens: the lowest bits of an event
 ANSWER: Final = 0  # a consumer is done with an entry; number = entry
@@ -132,8 +133,8 @@ def new_lines(rows: int, items: int) -> Lines:
 
 
 @compiled
-def line(out: Lines, kind: int, t_us: int, consumer: int, a: int, b: int, c: int, d: int) -> None:
-    """Write a line; list items that follow belong to it."""
+def line4(out: Lines, kind: int, t_us: int, consumer: int, a: int, b: int, c: int, d: int) -> None:
+    """Write a line with its numbers; list items that follow belong to it."""
     n = out.n[0]
     out.kind[n] = kind
     out.t_us[n] = t_us
@@ -142,6 +143,18 @@ def line(out: Lines, kind: int, t_us: int, consumer: int, a: int, b: int, c: int
     out.b[n] = b
     out.c[n] = c
     out.d[n] = d
+    out.start[n] = out.n[1]
+    out.n[0] = n + 1
+
+
+@compiled
+def line(out: Lines, kind: int, t_us: int, consumer: int, a: int) -> None:
+    """Write a line with one number at most."""
+    n = out.n[0]
+    out.kind[n] = kind
+    out.t_us[n] = t_us
+    out.consumer[n] = consumer
+    out.a[n] = a
     out.start[n] = out.n[1]
     out.n[0] = n + 1
 
