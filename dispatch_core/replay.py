@@ -8,29 +8,26 @@ depends on the log and the interval alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core import CORE_VERSION, tables
+from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
 from dispatch_core.audit import audit_log
-from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.history import History, Span, ownership_alone
+from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
-from dispatch_core.times import clock, micros
+from dispatch_core.times import micros
+from dispatch_core.user_level.replay import UserLevelReplay
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
-from dispatch_core.verify.runner import Verification, Verifier, verify
-from dispatch_core.verify.tally import Finding
-
-S = TypeVar("S", bound=Span)
+from dispatch_core.verify.runner import Verification, Verifier, is_trace, verify
 
 _COUNTS = ("decisions", "exact", "uncertain", "divergent")
 
@@ -74,6 +71,8 @@ def replay(
     """
     start_us, end_us = micros(interval_start), micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
+    if not is_trace(log):
+        return _of_user_level(log, interval_start, interval_end, earlier)
     before = log.events.filter(pc.less(log.events["t_us"], start_us))["seq"]
     watch = _Watch(start_us, before[-1].as_py() if len(before) else None)
     # What the interval's end cuts through is judged with the interval in which it ends.
@@ -81,44 +80,44 @@ def replay(
     if watch.driver is None and verification.profile is not None:
         watch.history = ownership_alone(log, verification.profile)
     audit = audit_log(log, interval_start=interval_start, earlier=earlier)
-    names = _names(log)
-    shared = {
-        "interval_start": interval_start.astimezone(UTC),
-        "cluster": log.cluster,
-        "topic": log.topic,
-        "subscription": log.subscription,
-        "incarnation": log.incarnation,
-    }
+    names = result_rows.names_of(log.events)
+    shared = result_rows.identity_of(log, interval_start)
     findings = [f for f in verification.tally.findings if start_us <= f.t_us < end_us]
-    deliveries = _judged(_within(audit.deliveries, start_us), verification)
-    return {
-        "deliveries": deliveries,
-        "ownership": _rows(tables.OWNERSHIP, shared, _ownership(watch.history, names, start_us)),
-        "blocked": _rows(tables.BLOCKED, shared, _blocked(watch.history, names, start_us)),
-        "divergences": _rows(tables.DIVERGENCES, shared, (_difference(f) for f in findings)),
-        "dispatcher_state": _rows(
-            tables.DISPATCHER_STATE,
-            shared,
-            [_state(log, verification, watch, deliveries.num_rows, (start_us, end_us))],
-        ),
-        "anomalies": pa.concat_tables(
-            [
-                _within(audit.anomalies, start_us),
-                _rows(
-                    tables.ANOMALIES, shared, (_anomaly(f, log) for f in findings if f.status == "divergent")
-                ),
-            ]
-        ),
+    deliveries = _judged(result_rows.within(audit.deliveries, start_us), verification)
+    divergences = [result_rows.divergence(f, log) for f in findings if f.status == "divergent"]
+    rows = {
+        "ownership": result_rows.ownership(watch.history, names, start_us),
+        "blocked": result_rows.blocked(watch.history, names, start_us),
+        "divergences": map(result_rows.difference, findings),
+        "dispatcher_state": [_state(log, verification, watch, deliveries.num_rows, (start_us, end_us))],
+        "anomalies": divergences,
     }
+    found = {name: result_rows.rows(tables.REPLAY_TABLES[name], shared, rows[name]) for name in rows}
+    found["anomalies"] = pa.concat_tables([result_rows.within(audit.anomalies, start_us), found["anomalies"]])
+    return {"deliveries": deliveries, **found}
+
+
+def _of_user_level(
+    log: DispatcherLog, start: datetime, end: datetime, earlier: Sequence[DispatcherLog]
+) -> dict[str, pa.Table]:
+    """The tables of a log without a trace, taken in one piece."""
+    replay = UserLevelReplay(
+        replace(log, messages=log.messages.slice(0, 0)),
+        interval_start=start,
+        interval_end=end,
+        earlier=earlier,
+        whole=True,
+    )
+    found = replay.feed(log.messages, log.events) | replay.finish()
+    return {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()} | found
 
 
 def _judged(deliveries: pa.Table, verification: Verification) -> pa.Table:
     """Fill in how the comparison judged each delivery: by the ``sent`` line that carried it."""
-    n = deliveries.num_rows
     if verification.not_judged is not None:
         return deliveries
     seqs = np.asarray(deliveries["seq"].combine_chunks())
-    judgement = np.full(n, "exact", dtype=object)
+    judgement = np.full(deliveries.num_rows, "exact", dtype=object)
     for status in ("uncertain", "divergent"):
         marked = [
             f.seq
@@ -127,85 +126,7 @@ def _judged(deliveries: pa.Table, verification: Verification) -> pa.Table:
         ]
         judgement[np.isin(seqs, marked)] = status
     expected = pc.if_else(pa.array(judgement == "exact"), deliveries["consumer"].combine_chunks(), None)
-    deliveries = _set(deliveries, "judgement", pa.array(judgement, pa.string()))
-    return _set(deliveries, "expected_consumer", expected.cast(pa.int64()))
-
-
-def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    index = table.schema.get_field_index(name)
-    return table.set_column(index, table.schema.field(index), values)
-
-
-def _ownership(history: History, names: dict[int, str], start_us: int) -> Iterable[dict[str, Any]]:
-    for owned in _touching(history.ownership, start_us):
-        yield {
-            **_span(owned),
-            "epoch": owned.epoch,
-            "consumer": owned.consumer,
-            "consumer_name": names.get(owned.consumer),
-            "range_start": owned.start,
-            "range_end": owned.end,
-        }
-
-
-def _blocked(history: History, names: dict[int, str], start_us: int) -> Iterable[dict[str, Any]]:
-    for held in _touching(history.blocked, start_us):
-        yield {
-            **_span(held),
-            "hash": held.hash,
-            "reason": "draining_hash",
-            "holder": held.holder,
-            "holder_name": None if held.holder is None else names.get(held.holder),
-            "blocked_attempts": held.attempts,
-        }
-
-
-def _touching(spans: list[S], start_us: int) -> list[S]:
-    return [span for span in spans if span.until_t_us is None or span.until_t_us >= start_us]
-
-
-def _span(span: Span) -> dict[str, Any]:
-    return {
-        "from_seq": span.from_seq,
-        "from_t_us": span.from_t_us,
-        "until_seq": span.until_seq,
-        "until_t_us": span.until_t_us,
-    }
-
-
-def _difference(finding: Finding) -> dict[str, Any]:
-    return {
-        "seq": finding.seq,
-        "t_us": finding.t_us,
-        "decision_class": finding.decision_class,
-        "status": finding.status,
-        "expected": finding.expected,
-        "recorded": finding.recorded,
-        "racing_seq": finding.racing_seq,
-        "reason": finding.reason,
-    }
-
-
-def _anomaly(finding: Finding, log: DispatcherLog) -> dict[str, Any]:
-    return {
-        "kind": "divergence",
-        "severity": KINDS["divergence"].severity,
-        "key": None,
-        "key_b64": False,
-        "hash": None,
-        "positions": [],
-        "consumers": [],
-        "seqs": [finding.seq],
-        "t_us": finding.t_us,
-        "cause": None,
-        "reason": finding.decision_class,
-        "uncertain": False,
-        "explanation": (
-            f"at {clock(finding.t_us)} (seq {finding.seq}) the {finding.decision_class} decision of broker "
-            f"{log.header.get('broker_version')} differs from its rule: expected {finding.expected}, "
-            f"recorded {finding.recorded}"
-        ),
-    }
+    return result_rows.judged(deliveries, judgement, expected.cast(pa.int64()))
 
 
 def _state(
@@ -257,17 +178,3 @@ def _positions(log: DispatcherLog, watch: _Watch) -> tuple[str | None, str | Non
         entries.position(read_position) if read_position < len(entries) else None,
         stats,
     )
-
-
-def _within(table: pa.Table, start_us: int) -> pa.Table:
-    """Rows whose proving event lies in the interval; a finding about the log itself without a time is kept."""
-    return table.filter(pc.fill_null(pc.greater_equal(table["t_us"], start_us), True))
-
-
-def _rows(schema: pa.Schema, shared: dict[str, Any], rows: Iterable[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist([{**shared, **row} for row in rows], schema=schema)
-
-
-def _names(log: DispatcherLog) -> dict[int, str]:
-    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
-    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))

@@ -16,7 +16,7 @@ MessageRedeliveryController, DrainingHashesTracker, PendingAcksMap, Consumer (4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -268,7 +268,7 @@ def extended(
     before = st.drain_listed.reshape(len(st.hash_owner), len(st.permits) // LISTED_BITS + 1)
     listed[: before.shape[0], : before.shape[1]] = before
     changed["drain_listed"] = listed.reshape(-1)
-    scalars, joined_at = changed["s"], changed["joined_at"]
+    scalars, joined_at = cast("I64", changed["s"]), cast("I64", changed["joined_at"])
     for at, lowest in _ORDINALS.items():
         if scalars[at] >= lowest:
             scalars[at] = max(scalars[at] - drop, lowest)

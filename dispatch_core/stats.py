@@ -47,8 +47,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
 from dispatch_core import state as st_
@@ -114,6 +116,21 @@ def draining_pending_acks_at(
     return draining_pending_acks(core, entries, consumer)
 
 
+class Positions(Protocol):
+    """Positions of the entries that a dispatcher numbers: ``ledger_ids`` and ``entry_ids``, by ordinal."""
+
+    ledger_ids: npt.NDArray[np.int64]
+    entry_ids: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"`` of an entry."""
+        ...
+
+
 def clients_of(log: DispatcherLog) -> dict[int, Client]:
     """Consumer id and address of every consumer of a log."""
     added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
@@ -148,7 +165,7 @@ def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:
 
 
 def subscription_stats(
-    core: Core, entries: Entries, clients: Mapping[int, Client] | None = None, *, ranges: bool = True
+    core: Core, entries: Positions, clients: Mapping[int, Client] | None = None, *, ranges: bool = True
 ) -> dict[str, Any]:
     """What ``pulsar-admin topics stats`` would show of a dispatcher; consumers in its own order.
 
@@ -200,7 +217,7 @@ def with_pip_379_names(stats: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def draining_pending_acks(core: Core, entries: Entries, consumer: int | None = None) -> list[dict[str, Any]]:
+def draining_pending_acks(core: Core, entries: Positions, consumer: int | None = None) -> list[dict[str, Any]]:
     """Which messages hold a draining hash: the listing that PIP-379 only considered. Ascending by hash.
 
     One object per draining hash, of ``consumer`` or of all: ``hash``; ``consumer`` and ``consumerName``, for whom it
@@ -280,7 +297,7 @@ def _counters(core: KeySharedDispatcher, number: int) -> dict[str, Any]:
     }
 
 
-def _when_joining(core: KeySharedDispatcher, entries: Entries, number: int) -> dict[str, str]:
+def _when_joining(core: KeySharedDispatcher, entries: Positions, number: int) -> dict[str, str]:
     read, sent = core.read_when_joining(number), core.sent_when_joining(number)
     if read is not None:
         return {"readPositionWhenJoining": next_position(entries, read)}
@@ -330,7 +347,7 @@ def _address(clients: Mapping[int, Client], number: int) -> dict[str, str]:
     return {} if address is None else {"address": address}
 
 
-def _newcomers(core: KeySharedDispatcher, entries: Entries, clients: Mapping[int, Client]) -> dict[str, str]:
+def _newcomers(core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client]) -> dict[str, str]:
     """Who is held back as a newcomer, and by which position. By names alone, the last of equal ones is left."""
     if _is_classic(core.profile):
         return {
@@ -348,7 +365,7 @@ def _long_name(name: str, client: Client) -> str:
     return ", ".join(f"{part}={value}" for part, value in parts.items() if value is not None)
 
 
-def _sent(core: KeySharedDispatcher, entries: Entries) -> dict[str, str]:
+def _sent(core: KeySharedDispatcher, entries: Positions) -> dict[str, str]:
     """PIP-282's two positions; nothing where it does not track them."""
     st = core.state
     if not st.s[st_.TRACK_LAST_SENT]:
@@ -363,7 +380,7 @@ def _sent(core: KeySharedDispatcher, entries: Entries) -> dict[str, str]:
 # --- positions ---------------------------------------------------------------------------------------------------
 
 
-def last_position(entries: Entries, last: int) -> str:
+def last_position(entries: Positions, last: int) -> str:
     """``"L:E"`` of the last entry of a prefix; -1 = the position before the first entry.
 
     >>> import pyarrow as pa
@@ -376,7 +393,7 @@ def last_position(entries: Entries, last: int) -> str:
     return f"{entries.ledger_ids[0]}:{entries.entry_ids[0] - 1}"
 
 
-def next_position(entries: Entries, entry: int) -> str:
+def next_position(entries: Positions, entry: int) -> str:
     """``"L:E"`` of the entry a read begins with; behind the last entry, the position that would follow it.
 
     >>> import pyarrow as pa
@@ -389,7 +406,7 @@ def next_position(entries: Entries, entry: int) -> str:
     return f"{entries.ledger_ids[-1]}:{entries.entry_ids[-1] + 1}"
 
 
-def range_text(entries: Entries, ranges: list[tuple[int, int]]) -> str:
+def range_text(entries: Positions, ranges: list[tuple[int, int]]) -> str:
     """Half-open ranges ``(before, last]`` of entries as the broker writes a set of positions.
 
     It keeps one set per ledger, so a range ends with its ledger, and one that begins with a ledger begins at -1.

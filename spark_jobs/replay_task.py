@@ -1,8 +1,11 @@
-"""What one replay task does: read one dispatcher's log from the tables' files, fold it, stage its results.
+"""What one replay task does: read its dispatchers' logs from the tables' files, fold them, stage their results.
 
 Runs in Spark's Python workers (and in any process); knows files and Arrow, not Spark. Rows never pass through the
-JVM: the task reads the Delta tables' Parquet files itself, filtered to its dispatcher, and writes Parquet; only
-(table, path, rows) goes back.
+JVM: the task reads the Delta tables' Parquet files itself, filtered to one dispatcher after the other, and writes Parquet;
+only (table, path, rows) goes back.
+
+A log of level E goes piece by piece through a window, so that memory does not grow with it. A trace, several incarnations
+of a topic, and what a window cannot judge (``NotStreamableError``) are replayed as a whole.
 
 Nothing a dispatcher's log contains can stop another dispatcher: a rule that raises leaves a ``dispatcher_state`` row that
 says why, with deliveries and anomalies of the audit alone where that still works. A worker process that *dies* is
@@ -14,31 +17,30 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dispatch_core import CORE_VERSION
-from dispatch_core.errors import DispatchAuditError, LogError
+from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
-from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
+from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
 from dispatch_core.times import micros
+from spark_jobs.dispatcher_log import load_logs
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse import PARTITION, conform, file_schema
+from spark_jobs.staging import Sink
+from spark_jobs.warehouse import PARTITION, conform
 
 #: ``replay.replay``'s shape: one log in, the tables of ``REPLAY_TABLES`` out.
 Rule = Callable[..., dict[str, pa.Table]]
 
 MAX_WORKER_DEATHS: Final = 2
 
-#: One row per result file of a dispatcher, and one with ``table = ""`` for the dispatcher as a whole.
+#: One row per result file of a task, under the name of its first dispatcher, and one with ``table = ""`` per dispatcher.
 STAGED: Final = pa.schema(
     [
         pa.field("cluster", pa.string()),
@@ -62,10 +64,83 @@ def replay_partition(
 ) -> Iterator[pa.RecordBatch]:
     """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
     span = Interval(interval_start, interval_end)
-    for batch in batches:
-        for dispatcher in batch.to_pylist():
-            staged = replay_dispatcher(dispatcher, Path(staging), span, rule or recorded_rule)
-            yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
+    dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
+    if dispatchers:
+        staged = replay_dispatchers(dispatchers, Path(staging), span, rule)
+        yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
+
+
+def replay_dispatchers(
+    dispatchers: Sequence[dict[str, Any]], staging: Path, span: Interval, rule: Rule | None = None
+) -> list[dict[str, Any]]:
+    """Replay one dispatcher after the other and stage what they gave, in common files; returns rows of ``STAGED``.
+
+    Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
+    """
+    identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
+    part = _digest(*(value for identity in identities for value in identity.values()))
+    rows: list[dict[str, Any]] = []
+    with Sink(staging, part) as sink:
+        for identity, dispatcher in zip(identities, dispatchers, strict=True):
+            reason = _replay_one(identity, dispatcher, sink, staging, span, rule)
+            sink.keep()
+            rows.append({**identity, "table": "", "path": "", "rows": 0, "not_judged_reason": reason})
+        staged = sink.close()
+    rows += [{**identities[0], "table": one.table, "path": str(one.path), "rows": one.rows} for one in staged]
+    return rows
+
+
+def _replay_one(
+    identity: dict[str, str],
+    dispatcher: dict[str, Any],
+    sink: Sink,
+    staging: Path,
+    span: Interval,
+    rule: Rule | None,
+) -> str | None:
+    """Replay one dispatcher into the sink; returns why it was not judged, if it was not."""
+    digest = _digest(*identity.values())
+    markers = staging / "_started"
+    # No parents: where the run was killed and swept, its last tasks must not go on.
+    markers.mkdir(exist_ok=True)
+    deaths = len(list(markers.glob(f"{digest}.*")))
+    if deaths >= MAX_WORKER_DEATHS:
+        died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
+        sink.write("dispatcher_state", _state_row(identity, None, span, died))
+        return died
+    (markers / f"{digest}.{deaths}").touch()
+    reason = None
+    if rule is not None or not _in_pieces(dispatcher, sink, span):
+        results, reason = _results(identity, dispatcher, span, rule or recorded_rule)
+        for name, table in results.items():
+            sink.write(name, table)
+    for one in markers.glob(f"{digest}.*"):
+        one.unlink()
+    return reason
+
+
+def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval) -> bool:
+    """Replay a log of level E piece by piece; returns whether that could be done. If not, nothing of it is left.
+
+    What is wrong with a log beyond that shows when it is replayed as a whole, and is reported then.
+    """
+    # Imported late: they bring the compiled kernels along.
+    from dispatch_core.audit.streaming import NotStreamableError
+    from dispatch_core.user_level.files import NotUserLevelError, replay_files
+
+    try:
+        for tables in replay_files(dispatcher, interval_start=span.start, interval_end=span.end):
+            for name, table in tables.items():
+                sink.write(name, table)
+    except (NotUserLevelError, NotStreamableError):
+        sink.discard()
+        return False
+    except OSError:
+        raise  # the disk's fault, not the log's
+    except Exception:  # noqa: BLE001 - whatever it is, the whole log will show it, and there it is reported
+        sink.discard()
+        return False
+    return True
 
 
 def recorded_rule(
@@ -81,112 +156,8 @@ def recorded_rule(
     return replay.replay(log, interval_start=interval_start, interval_end=interval_end, earlier=earlier)
 
 
-def replay_dispatcher(
-    dispatcher: dict[str, Any], staging: Path, span: Interval, rule: Rule
-) -> list[dict[str, Any]]:
-    """Fold one dispatcher's log and stage its result tables; returns rows of ``STAGED``. Does not raise for a bad log."""
-    identity = {name: dispatcher[name] for name in schema.DISPATCHER_KEY}
-    digest = hashlib.sha256("\0".join(identity.values()).encode()).hexdigest()[:32]
-    markers = staging / "_started"
-    markers.mkdir(
-        exist_ok=True
-    )  # no parents: where the run was killed and swept, its last tasks must not go on
-    deaths = len(list(markers.glob(f"{digest}.*")))
-    reason: str | None
-    if deaths >= MAX_WORKER_DEATHS:
-        died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
-        results, reason = _nothing_but(_state_row(identity, None, span, died)), died
-    else:
-        marker = markers / f"{digest}.{deaths}"
-        marker.touch()
-        results, reason = _results(identity, dispatcher, span, rule)
-        for one in markers.glob(f"{digest}.*"):
-            one.unlink()
-    rows: list[dict[str, Any]] = [
-        {**identity, "table": "", "path": "", "rows": 0, "not_judged_reason": reason}
-    ]
-    for name, table in results.items():
-        if table.num_rows:
-            path = stage_table(staging, name, digest, table)
-            rows.append({**identity, "table": name, "path": str(path), "rows": table.num_rows})
-    return rows
-
-
-def stage_table(staging: Path, name: str, part: str, table: pa.Table) -> Path:
-    """Write one result table as a data file of the Delta table; a task that is tried again overwrites its own."""
-    folder = staging / name
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{part}.parquet"
-    temporary = folder / f".{part}.tmp"
-    pq.write_table(conform(table, file_schema(name)), temporary, compression="zstd")
-    temporary.replace(path)
-    return path
-
-
-def load_logs(dispatcher: dict[str, Any]) -> list[DispatcherLog]:
-    """The dispatcher's logs, one per incarnation, from the files of all intervals up to the one being replayed."""
-    cluster, topic, subscription = (dispatcher[name] for name in schema.DISPATCHER_KEY)
-    of_topic = [("cluster", "=", cluster), ("topic", "=", topic)]
-    of_dispatcher = [*of_topic, ("subscription", "=", subscription)]
-    events = _rows(dispatcher["event_files"], schema.EVENTS, of_dispatcher)
-    messages = _rows(dispatcher["message_files"], schema.MESSAGES, of_topic)
-    return [_without_doubles(log) for log in dispatcher_logs(messages, _one_header_each(events))]
-
-
-def _without_doubles(log: DispatcherLog) -> DispatcherLog:
-    """The log with each line once: the same line may have come by several files (one topic's messages beside each of
-    its subscriptions, a segment landed twice). Raises ``LogError`` where two lines claim one place and differ.
-    """
-    advice = "two logs of one dispatcher? Audit them apart, or give each its own cluster in its header"
-    return replace(
-        log,
-        events=_once(log.events, ("seq",), "seq {0}", advice),
-        messages=_once(log.messages, ("ledger_id", "entry_id"), "position {0}:{1}", advice),
-    )
-
-
-def _once(table: pa.Table, place: tuple[str, ...], shown: str, advice: str) -> pa.Table:
-    """A table sorted by ``place`` without rows that repeat the one before them."""
-    same = np.ones(max(table.num_rows - 1, 0), dtype=bool)
-    for name in place:
-        values = table[name].to_numpy()
-        same &= values[1:] == values[:-1]
-    if not same.any():
-        return table
-    second = np.flatnonzero(same) + 1
-    one, other = table.take(pa.array(second - 1)), table.take(pa.array(second))
-    contents = [name for name in table.column_names if name not in ("source_file", "source_line")]
-    if not one.select(contents).equals(other.select(contents)):
-        for row in range(len(second)):
-            if one.slice(row, 1).select(contents).equals(other.slice(row, 1).select(contents)):
-                continue
-            lines = [f"{part['source_file'][row]}, line {part['source_line'][row]}" for part in (one, other)]
-            where = shown.format(*(one[name][row] for name in place))
-            raise LogError(f"{where} stands twice and differs: {lines[0]}, and {lines[1]}: {advice}")
-    keep = np.ones(table.num_rows, dtype=bool)
-    keep[second] = False
-    return table.filter(pa.array(keep))
-
-
-def _rows(paths: list[str], wanted: pa.Schema, filters: list[tuple[str, str, str]]) -> pa.Table:
-    parts = [wanted.empty_table()]
-    for path in sorted(paths):  # the path begins with the interval: earlier intervals first
-        parts.append(conform(pq.read_table(path, filters=filters, partitioning=None), wanted))
-    return pa.concat_tables(parts)
-
-
-def _one_header_each(events: pa.Table) -> pa.Table:
-    """Every interval keeps the header of its files; a log has one: the latest of each incarnation stands."""
-    is_header = pc.equal(events["kind"], "header")
-    headers = events.filter(is_header)
-    if headers.num_rows < 2:
-        return events
-    latest: dict[tuple[Any, Any], int] = {}
-    for row, (broker, incarnation) in enumerate(
-        zip(headers["broker"].to_pylist(), headers["incarnation"].to_pylist(), strict=True)
-    ):
-        latest[broker, incarnation] = row
-    return pa.concat_tables([headers.take(sorted(latest.values())), events.filter(pc.invert(is_header))])
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
 def _results(

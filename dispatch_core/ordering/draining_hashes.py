@@ -145,6 +145,12 @@ def may_hold(st: State, slot: int, hash_id: int) -> bool:
 
 
 @compiled
+def give_up(st: State, hash_id: int) -> None:
+    """A log shows that the broker took the hash for free, whatever the rule says: it drains no longer."""
+    _free(st, hash_id)
+
+
+@compiled
 def clear_draining(st: State) -> None:
     """All consumers are gone; batches that are open stay open."""
     st.drain_owner[:] = NOBODY

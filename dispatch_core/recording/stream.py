@@ -3,11 +3,13 @@
 The files hold many dispatchers, each as one run of rows sorted by position (messages) or ``seq`` (events); a row group
 whose statistics leave out the dispatcher is not read. A *piece* is a run of events with all entries up to the last one that
 they name. Rows are handed on as they stand: whether they are in order is for whoever folds them to see.
+
+Texts that repeat come dictionary encoded, as the files have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,106 +24,237 @@ from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 PIECE_ROWS: Final = 262_144
 
 _BATCH_ROWS: Final = 131_072
-_ALWAYS: Final = frozenset({"broker", "incarnation", "seq", "t_us", "kind", "header_json"})
-_USER_LEVEL: Final = _ALWAYS | {
-    name for kind in KINDS.values() if kind.level != "T" for name in (*kind.required, *kind.optional)
-}
-#: Columns that a log of level E can fill; a trace has more.
-USER_LEVEL_EVENTS: Final = pa.schema([field for field in EVENTS if field.name in _USER_LEVEL])
-#: Kinds that only a dispatcher trace holds.
-TRACE_KINDS: Final = pa.array([kind.name for kind in KINDS.values() if kind.level == "T"])
+_TEXTS: Final = (
+    "kind",
+    "ack_type",
+    "key",
+    "ordering_key_b64",
+    "producer",
+    "name",
+    "key_shared_mode",
+    "broker",
+)
+_INCARNATION: Final = ("broker", "incarnation")
+_TRACE_KINDS: Final = frozenset(kind.name for kind in KINDS.values() if kind.level == "T")
+
+Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next events (``USER_LEVEL_EVENTS``), and the next entries (``MESSAGES``), up to the last that they name."""
+    """The next events, without headers, and the next entries, up to the last that the events name and maybe further.
+
+    ``nobodys``: no event names these entries; they are only to be counted.
+    """
 
     messages: pa.Table
     events: pa.Table
+    nobodys: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a look at the kinds of lines tells of a log.
+
+    ``rare``: the lines of the kinds asked for, and the headers, in full (``EVENTS``). ``incarnations``: how many there are.
+    ``traced``: whether there are lines that only a dispatcher trace holds.
+    """
+
+    rare: pa.Table
+    incarnations: int
+    traced: bool
+
+
+def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Sequence[str]) -> Survey:
+    """Look through a log for the few lines that say most; one column of all rows is read, and those lines."""
+    wanted = {*kinds, "header"}
+    rare = [EVENTS.empty_table()]
+    seen: set[tuple[object, ...]] = set()
+    traced = False
+    for path in event_files:
+        with _opened(path) as file:
+            for group in _groups(file, dispatcher):
+                columns = [name for name in ("kind", *_INCARNATION) if name in file.schema_arrow.names]
+                table = _of(file, group, dispatcher, columns)
+                found = {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
+                traced = traced or not found.isdisjoint(_TRACE_KINDS)
+                seen.update(_incarnations(table))
+                if not found.isdisjoint(wanted):
+                    rows = pc.is_in(table["kind"].cast(pa.string()), value_set=pa.array(sorted(wanted)))
+                    rare.append(_as(_of(file, group, dispatcher, EVENTS.names, rows), EVENTS))
+    return Survey(pa.concat_tables(rare), len(seen), traced)
 
 
 def pieces(
-    event_files: Sequence[str], message_files: Sequence[str], dispatcher: Mapping[str, str]
+    event_files: Sequence[str],
+    message_files: Sequence[str],
+    dispatcher: Mapping[str, str],
+    *,
+    event_columns: Sequence[str],
+    message_columns: Sequence[str],
 ) -> Iterator[Piece]:
     """The log of ``dispatcher`` (cluster, topic, subscription), in the order of the files; then the entries nobody names.
 
-    Raises ``OSError`` and pyarrow's errors for files that cannot be read.
+    Entries before the first that any of the first events names are nobody's: the subscription may have begun behind a long
+    past of its topic. Raises ``OSError`` and pyarrow's errors for files that cannot be read.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
-    messages = _Messages(_rows(message_files, MESSAGES, topic))
-    waiting: list[pa.Table] = []
-    count = 0
-    for events in _rows(event_files, USER_LEVEL_EVENTS, dispatcher):
-        waiting.append(events)
-        count += events.num_rows
-        if count >= PIECE_ROWS:
-            together = pa.concat_tables(waiting)
-            yield Piece(messages.up_to(_highest(together)), together)
-            waiting, count = [], 0
-    last = pa.concat_tables([USER_LEVEL_EVENTS.empty_table(), *waiting])
-    yield Piece(messages.up_to(_highest(last)), last)
-    for rest in messages.rest():
-        yield Piece(rest, USER_LEVEL_EVENTS.empty_table())
+    of_events = pa.schema([EVENTS.field(name) for name in event_columns])
+    of_messages = pa.schema([MESSAGES.field(name) for name in message_columns])
+    none = of_events.empty_table()
+    messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
+    for events in _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none):
+        lowest, highest = _extent(events)
+        for table in messages.before(lowest):
+            yield Piece(table, none, nobodys=True)
+        yield Piece(messages.up_to(highest), events)
+    yield Piece(messages.next(), none)
+    for table in messages.rest():
+        yield Piece(table, none, nobodys=True)
 
 
-def is_traced(events: pa.Table) -> bool:
-    """Whether there is a line among ``events`` that only a dispatcher trace holds."""
-    return bool(pc.any(pc.is_in(events["kind"], value_set=TRACE_KINDS)).as_py())
+def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
+    """The same rows, about ``PIECE_ROWS`` at a time."""
+    waiting = [none]
+    for table in tables:
+        waiting.append(table)
+        if sum(one.num_rows for one in waiting) >= PIECE_ROWS:
+            yield pa.concat_tables(waiting[1:])
+            waiting = [none]
+    if len(waiting) > 1:
+        yield pa.concat_tables(waiting[1:])
 
 
 class _Messages:
     """Entries of a topic, taken as far as they are needed."""
 
-    def __init__(self, tables: Iterator[pa.Table]) -> None:
+    def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         self._tables = tables
-        self._reached = (-1, -1)  # ledger and entry of the last one handed out
+        self._schema = schema
+        self._begun = False
+        self._reached: Position = (-1, -1)  # the last one handed out
+        self._ready: list[pa.Table] = []
 
-    def up_to(self, position: tuple[int, int]) -> pa.Table:
+    def before(self, position: Position) -> Iterator[pa.Table]:
+        """The entries before ``position``, if none was handed out yet."""
+        while not self._begun and self._reached < position:
+            table = self._take()
+            if table is None:
+                return
+            behind = _from(table, position)
+            if pc.any(behind).as_py():
+                self._begun = True
+                self._ready = [table.filter(behind)]
+                table = table.filter(pc.invert(behind))
+            yield table
+
+    def up_to(self, position: Position) -> pa.Table:
         """The next entries, up to ``position`` and as far beyond as a batch goes."""
-        taken = [MESSAGES.empty_table()]
+        taken, self._ready = self._ready, []
         while self._reached < position:
-            table = next(self._tables, None)
+            table = self._take()
             if table is None:
                 break
+            self._begun = True
             taken.append(table)
-            if table.num_rows:
-                self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
-        return pa.concat_tables(taken)
+        return pa.concat_tables(taken) if taken else self._schema.empty_table()
+
+    def next(self) -> pa.Table:
+        """The next entries, a batch of them."""
+        table = self._take()
+        return self._schema.empty_table() if table is None else table
 
     def rest(self) -> Iterator[pa.Table]:
         """All that are left."""
         return self._tables
 
+    def _take(self) -> pa.Table | None:
+        table = next(self._tables, None)
+        if table is not None:
+            self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
+        return table
 
-def _highest(events: pa.Table) -> tuple[int, int]:
-    """The highest position that the events name; (-1, -1) if they name none."""
+
+def _extent(events: pa.Table) -> tuple[Position, Position]:
+    """The lowest and the highest position that the events name; (-1, -1) if they name none."""
     flat = pc.list_flatten(events["positions"])
     if not len(flat):
-        return -1, -1
+        return (-1, -1), (-1, -1)
     ledgers = np.asarray(pc.struct_field(flat, "ledger_id"))
-    top = int(ledgers.max())
-    return top, int(np.asarray(pc.struct_field(flat, "entry_id"))[ledgers == top].max())
+    entries = np.asarray(pc.struct_field(flat, "entry_id"))
+    low, high = int(ledgers.min()), int(ledgers.max())
+    return (low, int(entries[ledgers == low].min())), (high, int(entries[ledgers == high].max()))
+
+
+def _from(table: pa.Table, position: Position) -> pa.ChunkedArray:
+    ledger, entry = position
+    return pc.or_(
+        pc.greater(table["ledger_id"], ledger),
+        pc.and_(pc.equal(table["ledger_id"], ledger), pc.greater_equal(table["entry_id"], entry)),
+    )
+
+
+def _without_headers(events: pa.Table) -> pa.Table:
+    kinds = events["kind"]
+    if not any(
+        pc.is_in(pa.scalar("header"), value_set=chunk.unique().cast(pa.string())).as_py()
+        for chunk in kinds.chunks
+    ):
+        return events
+    return events.filter(pc.not_equal(kinds.cast(pa.string()), "header"))
+
+
+def _incarnations(table: pa.Table) -> set[tuple[object, ...]]:
+    distinct = [table[name].unique().to_pylist() for name in _INCARNATION if name in table.column_names]
+    if all(len(values) == 1 for values in distinct):
+        return {tuple(values[0] for values in distinct)}
+    rows = table.select([name for name in _INCARNATION if name in table.column_names])
+    return {tuple(row.values()) for row in rows.group_by(rows.column_names).aggregate([]).to_pylist()}
 
 
 def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
     """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
     for path in paths:
-        with pq.ParquetFile(path) as file:
-            there = set(file.schema_arrow.names)
-            columns = [name for name in wanted.names if name in there]
-            columns += [name for name in dispatcher if name not in columns]
-            for group in range(file.num_row_groups):
-                holds, only = _holds(file.metadata.row_group(group), dispatcher)
-                if not holds:
-                    continue
-                for batch in file.iter_batches(
-                    _BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False
-                ):
-                    table = pa.Table.from_batches([batch])
-                    if not only:
-                        table = table.filter(_is(table, dispatcher))
-                    if table.num_rows:
-                        yield _as(table, wanted)
+        with _opened(path) as file:
+            for group in _groups(file, dispatcher):
+                table = _of(file, group, dispatcher, wanted.names)
+                for start in range(0, table.num_rows, _BATCH_ROWS):
+                    yield _as(table.slice(start, _BATCH_ROWS), wanted, texts=True)
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    """The file, its texts to be read as dictionaries."""
+    metadata = pq.read_metadata(path)
+    there = set(metadata.schema.names)
+    return pq.ParquetFile(path, metadata=metadata, read_dictionary=[name for name in _TEXTS if name in there])
+
+
+def _groups(file: pq.ParquetFile, dispatcher: Mapping[str, str]) -> list[int]:
+    """The row groups that may hold rows of the dispatcher, by their statistics."""
+    return [
+        group for group in range(file.num_row_groups) if _holds(file.metadata.row_group(group), dispatcher)[0]
+    ]
+
+
+def _of(
+    file: pq.ParquetFile,
+    group: int,
+    dispatcher: Mapping[str, str],
+    columns: Sequence[str],
+    rows: pa.ChunkedArray | None = None,
+) -> pa.Table:
+    """The dispatcher's rows of a row group, in those of ``columns`` that the file has; ``rows``: only these of them."""
+    only = _holds(file.metadata.row_group(group), dispatcher)[1]
+    there = [name for name in columns if name in file.schema_arrow.names]
+    more = [] if only else [name for name in dispatcher if name not in there]
+    table = file.read_row_group(group, columns=[*there, *more], use_threads=False)
+    if not only:
+        mask = None
+        for name, value in dispatcher.items():
+            same = pc.equal(table[name].cast(pa.string()), value)
+            mask = same if mask is None else pc.and_(mask, same)
+        table = table.filter(mask).select(there)
+    return table if rows is None else table.filter(rows)
 
 
 def _holds(group: pq.RowGroupMetaData, dispatcher: Mapping[str, str]) -> tuple[bool, bool]:
@@ -139,20 +272,17 @@ def _holds(group: pq.RowGroupMetaData, dispatcher: Mapping[str, str]) -> tuple[b
     return True, only == len(dispatcher)
 
 
-def _is(table: pa.Table, dispatcher: Mapping[str, str]) -> pa.ChunkedArray:
-    mask = pc.equal(table[next(iter(dispatcher))], next(iter(dispatcher.values())))
-    for name, value in dispatcher.items():
-        mask = pc.and_(mask, pc.equal(table[name], value))
-    return mask
-
-
-def _as(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The table in exactly the columns and types of ``wanted``."""
-    arrays = []
+def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
+    """The table in exactly the columns of ``wanted``; with ``texts`` those may stay dictionary encoded."""
+    arrays, fields = [], []
     for field in wanted:
-        if field.name in table.column_names:
-            column = table[field.name]
-            arrays.append(column if column.type == field.type else column.cast(field.type))
-        else:
-            arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
-    return pa.Table.from_arrays(arrays, schema=wanted)
+        column = (
+            table[field.name]
+            if field.name in table.column_names
+            else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+        )
+        if not (texts and pa.types.is_dictionary(column.type)):
+            column = column if column.type == field.type else column.cast(field.type)
+        arrays.append(column)
+        fields.append(field.with_type(column.type))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

@@ -24,6 +24,7 @@ from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, U
 from dispatch_core.history import WHOLE_TOPIC, History
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.ordering.draining_hashes import give_up
 from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.selectors.selector import Announced
 from dispatch_core.single_active import SingleActiveDispatcher
@@ -231,6 +232,7 @@ def _grown(values: Array, count: int, value: int) -> Array:
 class KeySharedFold(UserLevelFold):
     """Key_Shared: owner of the hash, ordering rule, permits."""
 
+    core: KeySharedDispatcher
     reasons: ClassVar = {
         rounds.NOT_CONNECTED: "the consumer is not connected",
         rounds.OTHER_OWNER: "the key's hash belongs to another consumer",
@@ -319,6 +321,16 @@ class KeySharedFold(UserLevelFold):
         st = self.core.state
         acknowledged = np.flatnonzero(st.holder[: st.s[MARK_DELETE] + 1] != NOBODY)
         self.core.sent_alone(int(st.s[READ_POSITION]) - 1, acknowledged.tolist())
+        self._give_up_contradicted()
+
+    def _give_up_contradicted(self) -> None:
+        """Hashes that drain for one consumer though another was sent entries of them too: they were reported by then."""
+        st = self.core.state
+        held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+        hashes = st.pending_hash[held]
+        owners = st.drain_owner[hashes]
+        for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[held])]).tolist():
+            give_up(st, hash_id)
 
     def _membership(self, at: int, stretch: Stretch) -> None:
         code, consumer = int(stretch.op_code[at]), int(stretch.op_consumer[at])
@@ -357,6 +369,7 @@ class KeySharedFold(UserLevelFold):
 class SingleActiveFold(UserLevelFold):
     """Failover and Exclusive: who is active, and position order."""
 
+    core: SingleActiveDispatcher
     reasons: ClassVar = {
         positions.NOT_ACTIVE: "another consumer is active",
         positions.GOES_BACK: "nothing made the cursor go back",

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
 from dispatch_core.audit.fold import AuditFold
+from dispatch_core.audit.history import History
 from dispatch_core.audit.operations import ACK, SENT
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, subscription_type
@@ -107,6 +108,10 @@ class UserLevelReplay:
                 [result_rows.within(audit.anomalies, self._start_us), self._rows("anomalies", anomalies)]
             ),
         }
+
+    def pass_over(self, messages: pa.Table) -> None:
+        """Count entries that no event names."""
+        self._count_stored(messages)
 
     def finish(self) -> dict[str, pa.Table]:
         """What the log as a whole says: rows of ``ownership`` and ``dispatcher_state``."""
@@ -243,8 +248,9 @@ class UserLevelReplay:
 class _Positions:
     """Positions of a window's entries, as statistics ask for them."""
 
-    def __init__(self, history: Any) -> None:
+    def __init__(self, history: History) -> None:
         self._history = history
+        self.ledger_ids, self.entry_ids = history.ledger, history.entry
 
     def __len__(self) -> int:
         return len(self._history)
@@ -286,7 +292,6 @@ def _racing(ahead: pa.Table | None, last_t_us: int) -> tuple[Ints, Ints]:
     """Times and seqs of what follows and may race with the events up to ``last_t_us``."""
     if ahead is None or not ahead.num_rows:
         return _NOTHING, _NOTHING
-    near = ahead.filter(
-        pc.and_(pc.is_in(ahead["kind"], value_set=_RACING), pc.less_equal(ahead["t_us"], last_t_us + RACE_US))
-    )
+    near = ahead.filter(pc.less_equal(ahead["t_us"], last_t_us + RACE_US))
+    near = near.filter(pc.is_in(near["kind"].cast(pa.string()), value_set=_RACING))
     return np.asarray(near["t_us"], dtype=np.int64), np.asarray(near["seq"], dtype=np.int64)

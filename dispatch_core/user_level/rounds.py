@@ -25,7 +25,7 @@ from dispatch_core.audit.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, 
 from dispatch_core.cursor import moved_by_read
 from dispatch_core.dispatch_loop import choose, requeue, send_groups, within_limit
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.ordering.draining_hashes import may_hold
+from dispatch_core.ordering.draining_hashes import give_up, may_hold
 from dispatch_core.ordering.last_sent_position import advance, begin_round, note_sent
 from dispatch_core.ordering.read_position import position_limit, within
 from dispatch_core.pending_acks import apply_ack, hold, let_go
@@ -187,7 +187,7 @@ def _round(
         while op_start[owner + 1] <= start + i:
             owner += 1
         entry = op_ordinals[start + i]
-        sorted_[i] = entry << _INDEX_BITS | i
+        sorted_[i] = np.int64(entry) << _INDEX_BITS | i
         outcome[i] = slot_of[op_consumer[owner]]
         ascending = ascending and (i == 0 or sorted_[i - 1] < sorted_[i])
     slots = entries[:count]  # recorded slot by place in the round, until the entries are known
@@ -392,7 +392,9 @@ def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64)
             and st.connected[slot] == 1
             and st.deleted[entry] == 0
         ):
-            remove_from_replay(st, entry)  # the rule's last check refused it, the broker did not
+            # The rule's last check refused it, the broker did not: to it the hash was free.
+            give_up(st, st.hash_id[entry])
+            remove_from_replay(st, entry)
             hold(st, slot, entry, st.hash_id[entry])
 
 

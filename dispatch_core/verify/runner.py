@@ -136,7 +136,7 @@ def verify(
 
 def _not_replayed(log: DispatcherLog, profile: Profile) -> str | None:
     """Why a log with these rules is not replayed; None = it is."""
-    if not _is_trace(log):
+    if not is_trace(log):
         return NO_TRACE
     if profile.dispatcher is Dispatcher.SHARED:
         return f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
@@ -162,7 +162,8 @@ def _driver(log: DispatcherLog, profile: Profile, entries: Entries, trace: list[
     return KeySharedVerifier(log, profile, entries, trace)
 
 
-def _is_trace(log: DispatcherLog) -> bool:
+def is_trace(log: DispatcherLog) -> bool:
+    """Whether a log shows what its dispatcher read: a dispatcher trace."""
     return log.events.filter(_kind_is(log, "read_done")).num_rows > 0
 
 

@@ -14,7 +14,7 @@ import pytest
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from spark_jobs.intervals import interval
-from spark_jobs.replay_task import recorded_rule, replay_dispatcher
+from spark_jobs.replay_task import replay_dispatchers
 from spark_jobs.warehouse import conform, file_schema
 
 DAY = interval("2026-11-21")
@@ -40,7 +40,7 @@ def replayed(folder: Path, *logs: DispatcherLog) -> tuple[dict[str, list[Any]], 
         dispatcher[{"consumer_events": "event_files", "messages": "message_files"}[name]] = [str(path)]
     staging = folder / "staging"
     staging.mkdir()
-    staged = replay_dispatcher(dispatcher, staging, DAY, recorded_rule)
+    staged = replay_dispatchers([dispatcher], staging, DAY)
     tables = {row["table"]: pq.read_table(row["path"]).to_pylist() for row in staged if row["table"]}
     return tables, next(row["not_judged_reason"] for row in staged if not row["table"])
 

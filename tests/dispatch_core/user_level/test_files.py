@@ -1,0 +1,115 @@
+"""Piece by piece out of Parquet files, or in one piece: the same tables, row for row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dispatch_core.audit import fold
+from dispatch_core.recording import stream
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.schema import EVENTS
+from dispatch_core.replay import replay
+from dispatch_core.tables import REPLAY_TABLES
+from dispatch_core.user_level.files import NotUserLevelError, replay_files
+from tests.dispatch_core.user_level.user_level_logs import recorded
+
+DAY, NEXT = datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)
+LOGS = [
+    "recordings/4.2.4/designed-rolling-restart-ch",
+    "recordings/4.2.4/designed-rolling-restart-classic-ch",
+    "recordings/4.2.4/designed-negative-acks-ch",
+    "recordings/4.2.4/designed-failover-modulo-p1",
+    "verify/4.0.0-preview.1/random-0024-range-quiet",
+]
+
+
+def written(log: DispatcherLog, folder: Path, *, row_group_rows: int) -> dict[str, Any]:
+    """The log as the tables' files hold it: a header row, and rows of other dispatchers before and behind."""
+    header = {"kind": "header", "seq": 0, "header_json": json.dumps(log.header)}
+    identity = {
+        name: getattr(log, name) for name in ("cluster", "topic", "subscription", "incarnation", "broker")
+    }
+    headers = pa.Table.from_pylist([identity | header], schema=EVENTS)
+    others = [
+        pa.Table.from_pylist(
+            [{**row, "topic": topic} for row in log.events.slice(0, 20).to_pylist()], schema=EVENTS
+        )
+        for topic in ("aaa", "zzz")
+    ]
+    events = pa.concat_tables([others[0], headers, log.events, others[1]])
+    for name, table in (("events", events), ("messages", log.messages)):
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=row_group_rows)
+    dispatcher: dict[str, Any] = {name: getattr(log, name) for name in ("cluster", "topic", "subscription")}
+    return dispatcher | {
+        "event_files": [str(folder / "events.parquet")],
+        "message_files": [str(folder / "messages.parquet")],
+    }
+
+
+def gathered(parts: Iterator[dict[str, pa.Table]]) -> dict[str, list[dict[str, Any]]]:
+    """All rows of each table, in order."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in REPLAY_TABLES}
+    for part in parts:
+        for name, table in part.items():
+            rows[name] += table.to_pylist()
+    return rows
+
+
+@pytest.fixture(params=[7, 50, 400])
+def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pieces and windows far smaller than any log."""
+    rows: int = request.param
+    monkeypatch.setattr(stream, "PIECE_ROWS", rows)
+    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(
+        fold.AuditFold.__init__, "__kwdefaults__", fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
+    )
+    return rows
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_path: Path) -> None:
+    log = recorded(name)
+    dispatcher = written(log, tmp_path, row_group_rows=max(small_pieces, 20))
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = {
+        name: table.to_pylist() for name, table in replay(log, interval_start=DAY, interval_end=NEXT).items()
+    }
+    assert len(in_pieces["deliveries"]) > 50
+    for table in REPLAY_TABLES:
+        assert in_pieces[table] == whole[table], table
+
+
+def test_a_trace_is_left_to_the_exact_comparison(tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    lines[5]["kind"] = "read_done"
+    traced = DispatcherLog(**{**log.__dict__, "events": pa.Table.from_pylist(lines, schema=EVENTS)})
+    dispatcher = written(traced, tmp_path, row_group_rows=1000)
+    with pytest.raises(NotUserLevelError, match="a dispatcher trace"):
+        next(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+
+
+def test_entries_before_the_subscription_began_are_counted_and_hold_nothing_up(tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    first = log.messages["ledger_id"][0].as_py()
+    past = log.messages.slice(0, 300).set_column(
+        log.messages.column_names.index("ledger_id"), "ledger_id", pa.array([first - 1] * 300)
+    )
+    longer = DispatcherLog(
+        **{**log.__dict__, "messages": pa.concat_tables([past.cast(log.messages.schema), log.messages])}
+    )
+    found = gathered(
+        replay_files(written(longer, tmp_path, row_group_rows=100), interval_start=DAY, interval_end=NEXT)
+    )
+    alone = replay(log, interval_start=DAY, interval_end=NEXT)
+    assert found["dispatcher_state"][0]["entries_stored"] == log.messages.num_rows + 300
+    assert found["deliveries"] == alone["deliveries"].to_pylist()
