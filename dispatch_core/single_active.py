@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 
 import numpy as np
@@ -398,6 +398,10 @@ class SingleActiveDispatcher:
         self.state = extended(self.state, drop, np.zeros(len(new), np.int32), new, 1, 1)
         self._sizes = self._sizes[drop:] + num_messages.tolist()
         self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
+        self._reads = deque(
+            read if read.start is None else replace(read, start=max(read.start - drop, 0))
+            for read in self._reads
+        )
 
     # --- acknowledgements ----------------------------------------------------------------------------------------
 

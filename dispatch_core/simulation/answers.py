@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.simulation.world import World
+from dispatch_core.simulation.world import SALT, World
 
 #: Samples in a table.
 SAMPLES: Final = 1 << 16
@@ -33,22 +33,22 @@ def refusals(random: np.random.Generator, share: float) -> npt.NDArray[np.uint8]
 
 
 @compiled
-def _sample(number: int, slot: int, deliveries: int, size: int) -> int:
-    mixed = ((number & _MASK) * _MIX + slot * 40503 + deliveries * 7919) & _MASK
+def _sample(world: World, number: int, slot: int, deliveries: int, size: int) -> int:
+    mixed = ((number & _MASK) * _MIX + slot * 40503 + deliveries * 7919 + world.w[SALT] * 104729) & _MASK
     return (mixed >> 8) & (size - 1)
 
 
 @compiled
 def answers_after(world: World, slot: int, number: int, deliveries: int) -> int:
     """How long after its arrival a consumer is done with an entry, microseconds."""
-    at = _sample(number, slot, deliveries, len(world.latency_us))
+    at = _sample(world, number, slot, deliveries, len(world.latency_us))
     return world.latency_us[at] * world.slowness[slot]
 
 
 @compiled
 def asks_again(world: World, slot: int, number: int, deliveries: int) -> bool:
     """Whether the consumer gives the entry back instead of acknowledging it."""
-    return world.refuses[_sample(number, slot + 1, deliveries, len(world.refuses))] == 1
+    return world.refuses[_sample(world, number, slot + 1, deliveries, len(world.refuses))] == 1
 
 
 @compiled

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.profiles import Profile
+from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun
-from dispatch_core.simulation.publishing import KeySpace
+from dispatch_core.simulation.life import Common, common
 from dispatch_core.simulation.recording import RecordingFiles
 from dispatch_core.simulation.scenario import CLUSTER, SUBSCRIPTION, Scenario
 from dispatch_core.simulation.sink import Sink
@@ -40,18 +41,18 @@ def generate(
 
     One folder for each so many dispatchers. Raises what ``KeySharedRun`` raises.
     """
-    keys = KeySpace(scenario.keys, scenario.key_skew)
+    shared = common(scenario)
     for first in range(0, scenario.dispatchers, dispatchers_per_file):
         some = range(first, min(first + dispatchers_per_file, scenario.dispatchers))
         files = RecordingFiles(
             out / f"dispatcher-{first:05d}", form, trace=scenario.trace, many=dispatchers_per_file > 1
         )
         for dispatcher in some:
-            yield _simulate(scenario, dispatcher, keys, files)
+            yield _simulate(scenario, dispatcher, shared, files)
         files.close()
 
 
-def _simulate(scenario: Scenario, dispatcher: int, keys: KeySpace, files: RecordingFiles) -> Made:
+def _simulate(scenario: Scenario, dispatcher: int, shared: Common, files: RecordingFiles) -> Made:
     profile = scenario.profile_of(dispatcher)
     log = Log(
         topic=scenario.topic_of(dispatcher),
@@ -64,8 +65,8 @@ def _simulate(scenario: Scenario, dispatcher: int, keys: KeySpace, files: Record
         trace=scenario.trace,
         shows_hashes=not scenario.is_failover,
     )
-    run = KeySharedRun(scenario, dispatcher, keys, Sink(log, keys, files))
-    left = run.run()
+    life = FailoverRun if scenario.is_failover else KeySharedRun
+    left = life(scenario, dispatcher, shared, Sink(log, shared.keys, files)).run()
     return Made(log.topic, scenario.messages_of(dispatcher), log.seq, left)
 
 

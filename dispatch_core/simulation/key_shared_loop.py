@@ -1,6 +1,6 @@
 """The event loop of a simulated Key_Shared dispatcher: what happens next, what the core decides, the lines of it.
 
-Data plane. ``run`` goes on until the control plane is needed (``Stop``): a membership change is due, an entry is asked for
+Data plane. ``run`` goes on until the control plane is needed: a membership change is due, an entry is asked for
 again, the stretch of the log or the room for lines is used up. Every decision is the core's own function; here is only when
 each of them is called, as the broker's threads do it, one after the other.
 
@@ -9,8 +9,6 @@ Consumer.individualAckNormal.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps
 from dispatch_core import state as st_
@@ -36,14 +34,6 @@ from dispatch_core.simulation.world import (
 )
 from dispatch_core.state import I64, State
 
-# why ``run`` stops
-CHANGE_DUE: Final = 0  # time ``until`` is reached
-STRETCH_USED_UP: Final = 1  # more entries are to be published
-LINES_FULL: Final = 2
-HEAP_FULL: Final = 3
-ASKED_AGAIN: Final = 4  # NACKED_SLOT asks for NACKED_ENTRY
-NOTHING_LEFT: Final = 5  # nothing is under way
-
 
 @compiled
 def run(st: State, world: World, out: Lines, until: int) -> int:
@@ -51,23 +41,23 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
     w = world.w
     while True:
         if out.n[0] + w[w_.ROOM] > len(out.kind) or out.n[1] + w[w_.ROOM] > len(out.item):
-            return LINES_FULL
+            return w_.LINES_FULL
         if w[w_.HEAP] + len(world.entries) + 8 > len(world.heap_at):
-            return HEAP_FULL
+            return w_.HEAP_FULL
         if w[w_.HEAP] == 0 or world.heap_at[0] >= until:
             if until == w_.NEVER:
-                return NOTHING_LEFT
+                return w_.NOTHING_LEFT
             if store_until(world, until):
-                return STRETCH_USED_UP
+                return w_.STRETCH_USED_UP
             w[w_.NOW] = until
-            return CHANGE_DUE
+            return w_.CHANGE_DUE
         if store_until(world, world.heap_at[0]):
-            return STRETCH_USED_UP
+            return w_.STRETCH_USED_UP
         what = pop(world)
         kind = w_.kind_of(what)
         if kind == w_.ANSWER:
             if answer(st, world, out, w_.slot_of(what), w_.number_of(what)):
-                return ASKED_AGAIN
+                return w_.ASKED_AGAIN
         elif kind == w_.FLOW:
             flow(st, world, out, w_.slot_of(what), w_.number_of(what))
         elif kind == w_.ATTEMPT:

@@ -25,8 +25,18 @@ FLOW: Final = 1  # a client's permits arrive; number = permits
 ATTEMPT: Final = 2  # the dispatcher looks for something to read
 READ: Final = 3  # a normal read completes; number = which one
 REPLAY: Final = 4  # a replay read completes; number = which one
+DELAY: Final = 5  # the failover delay is over
 _KIND_BITS: Final = 3
 _SLOT_BITS: Final = 24
+
+# why a loop stops
+CHANGE_DUE: Final = 0  # the time is reached
+STRETCH_USED_UP: Final = 1  # more entries are to be published
+LINES_FULL: Final = 2
+HEAP_FULL: Final = 3
+ASKED_AGAIN: Final = 4  # NACKED_SLOT asks for NACKED_ENTRY
+NOTHING_LEFT: Final = 5  # nothing is under way
+STEP_DUE: Final = 6  # NEXT_STEP is for the control plane
 
 # --- scalars: indexes into World.w ---------------------------------------------------------------------------------
 NOW: Final = 0
@@ -63,7 +73,9 @@ BACK_OFF_FIRST_US: Final = 29
 BACK_OFF_MOST_US: Final = 30
 NETWORK_US: Final = 31  # between broker and client, one way
 ROOM: Final = 32  # lines and list items that one step may write
-N_SCALARS: Final = 33
+SALT: Final = 33  # makes the answers of this dispatcher's consumers differ from another one's
+NEXT_STEP: Final = 34  # an event taken from the heap
+N_SCALARS: Final = 35
 
 #: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).
 REPLAYS_KEPT: Final = 4

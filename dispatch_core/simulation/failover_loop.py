@@ -1,0 +1,105 @@
+"""The many small events of a simulated Failover dispatcher: acknowledgements, and entries on their way to the client.
+
+Data plane. Reads, rounds, permits and hand-overs are few; the control plane (``failover_run``) makes them by the
+dispatcher's own methods, and is handed each such event when it is due.
+"""
+
+from __future__ import annotations
+
+from dispatch_core import cursor
+from dispatch_core import state as st_
+from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.simulation import kinds
+from dispatch_core.simulation import world as w_
+from dispatch_core.simulation.answers import answers_after, asks_again, permits_due
+from dispatch_core.simulation.world import Lines, World, event, item, line, pop, push, store_until
+from dispatch_core.state import I64, State
+
+
+@compiled
+def run(st: State, world: World, out: Lines, until: int) -> int:
+    """Let consumers answer until something else is due; returns why it stopped."""
+    w = world.w
+    while True:
+        if out.n[0] + w[w_.ROOM] > len(out.kind) or out.n[1] + w[w_.ROOM] > len(out.item):
+            return w_.LINES_FULL
+        if w[w_.HEAP] + 2 * len(world.entries) + 8 > len(world.heap_at):
+            return w_.HEAP_FULL
+        if w[w_.HEAP] == 0 or world.heap_at[0] >= until:
+            if until == w_.NEVER:
+                return w_.NOTHING_LEFT
+            if store_until(world, until):
+                return w_.STRETCH_USED_UP
+            w[w_.NOW] = until
+            return w_.CHANGE_DUE
+        if store_until(world, world.heap_at[0]):
+            return w_.STRETCH_USED_UP
+        what = pop(world)
+        if w_.kind_of(what) != w_.ANSWER:
+            w[w_.NEXT_STEP] = what
+            return w_.STEP_DUE
+        slot, number = w_.slot_of(what), w_.number_of(what)
+        if world.number[slot] == 0:
+            continue  # it has left
+        permits = permits_due(world, slot)
+        if permits > 0:
+            push(world, w[w_.NOW], event(w_.FLOW, slot, permits))
+        w[w_.SENT] += 1
+        if asks_again(world, slot, number, w[w_.SENT] & 7):
+            w[w_.NACKED_SLOT] = slot
+            w[w_.NACKED_ENTRY] = number
+            return w_.ASKED_AGAIN
+        ack(st, world, out, slot, number)
+
+
+@compiled
+def ack(st: State, world: World, out: Lines, slot: int, number: int) -> None:
+    """An individual ack of a whole entry, of whoever was sent it; an entry may be acknowledged again."""
+    w = world.w
+    line(out, kinds.ACK, w[w_.NOW], world.number[slot], w_.NO)
+    item(out, number)
+    entry = number - w[w_.BASE]
+    before = st.s[st_.MARK_DELETE]
+    if entry <= before:
+        return
+    cursor.acknowledge(st, entry)
+    if w[w_.TRACE] == 1 and st.s[st_.MARK_DELETE] != before:
+        line(out, kinds.MARK_DELETE, w[w_.NOW], w_.NO, st.s[st_.MARK_DELETE] + w[w_.BASE])
+
+
+@compiled
+def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
+    """A consumer that is about to leave is done with entries."""
+    for entry in entries:
+        ack(st, world, out, slot, entry + world.w[w_.BASE])
+
+
+@compiled
+def read_on(st: State, world: World, limit: int) -> int:
+    """What is stored from the read position on and not acknowledged, into ``world.entries``; returns how many."""
+    count = 0
+    at = st.s[st_.READ_POSITION]
+    while at < world.w[w_.STORED] and count < limit:
+        if st.deleted[at] == 0:
+            world.entries[count] = at
+            count += 1
+        at += 1
+    return count
+
+
+@compiled
+def hand_over(world: World, out: Lines, slot: int, entries: I64) -> None:
+    """Entries are on their way to their consumer, which will answer; they are the items of the last line."""
+    w = world.w
+    for entry in entries:
+        number = entry + w[w_.BASE]
+        item(out, number)
+        after = 2 * w[w_.NETWORK_US] + answers_after(world, slot, number, w_.NO)
+        push(world, w[w_.NOW] + after, event(w_.ANSWER, slot, number))
+
+
+@compiled
+def items(world: World, out: Lines, entries: I64) -> None:
+    """Entries as items of the last line."""
+    for entry in entries:
+        item(out, entry + world.w[w_.BASE])

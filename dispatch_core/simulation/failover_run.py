@@ -1,0 +1,267 @@
+"""One simulated Failover dispatcher: reads, rounds, hand-overs.
+
+Control plane around ``failover_loop``, all by the methods of ``SingleActiveDispatcher``; the lines stand in the order in
+which a broker writes them (the choice of an add before its ``consumer_added``, notices behind the rewind).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core import state as st_
+from dispatch_core.simulation import failover_loop as loop
+from dispatch_core.simulation import kinds
+from dispatch_core.simulation import world as w_
+from dispatch_core.simulation.churn import Change
+from dispatch_core.simulation.life import FINISHED_AT_ONCE, READ_US, WRITE_US, Common, Life
+from dispatch_core.simulation.publishing import Published
+from dispatch_core.simulation.scenario import Scenario
+from dispatch_core.simulation.sink import Sink
+from dispatch_core.simulation.tables import Client
+from dispatch_core.single_active import SingleActiveDispatcher
+from dispatch_core.single_active_rules import HandOver, Pick, Told
+
+#: So long after its rewind the delay's task is through; a change of the membership in between would race with it.
+_TASK_TAIL_US: Final = 11_000
+
+
+class FailoverRun(Life):
+    """The life of one dispatcher."""
+
+    def __init__(self, scenario: Scenario, dispatcher: int, shared: Common, sink: Sink) -> None:
+        """Raises ``ProfileError`` for rules that no release has."""
+        super().__init__(scenario, dispatcher, shared, sink)
+        first = self._publishing.take()
+        self.core = SingleActiveDispatcher(
+            self.profile,
+            scenario.topic_of(dispatcher),
+            scenario.partition_of(dispatcher),
+            exclusive=False,
+            num_messages=np.ones(len(first), np.int64),
+        )
+        self._delay_us = self.profile.number("activeConsumerFailoverDelayTimeMillis") * 1000
+        self._task_until = 0
+        self._begin(first)
+
+    @property
+    def state(self) -> st_.State:
+        """The state of the core: its cursor."""
+        return self.core.state
+
+    def _loop(self, until: int) -> int:
+        return int(loop.run(self.core.state, self._world, self._lines, until))
+
+    def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
+        return np.zeros(0, np.int64)  # a dispatcher with one active consumer asks for none
+
+    def _hash_values(self) -> npt.NDArray[np.int64]:
+        return np.zeros(0, np.int64)
+
+    def _extend(self, published: Published) -> int:
+        drop = int(self.core.state.s[st_.MARK_DELETE]) + 1
+        self.core.extend(drop, np.ones(len(published), np.int64))
+        return drop
+
+    def _step_in(self, reason: int) -> None:
+        if reason == w_.ASKED_AGAIN:
+            self._ask_again(int(self._world.w[w_.NACKED_SLOT]), int(self._world.w[w_.NACKED_ENTRY]))
+            return
+        what = int(self._world.w[w_.NEXT_STEP])
+        kind, slot, number = w_.kind_of(what), w_.slot_of(what), w_.number_of(what)
+        if kind == w_.FLOW:
+            self._flow(slot, number)
+        elif kind == w_.ATTEMPT:
+            if int(self._world.w[w_.ATTEMPT_AT]) == self._now:
+                self._world.w[w_.ATTEMPT_AT] = w_.NEVER
+                self._attempt()
+        elif kind == w_.READ:
+            if number == int(self._world.w[w_.READ_NUMBER]):
+                self._read_done()
+        elif kind == w_.DELAY:
+            self._delay_over()
+
+    # --- permits and reads -----------------------------------------------------------------------------------
+
+    def _flow(self, slot: int, permits: int) -> None:
+        number = int(self._world.number[slot])
+        if not number:
+            return
+        self._line(kinds.FLOW, number, permits)
+        self.core.flow(number, permits)
+        self._line(kinds.FLOW_COUNTED, number, self.core.permits[number])
+        self._line(kinds.FLOW_APPLIED, number, -1)
+        if self.core.flow_reads(number):
+            self._attempt()
+
+    def _attempt(self) -> None:
+        """A read is attempted for the active consumer."""
+        active = self.core.active
+        self._line(kinds.READ_ATTEMPT, active or 0)
+        size = self.core.attempt_read(active)
+        if size is None:
+            return
+        self._line(kinds.READ_ISSUED, 0, size, self._cursor()[0])
+        self._issue(size)
+
+    def _issue(self, size: int) -> None:
+        """The cursor is asked for the next entries; where there are none, it answers when one is stored."""
+        w, world = self._world.w, self._world
+        w[w_.READ_NUMBER] += 1
+        w[w_.READ_LIMIT] = size
+        w[w_.READ_READY_AT] = self._now
+        if not loop.read_on(self.core.state, world, 1):
+            stored = int(w[w_.STORED])
+            if stored == len(world.publish_us):
+                w[w_.READ_READY_AT] = w_.NEVER  # all is published and read
+                return
+            w[w_.READ_READY_AT] = world.publish_us[stored]
+        read = w_.event(w_.READ, 0, int(w[w_.READ_NUMBER]))
+        w_.push(world, int(w[w_.READ_READY_AT]) + READ_US, read)
+
+    def _read_done(self) -> None:
+        w = self._world.w
+        reader = self.core.reader or 0
+        count = int(loop.read_on(self.core.state, self._world, int(w[w_.READ_LIMIT])))
+        entries = self._world.entries[:count].copy()
+        result = self.core.read_done(entries.tolist())
+        read_at, deleted_to = self._cursor()
+        if result.rewound:
+            read_at = int(entries[-1]) + 1 + int(w[w_.BASE]) if count else read_at
+        if self._line(kinds.READ_DONE, reader, 0, read_at):
+            loop.items(self._world, self._lines, entries)
+        if result.entries is None:
+            if result.rewound:
+                self._rewound(result.told)
+                self._attempt()
+            return
+        self._round(entries, read_at, deleted_to)
+
+    def _round(self, entries: npt.NDArray[np.int64], read_at: int, deleted_to: int) -> None:
+        """What was read goes to the active consumer; when it is written, the next read is attempted."""
+        active = self.core.active or 0
+        if self._line(kinds.ROUND_BEGIN, active, 0, read_at, deleted_to):
+            loop.items(self._world, self._lines, entries)
+        if len(entries):
+            consumer, before = self.core.send(entries.tolist())
+            self._line(kinds.SENT, consumer, before)
+            loop.hand_over(self._world, self._lines, self._slot(consumer), entries)
+            self._line(kinds.SEND_RETURNED, consumer, self.core.permits[consumer])
+        w_.attempt_at(self._world, self._now + WRITE_US)
+
+    def _slot(self, number: int) -> int:
+        return number - 1
+
+    # --- hand-overs ------------------------------------------------------------------------------------------
+
+    def _chosen(self, pick: Pick) -> None:
+        """The active consumer was chosen anew."""
+        if pick.changed:
+            self._line(kinds.HANDOVER_SCHEDULED, 0, int(self.core.pending))
+            if self.core.pending:
+                self._cancel()
+            step, told = self.core.hand_over()
+            if step is HandOver.AT_ONCE:
+                self._rewound(told)
+                self._attempt()
+            elif step is HandOver.DELAY_STARTS:
+                w_.push(self._world, self._now + self._delay_us, w_.event(w_.DELAY, 0, 0))
+        if self._line(kinds.ACTIVE_PICKED, pick.active, int(pick.changed), self._partition):
+            for member in pick.order:
+                w_.item(self._lines, member)
+        if not pick.changed:
+            self._tell(pick.told)
+
+    @property
+    def _partition(self) -> int:
+        return self._scenario.partition_of(self._dispatcher)
+
+    def _cancel(self) -> None:
+        """The pending read is cancelled if it still waits for an entry."""
+        w = self._world.w
+        waits = int(w[w_.READ_READY_AT]) > self._now
+        self._line(kinds.READ_CANCELLED, 0, int(waits))
+        self.core.cancel_read(cancelled=waits)
+        if waits:
+            w[w_.READ_NUMBER] += 1
+
+    def _rewound(self, told: Told) -> None:
+        self._line(kinds.REWIND, 0, *self._cursor())
+        self._tell(told)
+
+    def _tell(self, told: Told) -> None:
+        for consumer, active in told:
+            self._line(kinds.ACTIVE_NOTIFIED, consumer, active)
+
+    def _delay_over(self) -> None:
+        """The failover delay's task rewinds, tells everybody, and attempts a read."""
+        told = self.core.delay_over()
+        self._task_until = self._now + _TASK_TAIL_US
+        self._rewound(told)
+        self._attempt()
+
+    # --- membership ------------------------------------------------------------------------------------------
+
+    def _not_before(self, at_us: int) -> int:
+        """A change does not race with the delay's task, whose end no line shows."""
+        over = self._now + self._delay_us if self.core.delay_running else self._task_until
+        return max(at_us, self._task_until) if over <= at_us else at_us
+
+    def _join(self, change: Change) -> None:
+        """A client subscribes; the choice happens inside the add."""
+        number = self._connected = self._connected + 1
+        name = f"consumer-{change.who}"
+        self._chosen(self.core.join(number, name))
+        self._added(number, Client(name, change.who))
+        self._connect(change, self._slot(number), number)
+
+    def _leave(self, change: Change) -> None:
+        """A client disconnects; who is active then gets what it did not acknowledge."""
+        number = self._numbers.pop(change.who)
+        if change.finishes:
+            self._finish(number)
+        self._line(kinds.CONSUMER_REMOVING, number)
+        pick = self.core.leave(number)
+        if pick is not None:
+            self._chosen(pick)
+        elif self.core.pending:
+            self._cancel()
+        self._world.number[self._slot(number)] = 0
+        self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
+
+    def _finish(self, number: int) -> None:
+        """The active consumer acknowledges what it was sent since the cursor rewound last."""
+        s = self.core.state.s
+        if number != self.core.active or self.core.delay_running:
+            return
+        sent = np.arange(int(s[st_.MARK_DELETE]) + 1, int(s[st_.READ_POSITION]))
+        left = sent[self.core.state.deleted[sent] == 0]
+        for at in range(0, len(left), FINISHED_AT_ONCE):
+            self._make_room()
+            some = left[at : at + FINISHED_AT_ONCE]
+            loop.acknowledge_all(self.core.state, self._world, self._lines, self._slot(number), some)
+
+    # --- requests to send again ------------------------------------------------------------------------------
+
+    def _ask_again(self, slot: int, entry: int) -> None:
+        """A consumer asks for an entry again: if it is the active one, the whole subscription rewinds."""
+        w, number = self._world.w, int(self._world.number[slot])
+        running = self.core.pending and int(w[w_.READ_READY_AT]) <= self._now
+        if (
+            running or self._now <= self._task_until
+        ):  # a client cannot know, but its request may as well come later
+            w_.push(self._world, self._now + READ_US, w_.event(w_.ANSWER, slot, entry))
+            return
+        self._line(kinds.REDELIVER, number)
+        w_.item(self._lines, entry)
+        if not self.core.hears_redelivery(number):
+            return
+        waits = self.core.pending
+        if waits:
+            self._line(kinds.READ_CANCELLED, 0, 1)
+            w[w_.READ_NUMBER] += 1
+        self.core.redeliver(number, cancelled=waits)
+        self._rewound(())
+        self._attempt()
