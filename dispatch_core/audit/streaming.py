@@ -12,7 +12,7 @@ from dispatch_core.errors import DispatchAuditError
 #: Entries kept behind the last one that still matters, so that late repetitions find their evidence.
 KEEP_BEHIND: Final = 65_536
 #: A window of fewer entries is not worth cutting.
-TRIM_ABOVE: Final = 262_144
+TRIM_ABOVE: Final = 131_072
 #: A spare room of fewer rows is not worth giving back.
 _SMALL: Final = 65_536
 

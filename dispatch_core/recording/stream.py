@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
+from dispatch_core.recording.shared_groups import rows_of
 
-#: Events of one piece, about.
-PIECE_ROWS: Final = 262_144
+#: Events of one piece, about: enough that what a piece costs beside its rows does not count, and no more.
+PIECE_ROWS: Final = 65_536
 
-_BATCH_ROWS: Final = 131_072
+_BATCH_ROWS: Final = 32_768
 _TEXTS: Final = (
     "kind",
     "ack_type",
@@ -74,15 +75,20 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
     for path in event_files:
         with _opened(path) as file:
             for group in _groups(file, dispatcher):
-                columns = [name for name in ("kind", *_INCARNATION) if name in file.schema_arrow.names]
-                table = _of(file, group, dispatcher, columns)
-                found = {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
-                traced = traced or not found.isdisjoint(_TRACE_KINDS)
-                seen.update(_incarnations(table))
-                if not found.isdisjoint(wanted):
-                    rows = pc.is_in(table["kind"].cast(pa.string()), value_set=pa.array(sorted(wanted)))
-                    rare.append(_as(_of(file, group, dispatcher, EVENTS.names, rows), EVENTS))
+                here: set[str] = set()
+                for table in _of(file, path, group, dispatcher, ("kind", *_INCARNATION)):
+                    here |= {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
+                    seen.update(_incarnations(table))
+                traced = traced or not here.isdisjoint(_TRACE_KINDS)
+                if not here.isdisjoint(wanted):
+                    rare += _lines(_of(file, path, group, dispatcher, EVENTS.names), wanted)
     return Survey(pa.concat_tables(rare), len(seen), traced)
+
+
+def _lines(tables: Iterable[pa.Table], kinds: set[str]) -> Iterator[pa.Table]:
+    for table in tables:
+        rows = pc.is_in(table["kind"].cast(pa.string()), value_set=pa.array(sorted(kinds)))
+        yield _as(table.filter(rows), EVENTS)
 
 
 def pieces(
@@ -217,9 +223,9 @@ def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]
     for path in paths:
         with _opened(path) as file:
             for group in _groups(file, dispatcher):
-                table = _of(file, group, dispatcher, wanted.names)
-                for start in range(0, table.num_rows, _BATCH_ROWS):
-                    yield _as(table.slice(start, _BATCH_ROWS), wanted, texts=True)
+                for table in _of(file, path, group, dispatcher, wanted.names):
+                    if table.num_rows:
+                        yield _as(table, wanted, texts=True)
 
 
 def _opened(path: str) -> pq.ParquetFile:
@@ -227,6 +233,10 @@ def _opened(path: str) -> pq.ParquetFile:
     metadata = pq.read_metadata(path)
     there = set(metadata.schema.names)
     return pq.ParquetFile(path, metadata=metadata, read_dictionary=[name for name in _TEXTS if name in there])
+
+
+def _texts(file: pq.ParquetFile) -> tuple[str, ...]:
+    return tuple(name for name in _TEXTS if name in file.schema_arrow.names)
 
 
 def _groups(file: pq.ParquetFile, dispatcher: Mapping[str, str]) -> list[int]:
@@ -237,24 +247,15 @@ def _groups(file: pq.ParquetFile, dispatcher: Mapping[str, str]) -> list[int]:
 
 
 def _of(
-    file: pq.ParquetFile,
-    group: int,
-    dispatcher: Mapping[str, str],
-    columns: Sequence[str],
-    rows: pa.ChunkedArray | None = None,
-) -> pa.Table:
-    """The dispatcher's rows of a row group, in those of ``columns`` that the file has; ``rows``: only these of them."""
-    only = _holds(file.metadata.row_group(group), dispatcher)[1]
+    file: pq.ParquetFile, path: str, group: int, dispatcher: Mapping[str, str], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The dispatcher's rows of a row group, in those of ``columns`` that the file has, a batch at a time."""
+    if not _holds(file.metadata.row_group(group), dispatcher)[1]:
+        yield rows_of(path, group, dispatcher, columns, _texts(file))
+        return
     there = [name for name in columns if name in file.schema_arrow.names]
-    more = [] if only else [name for name in dispatcher if name not in there]
-    table = file.read_row_group(group, columns=[*there, *more], use_threads=False)
-    if not only:
-        mask = None
-        for name, value in dispatcher.items():
-            same = pc.equal(table[name].cast(pa.string()), value)
-            mask = same if mask is None else pc.and_(mask, same)
-        table = table.filter(mask).select(there)
-    return table if rows is None else table.filter(rows)
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=there, use_threads=False):
+        yield pa.Table.from_batches([batch])
 
 
 def _holds(group: pq.RowGroupMetaData, dispatcher: Mapping[str, str]) -> tuple[bool, bool]:
