@@ -164,8 +164,6 @@ def run(options: argparse.Namespace) -> int:
     scenario = _scenario(options)
     if options.dispatchers_per_file < 1:
         raise ScenarioError(f"dispatchers per file: {options.dispatchers_per_file} is below 1")
-    for dispatcher in (0, scenario.dispatchers - 1):
-        scenario.profile_of(dispatcher)
     out: Path = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ScenarioError(f"{out} exists and is not an empty folder; nothing was written: name another one")

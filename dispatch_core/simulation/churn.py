@@ -91,7 +91,7 @@ def _none(_scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 def _rolling_restart(scenario: Scenario, _random: np.random.Generator) -> Plan:
     """Each consumer in turn leaves and comes back."""
-    wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
+    wanted = _wanted(scenario)
     return [(joins, at % scenario.consumers) for at in range((wanted + 1) // 2) for joins in (False, True)][
         : wanted - wanted % 2
     ]
@@ -99,19 +99,15 @@ def _rolling_restart(scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
     """The group shrinks to half of its size and grows again, one consumer at a time; who comes is new."""
-    wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
     connected, spare, shrinking = list(range(scenario.consumers)), scenario.consumers, True
     plan: Plan = []
-    for left in range(wanted, 0, -1):
-        if len(connected) <= max(scenario.consumers // 2, 1) or left <= scenario.consumers - len(connected):
-            shrinking = False
-        elif len(connected) == scenario.consumers:
-            shrinking = True
-        if left == 1 and len(connected) == scenario.consumers:
-            break
-        if shrinking:
+    for left in range(_wanted(scenario), 0, -1):
+        missing = scenario.consumers - len(connected)
+        if not missing or len(connected) <= scenario.consumers // 2:
+            shrinking = not missing
+        if shrinking and _time_to_come_back(left, missing):
             plan.append((False, connected.pop()))
-        else:
+        elif missing:
             plan.append((True, spare))
             connected.append(spare)
             spare += 1
@@ -119,27 +115,33 @@ def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 
 def _random_changes(scenario: Scenario, random: np.random.Generator) -> Plan:
-    """Anybody may leave while another one stays; who left comes back, or somebody new comes. In the end all are there."""
-    wanted = 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
+    """Anybody may leave while another one stays; who left comes back, or somebody new comes."""
     connected, gone, spare = list(range(scenario.consumers)), list[int](), scenario.consumers
     plan: Plan = []
-    for left in range(wanted, 0, -1):
+    for left in range(_wanted(scenario), 0, -1):
         missing = scenario.consumers - len(connected)
-        if left == 1 and not missing:
-            break
-        stays = len(connected) == 1 or left <= missing
-        if not missing or (not stays and random.random() < 0.5):
+        may_leave = _time_to_come_back(left, missing) and len(connected) > min(scenario.consumers - 1, 1)
+        if may_leave and (not missing or random.random() < 0.5):
             who = connected.pop(int(random.integers(len(connected))))
             gone.append(who)
             plan.append((False, who))
-            continue
-        if gone and random.random() < 0.7:
-            who = gone.pop(int(random.integers(len(gone))))
-        else:
-            who, spare = spare, spare + 1
-        connected.append(who)
-        plan.append((True, who))
+        elif missing:
+            if gone and random.random() < 0.7:
+                who = gone.pop(int(random.integers(len(gone))))
+            else:
+                who, spare = spare, spare + 1
+            connected.append(who)
+            plan.append((True, who))
     return plan
+
+
+def _wanted(scenario: Scenario) -> int:
+    return 2 * scenario.consumers if scenario.membership_changes is None else scenario.membership_changes
+
+
+def _time_to_come_back(left: int, missing: int) -> bool:
+    """Whether one more may leave: in the end all are there, and ``left`` changes are to come."""
+    return left >= missing + 2
 
 
 _PLANS: Final = {

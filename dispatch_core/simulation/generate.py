@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from dispatch_core.profiles import Profile
 from dispatch_core.simulation.failover_run import FailoverRun
-from dispatch_core.simulation.key_shared_run import KeySharedRun
+from dispatch_core.simulation.key_shared_run import KeySharedRun, core_of
 from dispatch_core.simulation.life import Common, common
 from dispatch_core.simulation.recording import RecordingFiles
 from dispatch_core.simulation.scenario import CLUSTER, SUBSCRIPTION, Scenario
@@ -41,6 +43,7 @@ def generate(
 
     One folder for each so many dispatchers. Raises what ``KeySharedRun`` raises.
     """
+    _check_rules(scenario)
     shared = common(scenario)
     for first in range(0, scenario.dispatchers, dispatchers_per_file):
         some = range(first, min(first + dispatchers_per_file, scenario.dispatchers))
@@ -50,6 +53,15 @@ def generate(
         for dispatcher in some:
             yield _simulate(scenario, dispatcher, shared, files)
         files.close()
+
+
+def _check_rules(scenario: Scenario) -> None:
+    """Raise, before anything is written, what the dispatchers would raise."""
+    for dispatcher in (0, scenario.dispatchers - 1):
+        profile = scenario.profile_of(dispatcher)
+        nothing = np.zeros(0, np.int64)
+        if not scenario.is_failover:
+            core_of(profile)(profile, nothing, nothing, 1)
 
 
 def _simulate(scenario: Scenario, dispatcher: int, shared: Common, files: RecordingFiles) -> Made:

@@ -15,7 +15,7 @@ from dispatch_core.errors import SelectorRefusedError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.multiple_consumers import Pairs, Released
-from dispatch_core.profiles import Dispatcher, OrderingRule
+from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.selectors.assignments import Range
 from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation import kinds
@@ -40,8 +40,7 @@ class KeySharedRun(Life):
         self._classic = self.profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
         self._parts: dict[int, int] = {}  # STICKY: number → part of the hash space
         first = self._publishing.take()
-        core = ClassicKeySharedDispatcher if self._classic else KeySharedDispatcher
-        self.core: KeySharedDispatcher = core(
+        self.core = core_of(self.profile)(
             self.profile, self._hashes(first), np.ones(len(first), np.int64), self._connections
         )
         self._begin(first)
@@ -201,3 +200,9 @@ class KeySharedRun(Life):
             loop.permits_applied(self.core.state, self._world, self._lines, slot, parked)
         loop.unblocked(self.core.state, self._world)
         w_.attempt_at(self._world, self._now + HOP_US)
+
+
+def core_of(profile: Profile) -> type[KeySharedDispatcher]:
+    """The dispatcher of a profile."""
+    classic = profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
+    return ClassicKeySharedDispatcher if classic else KeySharedDispatcher

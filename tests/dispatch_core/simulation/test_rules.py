@@ -1,0 +1,99 @@
+"""What is simulated keeps the rules it claims: ``verify`` finds every decision exact, under every rule and every churn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from dispatch_core.simulation import life, publishing, tables
+from dispatch_core.simulation.generate import generate
+from dispatch_core.verify.runner import verify
+from tests.dispatch_core.simulation.simulated import CLASSIC, RING, logs, simulated, small
+
+RULES: dict[str, dict[str, Any]] = {
+    "draining hashes, ring": {},
+    "draining hashes, ranges": {"settings": {RING: False}},
+    "draining hashes, 4.0.0": {"broker_version": "4.0.0"},
+    "trimming attempts, 4.2.0": {"broker_version": "4.2.0"},
+    "classic of 4.x": {"settings": {CLASSIC: True}},
+    "read position, 3.0.0": {"broker_version": "3.0.0", "settings": {RING: False}},
+    "read position, 3.3.9": {"broker_version": "3.3.9"},
+    "last sent position": {"broker_version": "4.0.0-preview.1"},
+    "sticky": {"key_shared_mode": "STICKY"},
+    "out of order": {"allow_out_of_order": True},
+    "failover": {"subscription_type": "Failover", "settings": {"activeConsumerFailoverDelayTimeMillis": 50}},
+    "failover at once": {
+        "subscription_type": "Failover",
+        "settings": {"activeConsumerFailoverDelayTimeMillis": 0},
+    },
+}
+LOADS: dict[str, dict[str, Any]] = {
+    "rolling restart, crashes, negative acks": {
+        "churn": "rolling-restart",
+        "crashing_consumers": 2,
+        "nack_share": 0.02,
+    },
+    "random, slow, tight limits": {
+        "churn": "random",
+        "slow_consumers": 2,
+        "limits": {
+            "maxUnackedMessagesPerConsumer": 20,
+            "maxUnackedMessagesPerSubscription": 60,
+            "keySharedLookAheadMsgInReplayThresholdPerConsumer": 15,
+            "dispatcherMaxReadBatchSize": 10,
+        },
+    },
+    "everybody leaves": {"churn": "rolling-restart", "consumers": 1, "membership_changes": 6},
+}
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_every_decision_is_exact(rule: dict[str, Any], load: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is divergent, nothing uncertain, and no line of it could not have happened."""
+    wanted = {**rule, **load, "trace": True}
+    wanted["settings"] = {**rule.get("settings", {}), **wanted.pop("limits", {})}
+    result = verify(simulated(tmp_path, **wanted))
+    assert result.not_judged is None
+    assert not result.log_findings
+    tally = result.tally
+    assert (tally.total("divergent"), tally.total("uncertain")) == (0, 0), tally.findings[:3]
+    assert tally.total("exact") >= 600  # each message is dispatched once at least
+
+
+def test_positions_cross_ledgers_and_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ledgers and a log in short stretches: entries are forgotten and taken in while others are under way."""
+    monkeypatch.setattr(tables, "LEDGER_ENTRIES", 70)
+    monkeypatch.setattr(publishing, "STRETCH", 130)
+    for rule in ("draining hashes, ring", "classic of 4.x", "last sent position", "failover"):
+        folder = tmp_path / rule.replace(" ", "-")
+        log = simulated(folder, churn="rolling-restart", crashing_consumers=1, trace=True, **RULES[rule])
+        assert len(pc.unique(log.messages["ledger_id"])) == 9
+        tally = verify(log).tally
+        assert (tally.total("divergent"), tally.total("uncertain")) == (0, 0), (rule, tally.findings[:3])
+        assert tally.total("exact") >= 600
+
+
+def test_how_many_lines_are_handed_over_at_once_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same lines, in many small pieces."""
+    whole = simulated(tmp_path / "whole", churn="random", slow_consumers=1)
+    monkeypatch.setattr(life, "LINES", 50)
+    pieces = simulated(tmp_path / "pieces", churn="random", slow_consumers=1)
+    assert pieces.events.drop(["source_file"]).equals(whole.events.drop(["source_file"]))
+
+
+def test_many_dispatchers_in_one_file(tmp_path: Path) -> None:
+    """Each line finds its dispatcher, in Parquet and in JSON lines."""
+    for form in ("parquet", "jsonl"):
+        scenario = small(dispatchers=3, messages=301, trace=True, churn="rolling-restart")
+        made = list(generate(scenario, tmp_path / form, form=form, dispatchers_per_file=2))
+        found = logs(tmp_path / form)
+        assert [log.topic for log in found] == [one.topic for one in made]
+        assert [len(log.messages) for log in found] == [101, 100, 100]
+        assert len(list((tmp_path / form).iterdir())) == 2
+        assert all(verify(log).tally.total("divergent") == 0 for log in found)
