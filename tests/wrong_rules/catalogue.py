@@ -189,8 +189,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "old_read_is_dispatched": edit(
         "a read from before all consumers left is sent to the next first one",
-        "multiple_consumers:MultipleConsumersDispatcher.read_done",
-        "if s[st_.REWIND_DUE]:",
+        "dispatch_steps:read_done",
+        "if st.s[REWIND_DUE] == 1:",
         "if False:",
     ),
     "replay_set_survives": edit(
@@ -368,9 +368,9 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_never_retries": edit(
         "a round that could send nothing is not followed by another one at once",
-        "key_shared_classic:ClassicKeySharedDispatcher._go_on",
-        "result.retry = bool(not result.sent and (owners > 0 or st.s[st_.N_RECENT] == 0))",
-        "result.retry = False",
+        "dispatch_steps:classic_goes_on",
+        "if sent_to == 0 and (owners > 0 or st.s[N_RECENT] == 0):",
+        "if False:",
     ),
     **WRONG_CHOICES,
 }
