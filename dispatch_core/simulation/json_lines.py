@@ -1,53 +1,95 @@
-"""Rows of simulated logs as JSON lines, in the shape that recordings have."""
+"""Rows of simulated logs as JSON lines, in the shape that recordings have; whole columns at a time.
+
+Each column becomes a column of texts ``"name":value``, null where the row has none; a line is what a row has of them,
+joined. The texts of a simulated log are made up of letters, digits and ``-_:/.``: none needs an escape.
+"""
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-#: Column → name in a JSON line.
-_SHOWN: Final = {"key_shared_mode": "mode", "key_shared_allow_out_of_order": "allow_out_of_order"}
-_POLICY: Final = ("key_shared_mode", "key_shared_allow_out_of_order", "ranges")
+_POLICY: Final = {
+    "key_shared_mode": "mode",
+    "key_shared_allow_out_of_order": "allow_out_of_order",
+    "ranges": "ranges",
+}
 #: Said by the header.
-_OF_HEADER: Final = ("cluster", "incarnation")
-_FIRST: Final = ("seq", "t_us", "kind")
+_OF_HEADER: Final = ("cluster", "incarnation", "header_json")
+_FIRST: Final = ("seq", "t_us", "kind", "topic", "subscription")
 
 
 def json_lines(table: pa.Table, *, names_dispatcher: bool) -> bytes:
     """The rows, a line each. ``names_dispatcher``: lines carry topic and subscription."""
     left_out = {*_OF_HEADER, *(() if names_dispatcher else ("topic", "subscription"))}
-    names = [name for name in table.column_names if name not in left_out]
-    lines = []
-    for batch in table.select(names).to_batches():
-        for row in batch.to_pylist():
-            if row.get("kind") == "header":
-                lines.append(row["header_json"])
-                continue
-            given = {name: value for name, value in row.items() if value is not None}
-            lines.append(json.dumps(_shaped(given), separators=(",", ":"), ensure_ascii=False))
-    return "".join(line + "\n" for line in lines).encode()
-
-
-def _shaped(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as the recordings write it: positions as texts, a message's position in one, the policy as an object."""
-    made: dict[str, Any] = {}
-    if "ledger_id" in row:
-        made = {"topic": row.pop("topic"), "position": f"{row.pop('ledger_id')}:{row.pop('entry_id')}"}
-    policy = {
-        _SHOWN.get(name, name): row.pop(name)
-        for name in _POLICY
-        if name in row and row["kind"] == "consumer_added"
-    }
-    for name in (*(name for name in _FIRST if name in row), *(name for name in row if name not in _FIRST)):
-        value = row[name]
-        if name == "positions":
-            value = [f"{p['ledger_id']}:{p['entry_id']}" for p in value]
-        elif name in ("read_position", "mark_delete"):
-            value = f"{value['ledger_id']}:{value['entry_id']}"
-        made[name] = value
+    columns = {name: _whole(table[name]) for name in table.column_names}
+    shown = [name for name in columns if name not in left_out and columns[name].null_count < len(table)]
+    shown.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    parts = []
+    for name in shown:
+        if name == "entry_id" or name in _POLICY:
+            continue
+        if name == "ledger_id":
+            position = _joined(
+                columns["ledger_id"].cast(pa.string()), ":", columns["entry_id"].cast(pa.string())
+            )
+            parts.append(_joined('"position":"', position, '"'))
+            continue
+        parts.append(_joined(f'"{name}":', _values(columns[name])))
+    policy = [_joined(f'"{_POLICY[name]}":', _values(columns[name])) for name in shown if name in _POLICY]
     if policy:
-        policy["ranges"] = [[r["start"], r["end"]] for r in policy.get("ranges", ())]
-        made["key_shared"] = policy
-    return made
+        inside = pc.binary_join_element_wise(*policy, ",")
+        parts.append(_joined('"key_shared":{', inside, "}"))
+    lines = pc.binary_join_element_wise(*parts, ",", null_handling="skip")
+    lines = _joined("{", lines, "}\n")
+    if "header_json" in columns and columns["header_json"].null_count < len(table):
+        lines = pc.coalesce(_joined(columns["header_json"], "\n"), lines)
+    return _bytes(lines)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, dictionaries resolved."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    made = column.combine_chunks()
+    return made if isinstance(made, pa.Array) else pa.concat_arrays(made.chunks)
+
+
+def _joined(*parts: pa.Array | str) -> pa.Array:
+    """Texts one behind the other; null where one of them is."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _values(values: pa.Array) -> pa.Array:
+    """A column's values as JSON writes them."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        return _joined('"', values, '"')
+    if pa.types.is_struct(kind):
+        first, last = (pc.struct_field(values, at).cast(pa.string()) for at in (0, 1))
+        return _joined('"', first, ":", last, '"')
+    if pa.types.is_list(kind):
+        return _lists(values)
+    return values.cast(pa.string())
+
+
+def _lists(lists: pa.ListArray) -> pa.Array:
+    """Lists of numbers, of positions, or of hash ranges."""
+    if pa.types.is_struct(lists.type.value_type) and lists.type.value_type.field(0).name == "start":
+        first, last = (pc.struct_field(lists.values, at).cast(pa.string()) for at in (0, 1))
+        items = _joined("[", first, ",", last, "]")
+    else:
+        items = _values(lists.values)
+    texts = pa.ListArray.from_arrays(lists.offsets, items, mask=lists.is_null())
+    return _joined("[", pc.binary_join(texts, ","), "]")
+
+
+def _bytes(lines: pa.Array) -> bytes:
+    """The texts of a column, one behind the other."""
+    if not len(lines):
+        return b""
+    offsets = np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, lines.offset * 4)
+    return lines.buffers()[2][int(offsets[0]) : int(offsets[-1])].to_pybytes()

@@ -156,7 +156,7 @@ def message_table(log: Log, published: Published, keys: KeySpace) -> pa.Table:
         "topic": _constant(log.topic, count),
         "ledger_id": pa.array(ledger),
         "entry_id": pa.array(entry),
-        "key": pa.DictionaryArray.from_arrays(pa.array(published.key), keys.names),
+        "key": _keys(published, keys),
         "producer": pa.DictionaryArray.from_arrays(
             pa.array((numbers % PRODUCERS).astype(np.int8)), [f"producer-{p}" for p in range(PRODUCERS)]
         ),
@@ -166,6 +166,14 @@ def message_table(log: Log, published: Published, keys: KeySpace) -> pa.Table:
         "size_bytes": pa.array(published.size_bytes),
     }
     return pa.table(columns, schema=schema_of("messages", trace=log.trace))
+
+
+def _keys(published: Published, keys: KeySpace) -> pa.DictionaryArray:
+    """The keys' names; of few entries, a dictionary of only those they have."""
+    if len(published) > len(keys.names) // 2:
+        return pa.DictionaryArray.from_arrays(pa.array(published.key), keys.names)
+    used, at = np.unique(published.key, return_inverse=True)
+    return pa.DictionaryArray.from_arrays(pa.array(at.astype(np.int32)), keys.names.take(pa.array(used)))
 
 
 def header_table(log: Log) -> pa.Table:
