@@ -2,11 +2,12 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test lint format conformance clean
+.PHONY: help setup run up down test lint format conformance bench bench-quick clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
-# Further arguments for pytest or the run, e.g. make test ARGS='-k selectors', make run ARGS='--source my/logs'.
+# Further arguments for pytest, the run or the benchmark, e.g. make test ARGS='-k selectors', make run ARGS='--source my/logs',
+# make bench ARGS='--only sticky --times 3'.
 ARGS ?=
 
 WITH_ENV := . .venv/env.sh &&
@@ -14,7 +15,7 @@ WITH_ENV := . .venv/env.sh &&
 help: ## This list
 	@echo 'pulsar-dispatch-audit: did the broker keep its promises? make run shows it on recorded logs.'
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || sed -n 's/^\([a-z]*\):.*##/  make \1 :/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*##/  make \1 :/p' Makefile
 
 setup: ## Python environment, Java, Spark's jars, compiled code; quick the second time (PYTHON=python3.11 to choose)
 	@PYTHON='$(PYTHON)' .ci/setup
@@ -33,6 +34,12 @@ test: setup ## All tests that need only this repository
 
 conformance: setup ## Compare with the recordings and vectors in ../shared, where they are present
 	@$(WITH_ENV) exec .ci/conformance $(ARGS)
+
+bench: setup ## What a replay costs beside the copy of its bytes; hours, 30 GB of room (docs/performance.md)
+	@$(WITH_ENV) exec python -m bench $(ARGS)
+
+bench-quick: setup ## The same on small logs, about two minutes
+	@$(WITH_ENV) exec python -m bench --quick $(ARGS)
 
 lint: setup ## Style, formatting, types
 	@$(WITH_ENV) .ci/lint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,40 +10,55 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from bench.generated import files
+from dispatch_core.recording.parquet import open_writer
 
-def copy(
-    sources: Sequence[str], outputs: Sequence[str], into: str, compression: str = "zstd"
-) -> tuple[float, dict[str, Any]]:
-    """Copy ``sources`` batch by batch; write ``outputs`` (read before the clock starts) once more. Seconds, and rows.
 
-    Both with the settings of the product's own files, one row group at a time, so that neither side is short of memory.
+def beside(source: str, staged: str, into: str) -> tuple[float, dict[str, Any]]:
+    """Copy the log in ``source``, and the files that a replay of it left in ``staged``: seconds, and rows."""
+    events, messages = files(source)
+    outputs = sorted(str(path) for path in Path(staged).rglob("*.parquet"))
+    try:
+        return copy([*events, *messages], outputs, into)
+    finally:
+        shutil.rmtree(into, ignore_errors=True)
+
+
+def copy(sources: Sequence[str], outputs: Sequence[str], into: str) -> tuple[float, dict[str, Any]]:
+    """Read and write ``sources``, write ``outputs``; reading the outputs does not count. Seconds, and rows.
+
+    Both with the writer of the product's own files, one row group at a time, so that neither side is short of memory.
     """
     folder = Path(into)
     folder.mkdir(parents=True, exist_ok=True)
-    ready = [
-        [pq.ParquetFile(path).read_row_group(at) for at in range(pq.ParquetFile(path).num_row_groups)]
-        for path in outputs
-    ]
-    rows = 0
-    began = time.perf_counter()
+    seconds, rows = 0.0, {"rows_copied": 0, "rows_out": 0}
     for number, path in enumerate(sources):
-        source = pq.ParquetFile(path)
-        with pq.ParquetWriter(
-            folder / f"in-{number}.parquet", source.schema_arrow, compression=compression
-        ) as writer:
+        began = time.perf_counter()
+        with (
+            pq.ParquetFile(path) as source,
+            open_writer(folder / f"in-{number}.parquet", source.schema_arrow) as writer,
+        ):
             for at in range(source.num_row_groups):
                 group = source.read_row_group(at, use_threads=False)
-                rows += group.num_rows
+                rows["rows_copied"] += group.num_rows
                 writer.write_table(group)
-    for number, groups in enumerate(ready):
-        if not groups:
-            continue
-        with pq.ParquetWriter(
-            folder / f"out-{number}.parquet", groups[0].schema, compression=compression
-        ) as writer:
-            for group in groups:
+        seconds += time.perf_counter() - began
+    for number, path in enumerate(outputs):
+        with pq.ParquetFile(path) as source:
+            began = time.perf_counter()
+            writer = open_writer(folder / f"out-{number}.parquet", source.schema_arrow)
+            seconds += time.perf_counter() - began
+            for at in range(source.num_row_groups):
+                group = source.read_row_group(at, use_threads=False)
+                rows["rows_out"] += group.num_rows
+                began = time.perf_counter()
                 writer.write_table(group)
-    return time.perf_counter() - began, {
-        "rows_copied": rows,
-        "rows_out": sum(g.num_rows for gs in ready for g in gs),
+                seconds += time.perf_counter() - began
+            began = time.perf_counter()
+            writer.close()
+            seconds += time.perf_counter() - began
+    sizes = {
+        "bytes_in": sum(Path(path).stat().st_size for path in sources),
+        "bytes_out": sum(Path(path).stat().st_size for path in outputs),
     }
+    return seconds, rows | sizes

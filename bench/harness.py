@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -73,7 +73,6 @@ def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = No
 def child(order: str) -> None:
     """The other side of ``measure``."""
     import importlib
-    import resource
 
     import pyarrow as pa
 
@@ -84,8 +83,15 @@ def child(order: str) -> None:
         pa.set_io_thread_count(wanted["cores"])
     module, _, name = wanted["target"].partition(":")
     seconds, facts = getattr(importlib.import_module(module), name)(**wanted["arguments"])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "peak_mb": round(peak, 1), "facts": facts}))
+    print(json.dumps({"seconds": seconds, "peak_mb": round(peak_mb(), 1), "facts": facts}))
+
+
+def peak_mb() -> float:
+    """Peak resident memory of this process; ``getrusage`` would tell the parent's where that was larger."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise BenchError("this system does not tell peak memory in /proc/self/status")
 
 
 def in_turns(
@@ -106,7 +112,7 @@ def ratio(
     name: str, product: Sequence[Measured], baseline: Sequence[Measured], bar: float, detail: str = ""
 ) -> Bar:
     """The median of one side over the median of the other, with the spread of the ratios turn by turn."""
-    above, below = (statistics.median(one.seconds for one in side) for side in (product, baseline))
+    above, below = median_seconds(product), median_seconds(baseline)
     each = [one.seconds / other.seconds for one, other in zip(product, baseline, strict=True)]
     return Bar(
         name,
@@ -116,6 +122,11 @@ def ratio(
         detail or f"{above:.2f} s against {below:.2f} s",
         (min(each), max(each)),
     )
+
+
+def per_message(measured: Sequence[Measured], messages: int) -> list[Measured]:
+    """The same in microseconds per message instead of seconds."""
+    return [replace(one, seconds=one.seconds / messages * 1e6) for one in measured]
 
 
 def median_seconds(measured: Sequence[Measured]) -> float:

@@ -1,0 +1,71 @@
+"""``python -m bench``: measure, print the table, keep it as JSON. ``make bench``, ``make bench-quick``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from bench.cases import CASES, FULL, QUICK, run
+from bench.generated import provide
+from bench.harness import BenchError, keep, table
+
+#: Generating holds little more than a window in memory, so every core may.
+_GENERATORS = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 whatever the figures are, and 2 where something could not be measured."""
+    options = _parser().parse_args(arguments)
+    given = {
+        "times": options.times,
+        "messages": options.messages,
+        "pipeline_messages": options.pipeline_messages,
+    }
+    sizes = replace(
+        QUICK if options.quick else FULL, **{name: one for name, one in given.items() if one is not None}
+    )
+    wanted = [
+        case
+        for case in CASES
+        if case.name in options.only or (not options.only and (case.quick or not options.quick))
+    ]
+    name = "quick" if options.quick else "full" if not options.only else "part"
+    bars = []
+    try:
+        provide((log for case in wanted for log in case.logs(sizes)), at_once=_GENERATORS)
+        for bar in run(wanted, sizes):
+            bars.append(bar)
+    except BenchError as error:
+        print(table(bars))
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    path = keep(name, bars, {"sizes": asdict(sizes)})
+    print(table(bars))
+    if options.quick:
+        print("The bars are for the full run (make bench): on small logs what is paid once weighs more.")
+    print(os.path.relpath(path))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    names = ", ".join(case.name for case in CASES)
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small logs, without Spark: about two minutes")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", choices=[case.name for case in CASES], help=names
+    )
+    parser.add_argument(
+        "--times", type=int, metavar="N", help="measure each side so often (default 5, quick 1)"
+    )
+    parser.add_argument("--messages", type=int, metavar="N", help="of a replay (default 10 M, quick 300,000)")
+    parser.add_argument(
+        "--pipeline-messages", type=int, metavar="N", help="of the whole pipeline (default 50 M)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,326 @@
+"""The cases of the benchmark: which inputs each needs, what it measures, which bars come of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.generated import Log, dispatchers
+from bench.harness import DATA, Bar, Measured, in_turns, measure, median_seconds, per_message, ratio, say
+
+_SCRATCH: Final = DATA / "scratch"
+_ROLLING: Final = "--churn=rolling-restart"
+#: A small log: what a process pays once is paid on it, before the clock starts.
+TINY: Final = Log(1000, ("--keys=100", "--consumers=4", _ROLLING))
+
+#: Which release and settings put which rule in force.
+RULES: Final = {
+    "draining-hashes": (),
+    "read-position": ("--broker-version=3.0.17",),
+    "last-sent": ("--broker-version=4.0.0-preview.1",),
+    "auto-split": ("--set=subscriptionKeySharedUseConsistentHashing=false",),
+    "sticky": ("--key-shared-mode=STICKY",),
+    "failover": ("--subscription-type=Failover",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured, and how often."""
+
+    messages: int
+    growth: tuple[int, int]
+    times: int
+    pipeline_messages: int
+    small_dispatchers: int
+    consumers: int
+    json_messages: int
+    trace_messages: int
+
+
+FULL: Final = Sizes(10_000_000, (1_000_000, 50_000_000), 5, 50_000_000, 5000, 1000, 1_000_000, 100_000)
+QUICK: Final = Sizes(300_000, (300_000, 900_000), 1, 300_000, 150, 200, 100_000, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement: its inputs, and what makes bars of them. ``quick``: part of the quick run."""
+
+    name: str
+    logs: Callable[[Sizes], Sequence[Log]]
+    run: Callable[[Sizes], Iterator[Bar]]
+    quick: bool = True
+
+
+def replay_log(sizes: Sizes, rule: str = "draining-hashes") -> Log:
+    """The log of the replay under one rule, a rolling restart going on."""
+    return Log(sizes.messages, (_ROLLING, *RULES[rule]))
+
+
+def _of_rule(rule: str) -> Case:
+    def run(sizes: Sizes) -> Iterator[Bar]:
+        return against_copy(replay_log(sizes, rule), sizes.times, rule)
+
+    return Case(rule, lambda sizes: [TINY, replay_log(sizes, rule)], run)
+
+
+def against_copy(log: Log, times: int, name: str) -> Iterator[Bar]:
+    """The replay of ``log`` on one core against the copy of its bytes, and its peak memory."""
+    with _scratch(name) as scratch:
+        found = in_turns(
+            [
+                ("replay", "bench.replay:product", _replay_of(log, scratch)),
+                ("copy", "bench.copying:beside", _copy_of(log, scratch)),
+            ],
+            times,
+            cores=1,
+        )
+    rate = log.messages / median_seconds(found["replay"])
+    detail = (
+        f"{median_seconds(found['replay']):.2f} s against {median_seconds(found['copy']):.2f} s; "
+        f"{rate:,.0f} messages/s"
+    )
+    yield ratio(f"replay, {name}, against copying", found["replay"], found["copy"], 1.5, detail)
+    yield _memory(f"peak memory, {name}", found["replay"], f"{log.messages:,} messages")
+
+
+def _memory(name: str, measured: Sequence[Measured], detail: str) -> Bar:
+    return Bar(name, max(one.peak_mb for one in measured), 600, "MB", detail)
+
+
+def _growth_logs(sizes: Sizes) -> list[Log]:
+    return [TINY, *(Log(messages, (_ROLLING,)) for messages in sizes.growth)]
+
+
+def _growth(sizes: Sizes) -> Iterator[Bar]:
+    """Time per message and memory, from a short log to a long one."""
+    _, short, long = _growth_logs(sizes)
+    with _scratch("growth") as scratch:
+        found = _both(short, long, scratch, sizes.times)
+    yield _compared("time per message, {} to {} messages", found, short.messages, long.messages, 1.15)
+    yield _memory("peak memory, longest log", found["after"], f"{long.messages:,} messages")
+    peaks = {name: max(one.peak_mb for one in side) for name, side in found.items()}
+    yield Bar(
+        f"peak memory, {short.messages:,} to {long.messages:,} messages",
+        peaks["after"] / peaks["before"],
+        1.1,
+        "x",
+        f"{peaks['before']:.0f} MB, then {peaks['after']:.0f} MB",
+    )
+
+
+def _keys_logs(sizes: Sizes) -> list[Log]:
+    return [TINY, *(Log(sizes.messages, (_ROLLING, f"--keys={keys}")) for keys in (10, 1_000_000))]
+
+
+def _keys(sizes: Sizes) -> Iterator[Bar]:
+    _, few, many = _keys_logs(sizes)
+    with _scratch("keys") as scratch:
+        found = _both(few, many, scratch, sizes.times)
+    yield _compared("time per message, 10 to 1,000,000 keys", found, few.messages, many.messages, 2)
+
+
+def _consumers_logs(sizes: Sizes) -> list[Log]:
+    many = (_ROLLING, f"--consumers={sizes.consumers}", f"--membership-changes={sizes.consumers}")
+    return [TINY, Log(sizes.messages, ("--consumers=4",)), Log(sizes.messages, many)]
+
+
+def _consumers(sizes: Sizes) -> Iterator[Bar]:
+    _, few, many = _consumers_logs(sizes)
+    with _scratch("consumers") as scratch:
+        found = _both(few, many, scratch, sizes.times)
+    name = f"{sizes.consumers:,} consumers, {sizes.consumers:,} changes, against 4 without"
+    yield _compared(name, found, few.messages, many.messages, 2)
+
+
+def _dispatchers_logs(sizes: Sizes) -> list[Log]:
+    return [TINY, Log(sizes.messages), Log(sizes.messages, dispatchers=sizes.small_dispatchers)]
+
+
+def _dispatchers(sizes: Sizes) -> Iterator[Bar]:
+    _, one, many = _dispatchers_logs(sizes)
+    with _scratch("dispatchers") as scratch:
+        found = _both(one, many, scratch, sizes.times)
+    name = f"1 to {sizes.small_dispatchers:,} dispatchers, one task"
+    yield _compared(name, found, one.messages, many.messages, 2)
+    yield _memory(f"peak memory, {sizes.small_dispatchers:,} dispatchers", found["after"], "one task")
+
+
+def _both(before: Log, after: Log, scratch: Path, times: int) -> dict[str, list[Measured]]:
+    sides = [
+        ("before", "bench.replay:product", _replay_of(before, scratch)),
+        ("after", "bench.replay:product", _replay_of(after, scratch)),
+    ]
+    return in_turns(sides, times, cores=1)
+
+
+def _compared(name: str, found: dict[str, list[Measured]], before: int, after: int, bar: float) -> Bar:
+    of_before, of_after = per_message(found["before"], before), per_message(found["after"], after)
+    detail = f"{median_seconds(of_before):.3f} then {median_seconds(of_after):.3f} us a message"
+    return ratio(name.format(f"{before:,}", f"{after:,}"), of_after, of_before, bar, detail)
+
+
+def _fold(sizes: Sizes) -> Iterator[Bar]:
+    log = replay_log(sizes)
+    with _scratch("fold") as scratch:
+        found = in_turns(
+            [("fold", "bench.replay:fold_alone", _replay_of(log, scratch))], sizes.times, cores=1
+        )["fold"]
+    rate = log.messages / median_seconds(found)
+    # At least, not at most: shown beside the table's other information.
+    yield Bar("fold alone, one core", rate, None, "messages/s", "wanted: at least 2,000,000")
+
+
+def _verify_logs(sizes: Sizes) -> list[Log]:
+    trace = (_ROLLING, "--level=T")
+    return [Log(1000, (*trace, "--keys=100", "--consumers=4")), Log(sizes.trace_messages, trace)]
+
+
+def _verify(sizes: Sizes) -> Iterator[Bar]:
+    tiny, log = _verify_logs(sizes)
+    arguments = {"source": _source(log), "warm": _source(tiny)}
+    found = in_turns([("verify", "bench.replay:verify_trace", arguments)], sizes.times, cores=1)["verify"]
+    rate = log.messages / median_seconds(found)
+    yield Bar("verify of a trace, one core", rate, None, "messages/s", f"{log.messages:,} messages")
+
+
+def _ingest_logs(sizes: Sizes) -> list[Log]:
+    return [Log(sizes.json_messages, (_ROLLING,), form="jsonl.gz"), Log(sizes.json_messages, (_ROLLING,))]
+
+
+def _ingest(sizes: Sizes) -> Iterator[Bar]:
+    packed, parquet = _ingest_logs(sizes)
+    _, day = dispatchers(_source(parquet))
+    with _scratch("ingest") as scratch:
+        found = in_turns(
+            [
+                (
+                    "ingest",
+                    "bench.ingest:product",
+                    {"source": _source(packed), "into": str(scratch / "staged"), "day": day},
+                ),
+                ("pyarrow.json", "bench.ingest:baseline", {"source": _source(packed)}),
+            ],
+            sizes.times,
+            cores=2,
+        )
+    yield ratio("ingest of gzip'd JSONL against pyarrow.json", found["ingest"], found["pyarrow.json"], 2)
+
+
+def _pipeline_logs(sizes: Sizes) -> list[Log]:
+    return [Log(sizes.pipeline_messages, (_ROLLING,), dispatchers=200)]
+
+
+def _pipeline(sizes: Sizes) -> Iterator[Bar]:
+    (log,) = _pipeline_logs(sizes)
+    _, day = dispatchers(_source(log))
+    with _scratch("pipeline") as scratch:
+        home = {"home": str(scratch / "home"), "day": day}
+        measure("bench.pipeline:prepare", {"source": _source(log), **home})
+        found = in_turns(
+            [
+                ("pipeline", "bench.pipeline:product", home),
+                (
+                    "Spark alone",
+                    "bench.pipeline:baseline",
+                    {"source": _source(log), "into": str(scratch / "sorted")},
+                ),
+            ],
+            sizes.times,
+            cores=2,
+        )
+    yield ratio("pipeline on local[2] against Spark alone", found["pipeline"], found["Spark alone"], 3)
+    for stage in ("ingest", "replay", "aggregate"):
+        spent = sorted(one.facts[f"{stage}_seconds"] for one in found["pipeline"])
+        yield Bar(f"  of it {stage}", spent[len(spent) // 2], None, "s", f"{log.messages:,} messages")
+
+
+def _spread_logs(sizes: Sizes) -> list[Log]:
+    return [Log(sizes.messages), Log(sizes.messages, dispatchers=sizes.small_dispatchers)]
+
+
+def _spread(sizes: Sizes) -> Iterator[Bar]:
+    one, many = _spread_logs(sizes)
+    _, day = dispatchers(_source(one))
+    with _scratch("spread") as scratch:
+        homes = {name: {"home": str(scratch / name), "day": day} for name in ("before", "after")}
+        for log, home in zip((one, many), homes.values(), strict=True):
+            measure("bench.pipeline:prepare", {"source": _source(log), **home})
+        sides = [(name, "bench.pipeline:product", home) for name, home in homes.items()]
+        found = in_turns(sides, sizes.times, cores=2)
+    name = f"1 to {sizes.small_dispatchers:,} dispatchers, whole pipeline"
+    yield _compared(name, found, one.messages, many.messages, 2)
+
+
+def _start(sizes: Sizes) -> Iterator[Bar]:
+    with _scratch("start") as scratch:
+        yield _later_start(scratch, sizes.times, None)
+
+
+def _compile(sizes: Sizes) -> Iterator[Bar]:
+    with _scratch("compile") as scratch:
+        cache = str(scratch / "cache")
+        found = in_turns([("compile", "bench.compiling:warm_up", {"cache": cache})], sizes.times, cores=2)
+        yield Bar("compile, in setup", median_seconds(found["compile"]), 60, "s", "into an empty cache")
+
+
+def _later_start(scratch: Path, times: int, cache: str | None) -> Bar:
+    arguments = {"source": _source(TINY), "staging": str(scratch / "staging"), "cache": cache}
+    # The first one brings the libraries into the page cache.
+    found = in_turns([("start", "bench.compiling:later_start", arguments)], times + 1, cores=2)["start"][1:]
+    return Bar(
+        "compile, at a later start", median_seconds(found), 2, "s", "a whole process with a first replay"
+    )
+
+
+def _source(log: Log) -> str:
+    return str(log.folder / "log")
+
+
+def _replay_of(log: Log, scratch: Path) -> dict[str, Any]:
+    return {"source": _source(log), "staging": str(scratch / "staged"), "warm": _source(TINY)}
+
+
+def _copy_of(log: Log, scratch: Path) -> dict[str, Any]:
+    return {"source": _source(log), "staged": str(scratch / "staged"), "into": str(scratch / "copied")}
+
+
+class _scratch:  # noqa: N801 - used like a function
+    """A folder for one case's output, empty at first and removed at the end."""
+
+    def __init__(self, name: str) -> None:
+        self._folder = _SCRATCH / name
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        return self._folder
+
+    def __exit__(self, *_error: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+CASES: Final = (
+    *(_of_rule(rule) for rule in RULES),
+    Case("growth", _growth_logs, _growth),
+    Case("keys", _keys_logs, _keys),
+    Case("consumers", _consumers_logs, _consumers),
+    Case("dispatchers", _dispatchers_logs, _dispatchers),
+    Case("fold", lambda sizes: [TINY, replay_log(sizes)], _fold),
+    Case("verify", _verify_logs, _verify),
+    Case("ingest", _ingest_logs, _ingest),
+    Case("start", lambda _sizes: [TINY], _start),
+    Case("compile", lambda _sizes: [], _compile, quick=False),
+    Case("pipeline", _pipeline_logs, _pipeline, quick=False),
+    Case("spread", _spread_logs, _spread, quick=False),
+)
+
+
+def run(cases: Sequence[Case], sizes: Sizes) -> Iterator[Bar]:
+    """Measure one case after the other; their inputs must be there (``bench.generated.provide``)."""
+    for case in cases:
+        say(f"{case.name}:")
+        yield from case.run(sizes)

@@ -1,0 +1,141 @@
+"""Generated logs as input of benchmarks, made once and kept under ``.dispatch-audit/bench`` by their arguments.
+
+A *message* of every figure: one entry of one message, acknowledged alone, 10^5 keys with a Zipf exponent of 1.1, 20
+consumers, level E, unless a case says otherwise. These are the generator's defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.harness import DATA, ROOT, BenchError, say
+from dispatch_core.recording.schema import DISPATCHER_KEY
+from spark_jobs.intervals import day_of
+
+_LOGS: Final = DATA / "logs"
+#: What a generated log depends on beside its arguments: with other sources it is made again.
+_SOURCES: Final = ("dispatch_core/simulation/*.py", "dispatch_core/recording/parquet.py")
+_IDENTITY_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One generated input: its number of messages (over all dispatchers) and further arguments of ``generate``."""
+
+    messages: int
+    options: tuple[str, ...] = ()
+    dispatchers: int = 1
+    form: str = "parquet"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of ``dispatch-audit generate``, without the folder."""
+        every = [f"--messages={self.messages}", f"--format={self.form}", *self.options]
+        if self.dispatchers > 1:
+            # As ingest lays them out: small dispatchers share files of about a million rows.
+            per_file = max(1, 500_000 * self.dispatchers // self.messages)
+            every += [f"--dispatchers={self.dispatchers}", f"--dispatchers-per-file={per_file}"]
+        return every
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        digest = hashlib.sha256("\0".join(self.arguments).encode()).hexdigest()[:16]
+        return _LOGS / f"{self.messages}-{digest}"
+
+
+def provide(logs: Iterable[Log], at_once: int = 1) -> None:
+    """Make those of ``logs`` that are missing, or were made by other sources of the generator; ``at_once`` side by side.
+
+    Raises ``BenchError`` where the generator fails.
+    """
+    sources = _digest_of_sources()
+    missing = [log for log in dict.fromkeys(logs) if _made_by(log) != sources]
+    # The largest first, so that none of them is waited for alone.
+    missing.sort(key=lambda log: -log.messages)
+    with ThreadPoolExecutor(max(1, at_once)) as pool:
+        for log, _ in zip(missing, pool.map(lambda log: _make(log, sources), missing), strict=True):
+            say(f"  generated {' '.join(log.arguments)}")
+
+
+def _make(log: Log, sources: str) -> None:
+    folder = log.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = [
+        sys.executable,
+        "-m",
+        "dispatch_core.cli.main",
+        "generate",
+        str(folder / "log"),
+        *log.arguments,
+    ]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise BenchError(f"generate {' '.join(log.arguments)}: exit {ran.returncode}: {ran.stderr[-2000:]}")
+    (folder / "made.json").write_text(json.dumps({"arguments": log.arguments, "sources": sources}) + "\n")
+
+
+def _made_by(log: Log) -> str | None:
+    """The digest of the sources that made a log; None if it is not there, or not whole."""
+    try:
+        found: str = json.loads((log.folder / "made.json").read_text())["sources"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return found
+
+
+def _digest_of_sources() -> str:
+    digest = hashlib.sha256()
+    for pattern in _SOURCES:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def files(source: str) -> tuple[list[str], list[str]]:
+    """The event files and the message files of a generated log, in order."""
+    found = sorted(str(path) for path in Path(source).rglob("*.parquet"))
+    events = [path for path in found if Path(path).name.startswith("events")]
+    return events, [path for path in found if path not in set(events)]
+
+
+def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
+    """The dispatchers of a generated log as a replay task takes them, with their files, and the UTC day of its start."""
+    events, messages = files(source)
+    found: list[dict[str, Any]] = []
+    first_us = None
+    for of_events, of_messages in zip(events, messages, strict=True):
+        with pq.ParquetFile(of_events) as file:
+            for identity in _identities(file):
+                found.append({**identity, "event_files": [of_events], "message_files": [of_messages]})
+            if first_us is None:
+                times = file.read_row_group(0, columns=["t_us"])["t_us"].drop_null()
+                first_us = times[0].as_py()
+    if first_us is None:
+        raise BenchError(f"{source}: no event in it")
+    return found, day_of(first_us)
+
+
+def _identities(file: pq.ParquetFile) -> Iterator[dict[str, str]]:
+    """Each dispatcher of a file once, in order; a dispatcher is one run of rows."""
+    before: dict[str, str] | None = None
+    names = list(DISPATCHER_KEY)
+    for batch in file.iter_batches(_IDENTITY_ROWS, columns=names, use_threads=False):
+        rows = pa.Table.from_batches([batch]).group_by(names, use_threads=False).aggregate([])
+        for row in rows.to_pylist():
+            if row != before:
+                before = row
+                yield row

@@ -1,0 +1,107 @@
+"""What is measured of a replay: the whole task, its start, the fold inside it, and ``verify`` of a trace."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bench.generated import dispatchers
+from bench.harness import BenchError
+from dispatch_core.recording.reader import find_recordings, read_recording
+from spark_jobs.intervals import interval
+from spark_jobs.replay_task import replay_dispatchers
+
+_COUNTS: Final = ("entries_stored", "entries_sent", "decisions", "uncertain", "divergent")
+
+
+def product(source: str, staging: str, warm: str | None) -> tuple[float, dict[str, Any]]:
+    """Replay all dispatchers of ``source`` as one task does; the files stay in ``staging``. Seconds, and rows.
+
+    ``warm`` is replayed before the clock starts, so that imports and loading compiled code do not count. Raises
+    ``BenchError`` where the rules did not judge a dispatcher, found a difference, or lost a message: that is less work.
+    """
+    if warm is not None:
+        _replay(warm, staging)
+    return _replay(source, staging)
+
+
+def fold_alone(source: str, staging: str, warm: str) -> tuple[float, dict[str, Any]]:
+    """Of such a replay, the seconds inside ``user_level.rounds.fold``: the rules without reading, audit and writing."""
+    from dispatch_core.user_level import rounds
+
+    spent = [0.0]
+    rounds.fold = _timed(rounds.fold, spent)
+    _replay(warm, staging)
+    spent[0] = 0.0
+    seconds, facts = _replay(source, staging)
+    shutil.rmtree(staging, ignore_errors=True)
+    if not spent[0]:
+        raise BenchError(f"{source}: its replay does not go through rounds.fold")
+    return spent[0], facts | {"replay_seconds": round(seconds, 3)}
+
+
+def verify_trace(source: str, warm: str) -> tuple[float, dict[str, Any]]:
+    """``verify`` of the traces (level T) in ``source``, read before the clock starts: seconds, and decisions."""
+    from dispatch_core.verify.runner import verify
+
+    def verified(folder: str) -> tuple[float, dict[str, Any]]:
+        logs = [log for one in find_recordings([folder]) for log in read_recording(one).logs]
+        began = time.perf_counter()
+        tallies = [verify(log).tally for log in logs]
+        seconds = time.perf_counter() - began
+        counts = {name: sum(one.total(name) for one in tallies) for name in ("decisions", "divergent")}
+        if not counts["decisions"] or counts["divergent"]:
+            raise BenchError(f"{folder}: {counts}: verify does not hold on it")
+        return seconds, counts | {"messages": sum(log.messages.num_rows for log in logs)}
+
+    verified(warm)
+    return verified(source)
+
+
+def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
+    given, day = dispatchers(source)
+    folder = Path(staging)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    began = time.perf_counter()
+    rows = replay_dispatchers(given, folder, interval(day))
+    seconds = time.perf_counter() - began
+    facts: dict[str, Any] = {"dispatchers": len(given)}
+    for row in rows:
+        if row.get("not_judged_reason"):
+            raise BenchError(f"{source}: {row['topic']}: not judged: {row['not_judged_reason']}")
+        if row["table"]:
+            facts[row["table"]] = facts.get(row["table"], 0) + row["rows"]
+    return seconds, facts | _checked(
+        source, [row["path"] for row in rows if row["table"] == "dispatcher_state"]
+    )
+
+
+def _checked(source: str, state_files: Sequence[str]) -> dict[str, int]:
+    """What the replay says of itself, over all dispatchers: every entry sent, every sending judged, none wrong."""
+    states = pa.concat_tables([pq.read_table(path, columns=list(_COUNTS)) for path in state_files])
+    counts = {name: int(pc.sum(states[name]).as_py() or 0) for name in _COUNTS}
+    whole = counts["entries_sent"] >= counts["entries_stored"] > 0
+    if not whole or counts["decisions"] != counts["entries_sent"] or counts["divergent"]:
+        raise BenchError(
+            f"{source}: {counts}: not every message was sent and judged, or some not as the rule says"
+        )
+    return counts
+
+
+def _timed(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def timed(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            spent[0] += time.perf_counter() - began
+
+    return timed
