@@ -94,6 +94,8 @@ class MultipleConsumersDispatcher:
         #: By id: in the order in which they first appear, sorted within a stretch; and the ids in the order of values.
         self._hash_values = np.empty(0, np.int64)
         self._hash_order = np.empty(0, np.int64)
+        # Ids of the hashes up to 65,536 by their values; the last is for -1, an entry without a hash.
+        self._id_of = np.full((1 << 16) + 2, -1, np.int32)
         self._know(np.asarray(self._other_hashes(profile), np.int64))
         self.state = st_.new_state(
             self._ids(hashes), num_messages.astype(np.int32), len(self._hash_values), max(max_consumers, 1)
@@ -162,12 +164,28 @@ class MultipleConsumersDispatcher:
 
     def _ids(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """The ids of sticky key hashes; those not seen before get one."""
+        if not len(hashes):
+            return np.empty(0, np.int32)
+        if int(hashes.max()) >= len(self._id_of) - 1:
+            return self._ids_of_many(hashes)
+        ids: npt.NDArray[np.int32] = self._id_of[hashes]
+        if int(ids.min()) < 0:
+            self._know(np.unique(hashes[ids < 0]))
+            ids = self._id_of[hashes]
+        return ids
+
+    def _ids_of_many(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The same in a hash space that is too large for a table of it."""
         distinct, at = np.unique(hashes, return_inverse=True)
         self._know(distinct[~np.isin(distinct, self._hash_values)])
         place = np.searchsorted(self._hash_values, distinct, sorter=self._hash_order)
         return self._hash_order[place][at].astype(np.int32)
 
     def _know(self, values: npt.NDArray[np.int64]) -> None:
+        if not len(values):
+            return
+        small = values < len(self._id_of) - 1
+        self._id_of[values[small]] = len(self._hash_values) + np.flatnonzero(small)
         self._hash_values = np.concatenate([self._hash_values, values])
         self._hash_order = np.argsort(self._hash_values, kind="stable")
 

@@ -45,9 +45,22 @@ def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
         column = values.combine_chunks().dictionary_encode()
     elif values.num_chunks == 1:
         return values.chunk(0)
+    elif values.num_chunks and all(
+        same_words(one.dictionary, values.chunk(0).dictionary) for one in values.chunks
+    ):
+        codes = pa.concat_arrays([one.indices for one in values.chunks])
+        return pa.DictionaryArray.from_arrays(codes, values.chunk(0).dictionary)
     else:
         column = values.unify_dictionaries().combine_chunks()
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def same_words(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two dictionaries are the very same memory: slices of one encoded column share theirs."""
+    if len(one) != len(other) or one.offset != other.offset or one.type != other.type:
+        return False
+    pairs = zip(one.buffers(), other.buffers(), strict=True)
+    return all((a is None) == (b is None) and (a is None or a.address == b.address) for a, b in pairs)
 
 
 def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:

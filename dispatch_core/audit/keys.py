@@ -16,13 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import hashing
-from dispatch_core.audit.columns import Ints, encoded, plain, valid
+from dispatch_core.audit.columns import Ints, encoded, plain, same_words, valid
 from dispatch_core.audit.streaming import Growing, NotStreamableError
 
 #: Columns that say a key, the last to write wins. A key given in two ways is shown in the way that stands first here.
 _HASH, _TEXT, _BINARY, _ORDERING = range(4)
 #: As many keys may be kept for nothing before the living ones are numbered anew.
-_SPARE: Final = 65_536
+_SPARE: Final = 262_144
+
+#: Ids of words of a dictionary that stand for no key yet.
+_NOT_ASKED, _UNKNOWN = -1, -2
 
 #: What makes a key the same key: its text, or its bytes where they are no text, or its hash where only that is known.
 _Identity = str | bytes | int
@@ -33,7 +36,11 @@ class Keys:
 
     def __init__(self, *, streaming: bool) -> None:
         self._streaming = streaming
-        self._ids: dict[_Identity, int] = {}
+        # None while all keys are texts: those are looked up in ``_text`` itself
+        self._ids: dict[_Identity, int] | None = None
+        # the words of the last piece and their ids: pieces of one row group share their words
+        self._words: pa.Array | None = None
+        self._word_ids = np.empty(0, dtype=np.int32)
         self._text: pa.Array = pa.array([], pa.string())
         self._base64 = Growing(np.bool_)
         self._source = Growing(np.int8)
@@ -75,13 +82,18 @@ class Keys:
             codes, words = encoded(column)
             given = valid(column)
             if source != _TEXT:
+                self._be_mixed(texts)
                 self._write(row_key, given, codes, words, source, known, texts)
                 continue
             flags = messages["key_b64"]
             flagged = np.asarray(pc.fill_null(flags, False)) if flags.null_count < len(flags) else None
             if flagged is None or not flagged.any():
-                self._write(row_key, given, codes, words, _TEXT, known, texts)
+                if self._ids is None and not texts and self._last_forgotten_source < _BINARY:
+                    texts = self._write_texts(row_key, given, codes, words)
+                else:
+                    self._write(row_key, given, codes, words, _TEXT, known, texts)
             else:
+                self._be_mixed(texts)
                 self._write(row_key, given & ~flagged, codes, words, _TEXT, known, texts)
                 self._write(row_key, given & flagged, codes, words, _BINARY, known, texts)
         if texts:
@@ -102,7 +114,12 @@ class Keys:
         unknown = np.flatnonzero(keyed & (out < 0))
         _, first = np.unique(row_key[unknown], return_index=True)
         rows = unknown[first]
-        self._h31.values[row_key[rows]] = _h31_of_rows(messages, rows, fallback=fallback)
+        new = row_key[rows]
+        if self._ids is None:
+            words = self._text.take(pa.array(new)).to_pylist()
+            self._h31.values[new] = [hashing.h31(hashing.utf8(word)) for word in words]
+        else:
+            self._h31.values[new] = _h31_of_rows(messages, rows, fallback=fallback)
         out[unknown] = self._h31.values[row_key[unknown]]
         keyless = np.flatnonzero(~keyed)
         out[keyless] = _h31_of_rows(messages, keyless, fallback=fallback)
@@ -116,12 +133,59 @@ class Keys:
         new = np.where(living, np.cumsum(living) - 1, -1).astype(np.int32)
         gone = self._source.values[~living]
         self._last_forgotten_source = max(self._last_forgotten_source, int(gone.max()))
-        kept = new.tolist()
-        self._ids = {identity: kept[key] for identity, key in self._ids.items() if kept[key] >= 0}
+        if self._ids is not None:
+            kept = new.tolist()
+            self._ids = {identity: kept[key] for identity, key in self._ids.items() if kept[key] >= 0}
+        self._words = None
         self._text = self._text.filter(pa.array(living))
         for column in (self._base64, self._source, self._h31):
             column.keep(living)
         return new
+
+    def _be_mixed(self, texts: list[str]) -> None:
+        """Keys come in more than one way from now on: what makes two of them the same is no longer their text alone.
+
+        ``texts``: of the last keys, not yet in ``_text``.
+        """
+        if self._ids is None:
+            self._ids = {text: key for key, text in enumerate([*self._text.to_pylist(), *texts])}
+
+    def _write_texts(
+        self,
+        row_key: npt.NDArray[np.int32],
+        used: npt.NDArray[np.bool_],
+        codes: npt.NDArray[Any],
+        words: pa.Array,
+    ) -> list[str]:
+        """Give the rows ``used`` the ids of their words while all keys are texts; returns those of new keys, by id."""
+        if self._words is None or not same_words(words, self._words):
+            self._words, self._word_ids = words, np.full(len(words), _NOT_ASKED, dtype=np.int32)
+        everywhere = bool(used.all())
+        met = np.zeros(len(words), dtype=np.bool_)
+        met[codes if everywhere else codes[used]] = True
+        self._look_up(words, met)
+        new = np.flatnonzero(met & (self._word_ids == _UNKNOWN))
+        # A dictionary may hold a word twice; both are one key.
+        fresh = words.take(pa.array(new)).dictionary_encode()
+        texts: list[str] = fresh.dictionary.to_pylist()
+        self._word_ids[new] = len(self) + np.asarray(fresh.indices)
+        self._base64.more(len(texts))[...] = False
+        self._source.more(len(texts))[...] = _TEXT
+        if everywhere:
+            row_key[...] = self._word_ids[codes]
+        else:
+            row_key[used] = self._word_ids[codes[used]]
+        return texts
+
+    def _look_up(self, words: pa.Array, met: npt.NDArray[np.bool_]) -> None:
+        """Find the ids of the words ``met``, and of the others where there are not many more: pieces to come have them."""
+        asked = np.flatnonzero(met & (self._word_ids == _NOT_ASKED))
+        if not len(asked):
+            return
+        if len(words) < 8 * len(asked):
+            asked = np.flatnonzero(self._word_ids == _NOT_ASKED)
+        found = pc.index_in(words.take(pa.array(asked)), value_set=self._text)
+        self._word_ids[asked] = np.asarray(pc.fill_null(found, _UNKNOWN))
 
     def _write(
         self,
@@ -152,6 +216,7 @@ class Keys:
             wanted = [f"h31:{word}" for word in wanted]
         else:
             identities = [self._decoded(word) for word in wanted]
+        assert self._ids is not None
         ids, new = self._ids, known + len(texts)
         id_list = [ids.get(identity, -1) for identity in identities]
         added: list[str] = []

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,6 +27,7 @@ from dispatch_core.recording.shared_groups import rows_of
 PIECE_ROWS: Final = 65_536
 
 _BATCH_ROWS: Final = 32_768
+_MOST_AT_ONCE: Final = 524_288
 _TEXTS: Final = (
     "kind",
     "ack_type",
@@ -36,6 +39,7 @@ _TEXTS: Final = (
     "broker",
 )
 _INCARNATION: Final = ("broker", "incarnation")
+_IDENTITY: Final = ("cluster", "topic", "subscription", *_INCARNATION, "seq", "t_us", "kind")
 _TRACE_KINDS: Final = frozenset(kind.name for kind in KINDS.values() if kind.level == "T")
 
 Position = tuple[int, int]
@@ -69,6 +73,8 @@ class Survey:
 def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Sequence[str]) -> Survey:
     """Look through a log for the few lines that say most; one column of all rows is read, and those lines."""
     wanted = {*kinds, "header"}
+    # Not the lists of positions: they are most of a log, and no rare line has any.
+    columns = [*_IDENTITY, *dict.fromkeys(name for kind in sorted(wanted) for name in _columns_of(kind))]
     rare = [EVENTS.empty_table()]
     seen: set[tuple[object, ...]] = set()
     traced = False
@@ -81,8 +87,34 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
                     seen.update(_incarnations(table))
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
-                    rare += _lines(_of(file, path, group, dispatcher, EVENTS.names), wanted)
+                    rare += _lines(_of(file, path, group, dispatcher, columns), wanted)
     return Survey(pa.concat_tables(rare), len(seen), traced)
+
+
+def _columns_of(kind: str) -> tuple[str, ...]:
+    return (*KINDS[kind].required, *KINDS[kind].optional)
+
+
+def _lines(tables: Iterable[pa.Table], kinds: set[str]) -> Iterator[pa.Table]:
+    for table in tables:
+        rows = [np.flatnonzero(_among(chunk, kinds)) for chunk in table["kind"].chunks]
+        starts = np.cumsum([0, *(len(chunk) for chunk in table["kind"].chunks)])
+        found = np.concatenate(
+            [at + start for at, start in zip(rows, starts, strict=False)] or [np.empty(0, np.int64)]
+        )
+        if len(found):
+            yield _as(table.take(pa.array(found)), EVENTS)
+
+
+def _among(column: pa.DictionaryArray, kinds: set[str]) -> npt.NDArray[np.bool_]:
+    """Where an encoded column without nulls holds one of ``kinds``."""
+    wanted = np.array([word in kinds for word in column.dictionary.to_pylist()] or [False])
+    found: npt.NDArray[np.bool_] = wanted[np.asarray(column.indices)]
+    return found
+
+
+def _columns_of(kind: str) -> tuple[str, ...]:
+    return (*KINDS[kind].required, *KINDS[kind].optional)
 
 
 def _lines(tables: Iterable[pa.Table], kinds: set[str]) -> Iterator[pa.Table]:
@@ -254,8 +286,14 @@ def _of(
         yield rows_of(path, group, dispatcher, columns, _texts(file))
         return
     there = [name for name in columns if name in file.schema_arrow.names]
-    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=there, use_threads=False):
-        yield pa.Table.from_batches([batch])
+    if file.metadata.row_group(group).num_rows > _MOST_AT_ONCE:
+        for batch in file.iter_batches(_MOST_AT_ONCE, row_groups=[group], columns=there, use_threads=False):
+            yield pa.Table.from_batches([batch])
+        return
+    # At once: each batch would bring a copy of the row group's dictionaries.
+    whole = file.read_row_group(group, columns=there, use_threads=False)
+    for start in range(0, whole.num_rows, _BATCH_ROWS):
+        yield whole.slice(start, _BATCH_ROWS)
 
 
 def _holds(group: pq.RowGroupMetaData, dispatcher: Mapping[str, str]) -> tuple[bool, bool]:
@@ -277,13 +315,25 @@ def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
     """The table in exactly the columns of ``wanted``; with ``texts`` those may stay dictionary encoded."""
     arrays, fields = [], []
     for field in wanted:
-        column = (
-            table[field.name]
-            if field.name in table.column_names
-            else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-        )
-        if not (texts and pa.types.is_dictionary(column.type)):
-            column = column if column.type == field.type else column.cast(field.type)
+        column = table[field.name] if field.name in table.column_names else _nulls(table.num_rows, field.type)
+        if not (texts and pa.types.is_dictionary(column.type)) and column.type != field.type:
+            column = _as_type(column, field.type)
         arrays.append(column)
         fields.append(field.with_type(column.type))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@lru_cache(maxsize=64)
+def _nulls(rows: int, kind: pa.DataType) -> pa.ChunkedArray:
+    """Nulls; batches are mostly of one size."""
+    return pa.chunked_array([pa.nulls(rows, kind)])
+
+
+def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The column in another type; where only the names of list elements differ, without a copy."""
+    if pa.types.is_list(kind):
+        try:
+            return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
+        except pa.ArrowInvalid:
+            pass
+    return column.cast(kind)
