@@ -113,16 +113,6 @@ def _among(column: pa.DictionaryArray, kinds: set[str]) -> npt.NDArray[np.bool_]
     return found
 
 
-def _columns_of(kind: str) -> tuple[str, ...]:
-    return (*KINDS[kind].required, *KINDS[kind].optional)
-
-
-def _lines(tables: Iterable[pa.Table], kinds: set[str]) -> Iterator[pa.Table]:
-    for table in tables:
-        rows = pc.is_in(table["kind"].cast(pa.string()), value_set=pa.array(sorted(kinds)))
-        yield _as(table.filter(rows), EVENTS)
-
-
 def pieces(
     event_files: Sequence[str],
     message_files: Sequence[str],

@@ -11,7 +11,7 @@ redelivery request within ``RACE_US``. Anything else is *divergent*.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -26,6 +26,7 @@ from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.ordering.draining_hashes import give_up
 from dispatch_core.profiles import Dispatcher, Profile
+from dispatch_core.selectors.assignments import Impacted
 from dispatch_core.selectors.selector import Announced
 from dispatch_core.single_active import SingleActiveDispatcher
 from dispatch_core.single_active_rules import ConsumerBusyError
@@ -160,10 +161,6 @@ class UserLevelFold(ABC):
             self.state.deleted[stretch.settled] = 1
             acknowledge(self.state, int(stretch.settled[0]))
 
-    def _owned(self, stretch: Stretch, at: int, ranges: Iterable[tuple[int, int, int]]) -> None:
-        line = Line(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), "", None, {}, {})
-        self.spans.assigned(line, tuple(ranges))
-
     @abstractmethod
     def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         """Take the stretch; fill in what the rule says per element of ``op_ordinals``, expected as the log's number."""
@@ -214,6 +211,10 @@ class UserLevelFold(ABC):
                 )
             )
         return findings
+
+
+def _line(stretch: Stretch, at: int) -> Line:
+    return Line(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), "", None, {}, {})
 
 
 def _nearest(times: Ints, t_us: int) -> int | None:
@@ -308,7 +309,6 @@ class KeySharedFold(UserLevelFold):
             except IllegalTransitionError as error:
                 # Only a log that broke the rules before brings the dispatcher to this.
                 self.not_judged = self.not_judged or f"at seq {stretch.op_seq[at]}: {error}"
-            self._owned(stretch, at, self.core.assignments().ranges)
             at += 1
         numbers = np.array([*map(self.core.number_of, range(self.core.known())), -1], np.int64)
         expected[:] = numbers[np.maximum(expected, -1)]
@@ -335,13 +335,16 @@ class KeySharedFold(UserLevelFold):
     def _membership(self, at: int, stretch: Stretch) -> None:
         code, consumer = int(stretch.op_code[at]), int(stretch.op_consumer[at])
         if code == ADDED and consumer in self._members:
-            self._join(consumer, self._members[consumer], int(stretch.op_t_us[at]))
+            self._join(consumer, self._members[consumer], stretch, at)
         elif code == REMOVED and consumer >= 0 and self._slot_of[consumer] != NOBODY:
             number = self._numbers[consumer]
             if number in self.core.connected():
-                self.core.leave(number)
+                moved = self.core.select_out(number)
+                self._moved(stretch, at, moved)
+                self.core.drop(number, moved)
+                self.core.forget(number)
 
-    def _join(self, consumer: int, member: Member, t_us: int) -> None:
+    def _join(self, consumer: int, member: Member, stretch: Stretch, at: int) -> None:
         connected = self.core.connected()
         policy = (member.mode, member.allow_out_of_order)
         if not connected:
@@ -357,13 +360,24 @@ class KeySharedFold(UserLevelFold):
             return  # added twice: the audit reports it, the connection is known
         slot = self.core.slot(member.number)
         self._slot_of[consumer] = slot
-        stored = int(np.searchsorted(self._stored_us, t_us + RACE_US, side="right"))
+        stored = int(np.searchsorted(self._stored_us, stretch.op_t_us[at] + RACE_US, side="right"))
         # Behind the entries that are known by now others may have been stored as well.
         self._stored_at_join[slot] = stored if stored < len(self._stored_us) else _EVERYTHING
         try:
-            self.core.join_selector(member.number, member.ranges)
+            moved = self.core.select_in(member.number, member.ranges)
         except SelectorRefusedError:
             self.core.refuse(member.number)
+            return
+        self._moved(stretch, at, moved)
+        self.core.register(moved, skip=member.number)
+
+    def _moved(self, stretch: Stretch, at: int, moved: Impacted) -> None:
+        """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: there the whole report is taken."""
+        told = moved.removed or moved.added or (moved.touched is not None and not len(moved.touched[0]))
+        if told:
+            self.spans.changed_hands(_line(stretch, at), moved.removed, moved.added)
+        else:
+            self.spans.assigned(_line(stretch, at), self.core.assignments().ranges)
 
 
 class SingleActiveFold(UserLevelFold):
@@ -410,7 +424,8 @@ class SingleActiveFold(UserLevelFold):
             if at >= end:
                 break
             self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
-            self._owned(stretch, at, () if self.core.active is None else [(*WHOLE_TOPIC, self.core.active)])
+            owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
+            self.spans.assigned(_line(stretch, at), owned)
             at += 1
         numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
         numbers[list(self._numbers)] = list(self._numbers.values())
