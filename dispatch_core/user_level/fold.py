@@ -372,7 +372,7 @@ class KeySharedFold(UserLevelFold):
         self.core.register(moved, skip=member.number)
 
     def _moved(self, stretch: Stretch, at: int, moved: Impacted) -> None:
-        """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: there the whole report is taken."""
+        """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
         told = moved.removed or moved.added or (moved.touched is not None and not len(moved.touched[0]))
         if told:
             self.spans.changed_hands(_line(stretch, at), moved.removed, moved.added)
