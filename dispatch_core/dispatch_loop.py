@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.jit import compiled_inline
 from dispatch_core.ordering.draining_hashes import may_hold, should_block
 from dispatch_core.ordering.last_sent_position import advance, begin_round, note_sent, position_limit, within
 from dispatch_core.pending_acks import hold
@@ -26,7 +27,7 @@ from dispatch_core.permits import (
     look_ahead_limit,
     usable_permits,
 )
-from dispatch_core.replay_set import add_to_replay, first_in_replay, remove_from_replay
+from dispatch_core.replay_set import add_to_replay, first_in_replay, next_in_replay, remove_from_replay
 from dispatch_core.state import (
     BLOCKED_HASH_MEMORY,
     BLOCKED_ON_UNACKED,
@@ -152,14 +153,14 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
     if entry < 0:
         return 0
     while entry < st.s[REPLAY_HIGH] and found < size:
-        if st.in_replay[entry] == 1 and replayable(st, entry, stamp, attempts):
+        if replayable(st, entry, stamp, attempts):
             plan[2 + found] = entry
             found += 1
-        entry += 1
+        entry = next_in_replay(st, entry + 1)
     return found
 
 
-@compiled
+@compiled_inline
 def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
     """The replay filter for one position: its hash has an owner with permits left, and the ordering rule lets it go."""
     hash_id = st.replay_hash[entry]

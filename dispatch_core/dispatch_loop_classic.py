@@ -27,7 +27,7 @@ from dispatch_core.dispatch_loop import (
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.read_position import position_limit, within
 from dispatch_core.permits import room_in_messages
-from dispatch_core.replay_set import first_in_replay
+from dispatch_core.replay_set import first_in_replay, next_in_replay
 from dispatch_core.state import (
     BLOCKED_ON_UNACKED,
     I64,
@@ -96,10 +96,9 @@ def first_positions(st: State, size: int, plan: I64) -> int:
     if entry < 0:
         return 0
     while entry < st.s[REPLAY_HIGH] and found < size:
-        if st.in_replay[entry] == 1:
-            plan[2 + found] = entry
-            found += 1
-        entry += 1
+        plan[2 + found] = entry
+        found += 1
+        entry = next_in_replay(st, entry + 1)
     return found
 
 

@@ -6,6 +6,8 @@ Invariants: ``N_REPLAY`` = number of ones in ``in_replay``; ``replay_count[h]`` 
 
 from __future__ import annotations
 
+import numpy as np
+
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import MARK_DELETE, N_REPLAY, NO_HASH, REPLAY_HIGH, REPLAY_LOW, State
 
@@ -50,11 +52,27 @@ def first_in_replay(st: State) -> int:
         st.s[REPLAY_LOW] = len(st.in_replay)
         st.s[REPLAY_HIGH] = 0
         return -1
-    low = st.s[REPLAY_LOW]
-    while st.in_replay[low] == 0:
-        low += 1
-    st.s[REPLAY_LOW] = low
-    return low
+    st.s[REPLAY_LOW] = next_in_replay(st, st.s[REPLAY_LOW])
+    return st.s[REPLAY_LOW]
+
+
+@compiled
+def next_in_replay(st: State, entry: int) -> int:
+    """The smallest entry of the set from ``entry`` on; REPLAY_HIGH for none.
+
+    Entries that wait for a slow consumer lie far apart: what lies between is passed over eight entries at a time.
+    """
+    high = st.s[REPLAY_HIGH]
+    eights = st.in_replay[: len(st.in_replay) // 8 * 8].view(np.int64)
+    while entry < high and st.in_replay[entry] == 0:
+        at = entry >> 3
+        if entry & 7 == 0 and at < len(eights) and eights[at] == 0:
+            while at < len(eights) and eights[at] == 0:
+                at += 1
+            entry = at << 3
+        else:
+            entry += 1
+    return min(entry, high)
 
 
 @compiled
