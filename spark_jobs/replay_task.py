@@ -65,7 +65,6 @@ def replay_partition(
 ) -> Iterator[pa.RecordBatch]:
     """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
     span = Interval(interval_start, interval_end)
-    _give_memory_back()
     dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
     if dispatchers:
         staged = replay_dispatchers(dispatchers, Path(staging), span, rule)
@@ -85,6 +84,7 @@ def replay_dispatchers(
 
     Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
     """
+    _give_memory_back()
     identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
