@@ -1,0 +1,41 @@
+"""A replay that costs ten times what it should is noticed here; smaller slips show in ``make bench`` alone.
+
+The only test that a slow machine could fail: about 1.5 is normal on a long log and 3 on this short one, 15 is refused, and
+the better of two turns counts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.harness import in_turns
+from dispatch_core.simulation.generate import generate
+from dispatch_core.simulation.scenario import Scenario
+
+MOST_TIMES_THE_COPY = 15
+MESSAGES = 60_000
+
+
+def made(folder: Path, scenario: Scenario) -> str:
+    for _ in generate(scenario, folder):
+        pass
+    return str(folder)
+
+
+def test_a_replay_costs_little_more_than_the_copy_of_its_bytes(tmp_path: Path) -> None:
+    log = made(tmp_path / "log", Scenario(messages=MESSAGES, churn="rolling-restart"))
+    tiny = made(tmp_path / "tiny", Scenario(messages=1000, keys=100, consumers=4))
+    staged, copied = str(tmp_path / "staged"), str(tmp_path / "copied")
+    found = in_turns(
+        [
+            ("replay", "bench.replay:product", {"source": log, "staging": staged, "warm": tiny}),
+            ("copy", "bench.copying:beside", {"source": log, "staged": staged, "into": copied}),
+        ],
+        2,
+        cores=1,
+    )
+    for replay, copy in zip(found["replay"], found["copy"], strict=True):
+        assert replay.facts["entries_sent"] >= MESSAGES
+        assert copy.facts["rows_out"] >= replay.facts["deliveries"]
+    ratios = [one.seconds / other.seconds for one, other in zip(found["replay"], found["copy"], strict=True)]
+    assert min(ratios) < MOST_TIMES_THE_COPY, f"a replay took {ratios} times as long as copying its bytes"
