@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from dispatch_core.profiles import Profile
+from dispatch_core.recording.writer import RecordingFiles
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun, core_of
 from dispatch_core.simulation.life import Common, common
-from dispatch_core.simulation.recording import RecordingFiles
 from dispatch_core.simulation.scenario import CLUSTER, SUBSCRIPTION, Scenario
 from dispatch_core.simulation.sink import Sink
-from dispatch_core.simulation.tables import Log
+from dispatch_core.simulation.tables import Log, schema_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FIRST_LEDGER: Final = 10
 _SELECTORS: Final = {
@@ -48,7 +50,13 @@ def generate(
     for first in range(0, scenario.dispatchers, dispatchers_per_file):
         some = range(first, min(first + dispatchers_per_file, scenario.dispatchers))
         files = RecordingFiles(
-            out / f"dispatcher-{first:05d}", form, trace=scenario.trace, many=dispatchers_per_file > 1
+            out / f"dispatcher-{first:05d}",
+            form,
+            schema_of("messages", trace=scenario.trace),
+            schema_of("events", trace=scenario.trace),
+            cluster=CLUSTER,
+            trace=scenario.trace,
+            many=dispatchers_per_file > 1,
         )
         for dispatcher in some:
             yield _simulate(scenario, dispatcher, shared, files)

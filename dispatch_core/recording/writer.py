@@ -1,4 +1,4 @@
-"""Files of simulated recordings: the log format as Parquet or JSON lines, the same bytes for the same rows.
+"""Write recordings: the log format as Parquet or JSON lines, the same bytes for the same rows.
 
 A file is written under a name of its own and gets its name when it is complete.
 """
@@ -16,9 +16,8 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import zstandard
 
+from dispatch_core.recording.json_lines import json_lines
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
-from dispatch_core.simulation.json_lines import json_lines
-from dispatch_core.simulation.tables import schema_of
 
 FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 _PARTIAL: Final = ".partial"
@@ -100,18 +99,31 @@ def _compressed(raw: BinaryIO, name: str) -> BinaryIO:
 class RecordingFiles:
     """The message log and the event log of one recording, of one dispatcher or of many."""
 
-    def __init__(self, folder: Path, form: str, *, trace: bool, many: bool) -> None:
-        """``form``: one of ``FORMATS``. ``many``: each line of JSON names its dispatcher."""
+    def __init__(
+        self,
+        folder: Path,
+        form: str,
+        messages_schema: pa.Schema,
+        events_schema: pa.Schema,
+        *,
+        cluster: str,
+        trace: bool,
+        many: bool,
+    ) -> None:
+        """``form``: one of ``FORMATS``. The schemas: the columns that tables will have. ``trace``: events are a trace's.
+
+        ``many``: the files hold more than one dispatcher, so each line of JSON names its own.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         events = folder / f"{'trace' if trace else 'events'}.{form}"
         messages = folder / f"messages.{form}"
         self._events: _Writer
         self._messages: _Writer
         if form == "parquet":
-            self._events = _ParquetWriter(events, schema_of("events", trace=trace))
-            self._messages = _ParquetWriter(messages, schema_of("messages", trace=trace))
+            self._events = _ParquetWriter(events, events_schema)
+            self._messages = _ParquetWriter(messages, messages_schema)
         else:
-            general = {"format": "pulsar-message-log", "format_version": "1.0", "cluster": "generated"}
+            general = {"format": "pulsar-message-log", "format_version": "1.0", "cluster": cluster}
             self._events = _JsonWriter(events, None, names_dispatcher=many)
             self._messages = _JsonWriter(messages, general, names_dispatcher=True)
 

@@ -1,11 +1,17 @@
-"""Rows of simulated logs as JSON lines, in the shape that recordings have; whole columns at a time.
+r"""Rows of the log format as JSON lines, in the shape that recordings have; whole columns at a time.
 
 Each column becomes a column of texts ``"name":value``, null where the row has none; a line is what a row has of them,
-joined. The texts of a simulated log are made up of letters, digits and ``-_:/.``: none needs an escape.
+joined.
+
+>>> rows = pa.table({"t_us": [5, None], "kind": ["step", "flow"], "note": ['a "b"', None], "permits": [None, 3]})
+>>> print(json_lines(rows, names_dispatcher=False).decode(), end="")
+{"t_us":5,"kind":"step","note":"a \"b\""}
+{"kind":"flow","permits":3}
 """
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import numpy as np
@@ -19,6 +25,8 @@ _POLICY: Final = {
 }
 #: Said by the header.
 _OF_HEADER: Final = ("cluster", "incarnation", "header_json")
+#: What no text of JSON may hold as it is.
+_ESCAPED: Final = r"[\x00-\x1f\"\\]"
 _FIRST: Final = ("seq", "t_us", "kind", "topic", "subscription")
 
 
@@ -67,6 +75,8 @@ def _values(values: pa.Array) -> pa.Array:
     """A column's values as JSON writes them."""
     kind = values.type
     if pa.types.is_string(kind):
+        if pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+            return pa.array([None if text is None else json.dumps(text) for text in values.to_pylist()])
         return _joined('"', values, '"')
     if pa.types.is_struct(kind):
         first, last = (pc.struct_field(values, at).cast(pa.string()) for at in (0, 1))
