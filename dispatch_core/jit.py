@@ -1,23 +1,87 @@
 """The one way to compile the data plane.
 
-Both decorators are numba's ``njit`` with the on-disk cache on. With ``NUMBA_DISABLE_JIT=1`` the same functions run as plain
+The decorators are numba's ``njit`` with the on-disk cache on. With ``NUMBA_DISABLE_JIT=1`` the same functions run as plain
 Python over the same arrays, so they can be stepped through, covered and property-tested.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from types import FunctionType
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from numba import njit
+from numba.extending import typeof_impl
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: What Python can call, in the order of definition.
+_CALLABLE: Final[list[Any]] = []
+#: No way in for Python. To unpack a ``State`` of that many arrays takes the compiler longer than most rules do.
+_NO_DOOR: Final = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+class Door(Generic[P, R]):
+    """A compiled function that Python calls too: compiled callers go past the door.
+
+    What Python calls and what compiled code calls are compiled apart, each when it is called first; only the former gets
+    numba's wrapper for Python.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        functools.update_wrapper(self, function)
+        self.inside: Any = njit(cache=True, _nrt=False, **_NO_DOOR)(function)
+        # A function of another name: numba's cache knows functions by their names, not by their options.
+        named = FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        named.__qualname__ = f"{function.__qualname__}_for_python"
+        named.__module__ = function.__module__
+        self.outside: Any = _callable(njit(cache=True, _nrt=False, no_cfunc_wrapper=True)(named))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it from Python."""
+        return cast("R", self.outside(*args, **kwargs))
+
+
+@typeof_impl.register(Door)
+def _type_of(door: Door[..., Any], context: Any) -> Any:
+    """To numba a door is the function behind it."""
+    return typeof_impl(door.inside, context)
+
+
+def _callable(dispatcher: Any) -> Any:
+    _CALLABLE.append(dispatcher)
+    return dispatcher
+
+
+def loaded() -> list[str]:
+    """Names of the functions whose machine code this process took from numba's cache, with their modules."""
+    return _names("cache_hits")
+
+
+def compiled_here() -> list[str]:
+    """Names of the functions that this process compiled, because the cache did not hold them; none after the warm-up."""
+    return _names("cache_misses")
+
+
+def _names(counter: str) -> list[str]:
+    return [
+        f"{one.py_func.__module__}.{one.py_func.__qualname__}"
+        for one in _CALLABLE
+        if hasattr(one, "stats") and getattr(one.stats, counter)
+    ]
+
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile ``function`` in nopython mode on first use and keep the machine code in numba's cache."""
-    return cast("Callable[P, R]", njit(cache=True)(function))
+    return cast("Callable[P, R]", _callable(njit(cache=True)(function)))
 
 
 def compiled_in_place(function: Callable[P, R]) -> Callable[P, R]:
@@ -26,15 +90,13 @@ def compiled_in_place(function: Callable[P, R]) -> Callable[P, R]:
     Numba then need not count references (``_nrt``), which it otherwise does for every array of the state at every call:
     fifteen times the work of the rules themselves.
     """
-    return cast("Callable[P, R]", njit(cache=True, _nrt=False)(function))
+    door: Door[P, R] = Door(cast("FunctionType", function))
+    return cast("Callable[P, R]", function if door.inside is function else door)
 
 
 def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
     """As ``compiled_in_place``, for a function that is called by compiled functions only."""
-    return cast(
-        "Callable[P, R]",
-        njit(cache=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
-    )
+    return cast("Callable[P, R]", njit(cache=True, _nrt=False, **_NO_DOOR)(function))
 
 
 def compiled_inline(function: Callable[P, R]) -> Callable[P, R]:
