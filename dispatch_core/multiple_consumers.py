@@ -55,9 +55,7 @@ class Round:
     wants_look_ahead: bool = False
     look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
     retry: bool | None = None  # read again at once; None = if it looks ahead or nothing was sent
-    waits_for_writes: bool = (
-        False  # whether it reads again at once depends on what is written by then (3.x, classic)
-    )
+    waits_for_writes: bool = False  # it reads again at once only if all is written by then (3.x, classic)
     look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
     in_replay: int = 0
 
@@ -362,11 +360,9 @@ class MultipleConsumersDispatcher:
 
     def read_done(self, kind: str, entries: Sequence[int]) -> bool:
         """A read result reaches the dispatcher. Returns False when it is dropped and the cursor rewound instead."""
-        if entries:
-            self._check_stored(min(entries))
-            self._check_stored(max(entries))
-        last = max(entries, default=-1)
-        return bool(dispatch_steps.read_done(self.state, kind != "Normal", last))
+        for entry in (min(entries), max(entries)) if entries else ():
+            self._check_stored(entry)
+        return bool(dispatch_steps.read_done(self.state, kind != "Normal", max(entries, default=-1)))
 
     def sent_alone(self, last_entry: int, already_acknowledged: Iterable[int]) -> None:
         """Rounds were run by the data plane alone: the highest entry that was sent, and those sent though acknowledged."""
@@ -435,10 +431,6 @@ class MultipleConsumersDispatcher:
     def held(self, consumer: int) -> list[int]:
         """Entries pending on a consumer, in position order."""
         return self._held_by(self.slot(consumer))
-
-    def hash_values(self) -> npt.NDArray[np.int64]:
-        """The sticky key hash behind every id of the state."""
-        return self._hash_values.copy()
 
     def hash_value(self, hash_id: int) -> int:
         """The sticky key hash behind an id of the state."""

@@ -57,7 +57,7 @@ class FailoverRun(Life):
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
         return np.zeros(0, np.int64)  # a dispatcher with one active consumer asks for none
 
-    def _hash_values(self) -> npt.NDArray[np.int64]:
+    def _hash_values(self, published: Published) -> npt.NDArray[np.int64]:
         return np.zeros(0, np.int64)
 
     def _extend(self, published: Published) -> int:

@@ -70,8 +70,11 @@ class KeySharedRun(Life):
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
         return self._sticky[published.key]
 
-    def _hash_values(self) -> npt.NDArray[np.int64]:
-        return self.core.hash_values()
+    def _hash_values(self, published: Published) -> npt.NDArray[np.int64]:
+        state = self.core.state
+        values = w_.grown(self._world.hash_value, len(state.hash_owner))
+        values[state.hash_id[len(state.hash_id) - len(published) :]] = self._hashes(published)
+        return values
 
     def _extend(self, published: Published) -> int:
         self._tell_core()

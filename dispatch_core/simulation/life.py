@@ -84,7 +84,7 @@ class Life(ABC):
     def _begin(self, first: Published) -> None:
         """The world begins with the first stretch of the log."""
         self._world = self._new_world()
-        self._fit_to_stretch(first.publish_us)
+        self._fit_to_stretch(first.publish_us, first)
         self._sink.published(first, self._hashes(first))
 
     def _new_world(self) -> w_.World:
@@ -124,7 +124,7 @@ class Life(ABC):
             next_of=np.zeros(batch, np.int64),
         )
 
-    def _fit_to_stretch(self, publish_us: npt.NDArray[np.int64]) -> None:
+    def _fit_to_stretch(self, publish_us: npt.NDArray[np.int64], published: Published) -> None:
         """The arrays that follow the present stretch of the log, and the room for lines that a step may need."""
         w, batch, entries = self._world.w, len(self._world.entries), len(publish_us)
         refusals = entries if self._scenario.trace else 0
@@ -132,7 +132,7 @@ class Life(ABC):
         w[w_.ROOM] = room = 4 * batch + 2 * self._connections + 2 * refusals + 64
         self._world = self._world._replace(
             publish_us=publish_us,
-            hash_value=self._hash_values(),
+            hash_value=self._hash_values(published),
             plan=np.zeros(entries + 3, np.int64),
             attempts=np.zeros(2 * refusals + 3, np.int64),
         )
@@ -171,8 +171,8 @@ class Life(ABC):
         """Sticky key hashes of entries."""
 
     @abstractmethod
-    def _hash_values(self) -> npt.NDArray[np.int64]:
-        """The hash behind every hash id of the state."""
+    def _hash_values(self, published: Published) -> npt.NDArray[np.int64]:
+        """The hash behind every hash id of the state, whose latest entries are ``published``."""
 
     # --- the whole life --------------------------------------------------------------------------------------
 
@@ -228,7 +228,8 @@ class Life(ABC):
         w = self._world.w
         w[w_.BASE] += drop
         w[w_.STORED] -= drop
-        self._fit_to_stretch(np.concatenate([self._world.publish_us[drop:], published.publish_us]))
+        publish_us = np.concatenate([self._world.publish_us[drop:], published.publish_us])
+        self._fit_to_stretch(publish_us, published)
         self._sink.published(published, self._hashes(published))
 
     def _connect(self, change: Change, slot: int, number: int) -> None:
