@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 from bench.cases import CASES, FULL, QUICK, run
 from bench.generated import provide
-from bench.harness import BenchError, keep, table
+from bench.harness import Bar, BenchError, keep, table
 
 #: Generating holds little more than a window in memory, so every core may.
 _GENERATORS = 2
@@ -33,21 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if case.name in options.only or (not options.only and (case.quick or not options.quick))
     ]
     name = "quick" if options.quick else "full" if not options.only else "part"
-    bars = []
-    try:
-        provide((log for case in wanted for log in case.logs(sizes)), at_once=_GENERATORS)
-        for bar in run(wanted, sizes):
-            bars.append(bar)
-    except BenchError as error:
-        print(table(bars))
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    path = keep(name, bars, {"sizes": asdict(sizes)})
+    bars: list[Bar] = []
+    failed = []
+    for case in wanted:
+        try:
+            provide(case.logs(sizes), at_once=_GENERATORS)
+            bars += run(case, sizes)
+        except BenchError as error:
+            failed.append(case.name)
+            print(f"bench: {case.name} was not measured: {error}", file=sys.stderr)
+        # After each, so that what was measured in hours outlives whatever ends the run.
+        path = keep(name, bars, {"sizes": asdict(sizes), "not_measured": failed})
     print(table(bars))
     if options.quick:
         print("The bars are for the full run (make bench): on small logs what is paid once weighs more.")
+    if failed:
+        print(f"not measured: {', '.join(failed)}; the reasons stand above")
     print(os.path.relpath(path))
-    return 0
+    return 2 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -319,8 +319,7 @@ CASES: Final = (
 )
 
 
-def run(cases: Sequence[Case], sizes: Sizes) -> Iterator[Bar]:
-    """Measure one case after the other; their inputs must be there (``bench.generated.provide``)."""
-    for case in cases:
-        say(f"{case.name}:")
-        yield from case.run(sizes)
+def run(case: Case, sizes: Sizes) -> list[Bar]:
+    """Measure one case; its inputs must be there (``bench.generated.provide``). Raises ``BenchError``."""
+    say(f"{case.name}:")
+    return list(case.run(sizes))
