@@ -102,9 +102,11 @@ def in_turns(
     for number in range(times):
         for name, target, arguments in sides:
             found[name].append(measure(target, arguments, cores=cores))
-            say(
-                f"  {number + 1}/{times} {name}: {found[name][-1].seconds:.2f} s, {found[name][-1].peak_mb:.0f} MB"
+            one = found[name][-1]
+            first = (
+                f", after compiling {one.facts['compiled_first']}" if "compiled_first" in one.facts else ""
             )
+            say(f"  {number + 1}/{times} {name}: {one.seconds:.2f} s, {one.peak_mb:.0f} MB{first}")
     return found
 
 
