@@ -89,7 +89,7 @@ DIVERGENCES: Final = _table(
     pa.field("reason", pa.string()),
 )
 
-#: ``not_judged_reason`` of a log of level E: nothing is wrong with it, it just cannot show the broker's decisions.
+#: Why ``verify`` compares nothing of a log of level E, which ``replay`` does as far as it shows: nothing is wrong with it.
 NO_TRACE: Final = "no dispatcher trace (level T) in the log: reads are unseen, decisions were not compared"
 
 #: One row per dispatcher and interval: the fold's position, its counts, and the state as JSON.

@@ -1,6 +1,7 @@
 """Promise: the broker decided as its release's rules say.
 
-Every decision of the log is compared with the rule (``dispatch_core``). A divergence is FAIL. Decisions in which two
+Every decision of the log is compared with the rule (``dispatch_core``): those of a trace one by one; of a log of level E,
+which shows no reads, who was sent each entry. A divergence is FAIL. Decisions in which two
 admissible orders of events differ are uncertain: UNKNOWN above the policy's percentage. A rule that this version
 does not replay leaves the promise UNKNOWN, and with it the verdict over all promises.
 """
@@ -10,6 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from expectations.promise import FAIL, UNKNOWN, Check, Promise
+
+#: Why PASS, where the log shows no reads.
+KEPT_UNSEEN: Final = "every sending was as the rules of the release ask for; reads are unseen without a trace"
 
 PROMISE: Final = Promise(
     name="conformance",

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
-from dispatch_core.tables import NO_TRACE
 from expectations import warehouse as wh
 from expectations.balance import GATES
 from expectations.duplicate_delivery import CAUSES
@@ -125,7 +124,8 @@ def _with_sent(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[p
 
 def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """What the replay and the aggregates published."""
-    state_columns = [*KEY, "incarnation", "subscription_type", "decisions", "uncertain", "divergent"]
+    state_columns = [*KEY, "incarnation", "subscription_type", "rounds"]
+    state_columns += ["decisions", "uncertain", "divergent"]
     state_columns += ["not_judged_reason"]
     states = wh.interval_dataset(warehouse, "dispatcher_state", interval_start)
     for state in wh.read_rows(states, state_columns):
@@ -272,7 +272,9 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "divergent": sum(state["divergent"] for state in row.states),
         "uncertain_percent": 100.0 * uncertain / decisions if decisions else 0.0,
         "not_judged": len(unjudged),
-        "untraced": bool(unjudged) and set(unjudged) == {NO_TRACE},
+        # A trace shows the round of every sending, a log of level E shows none.
+        "reads_unseen": bool(decisions and row.sent_in_log)
+        and not any(state["rounds"] for state in row.states),
         "not_judged_reason": "; ".join(unjudged),
         "undecided_sends": 0 if decisions or unjudged or unordered else row.sent_in_log,
         "undelivered": undelivered,

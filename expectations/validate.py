@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.tables import NO_TRACE, VERDICTS
+from dispatch_core.tables import VERDICTS
 from expectations import data_docs as docs
 from expectations import warehouse as wh
 from expectations.checkpoint import Outcome, judge
-from expectations.conformance import PROMISE as CONFORMANCE
+from expectations.conformance import KEPT_UNSEEN
 from expectations.findings import Finding, read_findings, top
 from expectations.frames import Dispatcher, dispatcher_frame
 from expectations.policy import POLICY_VARIABLE, Policy, load_policy
@@ -137,7 +137,7 @@ def _verdicts(
             )
             for promise in PROMISES
         ]
-        verdicts += [_overall_verdict(mine, untraced=bool(row["untraced"])), *mine]
+        verdicts += [_overall_verdict(mine), *mine]
     return verdicts
 
 
@@ -194,6 +194,8 @@ def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
         reason = _balance_kept(row, promise.kept)
     elif row["unordered"] and promise.name in ("per_key_order", "conformance"):
         reason = f"not judged: a {row['subscription_type']} subscription promises no order and its rule is not replayed"
+    elif row["reads_unseen"] and promise.name == "conformance":
+        reason = KEPT_UNSEEN
     counts = [(column, int(row[column])) for column in promise.tolerated if row[column]]
     if counts:
         reason += f"; tolerated: {', '.join(f'{plain(count)} {column}' for column, count in counts)}"
@@ -211,24 +213,13 @@ def _balance_kept(row: Mapping[str, Any], kept: str) -> str:
     return kept
 
 
-def _overall_verdict(promises: list[Verdict], *, untraced: bool) -> Verdict:
-    """The worst of a dispatcher's promises, conformance included: an unreplayed rule leaves the whole UNKNOWN.
-
-    Only a log of level E (``untraced``) is judged without conformance: it can never show the broker's decisions, and what
-    it does show must not read UNKNOWN for ever.
-    """
+def _overall_verdict(promises: list[Verdict]) -> Verdict:
+    """The worst of a dispatcher's promises, conformance included: an unreplayed rule leaves the whole UNKNOWN."""
     first = promises[0]
-    judged = [
-        one
-        for one in promises
-        if not (untraced and one.promise == CONFORMANCE.name and one.verdict == UNKNOWN)
-    ]
-    verdict = worst([one.verdict for one in judged])
-    deciding = [one for one in judged if one.verdict == verdict]
+    verdict = worst([one.verdict for one in promises])
+    deciding = [one for one in promises if one.verdict == verdict]
     if verdict == PASS:
         reason = "every promise was kept"
-        if len(judged) < len(promises):
-            reason = f"every promise that this log can show was kept; conformance not judged: {NO_TRACE}"
     else:
         reason = "; ".join(f"{one.promise}: {one.reason}" for one in deciding)
     explanations = [text for one in deciding for text in one.top_findings]

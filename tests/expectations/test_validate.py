@@ -14,7 +14,6 @@ import pytest
 
 from dispatch_core.audit.catalogue import KINDS, ORDER_NOT_PROMISED
 from dispatch_core.audit.verdict import verdicts as audit_verdicts
-from dispatch_core.tables import NO_TRACE
 from expectations import warehouse as wh
 from expectations.policy import Policy, load_policy
 from expectations.suites import LOG_KINDS
@@ -225,8 +224,9 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
     day.dispatcher("persistent://t/n/user")
     worse = day.dispatcher("persistent://t/n/worse")
     for row in day.rows["dispatcher_state"]:
-        row |= {"not_judged_reason": NO_TRACE, "decisions": 0}
-    day.anomaly(worse, "out_of_order")
+        row |= {"rounds": 0, "decisions": 3}
+    day.rows["dispatcher_state"][1]["divergent"] = 1
+    day.anomaly(worse, "divergence")
     result = judged(tmp_path, day)
     found = {
         (t.rpartition("/")[2], p): one.verdict
@@ -235,11 +235,11 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
     }
     assert found == {
         ("user", "all"): "PASS",
-        ("user", "conformance"): "UNKNOWN",
+        ("user", "conformance"): "PASS",
         ("worse", "all"): "FAIL",
-        ("worse", "conformance"): "UNKNOWN",
+        ("worse", "conformance"): "FAIL",
     }
-    assert "conformance not judged" in result["persistent://t/n/user", "all"].reason
+    assert "reads are unseen" in result["persistent://t/n/user", "conformance"].reason
 
 
 def test_thresholds_follow_the_topic(tmp_path: Path) -> None:
