@@ -124,9 +124,8 @@ def _with_sent(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[p
 
 def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """What the replay and the aggregates published."""
-    state_columns = [*KEY, "incarnation", "subscription_type", "rounds"]
-    state_columns += ["decisions", "uncertain", "divergent"]
-    state_columns += ["not_judged_reason"]
+    state_columns = [*KEY, "incarnation", "subscription_type", "not_judged_reason"]
+    state_columns += ["rounds", "decisions", "uncertain", "divergent"]
     states = wh.interval_dataset(warehouse, "dispatcher_state", interval_start)
     for state in wh.read_rows(states, state_columns):
         row = rows[_dispatcher(state)]
