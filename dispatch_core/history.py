@@ -6,8 +6,6 @@ the end of the log has no end.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,9 +69,6 @@ class History:
     epoch: int = 0
     _owned: dict[tuple[int, int, int], Owned] = field(default_factory=dict)
     _held: dict[int, Held] = field(default_factory=dict)
-    # by consumer and start: the spans that are open, and where those of a consumer start
-    _open: dict[tuple[int, int], Owned] = field(default_factory=dict)
-    _starts: dict[int, list[int]] = field(default_factory=dict)
 
     def key_shared(self, line: Line, core: KeySharedDispatcher, refused: list[tuple[int, int]]) -> None:
         """A line of a Key_Shared log; ``refused``: (consumer, hash) that draining held back at this line."""
@@ -97,50 +92,6 @@ class History:
     def assigned(self, line: Line, ranges: tuple[tuple[int, int, int], ...]) -> None:
         """The selector alone, for logs whose dispatch is not replayed: its range report after ``line``."""
         self._now_owned(line, set(ranges))
-
-    def changed_hands(
-        self,
-        line: Line,
-        removed: Mapping[int, Iterable[tuple[int, int]]],
-        added: Mapping[int, Iterable[tuple[int, int]]],
-    ) -> None:
-        """What a membership change moved, range by range; the work follows what moved, not what there is.
-
-        ``removed``, ``added``: closed ranges by the consumer that lost or won them. Neighbouring spans of one consumer are
-        not joined. One history is told either this way or by whole reports.
-        """
-        if not any(removed.values()) and not any(added.values()):
-            return
-        self.epoch += 1
-        for consumer in sorted(removed):
-            for start, end in removed[consumer]:
-                self._lost(line, consumer, start, end)
-        for consumer in sorted(added):
-            for start, end in added[consumer]:
-                self._own(line, consumer, start, end)
-
-    def _lost(self, line: Line, consumer: int, start: int, end: int) -> None:
-        starts = self._starts.setdefault(consumer, [])
-        at = max(bisect_right(starts, start) - 1, 0)
-        while at < len(starts) and starts[at] <= end:
-            owned = self._open[consumer, starts[at]]
-            if owned.end < start:
-                at += 1
-                continue
-            del self._open[consumer, starts[at]]
-            del starts[at]
-            owned.close(line)
-            if owned.start < start:
-                self._own(line, consumer, owned.start, start - 1)
-                at += 1
-            if owned.end > end:
-                self._own(line, consumer, end + 1, owned.end)
-
-    def _own(self, line: Line, consumer: int, start: int, end: int) -> None:
-        owned = Owned(line.seq, line.t_us, epoch=self.epoch, consumer=consumer, start=start, end=end)
-        self._open[consumer, start] = owned
-        insort(self._starts.setdefault(consumer, []), start)
-        self.ownership.append(owned)
 
     def _now_owned(self, line: Line, ranges: set[tuple[int, int, int]]) -> None:
         gone = self._owned.keys() - ranges

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.history import History, Span
+from dispatch_core.ownership import OPEN, OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.tables import OWNERSHIP
 from dispatch_core.times import clock
 from dispatch_core.verify.tally import Finding
 
@@ -68,6 +70,35 @@ def ownership(history: History, names: Mapping[int, str], start_us: int) -> Iter
             "range_start": owned.start,
             "range_end": owned.end,
         }
+
+
+def ownership_of(
+    spans: OwnershipSpans, shared: Mapping[str, Any], names: Mapping[int, str], start_us: int
+) -> pa.Table:
+    """The same table from spans in arrays."""
+    columns = spans.columns()
+    reaches = (columns["until_t_us"] == OPEN) | (columns["until_t_us"] >= start_us)
+    columns = {name: values[reaches] for name, values in columns.items()}
+    count = int(reaches.sum())
+    owners, at = np.unique(columns["owner"], return_inverse=True)
+    named = pa.array([names.get(owner) for owner in owners.tolist()], pa.string())
+    still = columns["until_seq"] == OPEN
+    found: dict[str, Any] = {
+        **{
+            name: pa.repeat(pa.scalar(value, OWNERSHIP.field(name).type), count)
+            for name, value in shared.items()
+        },
+        "epoch": columns["epoch"],
+        "from_seq": columns["from_seq"],
+        "from_t_us": columns["from_t_us"],
+        "until_seq": pa.array(columns["until_seq"], mask=still),
+        "until_t_us": pa.array(columns["until_t_us"], mask=still),
+        "consumer": columns["owner"],
+        "consumer_name": named.take(pa.array(at)),
+        "range_start": columns["start"],
+        "range_end": columns["end"],
+    }
+    return pa.table([found[name] for name in OWNERSHIP.names], schema=OWNERSHIP)
 
 
 def blocked(history: History, names: Mapping[int, str], start_us: int) -> Iterable[dict[str, Any]]:

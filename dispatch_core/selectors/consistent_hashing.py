@@ -18,6 +18,7 @@ True
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -109,8 +110,13 @@ class ConsistentHashingSelector:
         """Who owns a point after ``newcomer`` came to it: the first of the queue, the newcomer waits at its end."""
         queue.append(newcomer)
 
-    def _points_of(self, name: str, index: int) -> list[int]:
-        return [
-            self._space.sticky(hashing.h31(hashing.utf8(f"{name}\0{index}\0{j}")))
-            for j in range(self._replica_points)
-        ]
+    def _points_of(self, name: str, index: int) -> tuple[int, ...]:
+        return _points(self._space, self._replica_points, name, index)
+
+
+@lru_cache(maxsize=4096)
+def _points(space: hashing.HashSpace, replica_points: int, name: str, index: int) -> tuple[int, ...]:
+    """The points of a consumer. Names come again: in every dispatcher of a service, and at every restart."""
+    return tuple(
+        space.sticky(hashing.h31(hashing.utf8(f"{name}\0{index}\0{j}"))) for j in range(replica_points)
+    )

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.selectors.assignments import ANY_HASH, Impacted, changed_hands
+from dispatch_core.selectors.assignments import ANY_HASH, Impacted, Range, changed_hands
 from dispatch_core.selectors.selector import Same
 
 I64 = npt.NDArray[np.int64]
@@ -47,14 +47,41 @@ class Arcs:
         """What moved, of the hashes ``first`` to ``last`` that a range report covers."""
         changed = np.flatnonzero(self.before != self.after)
         starts, ends = self.starts[changed], self.ends[changed]
-        stretches = zip(
-            np.maximum(starts, first).tolist(),
-            np.where(ends == ANY_HASH, last, ends).tolist(),
-            _or_none(self.before[changed]),
-            _or_none(self.after[changed]),
-            strict=True,
-        )
+        before, after = self.before[changed], self.after[changed]
+        low, high = np.maximum(starts, first), np.where(ends == ANY_HASH, last, ends)
+        if same is operator.eq:
+            inside = low <= high
+            low, high, before, after = low[inside], high[inside], before[inside], after[inside]
+            removed, added = joined(low, high, before), joined(low, high, after)
+            return Impacted(removed, added, (starts, ends))
+        stretches = zip(low.tolist(), high.tolist(), _or_none(before), _or_none(after), strict=True)
         return changed_hands((item for item in stretches if item[0] <= item[1]), (starts, ends), same)
+
+
+def joined(starts: I64, ends: I64, owners: I64) -> dict[int, tuple[Range, ...]]:
+    """The ascending, disjoint ranges of each owner, touching ones joined; owners in the order in which they come up.
+
+    >>> joined(np.array([0, 10, 20, 40]), np.array([9, 19, 29, 49]), np.array([7, 7, 8, NOBODY]))
+    {7: ((0, 19),), 8: ((20, 29),)}
+    """
+    order = np.argsort(owners, kind="stable")
+    order = order[owners[order] != NOBODY]
+    if not len(order):
+        return {}
+    starts, ends, owners = starts[order], ends[order], owners[order]
+    apart = (owners[1:] != owners[:-1]) | (starts[1:] > ends[:-1] + 1)
+    begins = np.flatnonzero(np.append(True, apart))
+    closes = np.append(begins[1:], len(owners)) - 1
+    ranges = list(zip(starts[begins].tolist(), ends[closes].tolist(), strict=True))
+    cuts = np.flatnonzero(np.append(True, owners[begins][1:] != owners[begins][:-1]))
+    of_owner = [
+        (owner, tuple(ranges[start:stop]))
+        for owner, start, stop in zip(
+            owners[begins][cuts].tolist(), cuts.tolist(), [*cuts[1:].tolist(), len(begins)], strict=True
+        )
+    ]
+    of_owner.sort(key=lambda item: item[1][0])
+    return dict(of_owner)
 
 
 class Ring:

@@ -25,6 +25,7 @@ from dispatch_core.history import WHOLE_TOPIC, History
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.ordering.draining_hashes import give_up
+from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.selectors.assignments import Impacted
 from dispatch_core.selectors.selector import Announced
@@ -124,7 +125,9 @@ class UserLevelFold(ABC):
         self.profile = profile
         self.not_judged: str | None = None
         self.counts = Counts()
-        self.spans = History()  # who owned what
+        #: Who owned what: told by what moved, and, of selectors that do not say that, by their whole reports.
+        self.owned = OwnershipSpans()
+        self.spans = History()
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
@@ -375,7 +378,8 @@ class KeySharedFold(UserLevelFold):
         """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
         told = moved.removed or moved.added or (moved.touched is not None and not len(moved.touched[0]))
         if told:
-            self.spans.changed_hands(_line(stretch, at), moved.removed, moved.added)
+            seq, t_us = int(stretch.op_seq[at]), int(stretch.op_t_us[at])
+            self.owned.changed(seq, t_us, moved.removed, moved.added)
         else:
             self.spans.assigned(_line(stretch, at), self.core.assignments().ranges)
 

@@ -115,15 +115,19 @@ class UserLevelReplay:
 
     def finish(self) -> dict[str, pa.Table]:
         """What the log as a whole says: rows of ``ownership`` and ``dispatcher_state``."""
-        owned = (
-            () if self._fold is None else result_rows.ownership(self._fold.spans, self._names, self._start_us)
-        )
         return {
-            "ownership": self._rows("ownership", list(owned)),
+            "ownership": self._ownership(),
             "dispatcher_state": self._rows("dispatcher_state", [self._state()]),
         }
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _ownership(self) -> pa.Table:
+        fold = self._fold
+        if fold is not None and fold.owned.epoch:
+            return result_rows.ownership_of(fold.owned, self._identity, self._names, self._start_us)
+        owned = () if fold is None else result_rows.ownership(fold.spans, self._names, self._start_us)
+        return self._rows("ownership", list(owned))
 
     def _rules(self) -> tuple[Profile | None, UserLevelFold | None, str | None]:
         """Profile, fold, and why there is none."""
