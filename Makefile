@@ -35,10 +35,10 @@ test: setup ## All tests that need only this repository
 conformance: setup ## Compare with the recordings and vectors in ../shared, where they are present
 	@$(WITH_ENV) exec .ci/conformance $(ARGS)
 
-bench: setup ## What a replay costs beside the copy of its bytes; hours, 30 GB of room (docs/performance.md)
+bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)
 
-bench-quick: setup ## The same on small logs, about two minutes
+bench-quick: setup ## The same on small logs, some minutes
 	@$(WITH_ENV) exec python -m bench --quick $(ARGS)
 
 lint: setup ## Style, formatting, types

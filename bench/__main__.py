@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     names = ", ".join(case.name for case in CASES)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small logs, without Spark: about two minutes")
+    parser.add_argument("--quick", action="store_true", help="small logs, without Spark: some minutes")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", choices=[case.name for case in CASES], help=names
     )

@@ -86,9 +86,10 @@ def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
             raise BenchError(f"{source}: {row['topic']}: not judged: {row['not_judged_reason']}")
         if row["table"]:
             facts[row["table"]] = facts.get(row["table"], 0) + row["rows"]
-    return seconds, facts | _checked(
-        source, [row["path"] for row in rows if row["table"] == "dispatcher_state"]
-    )
+    if not facts.get("ownership"):
+        raise BenchError(f"{source}: no row of ownership, though consumers came: results are missing")
+    states = [row["path"] for row in rows if row["table"] == "dispatcher_state"]
+    return seconds, facts | _checked(source, states)
 
 
 def _checked(source: str, state_files: Sequence[str]) -> dict[str, int]:
