@@ -217,7 +217,9 @@ def with_pip_379_names(stats: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def draining_pending_acks(core: Core, entries: Positions, consumer: int | None = None) -> list[dict[str, Any]]:
+def draining_pending_acks(
+    core: Core, entries: Positions, consumer: int | None = None
+) -> list[dict[str, Any]]:
     """Which messages hold a draining hash: the listing that PIP-379 only considered. Ascending by hash.
 
     One object per draining hash, of ``consumer`` or of all: ``hash``; ``consumer`` and ``consumerName``, for whom it
@@ -347,7 +349,9 @@ def _address(clients: Mapping[int, Client], number: int) -> dict[str, str]:
     return {} if address is None else {"address": address}
 
 
-def _newcomers(core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client]) -> dict[str, str]:
+def _newcomers(
+    core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client]
+) -> dict[str, str]:
     """Who is held back as a newcomer, and by which position. By names alone, the last of equal ones is left."""
     if _is_classic(core.profile):
         return {
