@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.hashing import CONSISTENT_4X, CONSISTENT_CLASSIC
 from dispatch_core.key_shared import KeySharedDispatcher
+from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
@@ -42,16 +43,6 @@ class Span:
 
 
 @dataclass(slots=True)
-class Owned(Span):
-    """``consumer`` owned the closed hash range [start, end] in this epoch and maybe following ones."""
-
-    epoch: int = 0
-    consumer: int = 0
-    start: int = 0
-    end: int = 0
-
-
-@dataclass(slots=True)
 class Held(Span):
     """Entries of ``hash`` were held back because ``holder`` had not finished with it."""
 
@@ -64,16 +55,14 @@ class Held(Span):
 class History:
     """Feed it every line after the core has taken it."""
 
-    ownership: list[Owned] = field(default_factory=list)
+    ownership: OwnershipSpans = field(default_factory=OwnershipSpans)
     blocked: list[Held] = field(default_factory=list)
-    epoch: int = 0
-    _owned: dict[tuple[int, int, int], Owned] = field(default_factory=dict)
     _held: dict[int, Held] = field(default_factory=dict)
 
     def key_shared(self, line: Line, core: KeySharedDispatcher, refused: list[tuple[int, int]]) -> None:
         """A line of a Key_Shared log; ``refused``: (consumer, hash) that draining held back at this line."""
         if line.kind in _MEMBERSHIP:
-            self._now_owned(line, {(start, end, owner) for start, end, owner in core.assignments().ranges})
+            self.ownership.reported(line.seq, line.t_us, core.assignments().ranges)
         for _, hash_value in refused:
             held = self._held.get(hash_value)
             if held is None:
@@ -87,38 +76,21 @@ class History:
 
     def single_active(self, line: Line, core: SingleActiveDispatcher) -> None:
         """A line of a Failover or Exclusive log."""
-        self._now_owned(line, set() if core.active is None else {(*WHOLE_TOPIC, core.active)})
-
-    def assigned(self, line: Line, ranges: tuple[tuple[int, int, int], ...]) -> None:
-        """The selector alone, for logs whose dispatch is not replayed: its range report after ``line``."""
-        self._now_owned(line, set(ranges))
-
-    def _now_owned(self, line: Line, ranges: set[tuple[int, int, int]]) -> None:
-        gone = self._owned.keys() - ranges
-        new = ranges - self._owned.keys()
-        if not gone and not new:
-            return
-        self.epoch += 1
-        for key in sorted(gone):
-            self._owned.pop(key).close(line)
-        for key in sorted(new):
-            start, end, owner = key
-            owned = Owned(line.seq, line.t_us, epoch=self.epoch, consumer=owner, start=start, end=end)
-            self._owned[key] = owned
-            self.ownership.append(owned)
+        ranges = () if core.active is None else ((*WHOLE_TOPIC, core.active),)
+        self.ownership.reported(line.seq, line.t_us, ranges)
 
 
-def ownership_alone(log: DispatcherLog, profile: Profile) -> History:
+def ownership_alone(log: DispatcherLog, profile: Profile) -> OwnershipSpans:
     """Who owned which range, from joins and leaves alone: for logs of level E and for rules that are not replayed.
 
     The selector follows an add within a millisecond; here it takes effect with the ``consumer_added`` line. Empty for
     selectors that this core version does not know (3.x, auto-split range, sticky ranges) and for single-active
     subscriptions, whose ranges say nothing.
     """
-    history = History()
+    spans = OwnershipSpans()
     known = profile.hash_space in (CONSISTENT_4X, CONSISTENT_CLASSIC) and profile.consistent_hashing
     if not known or profile.dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC):
-        return history
+        return spans
     points = profile.number("subscriptionKeySharedConsistentHashingReplicaPoints")
     selector = ConsistentHashingSelector(points, profile.hash_space)
     membership = log.events.filter(
@@ -135,5 +107,5 @@ def ownership_alone(log: DispatcherLog, profile: Profile) -> History:
         else:
             connected.remove(consumer)
             selector.remove(consumer)
-        history.assigned(Line(seq, t_us, kind, consumer, {}, {}), selector.assignments().ranges)
-    return history
+        spans.reported(seq, t_us, selector.assignments().ranges)
+    return spans

@@ -1,4 +1,4 @@
-"""Who owned which hashes for how long, told by what each membership change moved: arrays, for selectors of any size.
+"""Who owned which hashes for how long, by what each membership change moved: arrays, for selectors of any size.
 
 A *span* is a closed range of hashes that one consumer owned from one event to another. A change closes the spans that it
 cuts and opens others for what is left of them and for what was won; all spans that one change opens have its *epoch*.
@@ -12,13 +12,13 @@ cuts and opens others for what is left of them and for what was won; all spans t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.selectors.assignments import Range
+from dispatch_core.selectors.assignments import Assignments, Range, impacted
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,6 +36,13 @@ class OwnershipSpans:
         self.epoch = 0
         self._open: Ints = np.empty((6, 0), np.int64)  # by start
         self._closed: list[Ints] = []
+        self._report = Assignments()
+
+    def reported(self, seq: int, t_us: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """The whole report (start, end, owner) after an event. One dispatcher is told this way, or by what moved."""
+        before, self._report = self._report, Assignments(tuple(sorted(ranges)))
+        moved = impacted(before, self._report)
+        self.changed(seq, t_us, moved.removed, moved.added)
 
     def changed(
         self,

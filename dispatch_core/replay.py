@@ -78,7 +78,7 @@ def replay(
     # What the interval's end cuts through is judged with the interval in which it ends.
     verification = verify(log, watch=watch, goes_on=True)
     if watch.driver is None and verification.profile is not None:
-        watch.history = ownership_alone(log, verification.profile)
+        watch.history.ownership = ownership_alone(log, verification.profile)
     audit = audit_log(log, interval_start=interval_start, earlier=earlier)
     names = result_rows.names_of(log.events)
     shared = result_rows.identity_of(log, interval_start)
@@ -86,13 +86,13 @@ def replay(
     deliveries = _judged(result_rows.within(audit.deliveries, start_us), verification)
     divergences = [result_rows.divergence(f, log) for f in findings if f.status == "divergent"]
     rows = {
-        "ownership": result_rows.ownership(watch.history, names, start_us),
         "blocked": result_rows.blocked(watch.history, names, start_us),
         "divergences": map(result_rows.difference, findings),
         "dispatcher_state": [_state(log, verification, watch, deliveries.num_rows, (start_us, end_us))],
         "anomalies": divergences,
     }
     found = {name: result_rows.rows(tables.REPLAY_TABLES[name], shared, rows[name]) for name in rows}
+    found["ownership"] = result_rows.ownership(watch.history.ownership, shared, names, start_us)
     found["anomalies"] = pa.concat_tables([result_rows.within(audit.anomalies, start_us), found["anomalies"]])
     return {"deliveries": deliveries, **found}
 

@@ -59,23 +59,10 @@ def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.set_column(index, table.schema.field(index), values)
 
 
-def ownership(history: History, names: Mapping[int, str], start_us: int) -> Iterable[dict[str, Any]]:
-    """Rows of ``ownership``: who owned what, as far as it reaches into the interval."""
-    for owned in _touching(history.ownership, start_us):
-        yield {
-            **_span(owned),
-            "epoch": owned.epoch,
-            "consumer": owned.consumer,
-            "consumer_name": names.get(owned.consumer),
-            "range_start": owned.start,
-            "range_end": owned.end,
-        }
-
-
-def ownership_of(
+def ownership(
     spans: OwnershipSpans, shared: Mapping[str, Any], names: Mapping[int, str], start_us: int
 ) -> pa.Table:
-    """The same table from spans in arrays."""
+    """The table ``ownership``: who owned what, as far as it reaches into the interval."""
     columns = spans.columns()
     reaches = (columns["until_t_us"] == OPEN) | (columns["until_t_us"] >= start_us)
     columns = {name: values[reaches] for name, values in columns.items()}

@@ -22,7 +22,7 @@ from dispatch_core.audit.streaming import Growing, NotStreamableError
 #: Columns that say a key, the last to write wins. A key given in two ways is shown in the way that stands first here.
 _HASH, _TEXT, _BINARY, _ORDERING = range(4)
 #: As many keys may be kept for nothing before the living ones are numbered anew.
-_SPARE: Final = 262_144
+_SPARE: Final = 65_536
 
 #: Ids of words of a dictionary that stand for no key yet.
 _NOT_ASKED, _UNKNOWN = -1, -2

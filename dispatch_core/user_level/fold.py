@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dispatch_core.audit.operations import ADDED, REDELIVER, REDELIVER_ALL, REMOVED, SENT
 from dispatch_core.cursor import acknowledge
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
-from dispatch_core.history import WHOLE_TOPIC, History
+from dispatch_core.history import WHOLE_TOPIC
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.ordering.draining_hashes import give_up
@@ -33,7 +33,6 @@ from dispatch_core.single_active import SingleActiveDispatcher
 from dispatch_core.single_active_rules import ConsumerBusyError
 from dispatch_core.state import MARK_DELETE, NO_HASH, NOBODY, READ_POSITION, STORED_HASH, State
 from dispatch_core.user_level import positions, rounds
-from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.tally import Finding
 
 Ints = npt.NDArray[np.int64]
@@ -125,9 +124,7 @@ class UserLevelFold(ABC):
         self.profile = profile
         self.not_judged: str | None = None
         self.counts = Counts()
-        #: Who owned what: told by what moved, and, of selectors that do not say that, by their whole reports.
         self.owned = OwnershipSpans()
-        self.spans = History()
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
@@ -214,10 +211,6 @@ class UserLevelFold(ABC):
                 )
             )
         return findings
-
-
-def _line(stretch: Stretch, at: int) -> Line:
-    return Line(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), "", None, {}, {})
 
 
 def _nearest(times: Ints, t_us: int) -> int | None:
@@ -377,11 +370,11 @@ class KeySharedFold(UserLevelFold):
     def _moved(self, stretch: Stretch, at: int, moved: Impacted) -> None:
         """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
         told = moved.removed or moved.added or (moved.touched is not None and not len(moved.touched[0]))
+        seq, t_us = int(stretch.op_seq[at]), int(stretch.op_t_us[at])
         if told:
-            seq, t_us = int(stretch.op_seq[at]), int(stretch.op_t_us[at])
             self.owned.changed(seq, t_us, moved.removed, moved.added)
         else:
-            self.spans.assigned(_line(stretch, at), self.core.assignments().ranges)
+            self.owned.reported(seq, t_us, self.core.assignments().ranges)
 
 
 class SingleActiveFold(UserLevelFold):
@@ -429,7 +422,7 @@ class SingleActiveFold(UserLevelFold):
                 break
             self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
             owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
-            self.spans.assigned(_line(stretch, at), owned)
+            self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
             at += 1
         numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
         numbers[list(self._numbers)] = list(self._numbers.values())

@@ -26,6 +26,7 @@ from dispatch_core.audit.history import History
 from dispatch_core.audit.operations import ACK, SENT
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, subscription_type
+from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
@@ -123,11 +124,8 @@ class UserLevelReplay:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _ownership(self) -> pa.Table:
-        fold = self._fold
-        if fold is not None and fold.owned.epoch:
-            return result_rows.ownership_of(fold.owned, self._identity, self._names, self._start_us)
-        owned = () if fold is None else result_rows.ownership(fold.spans, self._names, self._start_us)
-        return self._rows("ownership", list(owned))
+        spans = OwnershipSpans() if self._fold is None else self._fold.owned
+        return result_rows.ownership(spans, self._identity, self._names, self._start_us)
 
     def _rules(self) -> tuple[Profile | None, UserLevelFold | None, str | None]:
         """Profile, fold, and why there is none."""
