@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -87,9 +87,8 @@ class Stretch:
     op_t_us: Ints
     op_start: Ints
     op_ordinals: Array
-    members: Mapping[
-        int, Member
-    ]  # by the number in ``op_consumer``: who is new, and joins in this stretch or later
+    #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
+    members: Mapping[int, Member]
     racing_t_us: Ints  # of operations behind this stretch that may race with it: times and seqs, ascending
     racing_seq: Ints
 
@@ -106,13 +105,6 @@ class Judged:
     findings: list[Finding]
 
 
-@dataclass(slots=True)
-class Counts:
-    """Sent entries by judgement."""
-
-    by_judgement: Ints = field(default_factory=lambda: np.zeros(len(JUDGEMENTS), np.int64))
-
-
 class UserLevelFold(ABC):
     """One dispatcher of a level-E log. ``not_judged``: why nothing is compared (any more); None = it is."""
 
@@ -123,7 +115,6 @@ class UserLevelFold(ABC):
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.not_judged: str | None = None
-        self.counts = Counts()
         self.owned = OwnershipSpans()
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
@@ -147,7 +138,6 @@ class UserLevelFold(ABC):
             judgement[:] = NOT_JUDGED
         else:
             findings = self._explain(stretch, owner, expected, reason, judgement)
-        self.counts.by_judgement += np.bincount(judgement, minlength=len(JUDGEMENTS))
         return Judged(judgement, expected, findings)
 
     @property
