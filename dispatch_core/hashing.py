@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,6 +74,11 @@ MURMUR_31: Final = HashSpace(0, 1 << 31, reserve_zero=False)
 def h31(key: bytes) -> int:
     """MurmurHash3 x86 32 of ``key``, seed 0, masked to 31 bits (Murmur3_32Hash)."""
     return mmh3.hash(key, 0, signed=False) & 0x7FFFFFFF
+
+
+def h31_array(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """``h31`` of many keys."""
+    return np.fromiter(map(h31, keys), np.int64, len(keys))
 
 
 def utf8(text: str) -> bytes:

@@ -186,7 +186,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if not self.state.s[st_.TRACK_DRAINING]:
             return draining, returned
         st = self.state
-        entries = self._pending_among(moved.removed, skip)
+        entries = self._pending_among(moved.lost, skip)
         drained = int(membership.drain_all(st, entries))
         if drained < len(entries):
             hash_id = st.pending_hash[entries[drained]]
@@ -199,28 +199,30 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         between(1)
         if "added_ranges" not in self.profile.changes:  # #24736: nobody is told of hashes that come back
             return draining, returned
-        entries = self._pending_among(moved.added, skip)
+        entries = self._pending_among(moved.won, skip)
         before = np.empty(len(entries), np.int64)
         count = int(membership.release_returned(st, entries, before))
         pairs = self._holders_and_hashes(entries[:count])
         returned.extend(Released(*pair, n) for pair, n in zip(pairs, before[:count].tolist(), strict=True))
         return draining, returned
 
-    def _pending_among(self, ranges: dict[int, tuple[assignments.Range, ...]], skip: int) -> st_.I64:
-        """Entries pending on consumers, of hashes in the ranges given for these: consumer by consumer, ascending."""
-        rank = {self.slot(consumer): at for at, consumer in enumerate(ranges) if consumer != skip}
-        bounds = np.asarray(
-            [(start, end, self._slots[c]) for c, own in ranges.items() if c != skip for start, end in own],
-            dtype=np.int64,
-        ).reshape(-1, 3)
-        ids, which = self._by_place.within(bounds[:, 0], bounds[:, 1])
+    def _pending_among(self, ranges: assignments.OwnedRanges, skip: int) -> st_.I64:
+        """Entries pending on the owners of ``ranges``, of hashes in these: consumer by consumer, ascending."""
+        overtaken = np.asarray(self._overtaken() if self._sent_deleted else [], dtype=np.int64)
+        first = int(self.state.s[st_.MARK_DELETE]) + 1
+        if not len(overtaken) and first > self._last_sent:
+            return np.empty(0, np.int64)
+        owners = [consumer for consumer in dict.fromkeys(ranges.owners.tolist()) if consumer != skip]
+        rank = {self.slot(consumer): at for at, consumer in enumerate(owners)}
+        others = ranges.owners != skip
+        bounds = np.stack([ranges.starts[others], ranges.ends[others]])
+        slots = np.array([self._slots[consumer] for consumer in ranges.owners[others].tolist()], np.int32)
+        ids, which = self._by_place.within(*bounds)
         if not len(ids):
             return np.empty(0, np.int64)
         if len(self._slot_of_hash) < len(self._hash_values):
             self._slot_of_hash = np.full(len(self._hash_values), st_.NOBODY, np.int32)
-        self._slot_of_hash[ids] = bounds[which, 2]
-        overtaken = np.asarray(self._overtaken() if self._sent_deleted else [], dtype=np.int64)
-        first = int(self.state.s[st_.MARK_DELETE]) + 1
+        self._slot_of_hash[ids] = slots[which]
         count = membership.pending_among(
             self.state, self._slot_of_hash, overtaken, first, self._last_sent + 1, self._held
         )
@@ -244,6 +246,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _own_hashes(self, ids: st_.I64) -> None:
         """The owners that the selector has for these hash ids now."""
+        if not len(ids):
+            return
         owners, which = np.unique(self._selector.select_array(self._hash_values[ids]), return_inverse=True)
         slots = [self._slots.get(owner, st_.NOBODY) for owner in owners.tolist()]
         self.state.hash_owner[ids] = np.asarray(slots, dtype=np.int32)[which]

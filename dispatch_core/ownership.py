@@ -4,21 +4,22 @@ A *span* is a closed range of hashes that one consumer owned from one event to a
 cuts and opens others for what is left of them and for what was won; all spans that one change opens have its *epoch*.
 
 >>> spans = OwnershipSpans()
->>> spans.changed(1, 100, removed={}, added={7: ((0, 99),)})
->>> spans.changed(2, 200, removed={7: ((40, 59),)}, added={8: ((40, 59),)})
+>>> spans.reported(1, 100, [(0, 99, 7)])
+>>> spans.reported(2, 200, [(0, 39, 7), (40, 59, 8), (60, 99, 7)])
 >>> [tuple(row) for row in zip(*(spans.columns()[name].tolist() for name in ("owner", "start", "end", "until_seq")))]
 [(7, 0, 99, 2), (7, 0, 39, -1), (8, 40, 59, -1), (7, 60, 99, -1)]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.selectors.assignments import Assignments, Range, impacted
+from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.selectors.assignments import Assignments, OwnedRanges, impacted
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,20 +43,17 @@ class OwnershipSpans:
         """The whole report (start, end, owner) after an event. One dispatcher is told this way, or by what moved."""
         before, self._report = self._report, Assignments(tuple(sorted(ranges)))
         moved = impacted(before, self._report)
-        self.changed(seq, t_us, moved.removed, moved.added)
+        self.changed(seq, t_us, moved.lost, moved.won)
 
-    def changed(
-        self,
-        seq: int,
-        t_us: int,
-        removed: Mapping[int, Sequence[Range]],
-        added: Mapping[int, Sequence[Range]],
-    ) -> None:
-        """Consumers lost and won these ranges (closed, disjoint for each) by the event ``seq`` at ``t_us``."""
-        if not removed and not added:
+    def changed(self, seq: int, t_us: int, lost: OwnedRanges, won: OwnedRanges) -> None:
+        """Consumers lost and won these ranges by the event ``seq`` at ``t_us``."""
+        if not len(lost) and not len(won):
             return
         self.epoch += 1
-        opened = [self._lose(_flat(removed), seq, t_us), self._opened(_flat(added), seq, t_us)]
+        opened = [
+            self._lose(lost, seq, t_us),
+            self._opened(np.stack([won.starts, won.ends, won.owners]), seq, t_us),
+        ]
         spans = np.concatenate([self._open, *opened], axis=1)
         self._open = spans[:, np.argsort(spans[_START], kind="stable")]
 
@@ -72,35 +70,41 @@ class OwnershipSpans:
         since = [np.full(count, value, np.int64) for value in (self.epoch, seq, t_us)]
         return np.concatenate([ranges, np.asarray(since, np.int64).reshape(3, count)])
 
-    def _lose(self, lost: Ints, seq: int, t_us: int) -> Ints:
+    def _lose(self, lost: OwnedRanges, seq: int, t_us: int) -> Ints:
         """Close the spans that ``lost`` cuts; returns what is left of them, as spans of this epoch."""
-        first = np.searchsorted(self._open[_END], lost[_START], side="left")
-        last = np.searchsorted(self._open[_START], lost[_END], side="right")
-        depth = np.zeros(self._open.shape[1] + 1, np.int64)
-        np.add.at(depth, first, 1)
-        np.add.at(depth, last, -1)
-        cut = np.cumsum(depth[:-1]) > 0
-        spans = self._open[:, cut]
-        self._open = self._open[:, ~cut]
-        until = np.full((2, spans.shape[1]), seq, np.int64)
+        spans = self._open
+        is_cut = np.zeros(spans.shape[1], np.bool_)
+        left = np.empty((3, spans.shape[1] + len(lost)), np.int64)
+        count = _cut(spans, lost.starts, lost.ends, is_cut, left)
+        cut = spans[:, is_cut]
+        self._open = spans[:, ~is_cut]
+        until = np.full((2, cut.shape[1]), seq, np.int64)
         until[1] = t_us
-        self._closed.append(np.concatenate([spans, until]))
-        edges = np.unique(np.concatenate([spans[_START], spans[_END] + 1, lost[_START], lost[_END] + 1]))
-        starts, ends = edges[:-1], edges[1:] - 1
-        of_span = _within(starts, spans)
-        left = (of_span >= 0) & (_within(starts, lost) < 0)
-        return self._opened(np.stack([starts[left], ends[left], spans[_OWNER][of_span[left]]]), seq, t_us)
+        self._closed.append(np.concatenate([cut, until]))
+        return self._opened(left[:, :count], seq, t_us)
 
 
-def _flat(ranges: Mapping[int, Sequence[Range]]) -> Ints:
-    """(start, end, owner) of all ranges, ascending, in columns."""
-    rows = sorted((start, end, consumer) for consumer, own in ranges.items() for start, end in own)
-    return np.asarray(rows, np.int64).reshape(-1, 3).T
+@compiled
+def _cut(spans: Ints, starts: Ints, ends: Ints, is_cut: npt.NDArray[np.bool_], left: Ints) -> int:
+    """Mark the ``spans`` that the ranges ``starts`` to ``ends`` cut, both ascending and disjoint.
 
-
-def _within(points: Ints, ranges: Ints) -> Ints:
-    """In which of the ascending, disjoint ranges each point lies; -1 = in none."""
-    if not ranges.shape[1]:
-        return np.full(len(points), -1, np.int64)
-    at = np.searchsorted(ranges[_START], points, side="right") - 1
-    return np.where((at >= 0) & (points <= ranges[_END][at]), at, -1)
+    ``left`` gets start, end and owner of what the ranges leave of these, ascending; returns how many pieces that are.
+    """
+    count = first = 0
+    for i in range(spans.shape[1]):
+        start, end = spans[_START, i], spans[_END, i]
+        while first < len(starts) and ends[first] < start:
+            first += 1
+        at = first
+        while at < len(starts) and starts[at] <= end:
+            is_cut[i] = True
+            if start < starts[at]:
+                left[_START, count], left[_END, count] = start, starts[at] - 1
+                left[_OWNER, count] = spans[_OWNER, i]
+                count += 1
+            start = ends[at] + 1
+            at += 1
+        if is_cut[i] and start <= end:
+            left[_START, count], left[_END, count], left[_OWNER, count] = start, end, spans[_OWNER, i]
+            count += 1
+    return count

@@ -116,8 +116,8 @@ class Keys:
         rows = unknown[first]
         new = row_key[rows]
         if self._ids is None:
-            words = self._text.take(pa.array(new)).to_pylist()
-            self._h31.values[new] = [hashing.h31(hashing.utf8(word)) for word in words]
+            words = self._text.take(pa.array(new)).cast(pa.binary())
+            self._h31.values[new] = hashing.h31_array(words.to_pylist())
         else:
             self._h31.values[new] = _h31_of_rows(messages, rows, fallback=fallback)
         out[unknown] = self._h31.values[row_key[unknown]]

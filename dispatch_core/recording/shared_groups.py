@@ -7,7 +7,9 @@ times. Here the last few are kept, with the place of each run. Only for files th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,6 +21,65 @@ import pyarrow.parquet as pq
 _KEPT: Final = 4
 
 _Place = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a row group's statistics say. ``between``: lowest and highest value of each column of texts."""
+
+    num_rows: int
+    between: Mapping[str, tuple[str, str]]
+    with_nulls: frozenset[str]
+
+    def may_hold(self, dispatcher: Mapping[str, str]) -> bool:
+        """Whether rows of the dispatcher (columns and their values) may be in it."""
+        return all(
+            low <= dispatcher[name] <= high
+            for name, (low, high) in self.between.items()
+            if name in dispatcher
+        )
+
+    def holds_only(self, dispatcher: Mapping[str, str]) -> bool:
+        """Whether it can hold no other rows than the dispatcher's."""
+        return all(
+            self.between.get(name) == (value, value) and name not in self.with_nulls
+            for name, value in dispatcher.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a file's footer says."""
+
+    metadata: pq.FileMetaData
+    columns: frozenset[str]
+    groups: tuple[Group, ...]
+
+
+def about(path: str) -> About:
+    """The footer of a Parquet file, read once as long as the file stays as it is. Raises as pyarrow does."""
+    status = Path(path).stat()
+    return _about(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _about(path: str, _mtime_ns: int, _size_bytes: int) -> About:
+    metadata = pq.read_metadata(path)
+    groups = tuple(_group(metadata.row_group(at)) for at in range(metadata.num_row_groups))
+    return About(metadata, frozenset(metadata.schema.to_arrow_schema().names), groups)
+
+
+def _group(group: pq.RowGroupMetaData) -> Group:
+    between: dict[str, tuple[str, str]] = {}
+    with_nulls = set()
+    for at in range(group.num_columns):
+        column = group.column(at)
+        statistics = column.statistics
+        if statistics is not None and statistics.has_min_max and isinstance(statistics.min, str):
+            between[column.path_in_schema] = statistics.min, statistics.max
+            if statistics.null_count:
+                with_nulls.add(column.path_in_schema)
+    return Group(group.num_rows, between, frozenset(with_nulls))
 
 
 def rows_of(

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
-from dispatch_core.recording.shared_groups import rows_of
+from dispatch_core.recording.shared_groups import about, rows_of
 
 #: Events of one piece, about: enough that what a piece costs beside its rows does not count, and no more.
 PIECE_ROWS: Final = 65_536
@@ -79,15 +79,15 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
     seen: set[tuple[object, ...]] = set()
     traced = False
     for path in event_files:
-        with _opened(path) as file:
-            for group in _groups(file, dispatcher):
+        with _File(path) as file:
+            for group in file.groups(dispatcher):
                 here: set[str] = set()
-                for table in _of(file, path, group, dispatcher, ("kind", *_INCARNATION)):
+                for table in file.rows(group, dispatcher, ("kind", *_INCARNATION)):
                     here |= {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
                     seen.update(_incarnations(table))
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
-                    rare += _lines(_of(file, path, group, dispatcher, columns), wanted)
+                    rare += _lines(file.rows(group, dispatcher, columns), wanted)
     return Survey(pa.concat_tables(rare), len(seen), traced)
 
 
@@ -131,12 +131,16 @@ def pieces(
     of_messages = pa.schema([MESSAGES.field(name) for name in message_columns])
     none = of_events.empty_table()
     messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
+    begun = False
     for events in _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none):
+        begun = True
         lowest, highest = _extent(events)
         for table in messages.before(lowest):
             yield Piece(table, none, nobodys=True)
         yield Piece(messages.up_to(highest), events)
-    yield Piece(messages.next(), none)
+    following = messages.next()
+    if following.num_rows or not begun:
+        yield Piece(following, none)
     for table in messages.rest():
         yield Piece(table, none, nobodys=True)
 
@@ -243,62 +247,53 @@ def _incarnations(table: pa.Table) -> set[tuple[object, ...]]:
 def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
     """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
     for path in paths:
-        with _opened(path) as file:
-            for group in _groups(file, dispatcher):
-                for table in _of(file, path, group, dispatcher, wanted.names):
+        with _File(path) as file:
+            for group in file.groups(dispatcher):
+                for table in file.rows(group, dispatcher, wanted.names):
                     if table.num_rows:
                         yield _as(table, wanted, texts=True)
 
 
-def _opened(path: str) -> pq.ParquetFile:
-    """The file, its texts to be read as dictionaries."""
-    metadata = pq.read_metadata(path)
-    there = set(metadata.schema.names)
-    return pq.ParquetFile(path, metadata=metadata, read_dictionary=[name for name in _TEXTS if name in there])
+class _File:
+    """A Parquet file whose texts are read as dictionaries; opened only where ``shared_groups`` does not read for it."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._about = about(path)
+        self._texts = [name for name in _TEXTS if name in self._about.columns]
+        self._file: pq.ParquetFile | None = None
 
-def _texts(file: pq.ParquetFile) -> tuple[str, ...]:
-    return tuple(name for name in _TEXTS if name in file.schema_arrow.names)
+    def __enter__(self) -> _File:
+        return self
 
+    def __exit__(self, *_error: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
-def _groups(file: pq.ParquetFile, dispatcher: Mapping[str, str]) -> list[int]:
-    """The row groups that may hold rows of the dispatcher, by their statistics."""
-    return [
-        group for group in range(file.num_row_groups) if _holds(file.metadata.row_group(group), dispatcher)[0]
-    ]
+    def groups(self, dispatcher: Mapping[str, str]) -> list[int]:
+        """The row groups that may hold rows of the dispatcher, by their statistics."""
+        return [at for at, group in enumerate(self._about.groups) if group.may_hold(dispatcher)]
 
-
-def _of(
-    file: pq.ParquetFile, path: str, group: int, dispatcher: Mapping[str, str], columns: Sequence[str]
-) -> Iterator[pa.Table]:
-    """The dispatcher's rows of a row group, in those of ``columns`` that the file has, a batch at a time."""
-    if not _holds(file.metadata.row_group(group), dispatcher)[1]:
-        yield rows_of(path, group, dispatcher, columns, _texts(file))
-        return
-    there = [name for name in columns if name in file.schema_arrow.names]
-    if file.metadata.row_group(group).num_rows > _MOST_AT_ONCE:
-        for batch in file.iter_batches(_MOST_AT_ONCE, row_groups=[group], columns=there, use_threads=False):
-            yield pa.Table.from_batches([batch])
-        return
-    # At once: each batch would bring a copy of the row group's dictionaries.
-    whole = file.read_row_group(group, columns=there, use_threads=False)
-    for start in range(0, whole.num_rows, _BATCH_ROWS):
-        yield whole.slice(start, _BATCH_ROWS)
-
-
-def _holds(group: pq.RowGroupMetaData, dispatcher: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether a row group may hold rows of the dispatcher, and whether it can hold no others, by its statistics."""
-    only = 0
-    for at in range(group.num_columns):
-        column = group.column(at)
-        value = dispatcher.get(column.path_in_schema)
-        statistics = column.statistics if value is not None else None
-        if value is None or statistics is None or not statistics.has_min_max:
-            continue
-        if not statistics.min <= value <= statistics.max:
-            return False, False
-        only += statistics.min == statistics.max and statistics.null_count == 0
-    return True, only == len(dispatcher)
+    def rows(self, group: int, dispatcher: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The dispatcher's rows of a row group, in those of ``columns`` that the file has, a batch at a time."""
+        if not self._about.groups[group].holds_only(dispatcher):
+            yield rows_of(self._path, group, dispatcher, columns, self._texts)
+            return
+        if self._file is None:
+            self._file = pq.ParquetFile(
+                self._path, metadata=self._about.metadata, read_dictionary=self._texts
+            )
+        there = [name for name in columns if name in self._about.columns]
+        if self._about.groups[group].num_rows > _MOST_AT_ONCE:
+            for batch in self._file.iter_batches(
+                _MOST_AT_ONCE, row_groups=[group], columns=there, use_threads=False
+            ):
+                yield pa.Table.from_batches([batch])
+            return
+        # At once: each batch would bring a copy of the row group's dictionaries.
+        whole = self._file.read_row_group(group, columns=there, use_threads=False)
+        for start in range(0, whole.num_rows, _BATCH_ROWS):
+            yield whole.slice(start, _BATCH_ROWS)
 
 
 def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:

@@ -14,23 +14,27 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+I64 = npt.NDArray[np.int64]
 Range = tuple[int, int]
 #: Ranges with their owners, ascending and disjoint.
 Owned = tuple[tuple[int, int, int], ...]
 #: Start, end (closed), owner before and owner after; None = nobody.
 Stretch = tuple[int, int, int | None, int | None]
 #: Starts and ends of closed ranges.
-Bounds = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Bounds = tuple[I64, I64]
 
 #: The end of a range that reaches to the highest hash, whatever that is.
 ANY_HASH: Final = (1 << 63) - 1
+
+NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +56,83 @@ class Assignments:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnedRanges:
+    """Closed ranges and whose each one is, as columns: ascending and disjoint."""
+
+    starts: I64
+    ends: I64
+    owners: I64
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def by_owner(self) -> dict[int, tuple[Range, ...]]:
+        """The ranges of each owner; owners in the order in which they come up."""
+        ranges: dict[int, list[Range]] = {}
+        rows = zip(self.starts.tolist(), self.ends.tolist(), self.owners.tolist(), strict=True)
+        for start, end, owner in rows:
+            ranges.setdefault(owner, []).append((start, end))
+        return {owner: tuple(own) for owner, own in ranges.items()}
+
+
+def joined(starts: I64, ends: I64, owners: I64) -> OwnedRanges:
+    """Ascending, disjoint ranges without those of ``NOBODY``, touching ones of one owner joined.
+
+    >>> joined(np.array([0, 10, 20, 40]), np.array([9, 19, 29, 49]), np.array([7, 7, 8, NOBODY])).by_owner()
+    {7: ((0, 19),), 8: ((20, 29),)}
+    """
+    somebodys = np.flatnonzero(owners != NOBODY)
+    starts, ends, owners = starts[somebodys], ends[somebodys], owners[somebodys]
+    begins = np.ones(len(owners) + 1, bool)
+    # What touches another range is next to it: nothing can lie in between.
+    begins[1:-1] = (owners[1:] != owners[:-1]) | (starts[1:] > ends[:-1] + 1)
+    return OwnedRanges(starts[begins[:-1]], ends[begins[1:]], owners[begins[:-1]])
+
+
+_NONE: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Impacted:
-    """Ranges that consumers lost (``removed``) and won (``added``) by one membership change, touching ones merged.
+    """Ranges that consumers lost and won by one membership change, touching ones merged: the broker's report of it.
 
     ``touched``: where a hash has to lie (``Selector.places``) for the selector to choose another consumer than before;
     None = anywhere. It is no part of the broker's report: it says which hashes need not be looked up again.
     """
 
-    removed: dict[int, tuple[Range, ...]]
-    added: dict[int, tuple[Range, ...]]
-    touched: Bounds | None = field(default=None, compare=False, repr=False)
+    lost: OwnedRanges
+    won: OwnedRanges
+    touched: Bounds | None = None
+
+    @cached_property
+    def removed(self) -> dict[int, tuple[Range, ...]]:
+        """What each consumer lost."""
+        return self.lost.by_owner()
+
+    @cached_property
+    def added(self) -> dict[int, tuple[Range, ...]]:
+        """What each consumer won."""
+        return self.won.by_owner()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Impacted):
+            return NotImplemented
+        return self.removed == other.removed and self.added == other.added
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Impacted(removed={self.removed}, added={self.added})"
+
+
+def unreported(touched: Bounds) -> Impacted:
+    """A change of which the broker says nothing."""
+    nothing = OwnedRanges(_NONE, _NONE, _NONE)
+    return Impacted(nothing, nothing, touched)
 
 
 #: Nothing changed hands.
-UNCHANGED: Final = Impacted({}, {}, (np.empty(0, np.int64), np.empty(0, np.int64)))
+UNCHANGED: Final = unreported((_NONE, _NONE))
 
 
 def impacted(
@@ -81,31 +148,19 @@ def changed_hands(
     stretches: Iterable[Stretch], touched: Bounds, same: Callable[[int, int], bool] = operator.eq
 ) -> Impacted:
     """What moved, by the ascending, disjoint ``stretches`` of hashes that have another owner than before."""
-    removed: dict[int, list[Range]] = {}
-    added: dict[int, list[Range]] = {}
-    for start, end, old, new in stretches:
-        if old is not None and new is not None and same(old, new):
-            continue
-        if old is not None:
-            _extend(removed.setdefault(old, []), start, end)
-        if new is not None:
-            _extend(added.setdefault(new, []), start, end)
-    return Impacted(
-        {c: tuple(r) for c, r in removed.items()}, {c: tuple(r) for c, r in added.items()}, touched
-    )
+    moved = [
+        (start, end, NOBODY if old is None else old, NOBODY if new is None else new)
+        for start, end, old, new in stretches
+        if old is None or new is None or not same(old, new)
+    ]
+    starts, ends, before, after = np.asarray(moved, dtype=np.int64).reshape(-1, 4).T
+    return Impacted(joined(starts, ends, before), joined(starts, ends, after), touched)
 
 
 def contains(ranges: tuple[Range, ...], hash_value: int) -> bool:
     """Whether a hash lies in one of the ascending, disjoint ``ranges``."""
     index = bisect_left(ranges, hash_value, key=lambda item: item[1])
     return index < len(ranges) and ranges[index][0] <= hash_value
-
-
-def _extend(ranges: list[Range], start: int, end: int) -> None:
-    if ranges and ranges[-1][1] + 1 >= start:
-        ranges[-1] = (ranges[-1][0], end)
-    else:
-        ranges.append((start, end))
 
 
 def _unlike(before: Owned, after: Owned) -> tuple[Owned, Owned]:

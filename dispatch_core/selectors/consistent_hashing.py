@@ -18,15 +18,16 @@ True
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted
+from dispatch_core.selectors.assignments import I64, NOBODY, UNCHANGED, Assignments, Impacted
 from dispatch_core.selectors.names import NameIndexes
-from dispatch_core.selectors.ring import NOBODY, Ring
+from dispatch_core.selectors.ring import Ring
 from dispatch_core.selectors.selector import Announced, Same
 
 
@@ -43,7 +44,9 @@ class ConsistentHashingSelector:
         self._same = same
         self._replica_points = replica_points
         self._space = space
-        self._queues: dict[int, list[int]] = {}  # point → owner first, then who waits for it
+        self._queues: dict[
+            int, list[int]
+        ] = {}  # point where consumers met → owner first, then who waits for it
         self._ring = Ring()  # the owners alone
         self._names = NameIndexes()
         self._members: dict[int, str] = {}
@@ -52,15 +55,14 @@ class ConsistentHashingSelector:
         """Put ``consumer`` on the ring; returns the ranges that changed hands."""
         index = self._names.allocate(consumer, name)
         self._members[consumer] = name
-        owners: dict[int, int] = {}
-        for point in self._points_of(name, index):
-            queue = self._queues.get(point)
-            if queue is None:
-                queue = self._queues[point] = [consumer]
-            else:
-                self._meet(queue, consumer)
-            owners[point] = queue[0]
-        return self._ring.change(owners).changed_hands(self._space.start, self._space.last, self._same)
+        points = self._points_of(name, index)
+        owners = self._ring.owners_at(points.once)
+        for at in np.flatnonzero(owners != NOBODY).tolist():
+            owners[at] = self._join_queue(int(points.once[at]), int(owners[at]), consumer)
+        owners[owners == NOBODY] = consumer
+        for point in points.again:
+            self._join_queue(point, consumer, consumer)
+        return self._changed(points.once, owners)
 
     def remove(self, consumer: int) -> Impacted:
         """Take ``consumer`` off the ring; the next in each point's queue inherits. Unknown consumers change nothing."""
@@ -68,14 +70,29 @@ class ConsistentHashingSelector:
         index = self._names.release(consumer)
         if name is None or index is None:
             return UNCHANGED
-        owners: dict[int, int] = {}
-        for point in self._points_of(name, index):
-            queue = self._queues[point]
-            queue.remove(consumer)
-            if not queue:
-                del self._queues[point]
-            owners[point] = queue[0] if queue else NOBODY
-        return self._ring.change(owners).changed_hands(self._space.start, self._space.last, self._same)
+        points = self._points_of(name, index)
+        owners = np.full(len(points.once), NOBODY, np.int64)
+        for at, point in enumerate(points.once.tolist()):
+            if point in self._queues:
+                owners[at] = self._leave_queue(point, consumer)
+        return self._changed(points.once, owners)
+
+    def _join_queue(self, point: int, owner: int, newcomer: int) -> int:
+        """``newcomer`` comes to a point that ``owner`` has; returns who has it then."""
+        queue = self._queues.setdefault(point, [owner])
+        self._meet(queue, newcomer)
+        return queue[0]
+
+    def _leave_queue(self, point: int, consumer: int) -> int:
+        queue = [one for one in self._queues[point] if one != consumer]
+        if queue:
+            self._queues[point] = queue
+        else:
+            del self._queues[point]
+        return queue[0] if queue else NOBODY
+
+    def _changed(self, points: I64, owners: I64) -> Impacted:
+        return self._ring.put(points, owners).changed_hands(self._space.start, self._space.last, self._same)
 
     def select(self, sticky_hash: int) -> int | None:
         """The consumer that owns ``sticky_hash``; ``None`` while nobody is connected."""
@@ -110,13 +127,22 @@ class ConsistentHashingSelector:
         """Who owns a point after ``newcomer`` came to it: the first of the queue, the newcomer waits at its end."""
         queue.append(newcomer)
 
-    def _points_of(self, name: str, index: int) -> tuple[int, ...]:
+    def _points_of(self, name: str, index: int) -> _Points:
         return _points(self._space, self._replica_points, name, index)
 
 
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """The points of a consumer, ascending, each ``once``; and those that come up ``again``."""
+
+    once: I64
+    again: tuple[int, ...]
+
+
 @lru_cache(maxsize=4096)
-def _points(space: hashing.HashSpace, replica_points: int, name: str, index: int) -> tuple[int, ...]:
-    """The points of a consumer. Names come again: in every dispatcher of a service, and at every restart."""
-    return tuple(
-        space.sticky(hashing.h31(hashing.utf8(f"{name}\0{index}\0{j}"))) for j in range(replica_points)
-    )
+def _points(space: hashing.HashSpace, replica_points: int, name: str, index: int) -> _Points:
+    """Names come again: in every dispatcher of a service, and at every restart."""
+    texts = [hashing.utf8(f"{name}\0{index}\0{j}") for j in range(replica_points)]
+    points = space.sticky_array(hashing.h31_array(texts))
+    once, times = np.unique(points, return_counts=True)
+    return _Points(once, tuple(np.repeat(once, times - 1).tolist()))

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted
+from dispatch_core.selectors.assignments import NOBODY, UNCHANGED, Assignments, Impacted
 from dispatch_core.selectors.names import CountedNameIndexes
-from dispatch_core.selectors.ring import NOBODY, Ring
+from dispatch_core.selectors.ring import Ring
 from dispatch_core.selectors.selector import Announced, Same
 
 LAST: Final = (1 << 31) - 2  # where the report of the wrap-around range ends; hashes go one further

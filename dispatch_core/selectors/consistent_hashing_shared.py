@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted
-from dispatch_core.selectors.ring import NOBODY, Ring
+from dispatch_core.selectors.assignments import NOBODY, UNCHANGED, Assignments, Impacted, unreported
+from dispatch_core.selectors.ring import Ring
 from dispatch_core.selectors.selector import Announced, Same, any_equal, grouped, utf16
 
 #: On the ring, in place of an owner: the point has several, see its list.
@@ -112,7 +112,7 @@ class SharedPointsSelector:
         arcs = self._ring.change(
             {p: _SHARED if len(has) > 1 else has[0] if has else NOBODY for p, has in lists.items()}
         )
-        return Impacted({}, {}, (arcs.starts, arcs.ends))
+        return unreported((arcs.starts, arcs.ends))
 
     @staticmethod
     def _share(sticky_hash: npt.NDArray[np.int64], consumers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

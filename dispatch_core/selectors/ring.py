@@ -18,17 +18,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from dispatch_core.selectors.assignments import ANY_HASH, Impacted, Range, changed_hands
+from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.selectors.assignments import ANY_HASH, I64, NOBODY, Impacted, changed_hands, joined
 from dispatch_core.selectors.selector import Same
-
-I64 = npt.NDArray[np.int64]
-
-NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +47,9 @@ class Arcs:
         if same is operator.eq:
             inside = low <= high
             low, high, before, after = low[inside], high[inside], before[inside], after[inside]
-            removed, added = joined(low, high, before), joined(low, high, after)
-            return Impacted(removed, added, (starts, ends))
+            return Impacted(joined(low, high, before), joined(low, high, after), (starts, ends))
         stretches = zip(low.tolist(), high.tolist(), _or_none(before), _or_none(after), strict=True)
         return changed_hands((item for item in stretches if item[0] <= item[1]), (starts, ends), same)
-
-
-def joined(starts: I64, ends: I64, owners: I64) -> dict[int, tuple[Range, ...]]:
-    """The ascending, disjoint ranges of each owner, touching ones joined; owners in the order in which they come up.
-
-    >>> joined(np.array([0, 10, 20, 40]), np.array([9, 19, 29, 49]), np.array([7, 7, 8, NOBODY]))
-    {7: ((0, 19),), 8: ((20, 29),)}
-    """
-    order = np.argsort(owners, kind="stable")
-    order = order[owners[order] != NOBODY]
-    if not len(order):
-        return {}
-    starts, ends, owners = starts[order], ends[order], owners[order]
-    apart = (owners[1:] != owners[:-1]) | (starts[1:] > ends[:-1] + 1)
-    begins = np.flatnonzero(np.append(True, apart))
-    closes = np.append(begins[1:], len(owners)) - 1
-    ranges = list(zip(starts[begins].tolist(), ends[closes].tolist(), strict=True))
-    cuts = np.flatnonzero(np.append(True, owners[begins][1:] != owners[begins][:-1]))
-    of_owner = [
-        (owner, tuple(ranges[start:stop]))
-        for owner, start, stop in zip(
-            owners[begins][cuts].tolist(), cuts.tolist(), [*cuts[1:].tolist(), len(begins)], strict=True
-        )
-    ]
-    of_owner.sort(key=lambda item: item[1][0])
-    return dict(of_owner)
 
 
 class Ring:
@@ -93,24 +61,29 @@ class Ring:
 
     def change(self, owners: Mapping[int, int]) -> Arcs:
         """Points get these owners; ``NOBODY`` takes one off the ring. Returns every arc that ends at one of them."""
-        touched = np.fromiter(sorted(owners), np.int64, len(owners))
-        given = np.fromiter((owners[point] for point in touched.tolist()), np.int64, len(owners))
-        at, before, below = self._looked_up(touched)
-        known = np.zeros(len(touched), bool)
-        inside = at < len(self.points)
-        known[inside] = self.points[at[inside]] == touched[inside]
-        stays = given != NOBODY
-        self.owners[at[known & stays]] = given[known & stays]
-        if (known & ~stays).any():
-            gone = at[known & ~stays]
-            self.points, self.owners = np.delete(self.points, gone), np.delete(self.owners, gone)
-        new = ~known & stays
-        if new.any():
-            places = np.searchsorted(self.points, touched[new])
-            self.points = np.insert(self.points, places, touched[new])
-            self.owners = np.insert(self.owners, places, given[new])
-        _, after, below_now = self._looked_up(touched)
-        return Arcs(np.maximum(below, below_now) + 1, np.append(touched, ANY_HASH), before, after)
+        points = sorted(owners)
+        return self.put(np.array(points, np.int64), np.array([owners[point] for point in points], np.int64))
+
+    def put(self, touched: I64, given: I64) -> Arcs:
+        """``change`` for arrays: points, ascending, each once, and whose each one is from now on."""
+        room = len(self.points) + len(touched)
+        points, whose = np.empty(room, np.int64), np.empty(room, np.int64)
+        below, before, after = np.full((3, len(touched) + 1), NOBODY, np.int64)
+        arc_ends = np.append(touched, ANY_HASH)
+        _look_up(self.points, self.owners, arc_ends, below, before)
+        count = _put(self.points, self.owners, touched, given, points, whose)
+        self.points, self.owners = points[:count], whose[:count]
+        _look_up(self.points, self.owners, arc_ends, below, after)
+        return Arcs(below + 1, arc_ends, before, after)
+
+    def owners_at(self, points: I64) -> I64:
+        """Whose these points are; ``NOBODY`` where the ring has no such point."""
+        owners = np.full(len(points), NOBODY, np.int64)
+        at = np.searchsorted(self.points, points)
+        there = np.flatnonzero(at < len(self.points))
+        there = there[self.points[at[there]] == points[there]]
+        owners[there] = self.owners[at[there]]
+        return owners
 
     def indexes_of(self, hashes: I64) -> I64:
         """The point each hash belongs to, as an index. Only for a ring with points."""
@@ -135,19 +108,36 @@ class Ring:
         """(point, owner), ascending."""
         return list(zip(self.points.tolist(), self.owners.tolist(), strict=True))
 
-    def _looked_up(self, points: I64) -> tuple[I64, I64, I64]:
-        """Index, owner and next lower point (-1 = none) of each of ``points``; the last two also of what is above all."""
-        at = np.searchsorted(self.points, points)
-        n = len(self.points)
-        if not n:
-            nothing = np.full(len(points) + 1, NOBODY, np.int64)
-            return at, nothing, nothing
-        padded = np.append(at, n)
-        return (
-            at,
-            self.owners[np.where(padded < n, padded, 0)],
-            np.where(padded > 0, self.points[padded - 1], -1),
-        )
+
+@compiled
+def _look_up(points: I64, owners: I64, ends: I64, below: I64, owner: I64) -> None:
+    """For each of ``ends``: whose it is, and the next lower point, unless ``below`` has a higher one."""
+    at = 0
+    for i in range(len(ends)):
+        while at < len(points) and points[at] < ends[i]:
+            at += 1
+        if at > 0:
+            below[i] = max(below[i], points[at - 1])
+        if len(points):
+            owner[i] = owners[at if at < len(points) else 0]
+
+
+@compiled
+def _put(points: I64, owners: I64, touched: I64, given: I64, new_points: I64, new_owners: I64) -> int:
+    """Merge two ascending lists of points, the ``touched`` ones in place of those they meet; returns how many there are."""
+    at = count = 0
+    for i in range(len(touched) + 1):
+        while at < len(points) and (i == len(touched) or points[at] < touched[i]):
+            new_points[count], new_owners[count] = points[at], owners[at]
+            at += 1
+            count += 1
+        if i < len(touched):
+            if at < len(points) and points[at] == touched[i]:
+                at += 1
+            if given[i] != NOBODY:
+                new_points[count], new_owners[count] = touched[i], given[i]
+                count += 1
+    return count
 
 
 def _or_none(owners: I64) -> list[int | None]:

@@ -270,6 +270,7 @@ class KeySharedFold(UserLevelFold):
         attempts = np.zeros(3, np.int64)
         at, end = 0, len(stretch.op_code)
         while True:
+            begun = at
             at = rounds.fold(
                 self.core.state,
                 self._classic,
@@ -289,7 +290,8 @@ class KeySharedFold(UserLevelFold):
             )
             if at >= end:
                 break
-            self._tell_what_was_sent()
+            if at > begun:
+                self._tell_what_was_sent()
             try:
                 self._membership(at, stretch)
             except IllegalTransitionError as error:
@@ -359,10 +361,11 @@ class KeySharedFold(UserLevelFold):
 
     def _moved(self, stretch: Stretch, at: int, moved: Impacted) -> None:
         """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
-        told = moved.removed or moved.added or (moved.touched is not None and not len(moved.touched[0]))
+        reported = len(moved.lost) or len(moved.won)
+        told = reported or (moved.touched is not None and not len(moved.touched[0]))
         seq, t_us = int(stretch.op_seq[at]), int(stretch.op_t_us[at])
         if told:
-            self.owned.changed(seq, t_us, moved.removed, moved.added)
+            self.owned.changed(seq, t_us, moved.lost, moved.won)
         else:
             self.owned.reported(seq, t_us, self.core.assignments().ranges)
 
