@@ -102,7 +102,7 @@ def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
 def compiled_inline(function: Callable[P, R]) -> Callable[P, R]:
     """As ``compiled_inside``, with its code put in place of every call.
 
-    For the innermost rule of a long loop: handing the state over at a call takes longer than the rule.
+    For the innermost rule of a long loop: a call takes longer than the rule.
     """
     return cast(
         "Callable[P, R]",

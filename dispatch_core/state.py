@@ -21,6 +21,8 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.by_address import by_address
+
 I8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -87,6 +89,7 @@ UNBLOCK_BEFORE: Final = 1
 UNBLOCK_BEFORE_AND_AFTER: Final = 2
 
 
+@by_address
 class State(NamedTuple):
     """Struct of arrays; see the module for what indexes them."""
 

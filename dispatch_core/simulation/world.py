@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.by_address import by_address
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.state import I8, I32, I64
 
@@ -81,6 +82,7 @@ N_SCALARS: Final = 35
 REPLAYS_KEPT: Final = 4
 
 
+@by_address
 class World(NamedTuple):
     """Struct of arrays; see the module for what indexes them."""
 
@@ -113,6 +115,7 @@ class World(NamedTuple):
     next_of: I64  # per entry of the round: the next one for the same consumer
 
 
+@by_address
 class Lines(NamedTuple):
     """Lines written and not taken yet: one row each, and lists of numbers that belong to rows."""
 
