@@ -1,8 +1,8 @@
 """Compile the data plane once and leave it in numba's cache: ``python -m dispatch_core.warmup``.
 
-Two processes compile beside each other, each what the other does not need: the loops of the simulation, and all that
-folds logs. Then small lives are simulated, verified, replayed and audited under every ordering rule, so that nothing is
-left to compile for whoever comes next, with the argument types of real use.
+Two processes compile beside each other, and take from the cache what the other has left there: the audit and the loops of
+the simulation, and all that folds logs. Then small lives are simulated, verified, replayed and audited under every ordering
+rule, so that nothing is left to compile for whoever comes next, with the argument types of real use.
 """
 
 from __future__ import annotations
@@ -129,10 +129,13 @@ def use_everything() -> None:
 
 
 def _simulations() -> None:
-    """The loops of the simulation, for lives that do not begin."""
-    for wanted in ({"broker_version": "4.2.4"}, {"subscription_type": "Failover"}):
-        _life(small(**wanted), _Tables())._loop(0)
+    """The audit, and the loops of the simulation for lives that do not begin.
+
+    The rules, which Key_Shared's loop needs as the dispatchers do, come last: by then the other process has compiled many.
+    """
     audit_warm_up()
+    for wanted in ({"subscription_type": "Failover"}, {"broker_version": "4.2.4"}):
+        _life(small(**wanted), _Tables())._loop(0)
 
 
 def _folds() -> None:
