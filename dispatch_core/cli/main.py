@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
@@ -28,7 +29,18 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.golden",
         "compare selectors, hashing and draining hashes with what the broker's own classes answered",
     ),
-    "audit": ("dispatch_core.cli.audit", "find order violations and duplicate deliveries in a recorded log"),
+    "audit": (
+        "dispatch_core.cli.audit",
+        "find what went wrong in a recorded log: order, duplicates, losses, stalls, balance, rules",
+    ),
+    "explain": ("dispatch_core.cli.explain", "tell the life of a key, a position or a consumer"),
+    "what-if": (
+        "dispatch_core.cli.what_if",
+        "simulate the same clients and load under other rules, and compare",
+    ),
+    "report": ("dispatch_core.cli.report", "write a page that shows what happened, for a browser"),
+    "strip": ("dispatch_core.cli.strip", "make the user-level log (level E) of a dispatcher trace"),
+    "convert": ("dispatch_core.cli.convert", "write recordings anew in another file format"),
     "generate": (
         "dispatch_core.cli.generate",
         "simulate dispatchers and write their recordings: load for benchmarks, and examples",
@@ -73,6 +85,8 @@ def _parser(name: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dispatch-audit {__version__}")
     subcommands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command, (module_name, summary) in COMMANDS.items():
+        if find_spec(module_name) is None:
+            continue  # not part of this installation
         subparser = subcommands.add_parser(
             command, help=summary, description=summary[0].upper() + summary[1:] + "."
         )

@@ -1,0 +1,120 @@
+"""How long is too long, and how much is too much: the limits that decide what becomes a finding.
+
+The policy file (``expectations/audit-policy.yaml``) says how many findings are borne, and the limits that make one; this
+module knows the latter by name, so that command line and pipeline hand them down as JSON and the core reads no file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Final
+
+from dispatch_core.errors import DispatchAuditError
+
+#: A limit that nothing exceeds, where the policy says "any".
+NO_LIMIT: Final = 2**53
+_ANY: Final = "any"
+_SHARES: Final = frozenset({"hot_key_share", "share_ratio"})
+
+
+class LimitsError(DispatchAuditError):
+    """A limit that does not exist, or a value it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is still borne; a finding says that it was exceeded. Times are milliseconds.
+
+    ``stuck_key_ms``, ``stuck_consumer_ms``, ``stuck_subscription_ms``: how long work may wait without a break.
+    ``ack_hole_ms``: how long an entry may stay unacknowledged below acknowledged ones. ``needless_message_ms``: message
+    time held back without need, per waiting consumer and rule. ``hot_key_share``: part of all messages that one key may
+    carry. ``share_ratio``: how many times its share a consumer may carry (hash space, an equal part, active topics).
+    ``min_messages``, ``min_keys_per_consumer``: below them balance is not judged. ``min_topics``: active topics below
+    which Failover's balance is not judged.
+    """
+
+    stuck_key_ms: int = 10_000
+    stuck_consumer_ms: int = 10_000
+    stuck_subscription_ms: int = 10_000
+    ack_hole_ms: int = 60_000
+    needless_message_ms: int = 0
+    hot_key_share: float = 0.10
+    share_ratio: float = 3.0
+    min_messages: int = 10_000
+    min_keys_per_consumer: int = 50
+    min_topics: int = 10
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Limits:
+        """Limits by name; what is not named keeps its default. ``None`` and ``"any"`` mean that nothing is too much.
+
+        Raises ``LimitsError`` for a name that does not exist (naming the nearest) and for a value that is no number from
+        0 on.
+        """
+        known = [field.name for field in fields(cls)]
+        read: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                near = get_close_matches(str(name), known, n=1)
+                raise LimitsError(
+                    f"there is no limit {str(name)[:80]!r}: "
+                    + (f"the nearest name is {near[0]}" if near else f"known are {', '.join(known)}")
+                )
+            number = _number(name, value)
+            read[name] = number if name in _SHARES else int(number)
+        return cls(**read)
+
+    @classmethod
+    def of_json(cls, text: str) -> Limits:
+        """Limits written by ``json``; raises ``LimitsError`` as ``of`` does, and for text that is no JSON object."""
+        try:
+            values = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise LimitsError(f"limits are not JSON ({error}): {text[:80]!r}") from error
+        if not isinstance(values, dict):
+            raise LimitsError(
+                f'limits must be one JSON object like {{"stuck_key_ms": 10000}}, not {text[:80]!r}'
+            )
+        return cls.of(values)
+
+    @classmethod
+    def of_policy(cls, promises: Mapping[str, Mapping[str, Any]]) -> Limits:
+        """The limits among a policy's thresholds (promise → name → value, ``None`` = any); others are passed over.
+
+        The policy calls ``share_ratio`` ``max_share_ratio``.
+        """
+        known = {field.name for field in fields(cls)}
+        found: dict[str, Any] = {}
+        for thresholds in promises.values():
+            for name, value in thresholds.items():
+                limit = "share_ratio" if name == "max_share_ratio" else name
+                if limit in known:
+                    found[limit] = value
+        return cls.of(found)
+
+    def json(self) -> str:
+        """One line of JSON, the same text for the same limits."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+#: What holds where nobody says otherwise.
+DEFAULT_LIMITS: Final = Limits()
+
+
+def _number(name: str, value: Any) -> float:
+    if value is None or value == _ANY:
+        return NO_LIMIT
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise LimitsError(f"the limit {name} must be a number from 0 on, or any")
+    return min(float(value), NO_LIMIT)
