@@ -1,0 +1,126 @@
+"""Everything that one log says, in one call: deliveries, findings, ownership, stalls, balance and waits.
+
+What command line, ``explain``, ``what-if`` and ``report`` share. It is ``replay`` over the whole log: the same tables, with
+the same columns, that the pipeline writes for an interval, and the two tables that the pipeline aggregates with Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core import tables
+from dispatch_core.audit.judge import audit_log
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay import replay
+from dispatch_core.times import from_micros
+from dispatch_core.user_level.replay import UserLevelReplay
+from dispatch_core.verify.runner import is_trace
+
+#: Comparing a trace decision by decision takes a second per 1,400 sendings; longer traces are judged as a user-level log
+#: is: by who was sent each entry.
+LARGEST_TRACE: Final = 20_000
+
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+_NO_EVENT: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAudit:
+    """The result tables of one log (schemas of ``dispatch_core.tables``).
+
+    ``level``: "T" if every recorded decision was compared, "E" if sendings were judged (docs/user-level.md), "" if the
+    rules were not asked for. ``shortened``: the log is a trace, and too long for "T".
+    """
+
+    deliveries: pa.Table = field(repr=False)
+    anomalies: pa.Table = field(repr=False)
+    ownership: pa.Table = field(repr=False)
+    blocked: pa.Table = field(repr=False)
+    divergences: pa.Table = field(repr=False)
+    state: pa.Table = field(repr=False)
+    level: str
+    shortened: bool
+
+
+def audit_whole(
+    log: DispatcherLog,
+    *,
+    earlier: Sequence[DispatcherLog] = (),
+    limits: Limits = DEFAULT_LIMITS,
+    as_of_us: int | None = None,
+    closed: bool = True,
+    rules: bool = True,
+    largest_trace: int = LARGEST_TRACE,
+) -> WholeAudit:
+    """Audit one incarnation of one dispatcher over its whole log.
+
+    Args:
+        log: the incarnation to judge, of level E or a trace.
+        earlier: the incarnations of the same dispatcher before it, oldest first.
+        limits: how long is too long.
+        as_of_us: judge only what happened up to this time; ``None`` = all of it.
+        closed: the log is all there is; nothing that still waits at its end will ever be sent.
+        rules: replay the broker's rules. Without, only order, duplicates and the log itself are looked at.
+        largest_trace: sendings above which a trace is judged as a user-level log.
+
+    Never raises for what a log may hold: where the rules cannot be replayed, ``state`` says why.
+    """
+    if as_of_us is not None:
+        log = replace(log, events=log.events.filter(pc.less_equal(log.events["t_us"], as_of_us)))
+    start, end = _span(log.events)
+    found = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
+    trace = is_trace(log)
+    shortened = rules and trace and _sendings(log.events) > largest_trace
+    if not rules:
+        audit = audit_log(log, interval_start=start, earlier=earlier)
+        found |= {"deliveries": audit.deliveries, "anomalies": audit.anomalies}
+    elif shortened:
+        fold = UserLevelReplay(
+            replace(log, messages=log.messages.slice(0, 0)),
+            interval_start=start,
+            interval_end=end,
+            earlier=earlier,
+            whole=True,
+        )
+        found |= fold.feed(log.messages, log.events) | fold.finish()
+    else:
+        found |= replay(log, interval_start=start, interval_end=end, earlier=earlier)
+    return WholeAudit(
+        deliveries=found["deliveries"],
+        anomalies=found["anomalies"],
+        ownership=found["ownership"],
+        blocked=found["blocked"],
+        divergences=found["divergences"],
+        state=found["dispatcher_state"],
+        level=("T" if trace and not shortened else "E") if rules else "",
+        shortened=shortened,
+    )
+
+
+def _span(events: pa.Table) -> tuple[datetime, datetime]:
+    """From the first to just behind the last event, as far as there is a calendar for it."""
+    times = events["t_us"]
+    if times.null_count == len(times):
+        return _NO_EVENT, _LAST
+    ends = pc.min_max(times).as_py()
+    return _moment(ends["min"]), _moment(ends["max"] + 1)
+
+
+def _moment(t_us: int) -> datetime:
+    try:
+        return from_micros(t_us)
+    except OverflowError:
+        return _FIRST if t_us < 0 else _LAST
+
+
+def _sendings(events: pa.Table) -> int:
+    sent = events.filter(pc.equal(events["kind"], "sent"))["positions"]
+    return int(pc.sum(pc.list_value_length(sent)).as_py() or 0)
