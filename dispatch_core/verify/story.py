@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,15 @@ import pyarrow.compute as pc
 
 from dispatch_core import hashing
 from dispatch_core.audit.findings import shown
+from dispatch_core.explain.log_lines import (
+    SeqAt,
+    key_of,
+    message_row,
+    names_of,
+    position_of,
+    row_at,
+    touching,
+)
 from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.times import clock
@@ -99,20 +108,22 @@ def _subject(log: DispatcherLog, profile: Profile, finding: Finding) -> _Subject
         sticky = int(hashes[row])
     if hashes is not None and sticky is not None:
         rows = np.flatnonzero(hashes == sticky)
-        keys = sorted({_key(log, at) for at in rows[:200].tolist()})
+        keys = sorted({key_of(log, at) for at in rows[:200].tolist()})
         shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
         return _Subject(f"key {shown or 'unknown'} (hash {sticky})", rows, sticky, frozenset())
     if row is not None:
-        return _Subject(f"entry {_position(log, row)} ({_key(log, row)})", np.array([row]), None, frozenset())
+        return _Subject(
+            f"entry {position_of(log, row)} ({key_of(log, row)})", np.array([row]), None, frozenset()
+        )
     return _consumers(log, finding)
 
 
 def _consumers(log: DispatcherLog, finding: Finding) -> _Subject:
     named = frozenset(int(number) for number in _CONSUMER.findall(f"{finding.expected} {finding.recorded}"))
-    event = _row(log, finding.seq)
+    event = row_at(log, finding.seq)
     if event is not None and event["consumer"] is not None:
         named |= {event["consumer"]}
-    names = _names(log)
+    names = names_of(log)
     title = ", ".join(_who(names, number) for number in sorted(named)) if named else "the lines around it"
     return _Subject(title, np.zeros(0, np.int64), None, named)
 
@@ -122,10 +133,10 @@ def _first_entry(log: DispatcherLog, finding: Finding) -> int | None:
     expected, recorded = (_POSITION.findall(text) for text in (finding.expected, finding.recorded))
     parted = [p for p in (*expected, *recorded) if (p in expected) != (p in recorded)]
     swapped = [one for one, other in zip(expected, recorded, strict=False) if one != other]
-    event = _row(log, finding.seq)
+    event = row_at(log, finding.seq)
     own = [(p["ledger_id"], p["entry_id"]) for p in (event or {}).get("positions") or []]
     for ledger, entry in (*parted, *swapped, *expected, *own):
-        at = _message_row(log, int(ledger), int(entry))
+        at = message_row(log, int(ledger), int(entry))
         if at is not None:
             return at
     return None
@@ -135,7 +146,7 @@ def _hash_of(log: DispatcherLog, finding: Finding, hashes: npt.NDArray[np.int64]
     """The hash a draining decision is about: the core's where some entry has it, else the recorded one."""
     if finding.decision_class != "draining":
         return None
-    event = _row(log, finding.seq) or {}
+    event = row_at(log, finding.seq) or {}
     numbers = [
         int(number) for number in (*reversed(_NUMBER.findall(finding.expected)), event.get("hash") or 0)
     ]
@@ -150,18 +161,20 @@ def _hashes(log: DispatcherLog, profile: Profile) -> npt.NDArray[np.int64] | Non
 
 def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[int, int, int, str]]:
     """(seq, order within it, time, text) of what belongs to the story, near ``seq``."""
-    names = _names(log)
+    names = names_of(log)
     touched: set[int] = set(subject.consumers)
     shown_rows: set[int] = set()
-    for event in _touching(log, subject.rows, seq):
+    ledger, entry = (np.asarray(log.messages[name])[subject.rows] for name in ("ledger_id", "entry_id"))
+    near = (seq, MAX_BEFORE, MAX_AFTER)
+    for event in touching(log, _OF_ENTRIES, ledger, entry, subject.rows, near=near):
         if event.consumer is not None:
             touched.add(event.consumer)
         shown_rows.update(event.rows)
         who = "" if event.consumer is None else f" {_who(names, event.consumer)}"
-        positions = ", ".join(_position(log, row) for row in event.rows[:_MAX_NAMED])
+        positions = ", ".join(position_of(log, row) for row in event.rows[:_MAX_NAMED])
         more = f" and {len(event.rows) - _MAX_NAMED} more" if len(event.rows) > _MAX_NAMED else ""
         yield event.seq, 1, event.t_us, f"{_OF_ENTRIES[event.kind]}{who}: {positions}{more}"
-    seq_at = _SeqAt(log)
+    seq_at = SeqAt(log)
     for row in sorted(shown_rows)[-MAX_BEFORE:]:
         t_ms = log.messages["publish_time_ms"][row].as_py()
         if t_ms is not None:
@@ -171,7 +184,7 @@ def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[i
                 seq_at(t_ms * 1000),
                 0,
                 t_ms * 1000,
-                f"stored {_position(log, row)} (key {_key(log, row)}{batch})",
+                f"stored {position_of(log, row)} (key {key_of(log, row)}{batch})",
             )
     yield from _other_lines(log, subject, touched, names)
 
@@ -200,45 +213,12 @@ def _other_lines(
             yield row["seq"], 1, row["t_us"] or 0, text
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    seq: int
-    t_us: int
-    kind: str
-    consumer: int | None
-    rows: list[int]  # which of the entries it names, as rows of the message log
-
-
-def _touching(log: DispatcherLog, rows: npt.NDArray[np.int64], seq: int) -> Iterator[_Event]:
-    """Events that name one of the entries, the nearest to ``seq``."""
-    if not len(rows):
-        return
-    events = log.events.filter(pc.is_in(log.events["kind"], value_set=pa.array(list(_OF_ENTRIES))))
-    events = events.filter(pc.is_valid(events["positions"]))
-    lists = events["positions"].combine_chunks()
-    flat = lists.flatten()
-    at = np.repeat(np.arange(events.num_rows), np.asarray(pc.list_value_length(lists)))
-    positions = np.stack([np.asarray(flat.field("ledger_id")), np.asarray(flat.field("entry_id"))])
-    known = np.stack([np.asarray(log.messages[name])[rows] for name in ("ledger_id", "entry_id")])
-    row_of = {(ledger, entry): row for ledger, entry, row in zip(*known.tolist(), rows.tolist(), strict=True)}
-    hit = np.isin(positions[0], known[0]) & np.isin(positions[1], known[1])
-    touched = np.unique(at[hit])
-    middle = int(np.searchsorted(np.asarray(events["seq"])[touched], seq, side="right"))
-    for number in touched[max(middle - MAX_BEFORE, 0) : middle + MAX_AFTER].tolist():
-        start, end = np.searchsorted(at, (number, number + 1))
-        pairs = zip(*positions[:, start:end].tolist(), strict=True)
-        found = [row_of[pair] for pair in pairs if pair in row_of]
-        if found:
-            event = events.select(["seq", "t_us", "kind", "consumer"]).slice(number, 1).to_pylist()[0]
-            yield _Event(event["seq"], event["t_us"] or 0, event["kind"], event["consumer"], found)
-
-
 def _around(log: DispatcherLog, seq: int) -> Iterator[tuple[int, int, int, str]]:
     """The lines themselves, for a decision that is about no key and nobody in particular."""
     seqs = np.asarray(log.events["seq"], dtype=np.int64)
     middle = int(np.searchsorted(seqs, seq, side="right"))
     first = max(middle - MAX_BEFORE, 0)
-    names = _names(log)
+    names = names_of(log)
     for row in log.events.slice(first, middle + MAX_AFTER - first).to_pylist():
         who = "" if row["consumer"] is None else f" {_who(names, row['consumer'])}"
         positions = row["positions"]
@@ -246,50 +226,8 @@ def _around(log: DispatcherLog, seq: int) -> Iterator[tuple[int, int, int, str]]
         yield row["seq"], 1, row["t_us"] or 0, f"{row['kind']}{who}{which}"
 
 
-class _SeqAt:
-    """Before which line a time lies: the seq of the last line not later than it."""
-
-    def __init__(self, log: DispatcherLog) -> None:
-        self._seqs = np.asarray(log.events["seq"], dtype=np.int64)
-        times = np.asarray(pc.fill_null(log.events["t_us"], 0), dtype=np.int64)
-        self._times = np.maximum.accumulate(times) if len(times) else times
-
-    def __call__(self, t_us: int) -> int:
-        at = int(np.searchsorted(self._times, t_us, side="right")) - 1
-        return int(self._seqs[at]) if at >= 0 else 0
-
-
-def _names(log: DispatcherLog) -> dict[int, str]:
-    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
-    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))
-
-
 def _who(names: dict[int, str], consumer: int | None) -> str:
     if consumer is None:
         return "nobody"
     name = names.get(consumer)
     return f"consumer {consumer}" if name is None else f"consumer {consumer} ({shown(name)})"
-
-
-def _row(log: DispatcherLog, seq: int) -> dict[str, Any] | None:
-    rows = log.events.filter(pc.equal(log.events["seq"], seq)).slice(0, 1).to_pylist()
-    return rows[0] if rows else None
-
-
-def _message_row(log: DispatcherLog, ledger: int, entry: int) -> int | None:
-    same = pc.and_(pc.equal(log.messages["ledger_id"], ledger), pc.equal(log.messages["entry_id"], entry))
-    hits = np.flatnonzero(np.asarray(same))
-    return int(hits[0]) if len(hits) else None
-
-
-def _position(log: DispatcherLog, row: int) -> str:
-    return f"{log.messages['ledger_id'][row].as_py()}:{log.messages['entry_id'][row].as_py()}"
-
-
-def _key(log: DispatcherLog, row: int) -> str:
-    for name in ("ordering_key_b64", "key"):
-        value = log.messages[name][row].as_py()
-        if value is not None:
-            return shown(value)
-    h31 = log.messages["key_h31"][row].as_py()
-    return "none" if h31 is None else f"hashed to {h31}"
