@@ -95,9 +95,16 @@ def blocked(history: History, names: Mapping[int, str], start_us: int) -> Iterab
             **_span(held),
             "hash": held.hash,
             "reason": "draining_hash",
+            "consumer": None,
+            "consumer_name": None,
             "holder": held.holder,
             "holder_name": None if held.holder is None else names.get(held.holder),
             "blocked_attempts": held.attempts,
+            "entries": 0,
+            "messages": 0,
+            "message_ms": 0,
+            "needless_ms": 0,
+            "uncertain": False,
         }
 
 

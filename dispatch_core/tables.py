@@ -64,17 +64,24 @@ OWNERSHIP: Final = _table(
     _required("range_end", pa.int64()),
 )
 
-#: A hash that a rule held back, from its first refusal until it was free again.
+#: Work that a rule held back without a break: of one hash, or of everybody (``hash`` null).
 BLOCKED: Final = _table(
-    _required("hash", pa.int64()),
-    _required("reason", pa.string()),
-    pa.field("holder", pa.int64()),
+    pa.field("hash", pa.int64()),
+    _required("reason", pa.string()),  # catalogue.STALL_REASONS
+    pa.field("consumer", pa.int64()),  # that should get it; null: nobody in particular
+    pa.field("consumer_name", pa.string()),
+    pa.field("holder", pa.int64()),  # that keeps it from going: drains, pins a position, has no permits
     pa.field("holder_name", pa.string()),
     _required("from_seq", pa.int64()),
     _required("from_t_us", pa.int64()),
     pa.field("until_seq", pa.int64()),
     pa.field("until_t_us", pa.int64()),
-    _required("blocked_attempts", pa.int64()),
+    _required("blocked_attempts", pa.int64()),  # it was taken up and refused; 0 unseen
+    _required("entries", pa.int64()),  # that waited at any time of it
+    _required("messages", pa.int64()),
+    _required("message_ms", pa.int64()),  # each message's milliseconds of waiting, together
+    _required("needless_ms", pa.int64()),  # of these: while nothing of the hash was outstanding elsewhere
+    _required("uncertain", pa.bool_()),
 )
 
 #: Decisions in which broker and rule part (``divergent``) or in which the log shows a race (``uncertain``).
@@ -146,13 +153,15 @@ BALANCE: Final = _table(
     ),  # time-weighted share of the hash space; null for Failover/Exclusive
 )
 
-#: How long entries waited between being stored and first being sent, per dispatcher.
+#: How long entries waited between being stored and first being sent, and what rules held back, per dispatcher.
 WAITS: Final = _table(
     _required("entries", pa.int64()),
     _required("never_delivered", pa.int64()),
     pa.field("wait_ms_p50", pa.float64()),
     pa.field("wait_ms_p99", pa.float64()),
     pa.field("wait_ms_max", pa.float64()),
+    _required("blocked_message_ms", pa.int64()),  # sums of ``blocked``
+    _required("needless_message_ms", pa.int64()),
 )
 
 #: One row per dispatcher and promise.

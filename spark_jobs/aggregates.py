@@ -98,16 +98,21 @@ def hash_time(ownership: DataFrame, states: DataFrame, span: Interval) -> DataFr
     )
 
 
-def waits(deliveries: DataFrame, messages: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
+def waits(
+    deliveries: DataFrame, messages: DataFrame, states: DataFrame, blocked: DataFrame, span: Interval
+) -> DataFrame:
     """How long entries waited from being stored to being sent first, for those first sent in the interval.
 
     ``deliveries`` and ``messages`` are of all intervals up to this one. ``never_delivered`` counts the entries stored by
     the interval's end that no incarnation has sent by then, from the first position that the subscription ever got
     on (what lies before it may have been read by nobody); it stands at the latest incarnation, zero at the others.
-    Whether a rule held them is the audit's to say.
+    Whether a rule held them is the audit's to say. ``blocked`` is of the interval: what rules held back is summed up.
     """
     missing = never_delivered(deliveries, messages, states)
     measured = first_waits(deliveries, span)
+    held = blocked.groupBy(*DISPATCHER).agg(
+        F.sum("message_ms").alias("blocked_message_ms"), F.sum("needless_ms").alias("needless_message_ms")
+    )
     latest = F.expr(f"incarnation = max(incarnation) OVER (PARTITION BY {', '.join(SUBSCRIPTION)})")
     return (
         states.select(*DISPATCHER)
@@ -115,6 +120,7 @@ def waits(deliveries: DataFrame, messages: DataFrame, states: DataFrame, span: I
         .withColumn("is_latest", latest)
         .join(measured, INCARNATION, "left")
         .join(missing, SUBSCRIPTION, "left")
+        .join(held, DISPATCHER, "left")
         .select(
             *DISPATCHER,
             F.coalesce("entries", _none()).alias("entries"),
@@ -124,6 +130,10 @@ def waits(deliveries: DataFrame, messages: DataFrame, states: DataFrame, span: I
             "wait_ms_p50",
             "wait_ms_p99",
             "wait_ms_max",
+            *(
+                F.coalesce(name, _none()).alias(name)
+                for name in ("blocked_message_ms", "needless_message_ms")
+            ),
         )
     )
 
@@ -138,9 +148,10 @@ def aggregate(spark: SparkSession, warehouse: Path, span: Interval) -> dict[str,
         states = tables.read(spark, warehouse, "dispatcher_state").where(here)
         ownership = tables.read(spark, warehouse, "ownership").where(here)
         messages = tables.read(spark, warehouse, "messages").where(until_now)
+        blocked = tables.read(spark, warehouse, "blocked").where(here)
         frames = {
             "balance": balance(deliveries.where(here), ownership, states, span),
-            "waits": waits(deliveries, messages, states, span),
+            "waits": waits(deliveries, messages, states, blocked, span),
         }
         rows = {
             name: replace_interval(warehouse, name, span, tables.stage(frame.coalesce(1), name, staging))

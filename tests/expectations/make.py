@@ -118,7 +118,9 @@ class Day:
             core_version="1",
             settings_digest="d",
         )
-        self.add("waits", **who, entries=entries, never_delivered=0)
+        self.add(
+            "waits", **who, entries=entries, never_delivered=0, blocked_message_ms=0, needless_message_ms=0
+        )
         for name in ("worker-1", "worker-2"):
             self.add(
                 "balance",

@@ -168,9 +168,16 @@ def test_waits_and_missing_entries_are_exact(spark: SparkSession) -> None:
     known: list[dict[str, Any]] = [{"topic": topic, "incarnation": at} for topic in topics for at in (0, 3)]
     states = frame(spark, "dispatcher_state", *known)
     deliveries = frame(spark, "deliveries", *sent)
-    found = waits(deliveries, frame(spark, "messages", *stored), states, DAY).collect()
+    held = [
+        {"topic": "a", "incarnation": 3, "reason": reason, "message_ms": 40, "needless_ms": 15}
+        for reason in ("draining_hash", "no_permits")
+    ]
+    blocked = frame(spark, "blocked", *held)
+    found = waits(deliveries, frame(spark, "messages", *stored), states, blocked, DAY).collect()
     rows = {(row["topic"], row["incarnation"]): row for row in found}
     assert len(rows) == len(found) == 8
+    sums = {who: (row["blocked_message_ms"], row["needless_message_ms"]) for who, row in rows.items()}
+    assert sums == dict.fromkeys(rows, (0, 0)) | {("a", 3): (80, 30)}
     for topic in topics:
         mine = [row for row in sent if row["topic"] == topic]
         positions = {(row["ledger_id"], row["entry_id"]) for row in mine}
