@@ -49,6 +49,7 @@ from dispatch_core.state import (
     TOTAL_PERMITS,
     TRACK_DRAINING,
     TRACK_LAST_SENT,
+    WIDE,
     State,
 )
 
@@ -134,7 +135,7 @@ def normal_read_allowed(st: State) -> bool:
     if st.s[N_REPLAY] >= look_ahead_limit(st):
         return False
     for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
+        slot = st.order[at] + WIDE
         if st.blocked[slot] == 0 and usable_permits(st, slot) > 0:
             return True
     return False
@@ -163,12 +164,12 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
 @compiled_inline
 def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
     """The replay filter for one position: its hash has an owner with permits left, and the ordering rule lets it go."""
-    hash_id = st.replay_hash[entry]
+    hash_id = st.replay_hash[entry] + WIDE
     if hash_id == NO_HASH or (st.s[IN_ORDER] == 0 and st.s[REPLAY_BY_PERMITS] == 0):
         return True
     if st.hash_blocked[hash_id] == stamp:
         return False
-    slot = st.hash_owner[hash_id]
+    slot = st.hash_owner[hash_id] + WIDE
     if (
         slot == NOBODY
         or entries_left(st, slot) <= 0
@@ -230,7 +231,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
             outcome[i] = NOT_TOUCHED
             if not is_replay:
                 outcome[i] = TO_REPLAY
-                requeue(st, entries[i], st.hash_id[entries[i]])
+                requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
         return False
     track = st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0
     if track:
@@ -241,7 +242,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
         entry = entries[i]
         outcome[i] = choose(st, is_replay, entry, stamp, look, attempts)
         if outcome[i] == TO_REPLAY:
-            requeue(st, entry, st.hash_id[entry])
+            requeue(st, entry, st.hash_id[entry] + WIDE)
         elif track:
             note_sent(st, entry)
     if track:
@@ -259,7 +260,7 @@ def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
             return False
     stamp = st.s[STAMP]
     for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
+        slot = st.order[at] + WIDE
         if st.held_stamp[slot] == stamp and st.left[slot] > 0:
             return True
         if st.seen_stamp[slot] != stamp and usable_permits(st, slot) > 0:
@@ -273,10 +274,10 @@ def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attem
 
     A consumer held back by R0 or by draining may look ahead; one held to the last sent position may not.
     """
-    hash_id = st.hash_id[entry]
+    hash_id = st.hash_id[entry] + WIDE
     if st.hash_blocked[hash_id] == stamp:
         return TO_REPLAY
-    slot = st.hash_owner[hash_id]
+    slot = st.hash_owner[hash_id] + WIDE
     if slot != NOBODY:
         st.seen_stamp[slot] = stamp
         if entries_left(st, slot) > 0 and within_limit(st, slot, entry, is_replay):
@@ -309,7 +310,7 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
             remove_from_replay(st, entry)
         st.batch_messages[slot] += st.num_messages[entry]
         st.batch_acked[slot] += st.acked_indexes[entry]
-        hash_id = st.hash_id[entry]
+        hash_id = st.hash_id[entry] + WIDE
         if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
             requeue(st, entry, hash_id)
         else:
@@ -325,5 +326,5 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
             charge_send(st, slot, messages, acked, max(st.batch_entries[slot], 1))
             st.s[TOTAL_PERMITS] -= messages - acked
         st.batch_messages[slot] = st.batch_acked[slot] = st.batch_entries[slot] = 0
-        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, st.hash_id[entries[i]]):
+        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, st.hash_id[entries[i]] + WIDE):
             outcome[i] = REFUSED

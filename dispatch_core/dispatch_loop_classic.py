@@ -45,6 +45,7 @@ from dispatch_core.state import (
     SKIP_NEXT_REPLAY,
     STAMP,
     STUCK_MEMORY,
+    WIDE,
     State,
 )
 
@@ -113,9 +114,9 @@ def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
     kept = 0
     for at in range(2, 2 + count):
         entry = plan[at]
-        hash_id = st.replay_hash[entry]
+        hash_id = st.replay_hash[entry] + WIDE
         if hash_id != NO_HASH:
-            slot = st.hash_owner[hash_id]
+            slot = st.hash_owner[hash_id] + WIDE
             if slot == NOBODY:
                 continue
             if st.left_stamp[slot] != stamp:
@@ -135,7 +136,7 @@ def normal_read_is_needed(st: State) -> bool:
     if st.s[PRE_FILTERS_REPLAY] == 0 or st.s[IN_ORDER] == 0:
         return True
     for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
+        slot = st.order[at] + WIDE
         if st.blocked[slot] == 0 and st.joined_at[slot] == NOT_TRACKED and st.permits[slot] > 0:
             return True
     return False
@@ -154,7 +155,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
             outcome[i] = NOT_TOUCHED
             if not is_replay:
                 outcome[i] = TO_REPLAY
-                requeue(st, entries[i], st.hash_id[entries[i]])
+                requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
         return -1
     owners = note_owners(st, is_replay, entries, outcome)
     allow_owners(st, is_replay)
@@ -167,7 +168,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
         else:
             st.left[slot] = 0
             outcome[i] = TO_REPLAY
-            requeue(st, entries[i], st.hash_id[entries[i]])
+            requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
     return owners
 
 
@@ -177,8 +178,8 @@ def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
     stamp = st.s[STAMP]
     owners = 0
     for i in range(len(entries)):
-        hash_id = st.hash_id[entries[i]]
-        slot = st.hash_owner[hash_id]
+        hash_id = st.hash_id[entries[i]] + WIDE
+        slot = st.hash_owner[hash_id] + WIDE
         if slot == NOBODY:
             outcome[i] = TO_REPLAY
             requeue(st, entries[i], hash_id)
@@ -203,7 +204,7 @@ def allow_owners(st: State, is_replay: bool) -> None:
     """How many entries each owner may take (``left``), and up to where (``limit``)."""
     stamp = st.s[STAMP]
     for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
+        slot = st.order[at] + WIDE
         if st.seen_stamp[slot] != stamp:
             continue
         st.left[slot] = room_in_messages(st, slot)
@@ -232,7 +233,7 @@ def remember_stuck(st: State) -> bool:
     """Note the owners of this round that had no permits; returns whether there are any (until #20335)."""
     found = False
     for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
+        slot = st.order[at] + WIDE
         if st.seen_stamp[slot] == st.s[STAMP] and room_in_messages(st, slot) == 0:
             st.stuck[slot] = 1
             found = True

@@ -14,7 +14,13 @@ from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import drain, release
 from dispatch_core.pending_acks import let_go
 from dispatch_core.replay_set import add_to_replay
-from dispatch_core.state import I32, I64, NOBODY, State
+from dispatch_core.state import (
+    I32,
+    I64,
+    NOBODY,
+    WIDE,
+    State,
+)
 
 
 @compiled
@@ -42,7 +48,7 @@ def drain_all(st: State, entries: I64) -> int:
     Returns how many were counted; fewer than there are where the next one's hash drains for another consumer.
     """
     for i in range(len(entries)):
-        if not drain(st, st.holder[entries[i]], st.pending_hash[entries[i]]):
+        if not drain(st, st.holder[entries[i]] + WIDE, st.pending_hash[entries[i]] + WIDE):
             return i
     return len(entries)
 
@@ -55,8 +61,8 @@ def release_returned(st: State, entries: I64, before: I64) -> int:
     """
     n = 0
     for i in range(len(entries)):
-        slot = st.holder[entries[i]]
-        hash_id = st.pending_hash[entries[i]]
+        slot = st.holder[entries[i]] + WIDE
+        hash_id = st.pending_hash[entries[i]] + WIDE
         if st.drain_owner[hash_id] == slot:
             entries[n] = entries[i]
             before[n] = release(st, slot, hash_id)
@@ -68,14 +74,14 @@ def release_returned(st: State, entries: I64, before: I64) -> int:
 def replay_held(st: State, entries: I64) -> None:
     """What a leaving consumer of 4.x held is to be sent again, by others that are connected: with its hash."""
     for entry in entries:
-        add_to_replay(st, entry, st.pending_hash[entry])
+        add_to_replay(st, entry, st.pending_hash[entry] + WIDE)
 
 
 @compiled
 def requeue_held(st: State, entries: I64) -> None:
     """The same in 3.x and classic: with the hash that pending acks keep there, and only if order is kept."""
     for entry in entries:
-        requeue(st, entry, st.pending_hash[entry])
+        requeue(st, entry, st.pending_hash[entry] + WIDE)
 
 
 @compiled

@@ -10,7 +10,15 @@ from dispatch_core.cursor import acknowledge
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import release
 from dispatch_core.permits import lower_unacked, unblock_before_lowering
-from dispatch_core.state import I64, NO_HASH, NOBODY, STORED_HASH, TOTAL_PERMITS, State
+from dispatch_core.state import (
+    I64,
+    NO_HASH,
+    NOBODY,
+    STORED_HASH,
+    TOTAL_PERMITS,
+    WIDE,
+    State,
+)
 
 
 @compiled
@@ -33,7 +41,7 @@ def let_go(st: State, slot: int, entry: int, closing: bool = False) -> int:
 
     Returns the draining reference count before it (see ``release``).
     """
-    hash_id = st.pending_hash[entry]
+    hash_id = st.pending_hash[entry] + WIDE
     st.holder[entry] = NOBODY
     st.pending_hash[entry] = NO_HASH
     st.pending_count[entry] = 0
@@ -58,7 +66,7 @@ def apply_ack(st: State, entry: int) -> None:
     The order of Consumer.individualAckNormal: the unblock rule is tested before the counter is lowered, after it, or both
     (``permits``); permits that were parked reach the dispatcher.
     """
-    slot = st.holder[entry]
+    slot = st.holder[entry] + WIDE
     if slot != NOBODY:
         messages = st.num_messages[entry] - st.acked_indexes[entry]
         let_go(st, slot, entry)

@@ -30,6 +30,9 @@ F64 = npt.NDArray[np.float64]
 
 NOBODY: Final = -1
 NO_HASH: Final = -1  # hash of a replay position that is not known yet (nack, ack time-out)
+WIDE: Final = (
+    0  # what is added to it has 64 bits: numba compiles a function anew for each width of its arguments
+)
 LISTED_BITS: Final = 30  # slots per word of drain_listed
 NOT_TRACKED: Final = -2  # a last sent position that is not known; -1 = the position before the first entry
 

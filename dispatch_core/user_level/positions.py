@@ -16,7 +16,12 @@ import numpy.typing as npt
 from dispatch_core.audit.operations import ACK, ACK_CUMULATIVE, REDELIVER, REDELIVER_ALL, REWIND, SENT
 from dispatch_core.cursor import acknowledge, moved_by_read, rewind
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.state import MARK_DELETE, READ_POSITION, State
+from dispatch_core.state import (
+    MARK_DELETE,
+    READ_POSITION,
+    WIDE,
+    State,
+)
 
 Array = npt.NDArray[Any]
 
@@ -53,13 +58,13 @@ def fold(
                 rewind_due = False
             for at in range(op_start[op], op_start[op + 1]):
                 expected[at] = active
-                reason[at] = _judge(st, op_ordinals[at])
+                reason[at] = _judge(st, op_ordinals[at] + WIDE)
                 if consumer != active:
                     reason[at] = NOT_ACTIVE
-                moved_by_read(st, op_ordinals[at])
+                moved_by_read(st, op_ordinals[at] + WIDE)
         elif code == ACK:
             for at in range(op_start[op], op_start[op + 1]):
-                acknowledge(st, op_ordinals[at])
+                acknowledge(st, op_ordinals[at] + WIDE)
         elif code == ACK_CUMULATIVE:
             for at in range(op_start[op], op_start[op + 1]):
                 for entry in range(st.s[MARK_DELETE] + 1, op_ordinals[at] + 1):

@@ -44,6 +44,7 @@ from dispatch_core.state import (
     TOTAL_PERMITS,
     TRACK_DRAINING,
     TRACK_LAST_SENT,
+    WIDE,
     State,
 )
 
@@ -105,13 +106,13 @@ def fold(
                 reason,
             )
             continue
-        slot = slot_of[op_consumer[op]] if op_consumer[op] >= 0 else NOBODY
+        slot = slot_of[op_consumer[op]] + WIDE if op_consumer[op] >= 0 else NOBODY
         if code == FLOW:
             if slot != NOBODY and count_flow(st, slot, op_value[op]) and st.connected[slot] == 1:
                 st.s[TOTAL_PERMITS] += op_value[op]
         elif code == ACK:
             for at in range(op_start[op], op_start[op + 1]):
-                _ack(st, op_ordinals[at])
+                _ack(st, op_ordinals[at] + WIDE)
         elif code == REDELIVER:
             if slot != NOBODY:
                 _asked_again(st, slot, op_ordinals, op_start[op], op_start[op + 1])
@@ -136,7 +137,7 @@ def _ack(st: State, entry: int) -> None:
 def _asked_again(st: State, slot: int, ordinals: Array, start: int, stop: int) -> None:
     messages = 0
     for at in range(start, stop):
-        entry = ordinals[at]
+        entry = ordinals[at] + WIDE
         if st.holder[entry] == slot:
             let_go(st, slot, entry)
             add_to_replay(st, entry, NO_HASH)
@@ -259,7 +260,7 @@ def _pass_over(st: State, upto: int) -> None:
     """A normal read has gone on to ``upto``, and nobody got what lies between: it waits in the replay set."""
     for entry in range(st.s[READ_POSITION], upto):
         if st.deleted[entry] == 0 and st.holder[entry] == NOBODY and st.in_replay[entry] == 0:
-            requeue(st, entry, st.hash_id[entry])
+            requeue(st, entry, st.hash_id[entry] + WIDE)
     moved_by_read(st, upto - 1)
 
 
@@ -342,7 +343,7 @@ def _decide_classic(
 @compiled
 def _why_not(st: State, slot: int, entry: int, is_replay: bool) -> int:
     """Which part of the rule of 4.x keeps ``entry`` from ``slot``."""
-    hash_id = st.hash_id[entry]
+    hash_id = st.hash_id[entry] + WIDE
     if slot == NOBODY or st.deleted[entry] == 1:
         return NOT_JUDGED
     if st.connected[slot] == 0:
@@ -378,7 +379,7 @@ def _why_not_classic(st: State, slot: int, entry: int, is_replay: bool) -> int:
 def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64) -> None:
     """What was sent is held and charged, whatever the rule says of it. ``outcome``: scratch."""
     for i in range(len(entries)):
-        slot = st.holder[entries[i]]
+        slot = st.holder[entries[i]] + WIDE
         if slot != NOBODY:  # sent again while another connection had it
             let_go(st, slot, entries[i])
             add_unacked(st, slot, -st.num_messages[entries[i]])
@@ -393,9 +394,9 @@ def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64)
             and st.deleted[entry] == 0
         ):
             # The rule's last check refused it, the broker did not: to it the hash was free.
-            give_up(st, st.hash_id[entry])
+            give_up(st, st.hash_id[entry] + WIDE)
             remove_from_replay(st, entry)
-            hold(st, slot, entry, st.hash_id[entry])
+            hold(st, slot, entry, st.hash_id[entry] + WIDE)
 
 
 def scratch(entries: int) -> I64:
