@@ -1,0 +1,365 @@
+"""What became of a load: order, repetition, waiting, blocking, balance, speed.
+
+The same measures for a recorded log and for a simulated one, taken from the tables of one audit, so that a difference
+between them is a difference between the rules and never one between two ways of counting.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
+from dispatch_core.audit.history import SINGLE_ACTIVE
+from dispatch_core.audit.positions import distinct, locate
+from dispatch_core.log_profile import subscription_type
+from dispatch_core.recording.log import DispatcherLog
+
+if TYPE_CHECKING:
+    from dispatch_core.audit.whole import WholeAudit
+
+Ints = npt.NDArray[np.int64]
+
+#: Findings that break the promise of order per key.
+ORDER_KINDS: Final = ("out_of_order", "split_key")
+#: Buckets of waits, where those of many topics are added up: each is wider than the last by this part.
+_BUCKET: Final = 1 / 256
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Milliseconds that half, that 99 of 100 and that all stay within; ``None`` of nothing."""
+
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+    def as_json(self) -> dict[str, float | None]:
+        """As an object."""
+        return {"p50": self.p50, "p99": self.p99, "max": self.max}
+
+
+def _no_ints() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """How long messages or keys waited: distinct waits in microseconds, ascending, and how many waited so long."""
+
+    us: Ints = field(default_factory=_no_ints)
+    count: Ints = field(default_factory=_no_ints)
+
+    @classmethod
+    def of(cls, us: Ints, count: Ints) -> Waits:
+        """Of single waits, in any order."""
+        values, at = np.unique(us, return_inverse=True)
+        return cls(values, np.bincount(at, weights=count, minlength=len(values)).astype(np.int64))
+
+    @classmethod
+    def sum(cls, waits: Iterable[Waits]) -> Waits:
+        """Those of several dispatchers."""
+        some = [cls(), *waits]
+        return cls.of(np.concatenate([one.us for one in some]), np.concatenate([one.count for one in some]))
+
+    def spread(self) -> Spread:
+        """Percentiles, interpolated between the two nearest ranks, and the longest."""
+        if not len(self.us):
+            return Spread()
+        upto = np.cumsum(self.count)
+        p50, p99 = (_percentile(self.us, upto, share) for share in (0.5, 0.99))
+        return Spread(p50, p99, int(self.us[-1]) / 1000)
+
+    def coarse(self) -> Waits:
+        """The same in buckets of 1/256 of a wait, the longest as it is: small, and still good for adding up."""
+        if len(self.us) <= 1 / _BUCKET:
+            return self
+        bucket = np.floor(np.log1p(self.us) / np.log1p(_BUCKET))
+        middle = np.expm1((bucket + 0.5) * np.log1p(_BUCKET)).astype(np.int64)
+        middle[-1] = self.us[-1]
+        return Waits.of(np.minimum(middle, self.us[-1]), self.count)
+
+
+def _percentile(us: Ints, upto: Ints, share: float) -> float:
+    """In milliseconds. ``upto``: how many waits there are up to each of ``us``."""
+    place = share * float(upto[-1] - 1)
+    below, above = (us[np.searchsorted(upto, rank, "right")] for rank in (np.floor(place), np.ceil(place)))
+    return round(float(below + (place - np.floor(place)) * (above - below)) / 1000, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What became of the load of one dispatcher, or of many together (``together``).
+
+    ``entries``, ``messages``: sent at least once. ``out_of_order``, ``split_key``: proven findings where order was
+    promised; ``order_uncertain``: those that the log cannot prove; ``keys_out_of_order``: keys they concern.
+    ``duplicates``: sent after their ack was applied. ``redelivered``: sent again for an allowed cause, overtaken ones too.
+    ``never_sent``: entries, from the first that the subscription got on. Waits: from publishing (the producer's clock, in
+    ms) to first being sent; of a key the longest of its messages. ``blocked_message_s``: message-seconds that rules held
+    back, ``needless_message_s`` those while nobody had an entry of the hash. ``messages_of`` and ``keys_of``: by consumer
+    name; ``fair_of``: messages by share of the hash space. ``active_topics``: by consumer name, the topics for which it was
+    active longest. ``from_us``, ``until_us``: first line of the log, and last first sending.
+    """
+
+    topics: int = 0
+    entries: int = 0
+    messages: int = 0
+    out_of_order: int = 0
+    split_key: int = 0
+    order_uncertain: int = 0
+    keys_out_of_order: int = 0
+    double_outstanding: int = 0
+    duplicates: int = 0
+    redelivered: int = 0
+    never_sent: int = 0
+    wait_ms: Spread = field(default_factory=Spread)
+    key_wait_ms_max: Spread = field(default_factory=Spread)
+    blocked_message_s: float = 0.0
+    needless_message_s: float = 0.0
+    messages_of: Mapping[str, int] = field(default_factory=dict)
+    keys_of: Mapping[str, int] = field(default_factory=dict)
+    fair_of: Mapping[str, float] = field(default_factory=dict)
+    active_topics: Mapping[str, int] = field(default_factory=dict)
+    from_us: int | None = None
+    until_us: int | None = None
+    waits: Waits = field(default_factory=Waits, repr=False, compare=False)
+    key_waits: Waits = field(default_factory=Waits, repr=False, compare=False)
+
+    @property
+    def order_violations(self) -> int:
+        """Proven findings against the order per key."""
+        return self.out_of_order + self.split_key
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """Messages sent for the first time per second, from the first line of the log to the last of them."""
+        if self.from_us is None or self.until_us is None or self.until_us <= self.from_us:
+            return None
+        return round(self.messages * 1_000_000 / (self.until_us - self.from_us), 3)
+
+    @property
+    def max_share_ratio(self) -> float | None:
+        """How many times its share the most loaded consumer got.
+
+        Key_Shared: messages against the share of the hash space. Failover over several topics: active topics against an
+        equal part of them; of one topic there is nothing to share.
+        """
+        ratios = [self.messages_of.get(name, 0) / fair for name, fair in self.fair_of.items() if fair]
+        if self.active_topics and self.topics > 1:
+            ratios = [max(self.active_topics.values()) * len(self.active_topics) / self.topics]
+        return round(max(ratios), 3) if ratios else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape of ``what-if --json``."""
+        return {
+            "topics": self.topics,
+            "messages": self.messages,
+            "out_of_order": self.out_of_order,
+            "split_key": self.split_key,
+            "order_uncertain": self.order_uncertain,
+            "keys_out_of_order": self.keys_out_of_order,
+            "double_outstanding": self.double_outstanding,
+            "duplicates": self.duplicates,
+            "redelivered": self.redelivered,
+            "wait_ms": self.wait_ms.as_json(),
+            "key_wait_ms_max": self.key_wait_ms_max.as_json(),
+            "blocked_message_s": self.blocked_message_s,
+            "needless_message_s": self.needless_message_s,
+            "balance": {
+                "max_share_ratio": self.max_share_ratio,
+                "messages": dict(self.messages_of),
+                "keys": dict(self.keys_of),
+            },
+            "active_topics": dict(self.active_topics),
+            "throughput_per_s": self.throughput_per_s,
+            "never_sent": self.never_sent,
+        }
+
+
+def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | None = None) -> Measures:
+    """The measures of one dispatcher's log, whatever its level.
+
+    ``begin``: the first position (ledger, entry) that the subscription was to get; without it the lowest that was sent.
+    """
+    sent = audit.deliveries
+    first = sent.filter(pc.equal(sent["delivery_number"], 1))
+    counts, keys, unproven = _findings(audit.anomalies)
+    waits, key_waits = _waits(first)
+    share = hash_share(log, audit.ownership)
+    single = subscription_type(log) in SINGLE_ACTIVE
+    messages_of, keys_of = _loads(sent)
+    total = sum(messages_of.values())
+    return Measures(
+        topics=1,
+        entries=first.num_rows,
+        messages=int(_weights(first).sum()),
+        out_of_order=counts["out_of_order"],
+        split_key=counts["split_key"],
+        order_uncertain=unproven,
+        keys_out_of_order=keys,
+        double_outstanding=counts["double_outstanding"],
+        duplicates=counts["duplicate_after_ack"],
+        redelivered=counts["redelivered"] + counts["overtaken_redelivery"],
+        never_sent=_never_sent(log.messages, first, begin),
+        wait_ms=waits.spread(),
+        key_wait_ms_max=key_waits.spread(),
+        blocked_message_s=_seconds(audit.blocked, "message_ms"),
+        needless_message_s=_seconds(audit.blocked, "needless_ms"),
+        messages_of=messages_of,
+        keys_of=keys_of,
+        fair_of={} if single else {name: part * total for name, part in share.items()},
+        active_topics=_active(log, share) if single else {},
+        from_us=log.start_t_us,
+        until_us=pc.max(first["t_us"]).as_py() if first.num_rows else None,
+        waits=waits.coarse(),
+        key_waits=key_waits.coarse(),
+    )
+
+
+_ADDED: Final = (
+    *("topics", "entries", "messages", "out_of_order", "split_key", "order_uncertain", "keys_out_of_order"),
+    *("double_outstanding", "duplicates", "redelivered", "never_sent"),
+)
+_SECONDS: Final = ("blocked_message_s", "needless_message_s")
+_BY_NAME: Final = ("messages_of", "keys_of", "fair_of", "active_topics")
+
+
+def together(measured: Sequence[Measures]) -> Measures:
+    """The measures of many dispatchers as one: sums, the waits of all, and who was active for how many topics."""
+    waits = Waits.sum(one.waits for one in measured)
+    key_waits = Waits.sum(one.key_waits for one in measured)
+    starts = [one.from_us for one in measured if one.from_us is not None]
+    ends = [one.until_us for one in measured if one.until_us is not None]
+    added: dict[str, Any] = {name: sum(getattr(one, name) for one in measured) for name in _ADDED}
+    for name in _SECONDS:
+        added[name] = round(sum(getattr(one, name) for one in measured), 3)
+    for name in _BY_NAME:
+        added[name] = _by_name(getattr(one, name) for one in measured)
+    return Measures(
+        **added,
+        wait_ms=waits.spread(),
+        key_wait_ms_max=key_waits.spread(),
+        from_us=min(starts, default=None),
+        until_us=max(ends, default=None),
+        waits=waits,
+        key_waits=key_waits,
+    )
+
+
+def _by_name(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in counts:
+        for name, value in one.items():
+            found[name] = found.get(name, 0) + value
+    return dict(sorted(found.items()))
+
+
+def _findings(anomalies: pa.Table) -> tuple[Counter[str], int, int]:
+    """Findings by kind (of order: proven ones where it was promised), keys out of order, and unproven order findings."""
+    counts: Counter[str] = Counter()
+    keys: set[tuple[str | None, bool]] = set()
+    unproven = 0
+    columns = ("kind", "reason", "uncertain", "key", "key_b64")
+    values = (anomalies[name].to_pylist() for name in columns)
+    for kind, reason, uncertain, key, key_b64 in zip(*values, strict=True):
+        if kind in ORDER_KINDS:
+            if reason == ORDER_NOT_PROMISED:
+                continue
+            if uncertain:
+                unproven += 1
+                continue
+            keys.add((key, key_b64))
+        counts[kind] += 1
+    return counts, len(keys), unproven
+
+
+def _waits(first: pa.Table) -> tuple[Waits, Waits]:
+    """Waits of messages, and the longest of each key."""
+    known = first.filter(pc.is_valid(first["publish_time_ms"]))
+    # The producer's clock may be ahead of the broker's: nothing is sent before it was published.
+    us = np.maximum(_ints(known["t_us"]) - _ints(known["publish_time_ms"]) * 1000, 0)
+    waits = Waits.of(us, _weights(known))
+    by_key = known.append_column("wait_us", pa.array(us)).filter(pc.is_valid(known["key"]))
+    longest = by_key.group_by(["key", "key_b64"]).aggregate([("wait_us", "max")])["wait_us_max"]
+    return waits, Waits.of(_ints(longest), np.ones(len(longest), np.int64))
+
+
+def _never_sent(messages: pa.Table, first: pa.Table, begin: tuple[int, int] | None) -> int:
+    """Stored entries, from ``begin`` on, that nobody was sent."""
+    ledger, entry = _ints(messages["ledger_id"]), _ints(messages["entry_id"])
+    order = distinct(ledger, entry)
+    ledger, entry = ledger[order], entry[order]
+    at = locate(ledger, entry, _ints(first["ledger_id"]), _ints(first["entry_id"]))
+    at = at[at >= 0]
+    if begin is None:
+        since = int(at.min(initial=len(order))) if len(at) else 0
+    else:
+        since = int(np.count_nonzero((ledger < begin[0]) | ((ledger == begin[0]) & (entry < begin[1]))))
+    missing = np.ones(len(order), np.bool_)
+    missing[at] = False
+    return int(missing[since:].sum())
+
+
+def _active(log: DispatcherLog, share: Mapping[str, float]) -> dict[str, int]:
+    """1 for the consumer name that was active longest, 0 for every other that was there."""
+    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
+    there = pa.table({"consumer": added["consumer"], "consumer_name": added["name"]})
+    found = dict.fromkeys(sorted(set(_named(there).to_pylist())), 0)
+    if share:
+        found[max(share, key=lambda name: (share[name], name))] = 1
+    return found
+
+
+def _loads(sent: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
+    """Messages, and distinct keys, by consumer name; repeated sendings count too."""
+    named = sent.select(["key", "key_b64"])
+    named = named.append_column("name", _named(sent)).append_column("messages", pa.array(_weights(sent)))
+    messages = named.group_by("name").aggregate([("messages", "sum")])
+    keyed = named.filter(pc.is_valid(named["key"])).group_by(["name", "key", "key_b64"]).aggregate([])
+    keys = keyed.group_by("name").aggregate([([], "count_all")])
+    messages_of = dict(zip(messages["name"].to_pylist(), messages["messages_sum"].to_pylist(), strict=True))
+    keys_of = dict.fromkeys(messages_of, 0)
+    keys_of.update(zip(keys["name"].to_pylist(), keys["count_all"].to_pylist(), strict=True))
+    return dict(sorted(messages_of.items())), dict(sorted(keys_of.items()))
+
+
+def hash_share(log: DispatcherLog, ownership: pa.Table) -> dict[str, float]:
+    """The part of the hash space (Failover: of the topic) that each consumer name owned, weighed by time."""
+    if not ownership.num_rows:
+        return {}
+    end = pc.max(log.events["t_us"]).as_py()
+    since = _ints(ownership["from_t_us"])
+    until = _ints(pc.fill_null(ownership["until_t_us"], end))
+    width = _ints(ownership["range_end"]) - _ints(ownership["range_start"]) + 1
+    time = pa.array(width.astype(np.float64) * np.maximum(until - since, 0))
+    owned = pa.table({"name": _named(ownership), "time": time}).group_by("name").aggregate([("time", "sum")])
+    total = float(pc.sum(owned["time_sum"]).as_py())
+    if not total:
+        return {}
+    shares = zip(owned["name"].to_pylist(), owned["time_sum"].to_pylist(), strict=True)
+    return {name: part / total for name, part in sorted(shares)}
+
+
+def _named(rows: pa.Table) -> pa.ChunkedArray:
+    """The consumer's name; of a nameless one its number."""
+    numbers = pc.binary_join_element_wise("connection", rows["consumer"].cast(pa.string()), " ")
+    return pc.coalesce(rows["consumer_name"], numbers)
+
+
+def _weights(sent: pa.Table) -> Ints:
+    return _ints(pc.fill_null(sent["num_messages"].cast(pa.int64()), 1))
+
+
+def _seconds(blocked: pa.Table, column: str) -> float:
+    return round(float(pc.sum(blocked[column]).as_py() or 0) / 1000, 3)
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.combine_chunks(), dtype=np.int64)
