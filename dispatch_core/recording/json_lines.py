@@ -12,6 +12,7 @@ joined.
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -24,15 +25,22 @@ _POLICY: Final = {
     "ranges": "ranges",
 }
 #: Said by the header.
-_OF_HEADER: Final = ("cluster", "incarnation", "header_json")
+_OF_HEADER: Final = ("cluster", "incarnation")
 #: What no text of JSON may hold as it is.
 _ESCAPED: Final = r"[\x00-\x1f\"\\]"
 _FIRST: Final = ("seq", "t_us", "kind", "topic", "subscription")
 
 
-def json_lines(table: pa.Table, *, names_dispatcher: bool) -> bytes:
-    """The rows, a line each. ``names_dispatcher``: lines carry topic and subscription."""
-    left_out = {*_OF_HEADER, *(() if names_dispatcher else ("topic", "subscription"))}
+def json_lines(table: pa.Table, *, names_dispatcher: bool, names_incarnation: bool = False) -> bytes:
+    """The rows, a line each; ``header_json`` of a row, where it has one, is its whole line.
+
+    ``names_dispatcher``: lines carry topic and subscription; ``names_incarnation``: cluster and incarnation too.
+    """
+    left_out = {
+        "header_json",
+        *(() if names_incarnation else _OF_HEADER),
+        *(() if names_dispatcher else ("topic", "subscription")),
+    }
     columns = {name: _whole(table[name]) for name in table.column_names}
     shown = [name for name in columns if name not in left_out and columns[name].null_count < len(table)]
     shown.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
@@ -49,8 +57,14 @@ def json_lines(table: pa.Table, *, names_dispatcher: bool) -> bytes:
         parts.append(_joined(f'"{name}":', _values(columns[name])))
     policy = [_joined(f'"{_POLICY[name]}":', _values(columns[name])) for name in shown if name in _POLICY]
     if policy:
-        inside = pc.binary_join_element_wise(*policy, ",")
-        parts.append(_joined('"key_shared":{', inside, "}"))
+        # not joined with null_handling="skip", which drops rows that have none of the parts
+        inside = _joined(*(pc.coalesce(_joined(",", part), "") for part in policy))
+        inside = pc.utf8_ltrim(inside, ",")
+        said = [columns[name].is_valid() for name in tuple(_POLICY)[:2] if name in columns]
+        has_policy = reduce(pc.or_, said, pa.repeat(pa.scalar(False), len(table)))
+        # who was refused asked for ranges, which stand beside no policy
+        line = pc.if_else(has_policy, _joined('"key_shared":{', inside, "}"), inside)
+        parts.append(pc.if_else(pc.equal(inside, ""), None, line))
     lines = pc.binary_join_element_wise(*parts, ",", null_handling="skip")
     lines = _joined("{", lines, "}\n")
     if "header_json" in columns and columns["header_json"].null_count < len(table):

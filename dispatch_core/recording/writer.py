@@ -20,7 +20,8 @@ from dispatch_core.recording.json_lines import json_lines
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 
 FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
-_PARTIAL: Final = ".partial"
+#: What a file's name ends with until it is complete.
+PARTIAL: Final = ".partial"
 
 
 class _Writer(ABC):
@@ -28,7 +29,7 @@ class _Writer(ABC):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(path.name + _PARTIAL)
+        self._partial = path.with_name(path.name + PARTIAL)
 
     @abstractmethod
     def write(self, table: pa.Table) -> None:
@@ -75,7 +76,7 @@ class _JsonWriter(_Writer):
     def __init__(self, path: Path, header: Mapping[str, Any] | None, *, names_dispatcher: bool) -> None:
         super().__init__(path)
         self._raw = self._partial.open("wb")
-        self._stream: BinaryIO = _compressed(self._raw, path.name)
+        self._stream: BinaryIO = compressed(self._raw, path.name)
         self._names_dispatcher = names_dispatcher
         if header is not None:
             self._stream.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
@@ -88,7 +89,8 @@ class _JsonWriter(_Writer):
         self._raw.close()
 
 
-def _compressed(raw: BinaryIO, name: str) -> BinaryIO:
+def compressed(raw: BinaryIO, name: str) -> BinaryIO:
+    """A stream that writes to ``raw`` in the form that the end of ``name`` says; the same bytes every time."""
     if name.endswith(".gz"):
         return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)  # type: ignore[return-value]
     if name.endswith(".zst"):

@@ -1,0 +1,45 @@
+"""``dispatch-audit convert``: recordings in another file format, line for line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.cli.recordings import progress
+from dispatch_core.recording.reader import find_recordings
+from dispatch_core.recording.rewrite import convert_recording, target
+from dispatch_core.recording.writer import FORMATS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``convert``."""
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
+    )
+    parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
+    sources = find_recordings(options.paths)
+    folders = [target(source, options.out) for source in sources]
+    code = CLEAN
+    for number, (source, folder) in enumerate(zip(sources, folders, strict=True), start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        counts = convert_recording(source, folder, options.format)
+        progress("")
+        refused = counts.quarantined + counts.file_problems
+        if refused:
+            print(
+                f"{source.name}: {refused} lines or files could not be read and are missing in the copy; "
+                f"`dispatch-audit audit {source.folder}` names the first",
+                file=sys.stderr,
+            )
+            code = COULD_NOT_JUDGE
+        print(f"{source.name}: {counts.accepted} lines as {options.format} in {folder}")
+    return code

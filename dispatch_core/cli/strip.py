@@ -1,0 +1,47 @@
+"""``dispatch-audit strip``: the user-level log (level E) of a dispatcher trace, as a user could have recorded it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.cli.recordings import progress, set_aside
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.recording.rewrite import strip_recording, target
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``strip``."""
+    parser.add_argument(
+        "paths", nargs="+", metavar="TRACE", help="a recording folder, a folder above, or a glob"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
+    )
+    parser.add_argument(
+        "--minimal",
+        action="store_true",
+        help="also without what is optional on level E: active_notified, subscribe_rejected, flow.blocked, ack_sets",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Strip all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
+    sources = find_recordings(options.paths)
+    folders = [target(source, options.out) for source in sources]
+    code = CLEAN
+    for number, (source, folder) in enumerate(zip(sources, folders, strict=True), start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        recording = read_recording(source)
+        lines = strip_recording(source, recording.logs, folder, minimal=options.minimal)
+        progress("")
+        problem = set_aside(recording)
+        if problem is not None:
+            print(
+                f"{problem}; they are missing in the copy: mend the trace and strip it again", file=sys.stderr
+            )
+            code = COULD_NOT_JUDGE
+        print(f"{source.name}: {lines} lines of level E in {folder}")
+    return code

@@ -1,0 +1,233 @@
+"""Write recordings anew: a trace as the user-level log of the same life, or any recording in another form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.files import RecordingSource, file_format
+from dispatch_core.recording.identity import DEFAULT_CLUSTER, IDENTITY
+from dispatch_core.recording.json_lines import json_lines
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
+from dispatch_core.recording.reader import FileCounts, read_file
+from dispatch_core.recording.schema import EVENTS, MESSAGES
+from dispatch_core.recording.strip import user_level
+from dispatch_core.recording.writer import PARTIAL, compressed
+
+_SOURCE: Final = ("source_file", "source_line")
+_GAP: Final = {"gap_from_seq": "from", "gap_to_seq": "to", "gap_lines": "lost"}
+_DEFAULTS: Final = {"cluster": DEFAULT_CLUSTER, "incarnation": 0}
+_STRIPPED: Final = "events.jsonl.gz"
+
+
+class WouldOverwriteError(DispatchAuditError):
+    """The place to write to is the place that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written of a recording: into which folder, how many lines, how many input lines could not be read."""
+
+    folder: Path
+    lines: int
+    unreadable: int
+
+
+def target(source: RecordingSource, out: Path) -> Path:
+    """Where the copy of a recording goes: ``out/<parent>/<folder>``. Raises ``WouldOverwriteError``."""
+    folder = out / source.folder.parent.name / source.folder.name
+    if folder.resolve() == source.folder.resolve():
+        raise WouldOverwriteError(
+            f"{source.name}: {folder} is where the recording itself stands; nothing was written. Name another folder"
+        )
+    return folder
+
+
+def strip_recording(
+    source: RecordingSource, logs: Iterable[DispatcherLog], folder: Path, *, minimal: bool
+) -> int:
+    """Write the user-level log of a recording: its message files as they are, its events as ``events.jsonl.gz``.
+
+    Every line carries ``source_seq``, the number that it has in the trace. Returns the number of lines.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in source.messages:
+        shutil.copyfile(file, folder / file.name)
+    count = 0
+    with _JsonLines(folder / _STRIPPED) as out:
+        for log in logs:
+            events, source_seq = user_level(log.events, minimal=minimal)
+            names = {name: getattr(log, name) for name in IDENTITY}
+            header = {"format_version": "1.0", **log.header, "format": "pulsar-consumer-events"}
+            out.header(_with_names(header, names))
+            out.rows(events.append_column("source_seq", pa.array(source_seq)), names=False)
+            count += len(events)
+    return count
+
+
+def convert_recording(source: RecordingSource, folder: Path, form: str) -> FileCounts:
+    """Write every file of a recording in another form (``writer.FORMATS``); returns what became of its lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = FileCounts()
+    for file in (*source.messages, *source.events):
+        reading = read_file(file)
+        stem = file.name[: -len(_suffix(file.name))]
+        path = folder / f"{stem}.{form}"
+        content = file_format(file.name)
+        assert content is not None
+        schema = MESSAGES if content[0] == "messages" else EVENTS
+        with _ParquetRows(path, schema) if form == "parquet" else _JsonLines(path) as out:
+            for batch in reading:
+                if batch.table != "quarantine":
+                    out.take(pa.Table.from_batches([batch.rows]).select(schema.names))
+        counts.add(reading.counts)
+    return counts
+
+
+def _with_names(header: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """The header with the names of its dispatcher and incarnation, as far as it does not say them."""
+    said = {name: header.get(name) or _DEFAULTS.get(name) for name in names}
+    return {**header, **{name: value for name, value in names.items() if value != said[name]}}
+
+
+def _suffix(name: str) -> str:
+    return next(
+        end for end in (".jsonl.gz", ".jsonl.zst", ".jsonl", ".parquet") if name.lower().endswith(end)
+    )
+
+
+class _File:
+    """A file that gets its name when it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + PARTIAL)
+
+    def take(self, table: pa.Table) -> None:
+        """Append rows of a batch as the reader gave it."""
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed is None:
+            self._finish()
+            self._partial.replace(self._path)
+
+
+class _ParquetRows(_File):
+    """Rows of the format's columns, gathered into large groups."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        super().__init__(path)
+        self._schema = pa.schema([field for field in schema if field.name not in _SOURCE])
+        self._file = open_writer(self._partial, self._schema, plain=True)
+        self._waiting: list[pa.Table] = []
+
+    def take(self, table: pa.Table) -> None:
+        self._waiting.append(table.select(self._schema.names).cast(self._schema))
+        if sum(map(len, self._waiting)) >= ROW_GROUP_ROWS:
+            self._group()
+
+    def _group(self) -> None:
+        if self._waiting:
+            self._file.write_table(pa.concat_tables(self._waiting), row_group_size=4 * ROW_GROUP_ROWS)
+            self._waiting = []
+
+    def _finish(self) -> None:
+        self._group()
+        self._file.close()
+
+
+class _JsonLines(_File):
+    """JSON lines, ended by a footer with their number and checksum.
+
+    Lines name no dispatcher as long as there is one only, whose header stands before them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._raw: BinaryIO = self._partial.open("wb")
+        self._stream = compressed(self._raw, path.name)
+        self._lines = self._crc = 0
+        self._one: tuple[Any, ...] | None = None  # the only dispatcher so far, and its header is written
+        self._many = False
+
+    def __enter__(self) -> _JsonLines:
+        return self
+
+    def header(self, header: Mapping[str, Any]) -> None:
+        """A header line."""
+        self._write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
+
+    def rows(self, table: pa.Table, *, names: bool) -> None:
+        """Lines; ``names``: each with the dispatcher and incarnation that it belongs to."""
+        if table.num_rows:
+            made = _whole_lines(table, names=names) if "kind" in table.column_names else table
+            self._write(json_lines(made, names_dispatcher=names, names_incarnation=names))
+
+    def take(self, table: pa.Table) -> None:
+        """Rows of a batch as the reader gave it."""
+        if "ledger_id" in table.column_names:
+            self.rows(table.drop_columns(list(_SOURCE)), names=True)
+            return
+        table = table.filter(pc.not_equal(table["kind"].cast(pa.string()), "footer"))
+        if not table.num_rows:
+            return
+        one = _identity_of_all(table)
+        if self._one is None and not self._many and table["kind"][0].as_py() == "header":
+            self._one = one
+        self._many = self._many or one is None or one != self._one
+        self.rows(table.drop_columns(list(_SOURCE)), names=self._many)
+
+    def _write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._lines += data.count(b"\n")
+        self._crc = zlib.crc32(data, self._crc)
+
+    def _finish(self) -> None:
+        footer = {"kind": "footer", "lines": self._lines, "crc32": f"{self._crc:08x}"}
+        self._stream.write(json.dumps(footer, separators=(",", ":")).encode() + b"\n")
+        self._stream.close()
+        self._raw.close()
+
+
+def _identity_of_all(table: pa.Table) -> tuple[Any, ...] | None:
+    """The incarnation that all rows belong to; ``None`` if there are several."""
+    values = [pc.unique(table[name]) for name in IDENTITY]
+    return tuple(one[0].as_py() for one in values) if all(len(one) == 1 for one in values) else None
+
+
+def _whole_lines(events: pa.Table, *, names: bool) -> pa.Table:
+    """Rows whose line is not made of columns get it as a whole: headers, checkpoints. Gap lines get JSON's names."""
+    kinds = events["kind"].cast(pa.string())
+    texts: list[str | None] = [None] * len(events)
+    at = np.flatnonzero(np.asarray(pc.is_in(kinds, value_set=pa.array(["header", "checkpoint"]))))
+    for index, row in zip(at.tolist(), events.take(pa.array(at)).to_pylist(), strict=True):
+        named = {name: row[name] for name in IDENTITY if row[name] is not None}
+        if row["kind"] == "header":
+            line = _with_names(json.loads(row["header_json"]), named)
+        else:
+            line = {name: row[name] for name in ("seq", "t_us", "kind")} | (named if names else {})
+            line = json.loads(row["checkpoint_json"] or "{}") | line
+            line |= {"source_seq": row["source_seq"]} if "source_seq" in row else {}
+        texts[index] = json.dumps(line, separators=(",", ":"))
+    hidden = ("header_json", "checkpoint_json", "footer_json", *(() if names else ("broker",)))
+    kept = events.drop_columns([name for name in hidden if name in events.column_names])
+    kept = kept.rename_columns([_GAP.get(name, name) for name in kept.column_names])
+    return kept.append_column("header_json", pa.array(texts, pa.string()))
