@@ -43,6 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="topics with a subscription each (default %(default)s)",
     )
     load.add_argument(
+        "--partitions",
+        type=int,
+        default=0,
+        metavar="P",
+        help="partitions of each topic; 1: as many one-partition topics as dispatchers (default: Failover: all are "
+        "partitions of one topic, Key_Shared: topics without partitions)",
+    )
+    load.add_argument(
         "--keys", type=int, default=_DEFAULT.keys, metavar="K", help="different keys (default %(default)s)"
     )
     load.add_argument(
@@ -188,6 +196,7 @@ def _scenario(options: argparse.Namespace) -> Scenario:
     return Scenario(
         messages=options.messages,
         dispatchers=options.dispatchers,
+        partitions=options.partitions,
         keys=options.keys,
         key_skew=options.key_skew,
         consumers=options.consumers,

@@ -22,6 +22,7 @@ _DEFAULT_RATES: Final = (1_000, 100_000)
 MOST: Final[Mapping[str, int]] = {
     "messages": 1 << 36,
     "dispatchers": 1_000_000,
+    "partitions": 1_000_000,
     "keys": 100_000_000,
     "consumers": 100_000,
     "rate": 10_000_000,
@@ -40,11 +41,13 @@ class Scenario:
 
     ``rate``: messages a second per dispatcher; 0 = by the number of messages. ``ack_us``: mean time a consumer takes for
     an entry. ``nack_share``: of deliveries that are asked for again. ``membership_changes``: per dispatcher; None = as
-    the churn has it. Raises ``ScenarioError`` for what cannot be.
+    the churn has it. ``partitions``: so many dispatchers are partitions of one topic; 0 = Failover: all of them, Key_Shared:
+    topics without partitions. Raises ``ScenarioError`` for what cannot be.
     """
 
     messages: int = 1_000_000
     dispatchers: int = 1
+    partitions: int = 0
     keys: int = 100_000
     key_skew: float = 1.1
     consumers: int = 20
@@ -68,7 +71,7 @@ class Scenario:
     def __post_init__(self) -> None:
         for name, most in MOST.items():
             value = getattr(self, name)
-            least = 0 if name in ("rate", "membership_changes", "messages") else 1
+            least = 0 if name in ("rate", "membership_changes", "messages", "partitions") else 1
             if value is not None and not least <= value <= most:
                 raise ScenarioError(f"{name.replace('_', ' ')}: {value} is not within {least} to {most}")
         for name in ("slow_consumers", "crashing_consumers"):
@@ -110,12 +113,17 @@ class Scenario:
 
     def topic_of(self, dispatcher: int) -> str:
         """The topic's name. Failover: partitions of one topic, so that the choice of the active consumer differs."""
+        if self.partitions:
+            topic, partition = divmod(dispatcher, self.partitions)
+            return f"persistent://public/default/generated-{topic:05d}-partition-{partition}"
         if self.is_failover:
             return f"persistent://public/default/generated-partition-{dispatcher}"
         return f"persistent://public/default/generated-{dispatcher:05d}"
 
     def partition_of(self, dispatcher: int) -> int:
         """The partition index in the log's header; -1 = not partitioned."""
+        if self.partitions:
+            return dispatcher % self.partitions
         return dispatcher if self.is_failover else -1
 
     def profile_of(self, dispatcher: int) -> Profile:

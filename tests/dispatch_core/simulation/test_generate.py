@@ -17,7 +17,7 @@ from dispatch_core.cli.main import main
 from dispatch_core.recording.schema import KINDS
 from dispatch_core.simulation.generate import generate
 from dispatch_core.simulation.scenario import Scenario, ScenarioError
-from tests.dispatch_core.simulation.simulated import made, simulated
+from tests.dispatch_core.simulation.simulated import logs, made, simulated
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -51,6 +51,32 @@ def test_all_formats_hold_the_same(tmp_path: Path) -> None:
     for rows in ("messages", "events"):
         one, other = (getattr(log, rows).drop(["source_file", "source_line"]) for log in forms)
         assert one.equals(other)
+
+
+def test_dispatchers_are_partitions_of_as_many_topics_as_asked_for(tmp_path: Path) -> None:
+    """One partition each, two each, and without the option all of one topic."""
+    named = {}
+    for partitions in (1, 2, 0):
+        arguments = [
+            "--messages",
+            "40",
+            "--dispatchers",
+            "4",
+            "--consumers",
+            "2",
+            "--partitions",
+            str(partitions),
+        ]
+        out = tmp_path / str(partitions)
+        assert main(["generate", str(out), *arguments, "--subscription-type", "Failover"]) == 0
+        named[partitions] = [
+            (log.topic.rpartition("/")[2], log.header["partition_index"]) for log in logs(out)
+        ]
+    assert named[1] == [(f"generated-0000{topic}-partition-0", 0) for topic in range(4)]
+    assert named[2] == [(f"generated-0000{topic}-partition-{p}", p) for topic in (0, 1) for p in (0, 1)]
+    assert named[0] == [(f"generated-partition-{p}", p) for p in range(4)]
+    with pytest.raises(ScenarioError, match="partitions: -1 is not within 0 to"):
+        Scenario(partitions=-1)
 
 
 @pytest.mark.parametrize(
