@@ -19,25 +19,32 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.selectors.assignments import Assignments, OwnedRanges, impacted
+from dispatch_core.jit import compiled_inline as inline
+from dispatch_core.selectors.assignments import ANY_HASH, Assignments, OwnedRanges, impacted
 
 Ints = npt.NDArray[np.int64]
 
 #: Of a span that is still open.
 OPEN: Final = -1
 
-_START, _END, _OWNER, _EPOCH, _SEQ, _T_US = range(6)
-_NAMES: Final = ("start", "end", "owner", "epoch", "from_seq", "from_t_us", "until_seq", "until_t_us")
+_START, _END, _OWNER, _EPOCH, _UNTIL = range(5)
 
 
 class OwnershipSpans:
     """The spans of one dispatcher, fed with its membership changes in order."""
 
     def __init__(self) -> None:
-        self.epoch = 0
-        self._open: Ints = np.empty((6, 0), np.int64)  # by start
-        self._closed: list[Ints] = []
+        self._open: Ints = np.empty((4, 0), np.int64)  # by start
+        self._closed: list[Ints] = []  # with the epoch that ended each
+        self._changes: list[tuple[int, int]] = [
+            (OPEN, OPEN)
+        ]  # seq and time of each epoch; epochs count from 1
         self._report = Assignments()
+
+    @property
+    def epoch(self) -> int:
+        """Of the last change; 0 = there was none."""
+        return len(self._changes) - 1
 
     def reported(self, seq: int, t_us: int, ranges: Iterable[tuple[int, int, int]]) -> None:
         """The whole report (start, end, owner) after an event. One dispatcher is told this way, or by what moved."""
@@ -49,62 +56,79 @@ class OwnershipSpans:
         """Consumers lost and won these ranges by the event ``seq`` at ``t_us``."""
         if not len(lost) and not len(won):
             return
-        self.epoch += 1
-        opened = [
-            self._lose(lost, seq, t_us),
-            self._opened(np.stack([won.starts, won.ends, won.owners]), seq, t_us),
-        ]
-        spans = np.concatenate([self._open, *opened], axis=1)
-        self._open = spans[:, np.argsort(spans[_START], kind="stable")]
+        self._changes.append((seq, t_us))
+        spans = self._open.shape[1]
+        after = np.empty((4, spans + len(lost) + len(won)), np.int64)
+        closed = np.empty((5, spans), np.int64)
+        counts = np.zeros(2, np.int64)
+        new = np.stack([won.starts, won.ends, won.owners])
+        _turn(self._open, np.stack([lost.starts, lost.ends]), new, self.epoch, after, closed, counts)
+        self._open = np.ascontiguousarray(after[:, : counts[0]])
+        self._closed.append(closed[:, : counts[1]].copy())
 
     def columns(self) -> dict[str, Ints]:
         """All spans, by epoch and start; ``until_seq`` and ``until_t_us`` are ``OPEN`` where they have no end yet."""
-        still = np.full((2, self._open.shape[1]), OPEN, np.int64)
+        still = np.zeros((1, self._open.shape[1]), np.int64)
         spans = np.concatenate([*self._closed, np.concatenate([self._open, still])], axis=1)
         spans = spans[:, np.lexsort((spans[_START], spans[_EPOCH]))]
-        return dict(zip(_NAMES, spans, strict=True))
-
-    def _opened(self, ranges: Ints, seq: int, t_us: int) -> Ints:
-        """New spans of this epoch from (start, end, owner)."""
-        count = ranges.shape[1]
-        since = [np.full(count, value, np.int64) for value in (self.epoch, seq, t_us)]
-        return np.concatenate([ranges, np.asarray(since, np.int64).reshape(3, count)])
-
-    def _lose(self, lost: OwnedRanges, seq: int, t_us: int) -> Ints:
-        """Close the spans that ``lost`` cuts; returns what is left of them, as spans of this epoch."""
-        spans = self._open
-        is_cut = np.zeros(spans.shape[1], np.bool_)
-        left = np.empty((3, spans.shape[1] + len(lost)), np.int64)
-        count = _cut(spans, lost.starts, lost.ends, is_cut, left)
-        cut = spans[:, is_cut]
-        self._open = spans[:, ~is_cut]
-        until = np.full((2, cut.shape[1]), seq, np.int64)
-        until[1] = t_us
-        self._closed.append(np.concatenate([cut, until]))
-        return self._opened(left[:, :count], seq, t_us)
+        seqs, times_us = np.array(self._changes, np.int64).T
+        return {
+            "start": spans[_START],
+            "end": spans[_END],
+            "owner": spans[_OWNER],
+            "epoch": spans[_EPOCH],
+            "from_seq": seqs[spans[_EPOCH]],
+            "from_t_us": times_us[spans[_EPOCH]],
+            "until_seq": seqs[spans[_UNTIL]],
+            "until_t_us": times_us[spans[_UNTIL]],
+        }
 
 
 @compiled
-def _cut(spans: Ints, starts: Ints, ends: Ints, is_cut: npt.NDArray[np.bool_], left: Ints) -> int:
-    """Mark the ``spans`` that the ranges ``starts`` to ``ends`` cut, both ascending and disjoint.
+def _turn(spans: Ints, lost: Ints, won: Ints, epoch: int, after: Ints, closed: Ints, counts: Ints) -> None:
+    """Take ``lost`` (start, end) from the spans and add ``won`` (start, end, owner); all are ascending and disjoint.
 
-    ``left`` gets start, end and owner of what the ranges leave of these, ascending; returns how many pieces that are.
+    ``after``: the open spans from now on, by start. ``closed``: those that were cut, with ``epoch`` as their end.
+    ``counts`` gets how many there are of each.
     """
-    count = first = 0
-    for i in range(spans.shape[1]):
-        start, end = spans[_START, i], spans[_END, i]
-        while first < len(starts) and ends[first] < start:
+    first = taken = 0
+    for i in range(spans.shape[1] + 1):
+        is_span = i < spans.shape[1]
+        # What is won lies in front of a span, or in a gap that it has from now on; behind the last one comes the rest.
+        start = spans[_START, i] if is_span else ANY_HASH
+        end = spans[_END, i] if is_span else ANY_HASH
+        while first < lost.shape[1] and lost[_END, first] < start:
             first += 1
         at = first
-        while at < len(starts) and starts[at] <= end:
-            is_cut[i] = True
-            if start < starts[at]:
-                left[_START, count], left[_END, count] = start, starts[at] - 1
-                left[_OWNER, count] = spans[_OWNER, i]
-                count += 1
-            start = ends[at] + 1
+        is_cut = False
+        while is_span and at < lost.shape[1] and lost[_START, at] <= end:
+            is_cut = True
+            if start < lost[_START, at]:
+                taken = _add_won(won, taken, start, epoch, after, counts)
+                _add(after, counts, start, lost[_START, at] - 1, spans[_OWNER, i], epoch)
+            start = lost[_END, at] + 1
             at += 1
-        if is_cut[i] and start <= end:
-            left[_START, count], left[_END, count], left[_OWNER, count] = start, end, spans[_OWNER, i]
-            count += 1
-    return count
+        taken = _add_won(won, taken, start, epoch, after, counts)
+        if is_cut:
+            for row in range(4):
+                closed[row, counts[1]] = spans[row, i]
+            closed[_UNTIL, counts[1]] = epoch
+            counts[1] += 1
+        if is_span and start <= end:
+            _add(after, counts, start, end, spans[_OWNER, i], epoch if is_cut else spans[_EPOCH, i])
+
+
+@inline
+def _add_won(won: Ints, taken: int, before: int, epoch: int, after: Ints, counts: Ints) -> int:
+    """Add the won ranges that begin ``before`` a hash; returns how many were added by now."""
+    while taken < won.shape[1] and won[_START, taken] < before:
+        _add(after, counts, won[_START, taken], won[_END, taken], won[_OWNER, taken], epoch)
+        taken += 1
+    return taken
+
+
+@inline
+def _add(after: Ints, counts: Ints, start: int, end: int, owner: int, epoch: int) -> None:
+    at = counts[0]
+    after[_START, at], after[_END, at], after[_OWNER, at], after[_EPOCH, at] = start, end, owner, epoch
+    counts[0] += 1

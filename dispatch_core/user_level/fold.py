@@ -241,6 +241,7 @@ class KeySharedFold(UserLevelFold):
         self._policy: tuple[str, bool] | None = None
         self._stored_us = nothing  # of the entries that are retained
         self._stored_at_join = nothing  # by slot, as an ordinal
+        self._contradicted = False  # since the last membership change something was sent as no rule would
         self._batches = False  # some entry holds more than one message
         self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
 
@@ -291,6 +292,8 @@ class KeySharedFold(UserLevelFold):
             if at >= end:
                 break
             if at > begun:
+                differs = reason[stretch.op_start[begun] : stretch.op_start[at]].any()
+                self._contradicted = self._contradicted or bool(differs)
                 self._tell_what_was_sent()
             try:
                 self._membership(at, stretch)
@@ -309,7 +312,9 @@ class KeySharedFold(UserLevelFold):
         st = self.core.state
         acknowledged = np.flatnonzero(st.holder[: st.s[MARK_DELETE] + 1] != NOBODY)
         self.core.sent_alone(int(st.s[READ_POSITION]) - 1, acknowledged.tolist())
-        self._give_up_contradicted()
+        if self._contradicted:
+            self._give_up_contradicted()
+            self._contradicted = False
 
     def _give_up_contradicted(self) -> None:
         """Hashes that drain for one consumer though another was sent entries of them too: they were reported by then."""
