@@ -1,6 +1,5 @@
-"""What would have happened under other rules: the recorded load and clients, in front of another dispatcher.
+"""What would have happened under other rules: the clients and the load of a log, simulated again.
 
-``recorded`` and ``clients`` read from a log what was asked of the broker, never what it sent; ``run`` lets the dispatch core
-answer the same under any rules. ``rules`` names these, ``measure`` says what became of a load, ``compare`` sets recorded and
-simulated side by side, and ``tell`` prints that for people.
+``recorded`` takes from a log what clients and producers did, and nothing of what the broker decided; ``run`` simulates a
+dispatcher under them, by the rules that every other part of this package uses.
 """

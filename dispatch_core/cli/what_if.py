@@ -1,0 +1,133 @@
+"""``dispatch-audit what-if``: the recorded clients and load under other releases and settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from dispatch_core import settings
+from dispatch_core.audit.verdict import FAIL, UNKNOWN
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
+from dispatch_core.errors import DispatchAuditError, ProfileError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.versions import parse_version
+from dispatch_core.what_if import compare, tell
+from dispatch_core.what_if.rules import RECORDED, RuleSet, asked_for, matrix_for
+
+_MOST_SEEDS = 1000
+
+
+class SeedsError(DispatchAuditError):
+    """A number of seeds that cannot be."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``what-if``."""
+    parser.description = (
+        "Put the recorded clients and load under other rules, and compare. --set and --broker-version say what changes; "
+        "--rules NAME names rules such as 4.2.4-classic-ch; --matrix puts all side by side. What was sent is never read by "
+        "the simulation. Exit codes: 0 no order violation is predicted, 1 some are, 2 could not simulate."
+    )
+    add_recording_arguments(parser, ": one object per dispatcher and rules, then one per group of topics")
+    parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; may be given again",
+    )
+    parser.add_argument("--matrix", action="store_true", help="all rules side by side")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=compare.SEEDS,
+        metavar="N",
+        help="simulations per rules: more make a prediction surer (default %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="the first seed (default %(default)s)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if something was not simulated."""
+    if options.broker_version is not None:
+        parse_version(options.broker_version)
+    given = settings.given(options.settings)
+    asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
+    seeds = _seeds(options)
+    if asked == [RECORDED]:
+        print(
+            "no other rules were asked for (--set, --broker-version, --rules, --matrix): the recorded ones are simulated, "
+            "which shows how well the simulation does",
+            file=sys.stderr,
+        )
+    rows: list[compare.Row] = []
+    incomplete = False
+    sources = find_recordings(options.paths)
+    for number, source in enumerate(sources, start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        recording = read_recording(source)
+        found: list[list[compare.Row]] = []
+        for log in recording.logs:
+            rules = [*asked, *_matrix(log, options, given)]
+            found.append(list(compare.rows_of(log, rules, seeds=seeds)))
+        progress("")
+        problem = set_aside(recording)
+        if problem is not None:
+            print(f"{problem}; the rest was simulated: mend the log and run again", file=sys.stderr)
+        if not recording.logs:
+            print(
+                f"{recording.name}: no dispatcher's events could be read, nothing to simulate",
+                file=sys.stderr,
+            )
+        incomplete |= problem is not None or not recording.logs
+        for some in found:
+            _print(some, options)
+            rows += some
+    groups = list(compare.groups_of(rows))
+    for name in dict.fromkeys((row.cluster, row.subscription) for row in groups):
+        _print([row for row in groups if (row.cluster, row.subscription) == name], options)
+    if not options.json and any(row.assumptions for row in rows):
+        print(f"{tell.LEGEND}\n\n{tell.assumptions(rows)}")
+    given_verdicts = {row.verdict for row in rows}
+    if FAIL in given_verdicts:
+        return FINDINGS
+    return COULD_NOT_JUDGE if incomplete or not rows or UNKNOWN in given_verdicts else CLEAN
+
+
+def _seeds(options: argparse.Namespace) -> range:
+    if not 1 <= options.seeds <= _MOST_SEEDS:
+        raise SeedsError(f"--seeds {options.seeds}: give a number from 1 to {_MOST_SEEDS}")
+    if not 0 <= options.seed < 2**31:
+        raise SeedsError(f"--seed {options.seed}: give a number from 0 to {2**31 - 1}")
+    return range(options.seed, options.seed + options.seeds)
+
+
+def _matrix(
+    log: DispatcherLog, options: argparse.Namespace, given: dict[str, settings.Value | str]
+) -> list[RuleSet]:
+    """The matrix for a log; where its header allows none, the recorded rules, which then say why."""
+    if not options.matrix:
+        return []
+    try:
+        return matrix_for(log, options.broker_version, given)
+    except ProfileError:
+        return [RuleSet("matrix", options.broker_version, given)]
+
+
+def _print(rows: Sequence[compare.Row], options: argparse.Namespace) -> None:
+    if options.json:
+        for row in rows:
+            print(json.dumps(tell.as_json(row), ensure_ascii=False))
+            if row.problem is not None:
+                print(
+                    f"{row.recording or row.subscription}: {row.rules.name}: {row.problem}", file=sys.stderr
+                )
+    else:
+        print(tell.for_people(rows))
+    sys.stdout.flush()

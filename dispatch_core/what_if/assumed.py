@@ -1,0 +1,46 @@
+"""What a prediction takes for granted, in sentences for whoever has to decide on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dispatch_core.audit.findings import shown
+
+if TYPE_CHECKING:
+    from dispatch_core.what_if.recorded import RecordedLoad
+
+#: Whatever the log.
+ALWAYS: Final = (
+    "producers publish the same messages at the same times, however these are dispatched",
+    "clients join, leave and crash when they did, whatever they are sent",
+    "a client answers an entry when it answered it in the log; one that another had got, as it answered the entry that it "
+    "was sent nearest to that time under the recorded rules",
+    "permits are granted when they were, as soon as what was received justifies them",
+    "the broker takes the time of recorded brokers in the median for reads and writes (other seeds: half to twice that), "
+    "and nothing else keeps it busy",
+)
+_NAMED: Final = 5
+
+
+def assumptions_of(load: RecordedLoad) -> tuple[str, ...]:
+    """What is taken for granted, and what had to be guessed for this log."""
+    found = list(ALWAYS)
+    granted = set(load.flows[1].tolist())
+    silent = sorted(
+        {join.name or f"connection {join.number}" for join in load.joins if join.number not in granted}
+    )
+    if silent:
+        named = ", ".join(shown(name) for name in silent[:_NAMED])
+        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+        found.append(
+            f"{named}{more}: the log shows no permits of theirs for some connection, so it gets nothing there"
+        )
+    if not len(load.acks.at_us):
+        found.append("the log shows no acknowledgement, so nothing is ever acknowledged")
+    if load.unknown:
+        found.append(
+            f"{load.unknown} acknowledged or asked-for positions are not in the message log and were left out"
+        )
+    if int(load.num_messages.max(initial=1)) > 1 and not load.acks.words:
+        found.append("entries with several messages were acknowledged as a whole: the log shows no parts")
+    return tuple(found)

@@ -1,0 +1,436 @@
+"""Recorded and simulated side by side: what the same clients and load would have met under other rules.
+
+Every simulation is one pure call, ``outcome(case, profile, seed)``: cases and profiles can be sent to other processes, and
+outcomes come back in any order. A prediction is made from several seeds, which differ in the delays that no log shows.
+How sure it is follows from two things: whether the seeds agree, and whether the *control*, the same simulation under the
+recorded rules, says what the recording says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.positions import locate
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import profile_of
+from dispatch_core.profiles import Profile
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.what_if.assumed import assumptions_of
+from dispatch_core.what_if.measure import Measures, measures, together
+from dispatch_core.what_if.rules import RuleSet, same_rules
+
+if TYPE_CHECKING:
+    from dispatch_core.what_if.recorded import RecordedLoad
+
+Ints = npt.NDArray[np.int64]
+
+#: Seeds of a prediction where nobody says otherwise.
+SEEDS: Final = 5
+HIGH: Final = "high"
+MEDIUM: Final = "medium"
+LOW: Final = "low"
+#: A control is good if so many positions go to the consumer that was recorded to get them first.
+_GOOD_CONTROL: Final = 0.95
+#: Seeds that must agree for more than low confidence.
+_MOST_AGREE: Final = 0.8
+#: What is shown of all seeds: name → how to read it from the measures.
+_OVER_SEEDS: Final = ("order_violations", "wait_ms_p50", "wait_ms_p99", "blocked_message_s", "never_sent")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstConsumers:
+    """Which connection each position was sent to first; positions ascend."""
+
+    ledger: Ints
+    entry: Ints
+    consumer: Ints
+
+    @classmethod
+    def of(cls, deliveries: pa.Table) -> FirstConsumers:
+        """From the table ``deliveries``."""
+        first = deliveries.filter(pc.equal(deliveries["delivery_number"], 1))
+        names = ("ledger_id", "entry_id", "consumer")
+        ledger, entry, consumer = (np.asarray(first[name].combine_chunks(), np.int64) for name in names)
+        order = np.lexsort((entry, ledger))
+        return cls(ledger[order], entry[order], consumer[order])
+
+    def shared_with(self, other: FirstConsumers) -> float | None:
+        """The part of these positions that went first to the same connection there; ``None`` where there is none."""
+        if not len(self.ledger):
+            return None
+        at = locate(other.ledger, other.entry, self.ledger, self.entry)
+        same = (at >= 0) & (np.append(other.consumer, -1)[at] == self.consumer)
+        return round(float(same.mean()), 4)
+
+    @property
+    def begin(self) -> tuple[int, int] | None:
+        """The lowest position."""
+        return (int(self.ledger[0]), int(self.entry[0])) if len(self.ledger) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One recorded dispatcher, ready to be put under any rules. ``recorded``: what became of its load."""
+
+    recording: str
+    cluster: str
+    topic: str
+    subscription: str
+    incarnation: int
+    load: RecordedLoad = field(repr=False)
+    recorded: Measures = field(repr=False)
+    first: FirstConsumers = field(repr=False)
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One simulation of a case. ``same_first_consumer``: part of the positions that went where they were recorded to go."""
+
+    seed: int
+    measures: Measures
+    same_first_consumer: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The simulation under the recorded rules against the recording.
+
+    ``right``: part of the dispatchers (1 of 1) for which it says rightly whether there are order violations.
+    """
+
+    same_first_consumer: float | None
+    recorded_violations: int
+    simulated_violations: int
+    right: float
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object."""
+        return {
+            "same_first_consumer": self.same_first_consumer,
+            "recorded_order_violations": self.recorded_violations,
+            "simulated_order_violations": self.simulated_violations,
+            "right": self.right,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How sure a prediction is, and why. ``agreeing`` of ``seeds`` say the same about order violations as the prediction."""
+
+    level: str
+    seeds: int
+    agreeing: int
+    control: Control | None
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object."""
+        return {
+            "level": self.level,
+            "seeds": self.seeds,
+            "agreeing": self.agreeing,
+            "control": None if self.control is None else self.control.as_json(),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A prediction: one dispatcher, or all topics of a subscription (``topic`` empty), under one set of rules.
+
+    ``simulated`` and ``confidence`` are ``None`` where it could not be simulated: ``problem`` says why.
+    """
+
+    recording: str
+    cluster: str
+    topic: str
+    subscription: str
+    incarnation: int | None
+    rules: RuleSet
+    profile: str
+    recorded: Measures | None
+    outcomes: tuple[Outcome, ...] = ()
+    control: tuple[Outcome, ...] = ()
+    confidence: Confidence | None = None
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def shown(self) -> Outcome | None:
+        """The middle one of all seeds, by order violations, then by waits."""
+        return _middle(self.outcomes)
+
+    @property
+    def simulated(self) -> Measures | None:
+        """What would have become of the load."""
+        return None if self.shown is None else self.shown.measures
+
+    @property
+    def same_first_consumer(self) -> float | None:
+        """Part of the positions that would have gone first to the connection that got them first."""
+        return None if self.shown is None else self.shown.same_first_consumer
+
+    @property
+    def verdict(self) -> str:
+        """FAIL: order violations are predicted. PASS: none. UNKNOWN: nothing could be predicted."""
+        if self.simulated is None or not self.simulated.entries:
+            return UNKNOWN
+        return FAIL if self.simulated.order_violations else PASS
+
+    def over_seeds(self) -> dict[str, list[float]]:
+        """Least and most of all seeds."""
+        found: dict[str, list[float]] = {}
+        for name in _OVER_SEEDS:
+            values = [value for one in self.outcomes if (value := _value(one.measures, name)) is not None]
+            if values:
+                found[name] = [min(values), max(values)]
+        return found
+
+
+def case_of(log: DispatcherLog) -> Case:
+    """Measure a recorded log and take its load from it. Raises ``DispatchAuditError`` for one that cannot be simulated.
+
+    A trace is measured as the user-level log that it contains: what is simulated is one too.
+    """
+    # Loaded here: a command that only asks for help compiles nothing.
+    from dispatch_core.audit.whole import audit_whole
+    from dispatch_core.what_if.recorded import load_of
+
+    load = load_of(log)
+    audit = audit_whole(log, largest_trace=-1)
+    return Case(
+        recording=log.recording,
+        cluster=log.cluster,
+        topic=log.topic,
+        subscription=log.subscription,
+        incarnation=log.incarnation,
+        load=load,
+        recorded=measures(log, audit),
+        first=FirstConsumers.of(audit.deliveries),
+        assumptions=assumptions_of(load),
+    )
+
+
+def outcome(case: Case, profile: Profile, seed: int) -> Outcome:
+    """Simulate a case under ``profile``: a pure call, independent of all others.
+
+    Raises ``DispatchAuditError`` for rules that cannot be simulated.
+    """
+    from dispatch_core.audit.whole import audit_whole
+    from dispatch_core.what_if.run import simulate
+
+    log = simulate(case.load, profile, seed=seed)
+    audit = audit_whole(log)
+    there = FirstConsumers.of(audit.deliveries)
+    return Outcome(seed, measures(log, audit, begin=case.first.begin), case.first.shared_with(there))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All predictions: of each dispatcher, and of the subscriptions with several topics."""
+
+    rows: tuple[Row, ...]
+    groups: tuple[Row, ...]
+
+
+def compare(logs: Sequence[DispatcherLog], rules: Sequence[RuleSet], *, seeds: int = SEEDS) -> Comparison:
+    """Predict what each log's clients and load would have met under each of ``rules``."""
+    rows = tuple(row for log in logs for row in rows_of(log, rules, seeds=range(seeds)))
+    return Comparison(rows, tuple(groups_of(rows)))
+
+
+def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int]) -> Iterator[Row]:
+    """The predictions for one log, in the order of ``rules``. Never raises for what a log may hold."""
+    try:
+        case = case_of(log)
+    except DispatchAuditError as error:
+        yield from (_row(log, None, one, problem=str(error)) for one in rules)
+        return
+    simulated: list[tuple[Profile, tuple[Outcome, ...]]] = []
+
+    def simulate(profile: Profile) -> tuple[Outcome, ...]:
+        known = next((found for seen, found in simulated if same_rules(seen, profile)), None)
+        if known is None:
+            known = tuple(outcome(case, profile, seed) for seed in seeds)
+            simulated.append((profile, known))
+        return known
+
+    control = _control(log, simulate)
+    for one in rules:
+        try:
+            profile = one.profile_for(log)
+            yield _row(log, case, one, profile=profile, outcomes=simulate(profile), control=control)
+        except DispatchAuditError as error:
+            yield _row(log, case, one, problem=str(error))
+
+
+def _control(log: DispatcherLog, simulate: Any) -> tuple[Outcome, ...]:
+    """Simulations under the recorded rules; none where these are unknown or cannot be simulated."""
+    try:
+        found: tuple[Outcome, ...] = simulate(profile_of(log))
+    except DispatchAuditError:
+        return ()
+    return found
+
+
+def _row(
+    log: DispatcherLog,
+    case: Case | None,
+    rules: RuleSet,
+    *,
+    profile: Profile | None = None,
+    outcomes: tuple[Outcome, ...] = (),
+    control: tuple[Outcome, ...] = (),
+    problem: str | None = None,
+) -> Row:
+    return Row(
+        recording=log.recording,
+        cluster=log.cluster,
+        topic=log.topic,
+        subscription=log.subscription,
+        incarnation=log.incarnation,
+        rules=rules,
+        profile="" if profile is None else profile.name,
+        recorded=None if case is None else case.recorded,
+        outcomes=outcomes,
+        control=control,
+        confidence=confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None,
+        assumptions=() if case is None else case.assumptions,
+        warnings=() if profile is None else profile.warnings,
+        problem=problem,
+    )
+
+
+def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
+    """One prediction for all topics of a subscription and each set of rules, where there are several topics.
+
+    A topic that stands there twice (recorded twice, or loaded twice) makes no group: its parts are not there at one time.
+    """
+    of: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        of.setdefault((row.cluster, row.subscription, row.rules.name), []).append(row)
+    for (cluster, subscription, _), some in of.items():
+        able = [row for row in some if row.outcomes and row.recorded is not None]
+        if len({row.topic for row in able}) < 2 or len({row.topic for row in some}) < len(some):
+            continue
+        seeds = range(min(len(row.outcomes) for row in able))
+        outcomes = tuple(_all(able, [row.outcomes[seed] for row in able]) for seed in seeds)
+        recorded = [row.recorded for row in able if row.recorded is not None]
+        left_out = len(some) - len(able)
+        yield Row(
+            recording="",
+            cluster=cluster,
+            topic="",
+            subscription=subscription,
+            incarnation=None,
+            rules=some[0].rules,
+            profile=able[0].profile,
+            recorded=together(recorded),
+            outcomes=outcomes,
+            confidence=confidence_of(outcomes, [row.control for row in able], recorded),
+            assumptions=tuple(dict.fromkeys(text for row in able for text in row.assumptions)),
+            warnings=tuple(dict.fromkeys(text for row in able for text in row.warnings)),
+            problem=f"{left_out} of {len(some)} topics could not be simulated and are left out"
+            if left_out
+            else None,
+        )
+
+
+def _all(rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Outcome:
+    """One seed of all topics."""
+    weighed = [
+        (one.same_first_consumer, row.recorded.entries)
+        for row, one in zip(rows, outcomes, strict=True)
+        if row.recorded is not None and one.same_first_consumer is not None
+    ]
+    return Outcome(outcomes[0].seed, together([one.measures for one in outcomes]), _mean(weighed))
+
+
+def _mean(weighed: Sequence[tuple[float, int]]) -> float | None:
+    total = sum(weight for _, weight in weighed)
+    return round(sum(value * weight for value, weight in weighed) / total, 4) if total else None
+
+
+def confidence_of(
+    outcomes: Sequence[Outcome], controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures]
+) -> Confidence:
+    """How sure the prediction from ``outcomes`` is, given the controls of its dispatchers and what was recorded of them."""
+    middle = _middle(outcomes)
+    assert middle is not None
+    predicted = middle.measures.order_violations > 0
+    agreeing = sum((one.measures.order_violations > 0) == predicted for one in outcomes)
+    control = _judged(controls, recorded)
+    reasons = []
+    level = HIGH
+    if agreeing < len(outcomes):
+        level = MEDIUM if agreeing >= _MOST_AGREE * len(outcomes) else LOW
+        reasons.append(f"{agreeing} of {len(outcomes)} seeds agree about order violations")
+    if control is None:
+        level = LOW
+        reasons.append(
+            "the recorded rules could not be simulated, so nothing shows that the simulation is right"
+        )
+    elif control.right < _GOOD_CONTROL:
+        level = LOW
+        reasons.append(
+            f"under the recorded rules the simulation has {control.simulated_violations} order violations, "
+            f"the recording {control.recorded_violations}"
+        )
+    elif (control.same_first_consumer or 0.0) < _GOOD_CONTROL:
+        level = MEDIUM if level == HIGH else level
+        reasons.append(
+            f"under the recorded rules {control.same_first_consumer or 0:.1%} of the positions go where they went"
+        )
+    return Confidence(level, len(outcomes), agreeing, control, "; ".join(reasons) or _SURE)
+
+
+_SURE: Final = "all seeds agree, and under the recorded rules the simulation does what the recording says"
+
+
+def _judged(controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures]) -> Control | None:
+    """The controls of some dispatchers as one; ``None`` if one of them has none."""
+    middles = [_middle(control) for control in controls]
+    found = [middle for middle in middles if middle is not None]
+    if len(found) < len(middles) or not found:
+        return None
+    right = [
+        (one.measures.order_violations > 0) == (there.order_violations > 0)
+        for one, there in zip(found, recorded, strict=True)
+    ]
+    weighed = [
+        (one.same_first_consumer, there.entries)
+        for one, there in zip(found, recorded, strict=True)
+        if one.same_first_consumer is not None
+    ]
+    return Control(
+        same_first_consumer=_mean(weighed),
+        recorded_violations=sum(there.order_violations for there in recorded),
+        simulated_violations=sum(one.measures.order_violations for one in found),
+        right=round(sum(right) / len(right), 4),
+    )
+
+
+def _middle(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The upper middle one: order violations are predicted if at least half of the seeds have some."""
+    ranked = sorted(
+        outcomes, key=lambda one: (one.measures.order_violations, one.measures.wait_ms.p99 or 0.0, one.seed)
+    )
+    return ranked[len(ranked) // 2] if ranked else None
+
+
+def _value(measured: Measures, name: str) -> float | None:
+    spread: Mapping[str, float | None] = {
+        "wait_ms_p50": measured.wait_ms.p50,
+        "wait_ms_p99": measured.wait_ms.p99,
+    }
+    return spread[name] if name in spread else getattr(measured, name)

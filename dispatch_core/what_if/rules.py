@@ -1,0 +1,163 @@
+"""Rules to put a recorded load under: the releases and settings of a command line, or names such as ``4.2.4-classic-ch``.
+
+A name says release and variant; without a release the log's own (or ``--broker-version``) is meant:
+
+* Key_Shared: ``ch``, ``range`` (the release's dispatcher with consistent hashing or with split ranges), ``classic-ch``,
+  ``classic-range`` (the dispatcher of 3.x in 4.x);
+* Failover: ``modulo``, ``ring`` (PIP-392).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Final
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
+from dispatch_core.profiles import NEWEST_KNOWN, Dispatcher, FailoverRule, Profile
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.settings import Value
+from dispatch_core.versions import PREVIEW_PIP_282, parse_version, text_of
+
+Settings = Mapping[str, Value | str]
+
+_CONSISTENT: Final = "subscriptionKeySharedUseConsistentHashing"
+_CLASSIC: Final = "subscriptionKeySharedUseClassicPersistentImplementation"
+_RING: Final = "activeConsumerFailoverConsistentHashing"
+
+#: Variant → the settings that make it.
+VARIANTS: Final[dict[str, dict[str, bool]]] = {
+    "ch": {_CONSISTENT: True, _CLASSIC: False},
+    "range": {_CONSISTENT: False, _CLASSIC: False},
+    "classic-ch": {_CONSISTENT: True, _CLASSIC: True},
+    "classic-range": {_CONSISTENT: False, _CLASSIC: True},
+    "modulo": {_RING: False},
+    "ring": {_RING: True},
+}
+_KEY_SHARED: Final = ("ch", "range", "classic-ch", "classic-range")
+_FAILOVER: Final = ("modulo", "ring")
+#: Releases that stand for a rule each, beside the log's own: the read position of 3.x, PIP-282, draining hashes.
+_RELEASES: Final = ("3.0.17", PREVIEW_PIP_282, "4.2.4")
+
+
+class RuleNameError(DispatchAuditError):
+    """A name that means no rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules by what differs from the recorded ones: release (``None`` = the recorded one) and settings."""
+
+    name: str
+    broker_version: str | None = None
+    settings: Settings = field(default_factory=dict)
+
+    def applied_to(self, log: DispatcherLog) -> DispatcherLog:
+        """The log with these rules in its header."""
+        return with_overrides(log, self.broker_version, self.settings)
+
+    def profile_for(self, log: DispatcherLog) -> Profile:
+        """The rules of the log's subscription under these. Raises ``ProfileError``."""
+        return profile_of(self.applied_to(log))
+
+
+#: The rules that the log was recorded under.
+RECORDED: Final = RuleSet("as recorded")
+
+
+def named(name: str, broker_version: str | None = None, settings: Settings | None = None) -> RuleSet:
+    """The rules a name means, on top of ``settings``; ``broker_version`` is for a name without one.
+
+    Raises ``RuleNameError``, ``ProfileError`` for a release that is none.
+
+    >>> named("3.0.17-range").broker_version, named("ring").settings
+    ('3.0.17', {'activeConsumerFailoverConsistentHashing': True})
+    """
+    text = name.strip().lower()
+    variant = next((known for known in sorted(VARIANTS, key=len, reverse=True) if text.endswith(known)), None)
+    release = text.removesuffix(variant or "")
+    if variant is None or (release and not release.endswith("-")):
+        near = get_close_matches(text, VARIANTS, n=1, cutoff=0.0)
+        raise RuleNameError(
+            f"--rules {name[:80]}: give VARIANT or RELEASE-VARIANT, such as 4.2.4-ch; variants are "
+            f"{', '.join(VARIANTS)}" + (f"; the nearest is {near[0]}" if near else "")
+        )
+    version = release.removesuffix("-") or broker_version
+    if version is not None:
+        parse_version(version)
+    return RuleSet(text, version, {**(settings or {}), **VARIANTS[variant]})
+
+
+def asked_for(
+    names: Sequence[str], broker_version: str | None, settings: Settings, *, matrix: bool
+) -> list[RuleSet]:
+    """The rules that a command line names; those of ``matrix`` depend on the log (``matrix_for``) and are not among them."""
+    found = [named(name, broker_version, settings) for name in names]
+    if not found and not matrix:
+        if broker_version is None and not settings:
+            return [RECORDED]
+        given = [] if broker_version is None else [broker_version]
+        given += [f"{name}={str(value).lower()}" for name, value in settings.items()]
+        found = [RuleSet(" ".join(given), broker_version, settings)]
+    return found
+
+
+def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Settings) -> list[RuleSet]:
+    """All rules side by side: those of the log's release (or ``broker_version``), and of the releases that changed them.
+
+    Of names that mean the same rules for this subscription (a STICKY one has no selector to choose, a topic without
+    partitions no modulo) the first stands. Raises ``ProfileError``.
+    """
+    release = broker_version or log.header.get("broker_version")
+    releases = [release, *_RELEASES, text_of(NEWEST_KNOWN)] if release else list(_RELEASES)
+    failover = subscription_type(log) in ("Failover", "Exclusive")
+    found: dict[tuple[object, ...], RuleSet] = {}
+    for version in dict.fromkeys(str(one).strip() for one in releases):
+        for variant in _FAILOVER if failover else _KEY_SHARED:
+            rules = named(f"{version}-{variant}", None, settings)
+            profile = rules.profile_for(log)
+            if _is(profile, variant):
+                found.setdefault(_kind(profile), _fitting(rules, profile, version))
+    return list(found.values())
+
+
+def _fitting(rules: RuleSet, profile: Profile, version: str) -> RuleSet:
+    """The rules under a name that does not speak of a selector that the subscription does not have."""
+    if profile.key_shared_mode == "STICKY":
+        classic = (
+            profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC and "classic_dispatchers" in profile.changes
+        )
+        return replace(rules, name=f"{version}-classic" if classic else version)
+    return rules
+
+
+def same_rules(one: Profile, other: Profile) -> bool:
+    """Whether two profiles decide alike: their names may differ."""
+    return (one.broker_version, one.name, one.settings) == (other.broker_version, other.name, other.settings)
+
+
+def _is(profile: Profile, variant: str) -> bool:
+    """Whether the release has the variant: one that it does not know would be another under a wrong name."""
+    if variant in _FAILOVER:
+        return profile.failover is FailoverRule(variant)
+    if variant.startswith("classic"):
+        return (
+            "classic_dispatchers" in profile.changes and profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
+        )
+    return True
+
+
+def _kind(profile: Profile) -> tuple[object, ...]:
+    """What profiles of a matrix are told apart by: the rules, and the releases that have a variant of their own.
+
+    Patch releases of one rule differ by defects only; a matrix shows rules.
+    """
+    return (
+        profile.dispatcher,
+        profile.ordering,
+        profile.consistent_hashing,
+        profile.failover,
+        profile.broker_version if profile.dispatcher is not Dispatcher.SINGLE_ACTIVE else None,
+    )

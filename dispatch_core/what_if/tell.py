@@ -1,0 +1,162 @@
+"""A comparison for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dispatch_core.audit.findings import shown
+from dispatch_core.what_if.compare import HIGH, Row
+from dispatch_core.what_if.measure import Measures, Spread
+
+_COLUMNS: Final = (
+    "rules",
+    "order",
+    "keys",
+    "again",
+    "double",
+    "after ack",
+    "wait ms 50/99/100 %",
+    "of keys",
+    "blocked",
+    "needless",
+    "share",
+    "msg/s",
+    "unsent",
+    "same first",
+    "sure",
+)
+#: What the columns say; printed once.
+LEGEND: Final = (
+    "order: proven findings of out_of_order and split_key; keys: keys they concern; again, double, after ack: entries sent\n"
+    "again for an allowed cause, held twice at once, sent after their ack; wait: from publishing to first being sent, of\n"
+    "messages, and of keys the longest; blocked, needless: message-seconds held back by rules, and while nobody had an\n"
+    "entry of the hash; share: how many times its share the most loaded consumer got; unsent: entries that nobody got;\n"
+    "same first: positions that go first to the connection that got them first; sure: how sure the prediction is"
+)
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """A row of ``what-if --json``. Of a subscription with several topics ``group`` names it, and ``recording`` is null."""
+    of_group = {"group": {"cluster": row.cluster, "subscription": row.subscription}}
+    return {
+        "recording": row.recording if row.topic else None,
+        **({} if row.topic else of_group),
+        "cluster": row.cluster,
+        "topic": row.topic or None,
+        "subscription": row.subscription,
+        "incarnation": row.incarnation,
+        "rules": {
+            "name": row.rules.name,
+            "broker_version": row.rules.broker_version,
+            "settings": dict(row.rules.settings),
+            "profile": row.profile or None,
+        },
+        "recorded": None if row.recorded is None else row.recorded.as_json(),
+        "simulated": None if row.simulated is None else row.simulated.as_json(),
+        "over_seeds": row.over_seeds(),
+        "same_first_consumer": row.same_first_consumer,
+        "assumptions": list(row.assumptions),
+        "confidence": None if row.confidence is None else row.confidence.as_json(),
+        "warnings": list(row.warnings),
+        "problem": row.problem,
+        "verdict": row.verdict,
+    }
+
+
+def for_people(rows: Sequence[Row]) -> str:
+    """The rows of one dispatcher (or of all topics of one subscription) as a table, and what has to be said about them."""
+    first = rows[0]
+    recorded = next((row.recorded for row in rows if row.recorded is not None), None)
+    if first.topic:
+        title = f"{shown(first.recording)}  {shown(first.topic)}  {shown(first.subscription)}"
+        title += f"  incarnation {first.incarnation}" if first.incarnation else ""
+    else:
+        topics = 0 if recorded is None else recorded.topics
+        title = f"{shown(first.subscription)}: {topics} topics together"
+    table = [list(_COLUMNS)]
+    if recorded is not None:
+        title += f": {recorded.messages} messages to {len(recorded.messages_of)} consumers"
+        table.append(["recorded", *_cells(recorded), "", ""])
+    for row in rows:
+        if row.simulated is None:
+            table.append([shown(row.rules.name), *["-"] * (len(_COLUMNS) - 2), "-"])
+            continue
+        same = "-" if row.same_first_consumer is None else f"{row.same_first_consumer:.1%}"
+        sure = "-" if row.confidence is None else row.confidence.level
+        table.append([shown(row.rules.name), *_cells(row.simulated), same, sure])
+    return "\n".join([title, *_aligned(table), *_active(rows, recorded), *_remarks(rows)]) + "\n"
+
+
+def assumptions(rows: Sequence[Row]) -> str:
+    """What all predictions assume, each once."""
+    told = dict.fromkeys(text for row in rows for text in row.assumptions)
+    return "assumed:\n" + "\n".join(f"  - {shown(text) if len(text) < 100 else text}" for text in told)
+
+
+def _cells(measured: Measures) -> list[str]:
+    ratio = measured.max_share_ratio
+    speed = measured.throughput_per_s
+    return [
+        str(measured.order_violations),
+        str(measured.keys_out_of_order),
+        str(measured.redelivered),
+        str(measured.double_outstanding),
+        str(measured.duplicates),
+        _spread(measured.wait_ms),
+        _spread(measured.key_wait_ms_max),
+        f"{measured.blocked_message_s:.1f}",
+        f"{measured.needless_message_s:.1f}",
+        "-" if ratio is None else f"{ratio:.2f}",
+        "-" if speed is None else f"{speed:.0f}",
+        str(measured.never_sent),
+    ]
+
+
+def _spread(spread: Spread) -> str:
+    return "/".join(
+        "-" if value is None else f"{value:.0f}" for value in (spread.p50, spread.p99, spread.max)
+    )
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    """Columns side by side, names to the left and figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if at in (0, len(row) - 1) else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _active(rows: Sequence[Row], recorded: Measures | None) -> list[str]:
+    """Of several Failover topics: how many of them each consumer is active for."""
+    found = []
+    for name, measured in (("recorded", recorded), *((shown(row.rules.name), row.simulated) for row in rows)):
+        if measured is None or measured.topics < 2 or not measured.active_topics:
+            continue
+        counts = sorted(measured.active_topics.items(), key=lambda item: (-item[1], item[0]))
+        told = ", ".join(f"{shown(consumer)} {count}" for consumer, count in counts[:_CONSUMERS])
+        left = len(counts) - _CONSUMERS
+        told += f" … and {left} more with {counts[-1][1]} to {counts[_CONSUMERS][1]}" if left > 0 else ""
+        found.append(f"  active topics, {name}: {told}")
+    return found
+
+
+_CONSUMERS: Final = 12
+
+
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    found = []
+    for row in rows:
+        if row.problem is not None:
+            found.append(f"  {shown(row.rules.name)}: {row.problem}")
+        found += [f"  {shown(row.rules.name)}: {warning}" for warning in row.warnings]
+        if row.confidence is not None and row.confidence.level != HIGH:
+            found.append(
+                f"  {shown(row.rules.name)}: {row.confidence.level} confidence: {row.confidence.reason}"
+            )
+    return found
