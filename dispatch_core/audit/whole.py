@@ -6,17 +6,22 @@ the same columns, that the pipeline writes for an interval, and the two tables t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core import tables
+from dispatch_core import result_rows, tables
+from dispatch_core.audit.balance import ActiveTime, failover_imbalances, imbalances
+from dispatch_core.audit.history import SINGLE_ACTIVE
 from dispatch_core.audit.judge import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.rows import Rows
+from dispatch_core.audit.totals import balance_table, waits_table
+from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import replay
 from dispatch_core.times import from_micros
@@ -46,6 +51,8 @@ class WholeAudit:
     blocked: pa.Table = field(repr=False)
     divergences: pa.Table = field(repr=False)
     state: pa.Table = field(repr=False)
+    balance: pa.Table = field(repr=False)
+    waits: pa.Table = field(repr=False)
     level: str
     shortened: bool
 
@@ -93,6 +100,10 @@ def audit_whole(
         found |= fold.feed(log.messages, log.events) | fold.finish()
     else:
         found |= replay(log, interval_start=start, interval_end=end, earlier=earlier)
+    balance = _balance(log, found, start)
+    uneven = imbalances(found["deliveries"], found["ownership"], balance, limits)
+    found["anomalies"] = pa.concat_tables([found["anomalies"], Rows(log, start).anomalies(uneven)])
+    identity = result_rows.identity_of(log, start)
     return WholeAudit(
         deliveries=found["deliveries"],
         anomalies=found["anomalies"],
@@ -100,8 +111,42 @@ def audit_whole(
         blocked=found["blocked"],
         divergences=found["divergences"],
         state=found["dispatcher_state"],
+        balance=balance,
+        waits=waits_table(found["deliveries"], log.messages, found["blocked"], identity),
         level=("T" if trace and not shortened else "E") if rules else "",
         shortened=shortened,
+    )
+
+
+def across(
+    audits: Iterable[tuple[DispatcherLog, WholeAudit]], limits: Limits = DEFAULT_LIMITS
+) -> list[dict[str, Any]]:
+    """Findings over many topics of a subscription (``failover_imbalances``): rows of ``anomalies``."""
+    times: list[ActiveTime] = []
+    for log, audit in audits:
+        if subscription_type(log) == "Failover":
+            times += active_times(log, audit.ownership)
+    return failover_imbalances(times, limits)
+
+
+def active_times(log: DispatcherLog, ownership: pa.Table) -> list[ActiveTime]:
+    """Who of a Failover topic's consumers was active for how long; ``ownership`` as ``audit_whole`` gives it."""
+    last_us = int(pc.max(log.events["t_us"]).as_py() or 0)
+    active_us = dict.fromkeys(result_rows.names_of(log.events).values(), 0)
+    for span in ownership.select(["from_t_us", "until_t_us", "consumer_name"]).to_pylist():
+        until_us = last_us if span["until_t_us"] is None else span["until_t_us"]
+        active_us[span["consumer_name"]] += max(until_us - span["from_t_us"], 0)
+    where = log.cluster, log.topic, log.subscription
+    return [ActiveTime(*where, name or "", us) for name, us in active_us.items()]
+
+
+def _balance(log: DispatcherLog, found: dict[str, pa.Table], start: datetime) -> pa.Table:
+    return balance_table(
+        found["deliveries"],
+        found["ownership"],
+        result_rows.identity_of(log, start),
+        key_shared=subscription_type(log) not in (*SINGLE_ACTIVE, "Shared"),
+        last_t_us=int(pc.max(log.events["t_us"]).as_py() or 0),
     )
 
 

@@ -1,0 +1,172 @@
+"""Balance: totals against plain sums, who carries too much and who only came late, and Failover over many topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch_core import tables
+from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.whole import WholeAudit, across, audit_whole
+from dispatch_core.recording.log import DispatcherLog
+from tests.dispatch_core.audit.small_logs import (
+    Event,
+    ack,
+    added,
+    message,
+    numbered,
+    read,
+    removed,
+    sent,
+    write,
+)
+from tests.dispatch_core.audit.test_whole import CLASSIC, log_of
+
+#: Low enough that a small log is judged.
+SOON = Limits(min_messages=20, min_keys_per_consumer=1)
+
+
+def whole(folder: Path, messages: list[Event], events: list[Event], limits: Limits = SOON) -> WholeAudit:
+    log = read(write(folder, messages, numbered(events), format="pulsar-consumer-events"))
+    return audit_whole(log, limits=limits)
+
+
+def of_kind(audit: WholeAudit, kind: str) -> list[dict[str, Any]]:
+    return [row for row in audit.anomalies.to_pylist() if row["kind"] == kind]
+
+
+def one_by_one(consumer: int, entries: range) -> list[Event]:
+    return [event for entry in entries for event in (sent(consumer, entry), ack(consumer, entry))]
+
+
+def test_totals_are_the_sums_of_the_deliveries() -> None:
+    log = log_of(CLASSIC)
+    audit = audit_whole(log)
+    rows = audit.deliveries.to_pylist()
+    assert audit.balance.schema == tables.BALANCE
+    total = sum(row["num_messages"] for row in rows)
+    for one in audit.balance.to_pylist():
+        mine = [row for row in rows if row["consumer_name"] == one["consumer_name"]]
+        assert one["entries"] == len(mine)
+        assert one["messages"] == sum(row["num_messages"] for row in mine)
+        assert one["size_bytes"] == sum(row["size_bytes"] for row in mine)
+        assert one["keys"] == len({row["key"] for row in mine})
+        assert one["connections"] == len({row["consumer"] for row in mine})
+        assert one["message_share"] == one["messages"] / total
+    assert sum(one["hash_share"] for one in audit.balance.to_pylist()) == pytest.approx(1)
+    (waits,) = audit.waits.to_pylist()
+    first = [row for row in rows if row["delivery_number"] == 1]
+    took = sorted((row["t_us"] - row["publish_time_ms"] * 1000) / 1000 for row in first)
+    assert (waits["entries"], waits["never_delivered"]) == (len(first), 0)
+    assert waits["wait_ms_max"] == pytest.approx(took[-1])
+    assert took[len(took) // 2 - 1] <= waits["wait_ms_p50"] <= took[len(took) // 2]
+
+
+def test_entries_that_were_not_sent_are_counted_from_the_first_that_was(tmp_path: Path) -> None:
+    audit = whole(
+        tmp_path / "a" / "b",
+        [message(n, f"k{n}") for n in range(6)],
+        [added(1), *one_by_one(1, range(2, 4)), *one_by_one(1, range(5, 6))],
+    )
+    assert audit.waits["never_delivered"].to_pylist() == [1]
+
+
+def test_a_consumer_that_gets_far_more_than_its_hashes_is_found(tmp_path: Path) -> None:
+    stored = [message(n, "hot" if n < 90 else f"k{n}") for n in range(100)]
+    events = [*(added(n) for n in range(1, 11)), *one_by_one(1, range(100))]
+    audit = whole(tmp_path / "a" / "b", stored, events)
+    (uneven,) = of_kind(audit, "imbalance")
+    assert (uneven["consumers"], uneven["positions"]) == ([1], ["5:0", "5:99"])
+    assert "worker-1 got 100.0 % of 100 messages" in uneven["explanation"]
+    assert "key hot alone is 90%" in uneven["explanation"]
+    (hot,) = of_kind(audit, "hot_consumer")
+    assert hot["consumers"] == [1]
+    (key,) = of_kind(audit, "hot_key")
+    assert (key["key"], key["positions"], key["seqs"]) == ("hot", ["5:0", "5:89"], [11, 189])
+    assert "carries 90.0 % of 100 messages" in key["explanation"]
+
+
+def test_who_was_alone_while_everything_was_sent_is_not_blamed(tmp_path: Path) -> None:
+    """By time worker-1 owned a tenth of the hash space; when messages were sent it owned all of it."""
+    stored = [message(n, f"k{n}") for n in range(40)]
+    later = [{**added(n), "t_us": 1_795_300_000_000_000 + n} for n in range(2, 11)]
+    end = [{**removed(1), "t_us": 1_795_900_000_000_000}]
+    audit = whole(tmp_path / "a" / "b", stored, [added(1), *one_by_one(1, range(40)), *later, *end])
+    share = next(row["hash_share"] for row in audit.balance.to_pylist() if row["consumer_name"] == "worker-1")
+    assert share < 0.3
+    assert not of_kind(audit, "imbalance")
+    assert not of_kind(audit, "hot_consumer")
+
+
+def test_too_little_is_not_judged(tmp_path: Path) -> None:
+    stored = [message(n, "hot") for n in range(30)]
+    events = [*(added(n) for n in range(1, 11)), *one_by_one(1, range(30))]
+    for limits, why in (
+        (Limits(), "30 messages were sent; below 10,000"),
+        (Limits(min_messages=30), "1 keys at 10 consumers; below 50 for each"),
+    ):
+        audit = whole(tmp_path / str(limits.min_messages) / "b", stored, events, limits)
+        assert not {row["kind"] for row in audit.anomalies.to_pylist()} & {
+            "imbalance",
+            "hot_key",
+            "hot_consumer",
+        }
+        assert why in (not_judged(audit.balance, limits) or "")
+
+
+def failover(folder: Path, number: int) -> tuple[DispatcherLog, WholeAudit]:
+    """A topic of one partition, with three consumers that leave when they have got an entry."""
+    topic = f"persistent://public/default/t-{number}-partition-0"
+    log = read(
+        write(
+            folder / "a" / f"r{number}",
+            [message(0, "k", topic=topic)],
+            numbered([*(added(n, f"c{n}") for n in (1, 2, 3)), sent(1, 0), *(removed(n) for n in (1, 2, 3))]),
+            topic=topic,
+            partition_index=0,
+            format="pulsar-consumer-events",
+            subscription_type="Failover",
+        )
+    )
+    return log, audit_whole(log)
+
+
+def test_a_consumer_active_for_every_topic_is_found(tmp_path: Path) -> None:
+    """PIP-392: topics of one partition all pick the same place of the list of consumers."""
+    audits = [failover(tmp_path, number) for number in range(12)]
+    (found,) = across(audits, Limits(min_topics=4))
+    assert found["kind"] == "failover_imbalance"
+    assert found["topic"] == "persistent://public/default/t-*"
+    assert found["explanation"].startswith(
+        "c1 is active for 12 of 12 topics of subscription s, an equal part would be 4.0"
+    )
+    assert "c2, c3 are active for none" in found["explanation"]
+    assert across(audits, Limits(min_topics=13)) == []
+
+
+def times(counts: dict[str, int]) -> list[ActiveTime]:
+    active = [name for name, count in counts.items() for _ in range(count)]
+    return [
+        ActiveTime("c", f"t{topic:03}", "s", name, int(name == one))
+        for topic, one in enumerate(active)
+        for name in counts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ({"a": 100, "b": 0}, 1),
+        ({"a": 50, "b": 50}, 0),
+        ({"a": 10, "b": 9, "c": 0}, 0),  # by chance
+        ({"a": 40, "b": 30, "c": 30, "d": 0}, 1),
+        ({f"c{n}": 10 for n in range(10)}, 0),
+        ({"a": 91} | {f"c{n}": 1 for n in range(9)}, 1),
+        ({"a": 100}, 0),
+    ],
+)
+def test_topics_are_counted_per_consumer(counts: dict[str, int], found: int) -> None:
+    assert len(failover_imbalances(times(counts), Limits())) == found
