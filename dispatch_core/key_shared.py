@@ -191,7 +191,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if drained < len(entries):
             hash_id = st.pending_hash[entries[drained]]
             raise IllegalTransitionError(
-                f"hash {self._hash_values[hash_id]} drains for another consumer than "
+                f"hash {self._hash_ids.values[hash_id]} drains for another consumer than "
                 f"{self._numbers[st.holder[entries[drained]]]}",
                 rule="at most one owner per draining hash",
             )
@@ -220,8 +220,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         ids, which = self._by_place.within(*bounds)
         if not len(ids):
             return np.empty(0, np.int64)
-        if len(self._slot_of_hash) < len(self._hash_values):
-            self._slot_of_hash = np.full(len(self._hash_values), st_.NOBODY, np.int32)
+        if len(self._slot_of_hash) < len(self._hash_ids):
+            self._slot_of_hash = np.full(len(self._hash_ids), st_.NOBODY, np.int32)
         self._slot_of_hash[ids] = slots[which]
         count = membership.pending_among(
             self.state, self._slot_of_hash, overtaken, first, self._last_sent + 1, self._held
@@ -233,14 +233,14 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _holders_and_hashes(self, entries: st_.I64) -> Pairs:
         slots = self.state.holder[entries].tolist()
-        hashes = self._hash_values[self.state.pending_hash[entries]].tolist()
+        hashes = self._hash_ids.values[self.state.pending_hash[entries]].tolist()
         return [(self._numbers[slot], value) for slot, value in zip(slots, hashes, strict=True)]
 
     def _own_moved(self, moved: assignments.Impacted) -> None:
         """The owners of the hashes that a membership change touched."""
-        self._by_place.extend(self._hash_values)
+        self._by_place.extend(self._hash_ids.values)
         if moved.touched is None:
-            self._own_hashes(np.arange(len(self._hash_values)))
+            self._own_hashes(np.arange(len(self._hash_ids)))
         else:
             self._own_hashes(self._by_place.within(*moved.touched)[0])
 
@@ -248,7 +248,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """The owners that the selector has for these hash ids now."""
         if not len(ids):
             return
-        owners, which = np.unique(self._selector.select_array(self._hash_values[ids]), return_inverse=True)
+        owners, which = np.unique(
+            self._selector.select_array(self._hash_ids.values[ids]), return_inverse=True
+        )
         slots = [self._slots.get(owner, st_.NOBODY) for owner in owners.tolist()]
         self.state.hash_owner[ids] = np.asarray(slots, dtype=np.int32)[which]
 
@@ -260,7 +262,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._attempts = np.zeros(1 + 2 * (entries + 1), np.int64)
 
     def _new_hashes(self, known: int) -> None:
-        self._own_hashes(np.arange(known, len(self._hash_values)))
+        self._own_hashes(np.arange(known, len(self._hash_ids)))
 
     def extend(
         self,
@@ -420,7 +422,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """Hash → (owner, reference count, blocked attempts)."""
         ids = np.flatnonzero(self.state.drain_owner != st_.NOBODY)
         return {
-            int(self._hash_values[i]): (
+            int(self._hash_ids.values[i]): (
                 self._numbers[self.state.drain_owner[i]],
                 int(self.state.drain_refs[i]),
                 int(self.state.drain_attempts[i]),
@@ -445,7 +447,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
-        hash_value = int(self._hash_values[self.state.pending_hash[entry]])
+        hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])
         before = int(pending_acks.let_go(self.state, slot, entry, closing))
         if before < 0:
             raise self._not_the_owner(hash_value, slot)
@@ -456,8 +458,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
         gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
         if gone < count:
-            raise self._not_the_owner(int(self._hash_values[hash_ids[gone]]), slot)
-        hashes = self._hash_values[hash_ids].tolist()
+            raise self._not_the_owner(int(self._hash_ids.values[hash_ids[gone]]), slot)
+        hashes = self._hash_ids.values[hash_ids].tolist()
         number = self._numbers[slot]
         return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
 
@@ -470,4 +472,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def _refused(self) -> Pairs:
         count = int(self._attempts[0])
         pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
-        return [(self._numbers[slot], int(self._hash_values[hash_id])) for slot, hash_id in pairs.tolist()]
+        return [
+            (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()
+        ]

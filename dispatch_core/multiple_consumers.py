@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dispatch_core import cursor, dispatch_steps, pending_acks, permits, replay_set
 from dispatch_core import state as st_
 from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.hash_ids import HashIds
 from dispatch_core.profiles import Profile
 
 #: (consumer, hash) pairs of the log: who, and which sticky key hash.
@@ -89,14 +90,13 @@ class MultipleConsumersDispatcher:
     ) -> None:
         """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected."""
         self.profile = profile
-        #: By id: in the order in which they first appear, sorted within a stretch; and the ids in the order of values.
-        self._hash_values = np.empty(0, np.int64)
-        self._hash_order = np.empty(0, np.int64)
-        # Ids of the hashes up to 65,536 by their values; the last is for -1, an entry without a hash.
-        self._id_of = np.full((1 << 16) + 2, -1, np.int32)
-        self._know(np.asarray(self._other_hashes(profile), np.int64))
+        self._hash_ids = HashIds()
+        self._hash_ids.of(np.asarray(self._other_hashes(profile), np.int64))
         self.state = st_.new_state(
-            self._ids(hashes), num_messages.astype(np.int32), len(self._hash_values), max(max_consumers, 1)
+            self._hash_ids.of(hashes),
+            num_messages.astype(np.int32),
+            len(self._hash_ids),
+            max(max_consumers, 1),
         )
         self._slots: dict[int, int] = {}
         self._numbers: list[int] = []
@@ -134,14 +134,14 @@ class MultipleConsumersDispatcher:
                 f"{drop} entries were to be forgotten, {self.droppable()} can be",
                 rule="only what is acknowledged and nobody holds is forgotten",
             )
-        known = len(self._hash_values)
-        ids = self._ids(hashes)
+        known = len(self._hash_ids)
+        ids = self._hash_ids.of(hashes)
         self.state = st_.extended(
             self.state,
             drop,
             ids,
             num_messages.astype(np.int32),
-            len(self._hash_values),
+            len(self._hash_ids),
             max(max_consumers, len(self.state.permits)),
         )
         self._last_sent = max(self._last_sent - drop, -1)
@@ -159,33 +159,6 @@ class MultipleConsumersDispatcher:
             low = min(low, waiting)
         held = np.flatnonzero(st.holder[:low] != st_.NOBODY)
         return int(held[0]) if len(held) else low
-
-    def _ids(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The ids of sticky key hashes; those not seen before get one."""
-        if not len(hashes):
-            return np.empty(0, np.int32)
-        if int(hashes.max()) >= len(self._id_of) - 1:
-            return self._ids_of_many(hashes)
-        ids: npt.NDArray[np.int32] = self._id_of[hashes]
-        if int(ids.min()) < 0:
-            self._know(np.unique(hashes[ids < 0]))
-            ids = self._id_of[hashes]
-        return ids
-
-    def _ids_of_many(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The same in a hash space that is too large for a table of it."""
-        distinct, at = np.unique(hashes, return_inverse=True)
-        self._know(distinct[~np.isin(distinct, self._hash_values)])
-        place = np.searchsorted(self._hash_values, distinct, sorter=self._hash_order)
-        return self._hash_order[place][at].astype(np.int32)
-
-    def _know(self, values: npt.NDArray[np.int64]) -> None:
-        if not len(values):
-            return
-        small = values < len(self._id_of) - 1
-        self._id_of[values[small]] = len(self._hash_values) + np.flatnonzero(small)
-        self._hash_values = np.concatenate([self._hash_values, values])
-        self._hash_order = np.argsort(self._hash_values, kind="stable")
 
     def _make_room(self, entries: int) -> None:
         self._outcome = np.zeros(entries + 1, np.int64)
@@ -434,14 +407,11 @@ class MultipleConsumersDispatcher:
 
     def hash_value(self, hash_id: int) -> int:
         """The sticky key hash behind an id of the state."""
-        return int(self._hash_values[hash_id])
+        return int(self._hash_ids.values[hash_id])
 
     def id_of_hash(self, sticky_hash: int) -> int | None:
         """The id of a sticky key hash, or None where no entry of the log has it."""
-        at = int(np.searchsorted(self._hash_values, sticky_hash, sorter=self._hash_order))
-        if at == len(self._hash_values) or self._hash_values[self._hash_order[at]] != sticky_hash:
-            return None
-        return int(self._hash_order[at])
+        return self._hash_ids.find(sticky_hash)
 
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
