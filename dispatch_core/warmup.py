@@ -28,9 +28,9 @@ from dispatch_core.replay import replay
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.generate import header_of
 from dispatch_core.simulation.key_shared_run import KeySharedRun
-from dispatch_core.simulation.life import common
 from dispatch_core.simulation.scenario import Scenario
-from dispatch_core.simulation.sink import Sink
+from dispatch_core.simulation.sink import FileSink
+from dispatch_core.simulation.synthetic import common, given_by
 from dispatch_core.simulation.tables import Log
 from dispatch_core.user_level.fold import Member, Stretch, fold_of
 
@@ -89,7 +89,7 @@ def _life(scenario: Scenario, tables: _Tables) -> KeySharedRun | FailoverRun:
         shows_hashes=not scenario.is_failover,
     )
     kind = FailoverRun if scenario.is_failover else KeySharedRun
-    return kind(scenario, 0, shared, Sink(log, shared.keys, tables))
+    return kind(given_by(scenario, 0, shared), FileSink(log, shared.keys, tables))
 
 
 def small(**wanted: Any) -> Scenario:

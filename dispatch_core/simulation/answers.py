@@ -1,8 +1,9 @@
 """Who answers when: how long a consumer takes for an entry, and whether it asks for it again.
 
-Kept apart from what the broker decides, so that other worlds can put other clients here. Latencies are drawn beforehand:
-a table of samples, of which each delivery takes one that its entry, consumer and number of deliveries pick. So an answer
-needs no state, and the same delivery always has the same one.
+Kept apart from what the broker decides, because there are two kinds of clients. *Synthetic* ones: latencies are drawn
+beforehand, a table of samples, of which each delivery takes one that its entry, consumer and number of deliveries pick. So
+an answer needs no state, and the same delivery always has the same one. *Recorded* ones do what a log shows of them, at its
+times: what they acknowledged, asked for again, and granted permits for (``what_if.clients`` fills the arrays).
 """
 
 from __future__ import annotations
@@ -13,8 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.simulation.world import SALT, World
+from dispatch_core.simulation.world import (
+    ACT,
+    ANSWER,
+    FLOW,
+    NETWORK_US,
+    NEVER,
+    NOW,
+    PART,
+    REFUSES,
+    SALT,
+    World,
+    event,
+    push,
+)
 
+#: A recorded answer that stands so little before the simulated sending is an answer to it.
+LATE_US: Final = 20_000
 #: Samples in a table.
 SAMPLES: Final = 1 << 16
 _MIX: Final = 2654435761  # spreads neighbouring entries over the table (Knuth)
@@ -52,14 +68,87 @@ def asks_again(world: World, slot: int, number: int, deliveries: int) -> bool:
 
 
 @compiled
-def permits_due(world: World, slot: int) -> int:
-    """The client took one more message from its queue: permits it grants now, half a queue at a time, or 0.
+def permits_due(world: World, slot: int, messages: int) -> int:
+    """The client took messages from its queue: permits it grants now, half a queue at a time, or 0.
 
     Source: ConsumerImpl.increaseAvailablePermits.
     """
-    world.processed[slot] += 1
-    if world.processed[slot] < max(world.queue[slot] // 2, 1):
+    world.taken[slot] += messages
+    permits = world.taken[slot] + world.queue[slot] - world.granted[slot]
+    if permits < max(world.queue[slot] // 2, 1):
         return 0
-    permits = world.processed[slot]
-    world.processed[slot] = 0
+    world.granted[slot] += permits
     return permits
+
+
+# --- recorded clients ----------------------------------------------------------------------------------------------
+
+
+@compiled
+def flows_due(world: World, slot: int) -> None:
+    """Recorded grants of permits that what was received by now justifies arrive at their time, or now.
+
+    A client grants no more than its queue and what it has taken from it; what it has taken it was sent before.
+    """
+    at = world.flow_next[slot]
+    while at < world.flow_end[slot]:
+        permits = world.flow_permits[at]
+        if world.granted[slot] + permits - world.queue[slot] > world.received[slot]:
+            break
+        world.granted[slot] += permits
+        push(world, max(world.flow_us[at], world.w[NOW]), event(FLOW, slot, permits))
+        at += 1
+    world.flow_next[slot] = at
+
+
+@compiled
+def acts_on(world: World, slot: int, number: int) -> None:
+    """What a recorded client will do with an entry that it is sent now, each at its time.
+
+    What the log shows of this client and this entry from now on, up to the first act that ends it. Where it shows nothing,
+    the client does what it did with what it was sent nearest to now.
+    """
+    now, who = world.w[NOW], world.who[slot]
+    shown = False
+    for row in range(world.act_start[number], world.act_start[number + 1]):
+        kind = world.act_kind[row]
+        late = 0 if kind == REFUSES else LATE_US  # the request would have been for nothing
+        if world.act_who[row] != who or world.act_us[row] + late < now:
+            continue
+        shown = True
+        if kind < REFUSES:
+            push(world, max(world.act_us[row], now + 2 * world.w[NETWORK_US]), event(ACT, slot, row))
+        if kind != PART:
+            break
+    if not shown:
+        at = answers_like(world, slot, number)
+        if at != NEVER:
+            push(world, at, event(ANSWER, slot, number))
+
+
+@compiled
+def answers_like(world: World, slot: int, number: int) -> int:
+    """When a client answers an entry of which the log shows no answer by it; NEVER = it does not."""
+    now, who = world.w[NOW], world.who[slot]
+    first, end = world.like_start[who], world.like_start[who + 1]
+    soon = now + 2 * world.w[NETWORK_US]
+    if first == end:
+        others = world.acked_us[number]
+        if others == NEVER or others > world.until_us[slot]:
+            return NEVER  # it was lost with this connection, or nobody ever was done with it
+        return max(others, soon)
+    low, high = first, end
+    while low < high:
+        middle = (low + high) // 2
+        if world.like_us[middle] < now:
+            low = middle + 1
+        else:
+            high = middle
+    if low == end or (low > first and now - world.like_us[low - 1] <= world.like_us[low] - now):
+        low -= 1
+    answered = world.like_answer_us[low]
+    if answered == NEVER:
+        return NEVER
+    if answered < now:
+        answered = now + answered - world.like_us[low]
+    return max(answered, soon)

@@ -24,12 +24,17 @@ _CRASHES_EACH: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A consumer joins or leaves. ``finishes``: it acknowledges what it holds before it leaves."""
+    """A consumer joins or leaves. ``finishes``: it acknowledges what it holds before it leaves.
+
+    ``who``: the consumer; it has one connection at a time. ``number``: the log's number of a connection that joins; 0 =
+    the next one.
+    """
 
     at_us: int
     joins: bool
     who: int
     finishes: bool = False
+    number: int = 0
 
 
 def changes(scenario: Scenario, dispatcher: int, start_us: int) -> list[Change]:

@@ -11,7 +11,7 @@ from dispatch_core import state as st_
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.answers import answers_after, asks_again, permits_due
+from dispatch_core.simulation.answers import acts_on, answers_after, asks_again, flows_due, permits_due
 from dispatch_core.simulation.world import Lines, World, event, item, line, pop, push, store_until
 from dispatch_core.state import I64, State
 
@@ -41,15 +41,24 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
         slot, number = w_.slot_of(what), w_.number_of(what)
         if world.number[slot] == 0:
             continue  # it has left
-        permits = permits_due(world, slot)
-        if permits > 0:
-            push(world, w[w_.NOW], event(w_.FLOW, slot, permits))
+        grant(st, world, slot, number - w[w_.BASE])
         w[w_.SENT] += 1
         if asks_again(world, slot, number, w[w_.SENT] & 7):
             w[w_.NACKED_SLOT] = slot
             w[w_.NACKED_ENTRY] = number
             return w_.ASKED_AGAIN
         ack(st, world, out, slot, number)
+
+
+@compiled
+def grant(st: State, world: World, slot: int, entry: int) -> None:
+    """A client has taken an entry from its queue, and grants permits when due."""
+    messages = 1
+    if entry >= 0:
+        messages = st.num_messages[entry] + w_.NO
+    permits = permits_due(world, slot, messages)
+    if permits > 0:
+        push(world, world.w[w_.NOW], event(w_.FLOW, slot, permits))
 
 
 @compiled
@@ -88,12 +97,17 @@ def read_on(st: State, world: World, limit: int) -> int:
 
 
 @compiled
-def hand_over(world: World, out: Lines, slot: int, entries: I64) -> None:
+def hand_over(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
     """Entries are on their way to their consumer, which will answer; they are the items of the last line."""
     w = world.w
     for entry in entries:
         number = entry + w[w_.BASE]
         item(out, number)
+        if w[w_.RECORDED] == 1:
+            world.received[slot] += st.num_messages[entry]
+            flows_due(world, slot)
+            acts_on(world, slot, number)
+            continue
         after = 2 * w[w_.NETWORK_US] + answers_after(world, slot, number, w_.NO)
         push(world, w[w_.NOW] + after, event(w_.ANSWER, slot, number))
 

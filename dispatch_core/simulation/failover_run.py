@@ -6,6 +6,7 @@ which a broker writes them (the choice of an add before its ``consumer_added``, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,13 +17,11 @@ from dispatch_core.simulation import failover_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.life import FINISHED_AT_ONCE, READ_US, WRITE_US, Common, Life
+from dispatch_core.simulation.life import FINISHED_AT_ONCE, Given, Life
 from dispatch_core.simulation.publishing import Published
-from dispatch_core.simulation.scenario import Scenario
 from dispatch_core.simulation.sink import Sink
-from dispatch_core.simulation.tables import Client
 from dispatch_core.single_active import SingleActiveDispatcher
-from dispatch_core.single_active_rules import HandOver, Pick, Told
+from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
 
 #: So long after its rewind the delay's task is through; a change of the membership in between would race with it.
 _TASK_TAIL_US: Final = 11_000
@@ -31,17 +30,17 @@ _TASK_TAIL_US: Final = 11_000
 class FailoverRun(Life):
     """The life of one dispatcher."""
 
-    def __init__(self, scenario: Scenario, dispatcher: int, shared: Common, sink: Sink) -> None:
-        """Raises ``ProfileError`` for rules that no release has."""
-        super().__init__(scenario, dispatcher, shared, sink)
+    def __init__(self, given: Given, sink: Sink) -> None:
+        super().__init__(given, sink)
         first = self._publishing.take()
         self.core = SingleActiveDispatcher(
             self.profile,
-            scenario.topic_of(dispatcher),
-            scenario.partition_of(dispatcher),
-            exclusive=False,
-            num_messages=np.ones(len(first), np.int64),
+            given.topic,
+            given.partition_index,
+            exclusive=given.exclusive,
+            num_messages=first.num_messages,
         )
+        self._slots: dict[int, int] = {}  # by consumer number
         self._delay_us = self.profile.number("activeConsumerFailoverDelayTimeMillis") * 1000
         self._task_until = 0
         self._begin(first)
@@ -62,7 +61,7 @@ class FailoverRun(Life):
 
     def _extend(self, published: Published) -> int:
         drop = int(self.core.state.s[st_.MARK_DELETE]) + 1
-        self.core.extend(drop, np.ones(len(published), np.int64))
+        self.core.extend(drop, published.num_messages)
         return drop
 
     def _step_in(self, reason: int) -> None:
@@ -82,6 +81,8 @@ class FailoverRun(Life):
                 self._read_done()
         elif kind == w_.DELAY:
             self._delay_over()
+        elif kind == w_.ACT:
+            self._act(slot, number)
 
     # --- permits and reads -----------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class FailoverRun(Life):
                 return
             w[w_.READ_READY_AT] = world.publish_us[stored]
         read = w_.event(w_.READ, 0, int(w[w_.READ_NUMBER]))
-        w_.push(world, int(w[w_.READ_READY_AT]) + READ_US, read)
+        w_.push(world, int(w[w_.READ_READY_AT]) + int(w[w_.READ_US]), read)
 
     def _read_done(self) -> None:
         w = self._world.w
@@ -147,12 +148,12 @@ class FailoverRun(Life):
         if len(entries):
             consumer, before = self.core.send(entries.tolist())
             self._line(kinds.SENT, consumer, before)
-            loop.hand_over(self._world, self._lines, self._slot(consumer), entries)
+            loop.hand_over(self.core.state, self._world, self._lines, self._slot(consumer), entries)
             self._line(kinds.SEND_RETURNED, consumer, self.core.permits[consumer])
-        w_.attempt_at(self._world, self._now + WRITE_US)
+        w_.attempt_at(self._world, self._now + int(self._world.w[w_.WRITE_US]))
 
     def _slot(self, number: int) -> int:
-        return number - 1
+        return self._slots[number]
 
     # --- hand-overs ------------------------------------------------------------------------------------------
 
@@ -176,7 +177,7 @@ class FailoverRun(Life):
 
     @property
     def _partition(self) -> int:
-        return self._scenario.partition_of(self._dispatcher)
+        return self._given.partition_index
 
     def _cancel(self) -> None:
         """The pending read is cancelled if it still waits for an entry."""
@@ -211,15 +212,25 @@ class FailoverRun(Life):
 
     def _join(self, change: Change) -> None:
         """A client subscribes; the choice happens inside the add."""
-        number = self._connected = self._connected + 1
-        name = f"consumer-{change.who}"
-        self._chosen(self.core.join(number, name))
-        self._added(number, Client(name, change.who))
-        self._connect(change, self._slot(number), number)
+        number = self._number(change)
+        one = self._clients.connecting(change, self._now)
+        self._slots[number] = len(self._slots)
+        try:
+            self._chosen(
+                self.core.join(number, one.client.name, one.client.priority_level, one.client.ranges)
+            )
+        except ConsumerBusyError as error:
+            self._clients.refused(change, error)
+            return
+        self._added(number, one.client)
+        self._connect(change, self._slot(number), number, one)
 
     def _leave(self, change: Change) -> None:
         """A client disconnects; who is active then gets what it did not acknowledge."""
-        number = self._numbers.pop(change.who)
+        number = self._numbers.pop(change.who, None)
+        self._clients.left(change)
+        if number is None:
+            return  # the broker had refused it
         if change.finishes:
             self._finish(number)
         self._line(kinds.CONSUMER_REMOVING, number)
@@ -248,14 +259,20 @@ class FailoverRun(Life):
     def _ask_again(self, slot: int, entry: int) -> None:
         """A consumer asks for an entry again: if it is the active one, the whole subscription rewinds."""
         w, number = self._world.w, int(self._world.number[slot])
-        running = self.core.pending and int(w[w_.READ_READY_AT]) <= self._now
-        if (
-            running or self._now <= self._task_until
-        ):  # a client cannot know, but its request may as well come later
-            w_.push(self._world, self._now + READ_US, w_.event(w_.ANSWER, slot, entry))
+        if self._reading_or_late():  # a client cannot know, but its request may as well come later
+            w_.push(self._world, self._now + int(w[w_.READ_US]), w_.event(w_.ANSWER, slot, entry))
             return
-        self._line(kinds.REDELIVER, number)
-        w_.item(self._lines, entry)
+        self._rewinds(number, [entry])
+
+    def _reading_or_late(self) -> bool:
+        """Whether a read is running, or the delay's task: what comes now would race with it."""
+        running = self.core.pending and int(self._world.w[w_.READ_READY_AT]) <= self._now
+        return running or self._now <= self._task_until
+
+    def _rewinds(self, number: int, entries: Sequence[int] | None) -> None:
+        """A request to send entries again (None = all of them) reaches the dispatcher."""
+        w = self._world.w
+        self._asked(number, entries)
         if not self.core.hears_redelivery(number):
             return
         waits = self.core.pending
@@ -265,3 +282,30 @@ class FailoverRun(Life):
         self.core.redeliver(number, cancelled=waits)
         self._rewound(())
         self._attempt()
+
+    def _act(self, slot: int, row: int) -> None:
+        """What a recorded client does: it acknowledges, one by one or up to an entry, or asks for entries again."""
+        world, st, base = self._world, self.core.state, int(self._world.w[w_.BASE])
+        number = int(world.number[slot])
+        if not number:
+            return  # it has left
+        kind, position = int(world.act_kind[row]), int(world.act_entry[row])
+        entry, before = position - base, int(st.s[st_.MARK_DELETE])
+        if kind == w_.REQUEST:
+            if self._reading_or_late():
+                w_.push(world, self._now + int(world.w[w_.READ_US]), w_.event(w_.ACT, slot, row))
+            else:
+                self._rewinds(number, self._requested(row))
+        elif kind == w_.WHOLE:
+            loop.grant(st, world, slot, entry)
+            loop.ack(st, world, self._lines, slot, position)
+        elif kind == w_.UP_TO:
+            self._acked(number, position, self._words(row) or (), up_to=True)
+            if entry > before:
+                self.core.acknowledge_up_to(entry, self._words(row) or ())
+            for acknowledged in range(before + 1, int(st.s[st_.MARK_DELETE]) + 1):
+                loop.grant(st, world, slot, acknowledged)
+        elif entry > before:
+            words = self._words(row) or ()
+            self._acked(number, position, words)
+            self.core.acknowledge(entry, words)

@@ -12,9 +12,9 @@ from dispatch_core.profiles import Profile
 from dispatch_core.recording.writer import RecordingFiles
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun, core_of
-from dispatch_core.simulation.life import Common, common
 from dispatch_core.simulation.scenario import CLUSTER, SUBSCRIPTION, Scenario
-from dispatch_core.simulation.sink import Sink
+from dispatch_core.simulation.sink import FileSink
+from dispatch_core.simulation.synthetic import Common, common, given_by
 from dispatch_core.simulation.tables import Log, schema_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _simulate(scenario: Scenario, dispatcher: int, shared: Common, files: Record
         shows_hashes=not scenario.is_failover,
     )
     life = FailoverRun if scenario.is_failover else KeySharedRun
-    left = life(scenario, dispatcher, shared, Sink(log, shared.keys, files)).run()
+    left = life(given_by(scenario, dispatcher, shared), FileSink(log, shared.keys, files)).run()
     return Made(log.topic, scenario.messages_of(dispatcher), log.seq, left)
 
 

@@ -19,7 +19,7 @@ from dispatch_core.pending_acks import let_go
 from dispatch_core.permits import count_flow, lower_unacked, unblock_before_lowering
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.answers import answers_after, asks_again, permits_due
+from dispatch_core.simulation.answers import acts_on, answers_after, asks_again, flows_due, permits_due
 from dispatch_core.simulation.world import (
     Lines,
     World,
@@ -58,6 +58,11 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
         if kind == w_.ANSWER:
             if answer(st, world, out, w_.slot_of(what), w_.number_of(what)):
                 return w_.ASKED_AGAIN
+        elif kind == w_.ACT:
+            if world.act_kind[w_.number_of(what)] != w_.WHOLE:
+                w[w_.NEXT_STEP] = what
+                return w_.STEP_DUE
+            act(st, world, out, w_.slot_of(what), w_.number_of(what))
         elif kind == w_.FLOW:
             flow(st, world, out, w_.slot_of(what), w_.number_of(what))
         elif kind == w_.ATTEMPT:
@@ -78,16 +83,33 @@ def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
     """A consumer is done with an entry: it acknowledges it and grants permits when due. True: it asks for it again."""
     if st.connected[slot] == 0:
         return False
-    permits = permits_due(world, slot)
-    if permits > 0:
-        push(world, world.w[w_.NOW], event(w_.FLOW, slot, permits))
     entry = number - world.w[w_.BASE]
+    if entry < 0:
+        return False  # acknowledged by others, and forgotten
+    grant(st, world, slot, entry)
     if asks_again(world, slot, number, st.redelivery_count[entry]) and st.holder[entry] == slot:
         world.w[w_.NACKED_SLOT] = slot
         world.w[w_.NACKED_ENTRY] = number
         return True
     ack(st, world, out, slot, entry)
     return False
+
+
+@compiled_inside
+def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
+    """A recorded client acknowledges an entry."""
+    entry = world.act_entry[row] - world.w[w_.BASE]
+    if st.connected[slot] == 1 and entry >= 0:
+        grant(st, world, slot, entry)
+        ack(st, world, out, slot, entry)
+
+
+@compiled
+def grant(st: State, world: World, slot: int, entry: int) -> None:
+    """A client has taken an entry from its queue, and grants permits when due."""
+    permits = permits_due(world, slot, st.num_messages[entry] + w_.NO)
+    if permits > 0:
+        push(world, world.w[w_.NOW], event(w_.FLOW, slot, permits))
 
 
 @compiled_inside
@@ -456,5 +478,10 @@ def hand_over(st: State, world: World, slot: int, entry: int) -> None:
     if st.deleted[entry] == 1 and w[w_.N_SENT_ACKED] < len(world.sent_acked):
         world.sent_acked[w[w_.N_SENT_ACKED]] = number
         w[w_.N_SENT_ACKED] += 1
+    if w[w_.RECORDED] == 1:
+        world.received[slot] += st.num_messages[entry] - st.acked_indexes[entry]
+        flows_due(world, slot)
+        acts_on(world, slot, number)
+        return
     after = w[w_.NETWORK_US] + answers_after(world, slot, number, st.redelivery_count[entry])
     push(world, w[w_.NOW] + after + w[w_.NETWORK_US], event(w_.ANSWER, slot, number))

@@ -5,8 +5,6 @@ Control plane around ``key_shared_loop``, all by the methods of the dispatcher i
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,32 +14,25 @@ from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.multiple_consumers import Pairs, Released
 from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
-from dispatch_core.selectors.assignments import Range
 from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.life import FINISHED_AT_ONCE, HOP_US, Common, Life
+from dispatch_core.simulation.life import FINISHED_AT_ONCE, Given, Life
 from dispatch_core.simulation.publishing import Published
-from dispatch_core.simulation.scenario import Scenario, ScenarioError
 from dispatch_core.simulation.sink import Sink
-from dispatch_core.simulation.tables import Client
-
-_HASH_SLOTS: Final = 65536
 
 
 class KeySharedRun(Life):
     """The life of one dispatcher."""
 
-    def __init__(self, scenario: Scenario, dispatcher: int, shared: Common, sink: Sink) -> None:
-        """Raises ``ProfileError`` or ``UnsupportedRuleError`` for rules that cannot be simulated."""
-        super().__init__(scenario, dispatcher, shared, sink)
-        self._sticky = self.profile.hash_space.sticky_array(shared.keys.h31)
+    def __init__(self, given: Given, sink: Sink) -> None:
+        """Raises ``UnsupportedRuleError`` for rules that cannot be simulated."""
+        super().__init__(given, sink)
         self._classic = self.profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
-        self._parts: dict[int, int] = {}  # STICKY: number → part of the hash space
         first = self._publishing.take()
         self.core = core_of(self.profile)(
-            self.profile, self._hashes(first), np.ones(len(first), np.int64), self._connections
+            self.profile, self._hashes(first), first.num_messages, self._connections
         )
         self._begin(first)
 
@@ -64,11 +55,14 @@ class KeySharedRun(Life):
         return int(loop.run(self.core.state, self._world, self._lines, until))
 
     def _step_in(self, reason: int) -> None:
-        assert reason == w_.ASKED_AGAIN, "the loop stops for nothing else"
-        self._send_again()
+        if reason == w_.ASKED_AGAIN:
+            self._send_again()
+            return
+        what = int(self._world.w[w_.NEXT_STEP])
+        self._act(w_.slot_of(what), w_.number_of(what))
 
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
-        return self._sticky[published.key]
+        return self.profile.hash_space.sticky_array(published.h31)
 
     def _hash_values(self, published: Published) -> npt.NDArray[np.int64]:
         state = self.core.state
@@ -79,7 +73,7 @@ class KeySharedRun(Life):
     def _extend(self, published: Published) -> int:
         self._tell_core()
         drop = self.core.droppable()
-        self.core.extend(drop, self._hashes(published), np.ones(len(published), np.int64))
+        self.core.extend(drop, self._hashes(published), published.num_messages)
         return drop
 
     def _tell_core(self) -> None:
@@ -102,36 +96,32 @@ class KeySharedRun(Life):
         """A client subscribes; its first permits arrive a little later."""
         self._tell_core()
         s = self.core.state.s
-        number = self._connected = self._connected + 1
+        number = self._number(change)
+        one = self._clients.connecting(change, self._now)
         first = int(s[st_.N_CONSUMERS]) == 0
-        name, ranges = f"consumer-{change.who}", self._ranges(number)
-        self.core.join(number, name)
+        self.core.join(number, one.client.name, one.client.priority_level)
         if first and not s[st_.REWIND_DUE]:
             self._line(kinds.REWIND, 0, *self._cursor())
-        self._added(number, Client(name, change.who, ranges or ()))
+        self._added(number, one.client)
         try:
-            moved = self.core.select_in(number, ranges)
+            moved = self.core.select_in(number, list(one.client.ranges) or None)
         except SelectorRefusedError as error:
-            raise ScenarioError(f"consumer {change.who} of {self._scenario.consumers}: {error}") from error
+            self._clients.refused(change, error)
+            self.core.refuse(number)
+            self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
+            return
         self._line(kinds.SELECTOR_ADDED, number)
         self._drained(*self.core.register(moved, skip=number))
         self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.newcomers())
-        self._connect(change, self.core.slot(number), number)
-
-    def _ranges(self, number: int) -> list[Range] | None:
-        """The part of the hash space a consumer announces (STICKY): all have equal parts, it takes the first free one."""
-        if self._scenario.key_shared_mode != "STICKY":
-            return None
-        parts = self._scenario.consumers
-        at = next(part for part in range(parts) if part not in self._parts.values())
-        self._parts[number] = at
-        return [(_HASH_SLOTS * at // parts, _HASH_SLOTS * (at + 1) // parts - 1)]
+        self._connect(change, self.core.slot(number), number, one)
 
     def _leave(self, change: Change) -> None:
         """A client disconnects. What it holds is sent to others, unless it is done with it before."""
         self._tell_core()
-        number = self._numbers.pop(change.who)
-        self._parts.pop(number, None)
+        number = self._numbers.pop(change.who, None)
+        self._clients.left(change)
+        if number is None:
+            return  # the broker had refused it
         if change.finishes:
             self._finish(number)
         self._line(kinds.CONSUMER_REMOVING, number)
@@ -152,7 +142,7 @@ class KeySharedRun(Life):
         self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.newcomers())
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
         self.core.state.s[st_.DRAIN_NOTICE] = 0  # the read that follows looks at everything
-        w_.attempt_at(self._world, self._now + HOP_US)
+        w_.attempt_at(self._world, self._now + int(self._world.w[w_.HOP_US]))
 
     def _attempt(self) -> None:
         """A read attempt inside a membership change."""
@@ -180,29 +170,58 @@ class KeySharedRun(Life):
         if w[w_.RELEASES_SHOWN]:
             self._line(kinds.DRAINING_CLEAR)
 
-    # --- requests to send again ------------------------------------------------------------------------------
+    # --- what clients do besides acknowledging -----------------------------------------------------------------
 
     def _send_again(self) -> None:
         """A consumer asks for an entry again (negative ack)."""
         w = self._world.w
-        slot, entry = int(w[w_.NACKED_SLOT]), int(w[w_.NACKED_ENTRY]) - int(w[w_.BASE])
-        number = self.core.number_of(slot)
-        position = int(w[w_.NACKED_ENTRY])
-        held_hash = self.core.hash_value(int(self.core.state.pending_hash[entry]))
-        released = self.core.pending_ack_removed(entry)
-        if w[w_.REMOVALS_SHOWN]:
-            if self._line(kinds.PENDING_ACK_REMOVED, number, held_hash):
-                w_.item(self._lines, position)
-            if w[w_.RELEASES_SHOWN]:
-                self._line(kinds.DRAINING_RELEASE, number, released.hash, 0, released.ref_count_before)
-        messages = self.core.redeliver(number, [entry])
-        self._line(kinds.REDELIVER, number)
-        w_.item(self._lines, position)
+        self._again(int(w[w_.NACKED_SLOT]), [int(w[w_.NACKED_ENTRY]) - int(w[w_.BASE])], everything=False)
+
+    def _again(self, slot: int, entries: list[int], *, everything: bool) -> None:
+        """A consumer asks for entries again that it holds. ``everything``: for all of them, without naming any."""
+        w, number = self._world.w, self.core.number_of(slot)
+        base = int(w[w_.BASE])
+        for entry in entries:
+            self._make_room()
+            held_hash = self.core.hash_value(int(self.core.state.pending_hash[entry]))
+            released = self.core.pending_ack_removed(entry)
+            if w[w_.REMOVALS_SHOWN]:
+                if self._line(kinds.PENDING_ACK_REMOVED, number, held_hash):
+                    w_.item(self._lines, entry + base)
+                if w[w_.RELEASES_SHOWN]:
+                    self._line(kinds.DRAINING_RELEASE, number, released.hash, 0, released.ref_count_before)
+        messages = self.core.redeliver(number, entries)
+        self._asked(number, None if everything else [entry + base for entry in entries])
         parked = int(self.core.state.parked_permits[slot])
-        if self.core.redelivered(number, messages):
+        if self.core.redelivered(number, messages, everything=everything):
             loop.permits_applied(self.core.state, self._world, self._lines, slot, parked)
         loop.unblocked(self.core.state, self._world)
-        w_.attempt_at(self._world, self._now + HOP_US)
+        w_.attempt_at(self._world, self._now + int(w[w_.HOP_US]))
+
+    def _act(self, slot: int, row: int) -> None:
+        """What a recorded client does besides acknowledging an entry."""
+        st, base = self.core.state, int(self._world.w[w_.BASE])
+        if not st.connected[slot]:
+            return
+        if int(self._world.act_kind[row]) == w_.REQUEST:
+            self._tell_core()
+            wanted = self._requested(row)
+            if wanted is None:
+                held = self.core.held(self.core.number_of(slot))
+            else:
+                held = [entry - base for entry in wanted if entry >= base]
+                held = sorted({entry for entry in held if int(st.holder[entry]) == slot})
+            if held:
+                self._again(slot, held, everything=wanted is None)
+            return
+        entry = int(self._world.act_entry[row]) - base
+        words = self._words(row)
+        if entry < 0 or words is None:
+            return  # forgotten by now; cumulative acks mean nothing to Key_Shared
+        self._acked(self.core.number_of(slot), entry + base, words)
+        holder, newly = self.core.holder(entry), self.core.acknowledge_indexes(entry, words)
+        if holder is not None and newly:
+            self.core.lower_unacked(holder, newly)
 
 
 def core_of(profile: Profile) -> type[KeySharedDispatcher]:

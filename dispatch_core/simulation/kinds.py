@@ -13,8 +13,8 @@ NAMES: Final = (
     "consumer_removed",  # the same
     "flow",  # permits, blocked
     "sent",  # permits before; positions
-    "ack",  # positions
-    "redeliver",  # positions
+    "ack",  # see ``ack_details``; positions
+    "redeliver",  # ALL = names none; positions
     "active_notified",  # active
     "consumer_removing",
     "selector_added",
@@ -86,3 +86,14 @@ NAMES: Final = (
 
 #: Kinds below are of level E, the others of a trace only.
 FIRST_OF_TRACE: Final = CONSUMER_REMOVING
+
+#: A request to send again that names no positions.
+ALL: Final = 1
+
+
+def ack_details(words: int, *, up_to: bool) -> int:
+    """What ``a`` of an ack's line holds: number of its ack set among those noted (0 = none), and whether it is cumulative.
+
+    An individual ack of whole entries has 0.
+    """
+    return words << 1 | int(up_to)

@@ -6,19 +6,21 @@ Control plane around a compiled loop: the loop runs until it needs a decision th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import state as st_
+from dispatch_core.errors import DispatchAuditError
 from dispatch_core.profiles import Profile
-from dispatch_core.simulation import answers, kinds
+from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.churn import JOIN_GAP_US, LEAST_PAUSE_US, Change, changes
-from dispatch_core.simulation.publishing import KeySpace, Published, Publishing
-from dispatch_core.simulation.scenario import Scenario
+from dispatch_core.simulation.answers import flows_due
+from dispatch_core.simulation.churn import Change
+from dispatch_core.simulation.publishing import Published, Stretches
 from dispatch_core.simulation.sink import Sink
 from dispatch_core.simulation.tables import Client
 
@@ -26,38 +28,132 @@ from dispatch_core.simulation.tables import Client
 LINES: Final = 1 << 18
 #: Entries that a leaving consumer is done with in one step.
 FINISHED_AT_ONCE: Final = 64
-#: How long the parts of the simulated broker take.
-READ_US: Final = 400
-WRITE_US: Final = 400
-HOP_US: Final = 50
-_NETWORK_US: Final = 150
-_UNBLOCK_US: Final = 10_000  # keySharedUnblockingIntervalMs
-_BACK_OFF_US: Final = (1_000, 10_000)  # dispatcherRetryBackoffInitialTimeInMs, …MaxTimeInMs
-_FIRST_FLOW_US: Final = 500  # from the subscription to the client's first permits
-#: Slow consumers take so many times as long, spread over this range.
-_SLOW: Final = (10, 50)
 #: Read attempts after which a dispatcher that has entries left, and nothing under way, is given up.
 _QUIET_ATTEMPTS: Final = 5
 _HEAP: Final = 1 << 14
 
+Ints = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
-class Common:
-    """What all dispatchers of a simulation share: drawn once."""
+class Delays:
+    """How long the parts of the simulated broker take, microseconds: medians of recorded traces.
 
-    keys: KeySpace
-    latency_us: npt.NDArray[np.int64]
-    refuses: npt.NDArray[np.uint8]
+    ``read_us``: the storage answers a read. ``write_us``: what was sent is written to the connection. ``hop_us``: a task
+    is handed to the dispatcher's executor. ``network_us``: between broker and client, one way.
+    """
+
+    read_us: int = 400
+    write_us: int = 400
+    hop_us: int = 50
+    network_us: int = 150
 
 
-def common(scenario: Scenario) -> Common:
-    """Draw it."""
-    random = np.random.default_rng([scenario.seed, 0])
-    return Common(
-        KeySpace(scenario.keys, scenario.key_skew),
-        answers.latencies(random, scenario.ack_us),
-        answers.refusals(random, scenario.nack_share),
-    )
+def _milliseconds(profile: Profile, setting: str, default: int) -> int:
+    """A setting that is given in milliseconds, in microseconds."""
+    return int(profile.settings.get(setting, default)) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """What recorded clients do and when; see ``world.World`` for the arrays."""
+
+    start: Ints
+    us: Ints
+    who: Ints
+    kind: Ints
+    entry: Ints
+    acked_us: Ints
+    flow_us: Ints
+    flow_permits: Ints
+    like_start: Ints
+    like_us: Ints
+    like_answer_us: Ints
+    requested: Mapping[int, Sequence[int]] = field(
+        default_factory=dict
+    )  # by row: entry numbers; absent = all
+    words: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by row
+
+
+_NOTHING: Final = np.zeros(0, np.int64)
+#: Clients of whom no log shows anything.
+NO_ACTS: Final = Acts(
+    start=_NOTHING,
+    us=_NOTHING,
+    who=_NOTHING,
+    kind=_NOTHING,
+    entry=_NOTHING,
+    acked_us=_NOTHING,
+    flow_us=_NOTHING,
+    flow_permits=_NOTHING,
+    like_start=_NOTHING,
+    like_us=_NOTHING,
+    like_answer_us=_NOTHING,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """A client that connects, as its ``consumer_added`` line describes it, and how it will go on.
+
+    ``flow_us``: when its first permits arrive; None = its flows are rows ``flows`` of ``Acts``. ``requests``: rows of
+    ``Acts`` that are requests to send again, by their times.
+    """
+
+    client: Client
+    queue: int
+    flow_us: int | None = None
+    slowness: int = 1
+    who: int = 0
+    until_us: int = w_.NEVER
+    flows: tuple[int, int] = (0, 0)
+    requests: Sequence[tuple[int, int]] = ()
+
+
+class Clients(Protocol):
+    """The clients of one dispatcher."""
+
+    @property
+    def latency_us(self) -> Ints:
+        """Samples of how long synthetic clients take, a power of two of them."""
+
+    @property
+    def refuses(self) -> npt.NDArray[np.uint8]:
+        """As many: 1 = the client asks for the entry again."""
+
+    @property
+    def acts(self) -> Acts | None:
+        """What recorded clients do; None = they are synthetic."""
+
+    def connecting(self, change: Change, now_us: int) -> Connecting:
+        """A client connects."""
+
+    def left(self, change: Change) -> None:
+        """It has gone, or was refused."""
+
+    def refused(self, change: Change, error: DispatchAuditError) -> None:
+        """The broker refused a client; may raise where that is not to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one dispatcher's life is made of.
+
+    ``changes``: by time. ``until_us``: when its log ends; ``NEVER`` = when all is done. ``delays_us``: how long the parts
+    of the simulated broker take; ``salt`` makes its synthetic clients differ from those of another one.
+    """
+
+    profile: Profile
+    topic: str
+    partition_index: int
+    changes: Sequence[Change]
+    publishing: Stretches
+    clients: Clients
+    trace: bool = False
+    exclusive: bool = False
+    salt: int = 0
+    until_us: int = w_.NEVER
+    delays: Delays = Delays()
 
 
 class Life(ABC):
@@ -66,17 +162,14 @@ class Life(ABC):
     A subclass makes its core, then calls ``_begin``.
     """
 
-    def __init__(self, scenario: Scenario, dispatcher: int, shared: Common, sink: Sink) -> None:
-        """Raises ``ProfileError`` for rules that no release has."""
-        self.profile: Profile = scenario.profile_of(dispatcher)
-        self._scenario = scenario
-        self._dispatcher = dispatcher
-        self._shared = shared
+    def __init__(self, given: Given, sink: Sink) -> None:
+        self.profile: Profile = given.profile
+        self._given = given
+        self._clients = given.clients
+        self._acts = given.clients.acts or NO_ACTS
         self._sink = sink
-        start_us = scenario.start_us + scenario.consumers * JOIN_GAP_US + LEAST_PAUSE_US
-        self._changes = changes(scenario, dispatcher, start_us)
-        self._connections = sum(change.joins for change in self._changes)
-        self._publishing = Publishing(scenario, dispatcher, shared.keys, start_us)
+        self._connections = sum(change.joins for change in given.changes)
+        self._publishing = given.publishing
         self._numbers: dict[int, int] = {}  # who → number of its connection
         self._connected = 0  # connections so far
         self._lines = w_.new_lines(0, 0)
@@ -88,17 +181,21 @@ class Life(ABC):
         self._sink.published(first, self._hashes(first))
 
     def _new_world(self) -> w_.World:
-        scenario, profile, n = self._scenario, self.profile, self._connections
+        given, profile, n = self._given, self.profile, max(self._connections, 1)
         batch = profile.number("dispatcherMaxReadBatchSize")
+        delays, acts = given.delays, self._acts
         w = np.zeros(w_.N_SCALARS, np.int64)
         w[w_.ATTEMPT_AT] = w[w_.READ_READY_AT] = w_.NEVER
         w[w_.LAST_SENT] = -1
-        w[w_.SALT] = self._dispatcher
-        w[w_.TRACE] = scenario.trace
+        w[w_.SALT] = given.salt
+        w[w_.TRACE] = given.trace
+        w[w_.RECORDED] = given.clients.acts is not None
         w[w_.EMPTY_WHEN_WAITED] = "waiting_read_gets_entries" not in profile.changes
-        w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = READ_US, WRITE_US, HOP_US
-        w[w_.UNBLOCK_US], w[w_.NETWORK_US] = _UNBLOCK_US, _NETWORK_US
-        w[w_.BACK_OFF_FIRST_US], w[w_.BACK_OFF_MOST_US] = _BACK_OFF_US
+        w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = delays.read_us, delays.write_us, delays.hop_us
+        w[w_.NETWORK_US] = delays.network_us
+        w[w_.UNBLOCK_US] = _milliseconds(profile, "keySharedUnblockingIntervalMs", 10)
+        w[w_.BACK_OFF_FIRST_US] = _milliseconds(profile, "dispatcherRetryBackoffInitialTimeInMs", 1)
+        w[w_.BACK_OFF_MOST_US] = _milliseconds(profile, "dispatcherRetryBackoffMaxTimeInMs", 10)
         return w_.World(
             w=w,
             heap_at=np.zeros(_HEAP + batch, np.int64),
@@ -106,11 +203,28 @@ class Life(ABC):
             publish_us=np.zeros(0, np.int64),
             hash_value=np.zeros(0, np.int64),
             number=np.zeros(n, np.int64),
-            queue=np.full(n, scenario.queue, np.int64),
-            processed=np.zeros(n, np.int64),
+            queue=np.zeros(n, np.int64),
+            taken=np.zeros(n, np.int64),
+            received=np.zeros(n, np.int64),
+            granted=np.zeros(n, np.int64),
             slowness=np.ones(n, np.int64),
-            latency_us=self._shared.latency_us,
-            refuses=self._shared.refuses,
+            who=np.zeros(n, np.int64),
+            until_us=np.full(n, w_.NEVER, np.int64),
+            flow_next=np.zeros(n, np.int64),
+            flow_end=np.zeros(n, np.int64),
+            latency_us=given.clients.latency_us,
+            refuses=given.clients.refuses,
+            act_start=acts.start,
+            act_us=acts.us,
+            act_who=acts.who,
+            act_kind=acts.kind,
+            act_entry=acts.entry,
+            acked_us=acts.acked_us,
+            flow_us=acts.flow_us,
+            flow_permits=acts.flow_permits,
+            like_start=acts.like_start,
+            like_us=acts.like_us,
+            like_answer_us=acts.like_answer_us,
             plan=np.zeros(0, np.int64),
             attempts=np.zeros(0, np.int64),
             outcome=np.zeros(batch, np.int64),
@@ -127,7 +241,7 @@ class Life(ABC):
     def _fit_to_stretch(self, publish_us: npt.NDArray[np.int64], published: Published) -> None:
         """The arrays that follow the present stretch of the log, and the room for lines that a step may need."""
         w, batch, entries = self._world.w, len(self._world.entries), len(publish_us)
-        refusals = entries if self._scenario.trace else 0
+        refusals = entries if self._given.trace else 0
         w[w_.MORE] = self._publishing.left > 0
         w[w_.ROOM] = room = 4 * batch + 2 * self._connections + 2 * refusals + 64
         self._world = self._world._replace(
@@ -178,17 +292,17 @@ class Life(ABC):
 
     def run(self) -> int:
         """Live it; returns how many entries were never acknowledged (0, unless the release loses sight of some)."""
-        for change in self._changes:
+        for change in self._given.changes:
             self._go_on(self._not_before(change.at_us))
             if change.joins:
                 self._join(change)
             else:
                 self._leave(change)
         for _ in range(_QUIET_ATTEMPTS):
-            self._go_on(w_.NEVER)
-            if self._all_acknowledged():
+            self._go_on(self._given.until_us)
+            if self._all_acknowledged() or self._now >= self._given.until_us:
                 break
-            w_.attempt_at(self._world, int(self._world.w[w_.NOW]) + _BACK_OFF_US[1])
+            w_.attempt_at(self._world, self._now + int(self._world.w[w_.BACK_OFF_MOST_US]))
         self._line(kinds.END)
         self._hand_over()
         stored = self.state.deleted[: int(self._world.w[w_.STORED])]
@@ -212,11 +326,7 @@ class Life(ABC):
             elif reason == w_.LINES_FULL:
                 self._hand_over()
             elif reason == w_.HEAP_FULL:
-                size = 2 * len(self._world.heap_at)
-                self._world = self._world._replace(
-                    heap_at=w_.grown(self._world.heap_at, size),
-                    heap_what=w_.grown(self._world.heap_what, size),
-                )
+                self._grow_heap()
             else:
                 self._step_in(reason)
 
@@ -232,20 +342,38 @@ class Life(ABC):
         self._fit_to_stretch(publish_us, published)
         self._sink.published(published, self._hashes(published))
 
-    def _connect(self, change: Change, slot: int, number: int) -> None:
-        """A new connection has its slot; the client's first permits arrive a little later."""
-        self._numbers[change.who] = number
-        self._world.number[slot] = number
-        self._world.slowness[slot] = self._slowness(change.who)
-        flow = w_.event(w_.FLOW, slot, self._scenario.queue)
-        w_.push(self._world, self._now + _FIRST_FLOW_US, flow)
+    def _number(self, change: Change) -> int:
+        """The log's number of a connection that is made."""
+        self._connected = change.number or self._connected + 1
+        return self._connected
 
-    def _slowness(self, who: int) -> int:
-        slow = self._scenario.slow_consumers
-        if who >= slow:
-            return 1
-        least, most = _SLOW
-        return least + (most - least) * who // max(slow - 1, 1)
+    def _connect(self, change: Change, slot: int, number: int, one: Connecting) -> None:
+        """A new connection has its slot; the client's first permits arrive a little later."""
+        world = self._world
+        self._numbers[change.who] = number
+        world.number[slot] = number
+        world.slowness[slot], world.queue[slot] = one.slowness, one.queue
+        world.who[slot], world.until_us[slot] = one.who, one.until_us
+        world.flow_next[slot], world.flow_end[slot] = one.flows
+        if one.flow_us is not None:
+            world.granted[slot] = one.queue
+            w_.push(world, one.flow_us, w_.event(w_.FLOW, slot, one.queue))
+            return
+        flows_due(world, slot)
+        for at_us, row in one.requests:
+            self._make_room_in_heap()
+            w_.push(self._world, at_us, w_.event(w_.ACT, slot, row))
+
+    def _make_room_in_heap(self) -> None:
+        if int(self._world.w[w_.HEAP]) + 8 > len(self._world.heap_at):
+            self._grow_heap()
+
+    def _grow_heap(self) -> None:
+        size = 2 * len(self._world.heap_at)
+        self._world = self._world._replace(
+            heap_at=w_.grown(self._world.heap_at, size),
+            heap_what=w_.grown(self._world.heap_what, size),
+        )
 
     # --- lines -----------------------------------------------------------------------------------------------
 
@@ -260,17 +388,37 @@ class Life(ABC):
 
     def _line(self, kind: int, consumer: int = 0, a: int = 0, b: int = 0, c: int = 0) -> bool:
         """Write a line; returns whether it did: those of a trace only into one."""
-        if kind >= kinds.FIRST_OF_TRACE and not self._scenario.trace:
+        if kind >= kinds.FIRST_OF_TRACE and not self._given.trace:
             return False
         self._make_room()
         w_.line4(self._lines, kind, self._now, consumer, a, b, c, 0)
         return True
 
-    def _make_room(self) -> None:
-        """Room for the lines of one step."""
-        room = int(self._world.w[w_.ROOM])
+    def _make_room(self, items: int = 0) -> None:
+        """Room for the lines of one step, and so many list items."""
+        room = int(self._world.w[w_.ROOM]) + items
         if int(self._lines.n.max()) + room > len(self._lines.kind):
             self._hand_over()
+
+    def _requested(self, row: int) -> Sequence[int] | None:
+        """The entry numbers that a recorded request names; None = all that its consumer holds."""
+        return self._acts.requested.get(row)
+
+    def _words(self, row: int) -> tuple[int, ...] | None:
+        """64-bit words of a recorded ack of single messages of a batch."""
+        return self._acts.words.get(row)
+
+    def _asked(self, number: int, entries: Sequence[int] | None) -> None:
+        """The line of a request to send again; None = all."""
+        self._make_room(len(entries or ()))
+        self._line(kinds.REDELIVER, number, kinds.ALL if entries is None else 0)
+        for entry in entries or ():
+            w_.item(self._lines, entry)
+
+    def _acked(self, number: int, entry: int, words: Sequence[int], *, up_to: bool = False) -> None:
+        """The line of an ack of single messages of a batch, or of a cumulative one."""
+        self._line(kinds.ACK, number, kinds.ack_details(self._sink.noted(words), up_to=up_to))
+        w_.item(self._lines, entry)
 
     def _added(self, number: int, client: Client) -> None:
         """The line of a consumer that is added."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +40,28 @@ class KeySpace:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Entries of a topic in the order in which they are stored, from number ``first`` on; one message each."""
+    """Entries of a topic in the order in which they are stored, from number ``first`` on."""
 
     first: int
     key: npt.NDArray[np.int32]  # key number
+    h31: npt.NDArray[np.int64]  # masked murmur hash of what dispatch hashes
     publish_us: npt.NDArray[np.int64]
     size_bytes: npt.NDArray[np.int64]
+    num_messages: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.key)
+        return len(self.h31)
+
+
+class Stretches(Protocol):
+    """The messages of one topic, some at a time."""
+
+    @property
+    def left(self) -> int:
+        """Messages that are not taken yet."""
+
+    def take(self) -> Published:
+        """The next ones, none at the end."""
 
 
 class Publishing:
@@ -73,8 +86,14 @@ class Publishing:
         gaps = self._random.exponential(self._mean_us, count)
         times = self._now_us + np.cumsum(gaps)
         sizes = self._random.lognormal(np.log(_SIZE_MEDIAN), _SIZE_SIGMA, count)
+        key = self._keys.draw(self._random, count)
         published = Published(
-            self._done, self._keys.draw(self._random, count), times.astype(np.int64), sizes.astype(np.int64)
+            first=self._done,
+            key=key,
+            h31=self._keys.h31[key],
+            publish_us=times.astype(np.int64),
+            size_bytes=sizes.astype(np.int64),
+            num_messages=np.ones(count, np.int64),
         )
         if count:
             self._now_us = float(times[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +24,24 @@ class Files(Protocol):
         """Append rows of ``EVENTS``."""
 
 
-class Sink:
+class Sink(Protocol):
     """Takes what one dispatcher's life brings forth."""
+
+    def published(self, published: Published, hashes: npt.NDArray[np.int64]) -> None:
+        """Entries are published; ``hashes``: their sticky key hashes."""
+
+    def client(self, number: int, client: Client) -> None:
+        """A connection that a ``consumer_added`` line names."""
+
+    def noted(self, words: Sequence[int]) -> int:
+        """A number for the ack set of lines that follow; 0 = none."""
+
+    def lines(self, lines: Lines) -> None:
+        """Lines in the order of the log; taken over at once."""
+
+
+class FileSink:
+    """Appends to the files of a recording."""
 
     def __init__(self, log: Log, keys: KeySpace, files: Files) -> None:
         self._log = log
@@ -33,16 +50,20 @@ class Sink:
         files.events(header_table(log))
 
     def published(self, published: Published, hashes: npt.NDArray[np.int64]) -> None:
-        """Entries are published; ``hashes``: their sticky key hashes."""
+        """See ``Sink``."""
         if self._log.trace:
             self._log.hashes.append(hashes)
         self._files.messages(message_table(self._log, published, self._keys))
 
     def client(self, number: int, client: Client) -> None:
-        """A connection that a ``consumer_added`` line names."""
+        """See ``Sink``."""
         self._log.clients[number] = client
 
+    def noted(self, words: Sequence[int]) -> int:
+        """See ``Sink``; synthetic clients acknowledge whole entries."""
+        return 0
+
     def lines(self, lines: Lines) -> None:
-        """Lines in the order of the log; taken over at once."""
+        """See ``Sink``."""
         if lines.n[0]:
             self._files.events(event_table(self._log, lines))

@@ -113,6 +113,8 @@ class Client:
     name: str
     consumer_id: int
     ranges: Sequence[tuple[int, int]] = ()
+    priority_level: int = 0
+    address: str | None = "127.0.0.1"
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class Log:
     clients: dict[int, Client] = field(default_factory=dict)  # by consumer number
     hashes: list[npt.NDArray[np.int64]] = field(default_factory=list)  # of all entries so far, for a trace
     seq: int = 0
+    cluster: str = CLUSTER
+    subscription: str = SUBSCRIPTION
 
     def ledgers(self, numbers: _Numbers) -> tuple[_Numbers, _Numbers]:
         """Ledger and entry of entry numbers; -1 is before the first entry of the first ledger."""
@@ -138,6 +142,10 @@ class Log:
         before = numbers < 0
         ledger[before], entry[before] = 0, -1
         return self.first_ledger + ledger * self.ledger_step, entry
+
+    def batch_sizes(self, numbers: _Numbers) -> _Numbers:
+        """Messages of entries."""
+        return np.ones(len(numbers), np.int64)
 
     def hash_of(self, numbers: _Numbers) -> _Numbers:
         """Sticky key hashes of entries."""
@@ -217,9 +225,9 @@ class _Columns:
     def table(self) -> pa.Table:
         log, count, kind = self._log, self._count, self._kind
         columns: dict[str, Any] = {
-            "cluster": _constant(CLUSTER, count),
+            "cluster": _constant(log.cluster, count),
             "topic": _constant(log.topic, count),
-            "subscription": _constant(SUBSCRIPTION, count),
+            "subscription": _constant(log.subscription, count),
             "incarnation": pa.array(np.zeros(count, np.int64)),
             "seq": pa.array(np.arange(log.seq + 1, log.seq + 1 + count)),
             "t_us": pa.array(self._lines.t_us[:count].copy()),
@@ -280,10 +288,12 @@ class _Columns:
     def _positions(self) -> dict[str, Any]:
         ledger, entry = self._log.ledgers(self._items)
         values = pa.StructArray.from_arrays([pa.array(ledger), pa.array(entry)], fields=list(POSITION))
-        ones = pa.array(np.ones(len(self._items), np.int64))
+        sizes = pa.array(self._log.batch_sizes(self._items))
+        of_all = self._is(kinds.REDELIVER)
+        of_all &= self._lines.a[: self._count] == kinds.ALL
         return {
-            "positions": self._lists(self._is(*_POSITIONS), values, POSITIONS),
-            "batch_sizes": self._lists(self._is(kinds.SENT), ones, pa.list_(pa.int64())),
+            "positions": self._lists(self._is(*_POSITIONS) & ~of_all, values, POSITIONS),
+            "batch_sizes": self._lists(self._is(kinds.SENT), sizes, pa.list_(pa.int64())),
         }
 
     def _added(self) -> dict[str, Any]:
@@ -293,8 +303,8 @@ class _Columns:
         given: dict[str, list[Any]] = {
             "name": [client.name for client in clients],
             "consumer_id": [client.consumer_id for client in clients],
-            "address": ["127.0.0.1"] * len(clients),
-            "priority_level": [0] * len(clients),
+            "address": [client.address for client in clients],
+            "priority_level": [client.priority_level for client in clients],
             "key_shared_mode": [self._log.mode] * len(clients),
             "key_shared_allow_out_of_order": [self._log.allow_out_of_order] * len(clients),
             "ranges": [[{"start": a, "end": b} for a, b in client.ranges] for client in clients],

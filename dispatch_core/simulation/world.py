@@ -27,6 +27,7 @@ ATTEMPT: Final = 2  # the dispatcher looks for something to read
 READ: Final = 3  # a normal read completes; number = which one
 REPLAY: Final = 4  # a replay read completes; number = which one
 DELAY: Final = 5  # the failover delay is over
+ACT: Final = 6  # a recorded client does something; number = its row of ``World.act_us`` and its neighbours
 _KIND_BITS: Final = 3
 _SLOT_BITS: Final = 24
 
@@ -76,7 +77,16 @@ NETWORK_US: Final = 31  # between broker and client, one way
 ROOM: Final = 32  # lines and list items that one step may write
 SALT: Final = 33  # makes the answers of this dispatcher's consumers differ from another one's
 NEXT_STEP: Final = 34  # an event taken from the heap
-N_SCALARS: Final = 35
+RECORDED: Final = 35  # clients do what a log shows of them, see ``answers``
+N_SCALARS: Final = 36
+
+# what a recorded client does with an entry: World.act_kind
+WHOLE: Final = 0  # acknowledges it
+PART: Final = 1  # acknowledges some messages of its batch
+UP_TO: Final = 2  # acknowledges it and everything before
+REFUSES: Final = 3  # asks for it again; the request has a row of its own
+KEEPS: Final = 4  # does nothing with it, until this time
+REQUEST: Final = 5  # no entry's: a request to send again
 
 #: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).
 REPLAYS_KEPT: Final = 4
@@ -96,11 +106,29 @@ class World(NamedTuple):
     # per consumer slot
     number: I64  # the log's number
     queue: I64  # receiver queue size
-    processed: I64  # messages taken from the queue since permits were granted last
+    taken: I64  # messages that the client is done with
+    received: I64  # messages sent to it
+    granted: I64  # permits it has granted, those under way too
     slowness: I64  # factor of its latency
+    who: I64  # recorded clients: which name
+    until_us: I64  # … when the connection ends; NEVER = it does not
+    flow_next: I64  # … its next row of flow_us
+    flow_end: I64  # … and the one behind its last
     # who answers when
     latency_us: I64  # a power of two of samples
     refuses: I8  # as many: 1 = asks for the entry again
+    # recorded clients; rows of one entry stand together, by time
+    act_start: I64  # per entry number, and one more: its first row
+    act_us: I64
+    act_who: I64
+    act_kind: I64
+    act_entry: I64  # entry number
+    acked_us: I64  # per entry number: when anybody acknowledged it first; NEVER = nobody did
+    flow_us: I64  # rows of one connection stand together, by time
+    flow_permits: I64
+    like_start: I64  # per name, and one more: its first row of the next two
+    like_us: I64  # when it was sent something, ascending
+    like_answer_us: I64  # … and when it was done with that; NEVER = it was not
     # scratch
     plan: I64
     attempts: I64

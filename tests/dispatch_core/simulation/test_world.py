@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dispatch_core.simulation import answers, churn
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.life import KeySpace
+from dispatch_core.simulation.publishing import KeySpace
 from dispatch_core.simulation.scenario import CHURNS
 from tests.dispatch_core.simulation.simulated import small
 
@@ -101,9 +101,11 @@ def test_answers_depend_on_the_delivery_alone() -> None:
 
 def test_permits_come_half_a_queue_at_a_time() -> None:
     """As ConsumerImpl grants them; a queue of one message grants each."""
-    world = empty_world(queue=np.array([10, 1]), processed=np.zeros(2, np.int64))
-    assert [int(answers.permits_due(world, 0)) for _ in range(10)] == [0, 0, 0, 0, 5, 0, 0, 0, 0, 5]
-    assert [int(answers.permits_due(world, 1)) for _ in range(3)] == [1, 1, 1]
+    queue = np.array([10, 1])
+    world = empty_world(queue=queue, taken=np.zeros(2, np.int64), granted=queue.copy())
+    assert [int(answers.permits_due(world, 0, 1)) for _ in range(10)] == [0, 0, 0, 0, 5, 0, 0, 0, 0, 5]
+    assert [int(answers.permits_due(world, 1, 1)) for _ in range(3)] == [1, 1, 1]
+    assert int(answers.permits_due(world, 0, 7)) == 7  # a batch of seven
 
 
 def test_keys_have_the_hashes_of_their_names() -> None:

@@ -1,0 +1,103 @@
+"""What a scenario draws for one dispatcher: its messages, its clients, and who of them comes and goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.selectors.assignments import Range
+from dispatch_core.simulation import answers
+from dispatch_core.simulation.churn import JOIN_GAP_US, LEAST_PAUSE_US, Change, changes
+from dispatch_core.simulation.life import Connecting, Given
+from dispatch_core.simulation.publishing import KeySpace, Publishing
+from dispatch_core.simulation.scenario import Scenario, ScenarioError
+from dispatch_core.simulation.tables import Client
+
+_FIRST_FLOW_US: Final = 500  # from the subscription to the client's first permits
+#: Slow consumers take so many times as long, spread over this range.
+_SLOW: Final = (10, 50)
+_HASH_SLOTS: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What all dispatchers of a simulation share: drawn once."""
+
+    keys: KeySpace
+    latency_us: npt.NDArray[np.int64]
+    refuses: npt.NDArray[np.uint8]
+
+
+def common(scenario: Scenario) -> Common:
+    """Draw it."""
+    random = np.random.default_rng([scenario.seed, 0])
+    return Common(
+        KeySpace(scenario.keys, scenario.key_skew),
+        answers.latencies(random, scenario.ack_us),
+        answers.refusals(random, scenario.nack_share),
+    )
+
+
+def given_by(scenario: Scenario, dispatcher: int, shared: Common) -> Given:
+    """The life of a dispatcher of the scenario. Raises ``ProfileError`` for rules that no release has."""
+    start_us = scenario.start_us + scenario.consumers * JOIN_GAP_US + LEAST_PAUSE_US
+    return Given(
+        profile=scenario.profile_of(dispatcher),
+        topic=scenario.topic_of(dispatcher),
+        partition_index=scenario.partition_of(dispatcher),
+        changes=changes(scenario, dispatcher, start_us),
+        publishing=Publishing(scenario, dispatcher, shared.keys, start_us),
+        clients=SyntheticClients(scenario, shared),
+        trace=scenario.trace,
+        salt=dispatcher,
+    )
+
+
+class SyntheticClients:
+    """Consumers ``consumer-0``, ``consumer-1`` … of one dispatcher."""
+
+    acts = None
+
+    def __init__(self, scenario: Scenario, shared: Common) -> None:
+        self._scenario = scenario
+        self.latency_us = shared.latency_us
+        self.refuses = shared.refuses
+        self._parts: dict[int, int] = {}  # STICKY: who → part of the hash space
+
+    def connecting(self, change: Change, now_us: int) -> Connecting:
+        """See ``Clients``."""
+        who = change.who
+        return Connecting(
+            Client(f"consumer-{who}", who, self._ranges(who) or ()),
+            self._scenario.queue,
+            flow_us=now_us + _FIRST_FLOW_US,
+            slowness=self._slowness(who),
+        )
+
+    def left(self, change: Change) -> None:
+        """See ``Clients``."""
+        self._parts.pop(change.who, None)
+
+    def refused(self, change: Change, error: DispatchAuditError) -> None:
+        """A scenario has no client that is refused: raises ``ScenarioError``."""
+        raise ScenarioError(f"consumer {change.who} of {self._scenario.consumers}: {error}") from error
+
+    def _ranges(self, who: int) -> list[Range] | None:
+        """The part of the hash space a consumer announces (STICKY): all have equal parts, it takes the first free one."""
+        if self._scenario.key_shared_mode != "STICKY":
+            return None
+        parts = self._scenario.consumers
+        at = next(part for part in range(parts) if part not in self._parts.values())
+        self._parts[who] = at
+        return [(_HASH_SLOTS * at // parts, _HASH_SLOTS * (at + 1) // parts - 1)]
+
+    def _slowness(self, who: int) -> int:
+        slow = self._scenario.slow_consumers
+        if who >= slow:
+            return 1
+        least, most = _SLOW
+        return least + (most - least) * who // max(slow - 1, 1)

@@ -1,0 +1,223 @@
+"""Simulate a recorded load under given rules; what comes out is a log of level E like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.positions import locate
+from dispatch_core.errors import UnsupportedRuleError
+from dispatch_core.profiles import Dispatcher, Profile
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.schema import EVENTS
+from dispatch_core.simulation import kinds
+from dispatch_core.simulation.failover_run import FailoverRun
+from dispatch_core.simulation.key_shared_run import KeySharedRun
+from dispatch_core.simulation.life import Delays, Given, Life
+from dispatch_core.simulation.publishing import Published
+from dispatch_core.simulation.tables import Client, Log, event_table
+from dispatch_core.simulation.world import Lines
+from dispatch_core.what_if.clients import RecordedClients, RecordedPublishing, Sendings, changes_of
+from dispatch_core.what_if.recorded import RecordedLoad
+
+Ints = npt.NDArray[np.int64]
+
+#: The simulated broker's delays vary by up to this factor, either way, from seed to seed.
+_SPREAD: Final = 2.0
+
+
+def simulate(load: RecordedLoad, profile: Profile, *, seed: int = 0) -> DispatcherLog:
+    """The log that the load leaves behind under the rules of ``profile``.
+
+    ``seed``: 0 = the simulated broker takes the time that recorded brokers took in the median; others vary that, to show
+    what depends on it. Raises ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
+    """
+    return _simulate(load, profile, sendings_of(load), seed)
+
+
+def sendings_of(load: RecordedLoad) -> Sendings | None:
+    """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known."""
+    if load.profile is None:
+        return None
+    try:
+        log = _simulate(load, load.profile, None, 0)
+    except UnsupportedRuleError:
+        return None
+    sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
+    listed = sent["positions"].combine_chunks()
+    row = np.repeat(np.arange(len(listed)), np.asarray(pc.list_value_length(listed)))
+    flat = pc.list_flatten(listed)
+    ordinals = _ordinals(load, flat)
+    return Sendings(sent["t_us"].to_numpy()[row], sent["consumer"].to_numpy()[row], ordinals)
+
+
+def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
+    ledger, entry = (load.messages[name].to_numpy() for name in ("ledger_id", "entry_id"))
+    wanted = (np.asarray(positions.field(name), np.int64) for name in ("ledger_id", "entry_id"))
+    return locate(ledger, entry, *wanted).astype(np.int64)
+
+
+def _simulate(load: RecordedLoad, profile: Profile, sendings: Sendings | None, seed: int) -> DispatcherLog:
+    single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
+    if profile.dispatcher is Dispatcher.SHARED or single != load.is_single_active:
+        raise UnsupportedRuleError(
+            f"{profile.name}: the clients of a {load.subscription_type} subscription cannot be put under these rules; "
+            "give rules of the same subscription type"
+        )
+    header = {
+        **load.header,
+        "format": "pulsar-consumer-events",
+        "broker_version": profile.broker_version,
+        "config": {**(load.header.get("config") or {}), **profile.settings},
+        "simulated": True,
+    }
+    log = RecordedLog(
+        topic=load.topic,
+        header=header,
+        first_ledger=0,
+        ledger_step=0,
+        mode=profile.key_shared_mode,
+        allow_out_of_order=profile.allow_out_of_order,
+        selector="",
+        trace=False,
+        shows_hashes=False,
+        cluster=load.cluster,
+        subscription=load.subscription,
+        ledger_id=load.messages["ledger_id"].to_numpy(),
+        entry_id=load.messages["entry_id"].to_numpy(),
+        sizes=load.num_messages,
+    )
+    sink = MemorySink(log)
+    given = Given(
+        profile=profile,
+        topic=load.topic,
+        partition_index=load.partition_index,
+        changes=changes_of(load),
+        publishing=RecordedPublishing(load, fallback=profile.fallback_key),
+        clients=RecordedClients(load, sendings),
+        exclusive=load.subscription_type == "Exclusive",
+        until_us=load.until_us,
+        delays=_delays(seed),
+    )
+    life: Life = (FailoverRun if single else KeySharedRun)(given, sink)
+    life.run()
+    return DispatcherLog(
+        recording=load.recording,
+        cluster=load.cluster,
+        topic=load.topic,
+        subscription=load.subscription,
+        broker=load.broker,
+        incarnation=load.incarnation,
+        header=header,
+        messages=load.messages,
+        events=_of_incarnation(sink.events(), load),
+    )
+
+
+def _of_incarnation(events: pa.Table, load: RecordedLoad) -> pa.Table:
+    columns = {
+        "broker": pa.array([load.broker] * len(events), pa.string()),
+        "incarnation": pa.array(np.full(len(events), load.incarnation)),
+    }
+    return pa.table([columns.get(one.name, events[one.name]) for one in EVENTS], schema=EVENTS)
+
+
+def _delays(seed: int) -> Delays:
+    usual = Delays()
+    if not seed:
+        return usual
+    random = np.random.default_rng(seed)
+    factors = _SPREAD ** random.uniform(-1, 1, 4)
+    names = ("read_us", "write_us", "hop_us", "network_us")
+    return replace(
+        usual,
+        **{
+            name: max(int(getattr(usual, name) * factor), 1)
+            for name, factor in zip(names, factors, strict=True)
+        },
+    )
+
+
+@dataclass(slots=True)
+class RecordedLog(Log):
+    """A log whose positions are those of recorded messages."""
+
+    ledger_id: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    entry_id: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    sizes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def ledgers(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """See ``Log``."""
+        return self.ledger_id[numbers], self.entry_id[numbers]
+
+    def batch_sizes(self, numbers: Ints) -> Ints:
+        """See ``Log``."""
+        return self.sizes[numbers]
+
+
+class MemorySink:
+    """Keeps the events of a simulation."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._tables: list[pa.Table] = []
+        self._words: list[Sequence[int]] = [()]
+
+    def published(self, published: Published, hashes: npt.NDArray[np.int64]) -> None:
+        """See ``Sink``: the messages are known."""
+
+    def client(self, number: int, client: Client) -> None:
+        """See ``Sink``."""
+        self._log.clients[number] = client
+
+    def noted(self, words: Sequence[int]) -> int:
+        """See ``Sink``."""
+        if not words:
+            return 0
+        self._words.append(words)
+        return len(self._words) - 1
+
+    def lines(self, lines: Lines) -> None:
+        """See ``Sink``."""
+        count = int(lines.n[0])
+        if not count:
+            return
+        table = event_table(self._log, lines)
+        kind, details = lines.kind[:count], lines.a[:count]
+        table = self._with_acks(table, kind, details)
+        at_e = pa.array((kind < kinds.FIRST_OF_TRACE) | (kind == kinds.END))
+        self._tables.append(table.filter(at_e))
+
+    def events(self) -> pa.Table:
+        """All lines, as rows of ``EVENTS``."""
+        if not self._tables:
+            return EVENTS.empty_table()
+        table = pa.concat_tables(self._tables)
+        columns: Mapping[str, Any] = {name: table[name] for name in table.column_names}
+        return pa.table(
+            [
+                columns[one.name].cast(one.type) if one.name in columns else pa.nulls(len(table), one.type)
+                for one in EVENTS
+            ],
+            schema=EVENTS,
+        )
+
+    def _with_acks(self, table: pa.Table, kind: npt.NDArray[np.uint8], details: Ints) -> pa.Table:
+        """With the acks that are not individual ones of whole entries."""
+        is_ack = kind == kinds.ACK
+        cumulative = is_ack & (details & 1 == 1)
+        types = pa.DictionaryArray.from_arrays(
+            pa.array(cumulative.astype(np.int8), mask=~is_ack), ["Individual", "Cumulative"]
+        )
+        table = table.set_column(table.column_names.index("ack_type"), "ack_type", types)
+        noted = np.where(is_ack, details >> 1, 0)
+        sets = [[list(self._words[at])] if at else None for at in noted.tolist()] if noted.any() else None
+        kind_of = EVENTS.field("ack_sets").type
+        column = pa.nulls(len(table), kind_of) if sets is None else pa.array(sets, kind_of)
+        return table.append_column("ack_sets", column)
