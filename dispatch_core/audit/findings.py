@@ -6,7 +6,6 @@ proving line last.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -20,9 +19,11 @@ from dispatch_core.audit.evidence import Line, Sent, lines_of, sent_of
 from dispatch_core.audit.history import History
 from dispatch_core.audit.layout import ALL_LEFT, DISCONNECTED, NACKED, NACKED_ALL, RELOADED, REWOUND
 from dispatch_core.audit.log_quality import Gaps, LogFinding
-from dispatch_core.audit.operations import Consumer
 from dispatch_core.audit.scan import Scanned
+from dispatch_core.audit.words import names_of, shown
 from dispatch_core.profiles import OrderingRule, Profile
+
+__all__ = ["ACK_RACE_US", "CAUSE_OF", "Finding", "Findings", "names_of", "shown"]
 
 #: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a sending
 #: that follows an ack within this time may have overtaken it.
@@ -37,8 +38,6 @@ CAUSE_OF: Final = {
     RELOADED: "topic_reload",
     REWOUND: "rewind",
 }
-
-_LONGEST_NAME: Final = 100
 
 _RULE_SAYS: Final = {
     OrderingRule.READ_POSITION: "the read-position rule (3.x and classic) lets this happen",
@@ -70,33 +69,6 @@ class Finding(NamedTuple):
     def order(self) -> tuple[int, int, int]:
         """Proving line first, then place in the line, then kind."""
         return self.seqs[-1], self.place, KIND_ORDER[self.kind]
-
-
-def shown(text: str) -> str:
-    r"""``text`` as it may stand in a sentence: names and keys are foreign, so nothing invisible and nothing endless.
-
-    >>> shown("order-17")
-    'order-17'
-    >>> shown("a\x1b[2Jb")
-    'a\\x1b[2Jb'
-    """
-    short = text if len(text) <= _LONGEST_NAME else text[:_LONGEST_NAME] + "…"
-    if short.isprintable():
-        return short
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in short
-    )
-
-
-def names_of(consumers: Sequence[Consumer]) -> list[str]:
-    """How each connection is called in a sentence."""
-    names = [shown(c.name) if c.name else f"connection {c.number}" for c in consumers]
-    counted = Counter(names)
-    # two connections of one name can only be told apart by their numbers
-    return [
-        f"{name} (connection {consumer.number})" if counted[name] > 1 else name
-        for name, consumer in zip(names, consumers, strict=True)
-    ]
 
 
 class Findings:
@@ -143,7 +115,8 @@ class Findings:
             cause=None,
             reason=finding.reason,
             # the line that added the connection may be one of those that are missing
-            uncertain=finding.kind == "unknown_consumer" and self._gaps.before(finding.seqs[-1]),
+            uncertain=finding.uncertain
+            or (finding.kind == "unknown_consumer" and self._gaps.before(finding.seqs[-1])),
             explanation=finding.explanation,
             place=-1,
         )

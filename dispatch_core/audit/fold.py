@@ -66,9 +66,9 @@ _ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
 class AuditFold:
     """Audits one incarnation of one dispatcher, piece by piece.
 
-    After a feed, ``history`` is the window, ``operations`` are those of this feed (``new_ops``: which of the window's
-    they are), and ``dropped`` says how many entries the feed dropped from the front of the window before it took
-    anything: whoever keeps ordinals subtracts it.
+    After a feed, ``history`` is the window, ``scan`` says who holds what of it, ``operations`` are those of this feed
+    (``new_ops``: which of the window's they are), and ``dropped`` says how many entries the feed dropped from the front of
+    the window before it took anything: whoever keeps ordinals subtracts it.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class AuditFold:
             raise NotStreamableError(f"{head.topic}: several incarnations are judged together")
         self._head = head
         self._rows = Rows(head, interval_start)
-        self._earlier = [log.events for log in earlier]
+        self._earlier = list(earlier)
         self._whole = whole
         self._keep_behind = keep_behind
         self._trim_above = trim_above
@@ -116,7 +116,7 @@ class AuditFold:
         kind = subscription_type(head)
         self.history = History(kind, streaming=not whole, flows=flows)
         self.history.meet(head.events)
-        self._scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
+        self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
         self.dropped = 0
         self.new_ops = slice(0, 0)
         self.operations: Operations | None = None
@@ -129,7 +129,7 @@ class AuditFold:
     @property
     def room(self) -> int:
         """Rows that the window and its state take in memory, used or not."""
-        return self.history.room + self._scan.room
+        return self.history.room + self.scan.room
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
@@ -149,12 +149,12 @@ class AuditFold:
         self.history.meet(events)
         self.history.add_messages(messages, self._hashes if self._hashing else None)
         if self._whole:
-            earlier, self._earlier = self._earlier, []
-            self.new_ops, self.operations = self.history.add_whole(earlier, events)
+            before = [log.events for log in self._earlier]
+            self.new_ops, self.operations = self.history.add_whole(before, events)
         else:
             self.new_ops, self.operations = self.history.add_log(events)
         about_log = self._about_log(events, repeated)
-        scanned = self._scan.take(self.history, self.new_ops.start, self.operations)
+        scanned = self.scan.take(self.history, self.new_ops.start, self.operations)
         audit = self._audit(events, scanned, about_log)
         self._last = LastLine.of(events, self._last)
         self._fed = True
@@ -171,9 +171,9 @@ class AuditFold:
         count = len(self.history)
         if self._whole or not count or count <= self._trim_above:
             return
-        spare = max(self._scan.settled() - self._keep_behind, 0)
+        spare = max(self.scan.settled() - self._keep_behind, 0)
         if spare and (2 * spare > count or not self._trim_above):
-            self._scan.drop(self.history, spare, keys_at_once=not self._trim_above)
+            self.scan.drop(self.history, spare, keys_at_once=not self._trim_above)
             self._gaps = self._gaps.since(int(self.history.op_seq[0]) if len(self.history.op_seq) else None)
             self.dropped = spare
 
@@ -244,10 +244,11 @@ class AuditFold:
         found += log_quality.clock_steps(events, before=self._last)
         found += self._connected.unknown(events)
         found += log_quality.unknown_positions(self.history)
+        found += log_quality.overlapping(self._head, events, self._earlier)
         return found
 
     def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:
-        history, state = self.history, self._scan.deliveries
+        history, state = self.history, self.scan.deliveries
         names = names_of(history.consumers) if len(history.consumers) > len(self._names) else self._names
         if self._named and names[: len(self._names)] != self._names:
             raise NotStreamableError("a connection has the name of one that findings already name by it")

@@ -7,6 +7,7 @@ pieces: what a check has to remember of the lines before is an argument.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +21,12 @@ from dispatch_core.audit.columns import ints as _ints
 from dispatch_core.audit.history import History
 from dispatch_core.audit.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
 from dispatch_core.audit.streaming import NotStreamableError
+from dispatch_core.audit.words import shown
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.times import clock
+
+#: How far the clocks of two brokers may differ.
+CLOCK_SLACK_US: Final = 1_000_000
 
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
 #: them: a consumer is told who is active while it is being added, before its ``consumer_added`` line.
@@ -33,7 +39,8 @@ class LogFinding:
     """A finding about the log, before it is put into words.
 
     ``reason`` is ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap), ``never_added``,
-    ``already_removed`` (unknown_consumer), ``not_stored`` (unknown_position) or ``backwards`` (clock_step).
+    ``already_removed`` (unknown_consumer), ``not_stored`` (unknown_position), ``backwards`` (clock_step), ``active_at_once``
+    or ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
     """
 
     kind: str
@@ -43,6 +50,7 @@ class LogFinding:
     explanation: str
     consumer: int | None = None
     positions: tuple[str, ...] = ()
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +191,41 @@ def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None
     return found
 
 
+def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[DispatcherLog]) -> list[LogFinding]:
+    """Earlier loads of the topic whose log goes on behind the first line of this one: two brokers served it at once.
+
+    ``events``: of this load, ``log`` names it. The brokers' clocks may differ: an overlap of up to ``CLOCK_SLACK_US`` is
+    uncertain.
+    """
+    if not events.num_rows or events["t_us"].null_count == events.num_rows:
+        return []
+    began_us = int(pc.min(events["t_us"]).as_py())
+    found = []
+    for before in earlier:
+        times = before.events["t_us"]
+        until_us = pc.max(times).as_py()
+        if until_us is None or until_us < began_us:
+            continue
+        uncertain = until_us - began_us <= CLOCK_SLACK_US
+        text = (
+            f"{_load(log)} has events from {clock(began_us)} on while {_load(before)} has events until {clock(until_us)}: "
+            f"two loads of {shown(log.topic)} were active at once, and what was sent by one the other did not know"
+        )
+        if uncertain:
+            text += "; but their clocks may differ by as much"
+        reason = "clocks_differ" if uncertain else "active_at_once"
+        first = int(_ints(events["seq"])[0])
+        found.append(
+            LogFinding("overlapping_incarnations", reason, (first,), began_us, text, uncertain=uncertain)
+        )
+    return found
+
+
+def _load(log: DispatcherLog) -> str:
+    broker = "an unnamed broker" if log.broker is None else f"broker {shown(log.broker)}"
+    return f"{broker} (incarnation {log.incarnation})"
+
+
 def unknown_consumers(events: pa.Table, log: DispatcherLog) -> list[LogFinding]:
     """Events of connections that were never added, or that were removed before; one finding per event."""
     return Connected(log.subscription).unknown(events)
@@ -250,7 +293,8 @@ class Connected:
             number, what = int(consumer[row]), words[codes[row]]
             reason = "never_added" if never_added else "already_removed"
             why = "no consumer_added line stands before it" if never_added else "it had been removed before"
-            text = f"the line {what} at seq {int(seq[row])} names connection {number} of {self._subscription}, but {why}"
+            of = shown(self._subscription)
+            text = f"the line {what} at seq {int(seq[row])} names connection {number} of {of}, but {why}"
             found.append(
                 LogFinding(
                     "unknown_consumer", reason, (int(seq[row]),), int(t_us[row]), text, consumer=number

@@ -274,8 +274,11 @@ def test_masked_keys_do_as_well(audit: Any) -> None:
 
 def test_an_earlier_load_of_the_topic_explains_what_comes_again(tmp_path: Path) -> None:
     before = read(write(tmp_path / "a" / "1", KEYS, numbered([added(1), sent(1, 0, 1), ack(1, 1)])))
-    after = read(write(tmp_path / "a" / "2", KEYS, numbered([added(1), sent(1, 0, 1), sent(1, 2)])))
-    after = replace(after, incarnation=1)
+    lines = [
+        event | {"t_us": event["t_us"] + 10_000_000}
+        for event in numbered([added(1), sent(1, 0, 1), sent(1, 2)])
+    ]
+    after = replace(read(write(tmp_path / "a" / "2", KEYS, lines)), incarnation=1)
     alone = audited(after)
     assert kinds(alone) == {}
     together = audited(after, earlier=[before])

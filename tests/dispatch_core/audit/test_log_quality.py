@@ -188,3 +188,27 @@ def test_chunked_tables_give_the_same(tmp_path: Path) -> None:
     whole, cut = audited(log), audited(replace(log, events=pieces, messages=messages))
     assert cut.anomalies.equals(whole.anomalies)
     assert cut.deliveries.equals(whole.deliveries)
+
+
+@pytest.mark.parametrize(
+    ("behind_us", "found"),
+    [(-500_000, "uncertain"), (-1_000_000, "uncertain"), (-1_000_001, "certain"), (1, "nothing")],
+)
+def test_two_loads_of_a_topic_at_once_are_a_finding(tmp_path: Path, behind_us: int, found: str) -> None:
+    before = numbered([added(1), sent(1, 0), ack(1, 0)])
+    begins_us = before[-1]["t_us"] + behind_us
+    after = [event | {"t_us": begins_us + event["seq"]} for event in numbered([added(1), sent(1, 1)])]
+    after[0]["t_us"] = begins_us
+    logs = [
+        read(write(tmp_path / "a" / str(number), KEYS, lines, broker=f"b-{number}\n", incarnation=number))
+        for number, lines in ((1, before), (2, after))
+    ]
+    result = audited(logs[1], earlier=logs[:1])
+    rows = of_kind(result, "overlapping_incarnations")
+    assert [row["uncertain"] for row in rows] == {"certain": [False], "uncertain": [True], "nothing": []}[
+        found
+    ]
+    for row in rows:
+        assert row["seqs"] == [1]
+        assert row["explanation"].startswith("broker b-2\\n (incarnation 2) has events from 00:00:0")
+    assert set(kinds(result)) <= {"overlapping_incarnations"}
