@@ -1,0 +1,155 @@
+"""Why work waited, in words: each rule of dispatch as a sentence for somebody who knows Pulsar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from dispatch_core.audit.findings import shown
+from dispatch_core.explain.record import Record
+from dispatch_core.explain.waits import Episode
+
+#: Above so many microseconds a duration is told in seconds.
+_SECOND_US = 1_000_000
+_MANY = 6
+
+
+def duration(t_us: int) -> str:
+    """A duration for people.
+
+    >>> duration(850), duration(12_400), duration(2_660_000), duration(95_000_000), duration(7_500_000_000)
+    ('0.9 ms', '12 ms', '2.66 s', '95.0 s', '2 h 5 min')
+    """
+    if t_us < 10_000:
+        return f"{t_us / 1000:.1f} ms"
+    if t_us < _SECOND_US:
+        return f"{t_us / 1000:.0f} ms"
+    if t_us < 10 * _SECOND_US:
+        return f"{t_us / _SECOND_US:.2f} s"
+    if t_us < 600 * _SECOND_US:
+        return f"{t_us / _SECOND_US:.1f} s"
+    minutes = t_us // (60 * _SECOND_US)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def listed(positions: Sequence[str], count: int | None = None) -> str:
+    """Positions for people; ``count``: how many there are, where not all are given.
+
+    >>> listed(["3:7"]), listed(["3:7", "3:17", "3:27"]), listed(["3:7", "3:17"], 40)
+    ('3:7', '3:7, 3:17 and 3:27', '3:7, 3:17 and 38 more')
+    >>> listed([f"3:{at}" for at in range(12)]), listed([f"3:{2 * at}" for at in range(12)])
+    ('3:0 to 3:11', '3:0, 3:2, 3:4, 3:6, 3:8 and 7 more')
+    """
+    whole = len(positions) if count is None else max(count, len(positions))
+    if not positions:
+        return "nothing"
+    if whole == len(positions) and whole > 2 and _follow(positions):
+        return f"{positions[0]} to {positions[-1]}"
+    told = positions if whole <= _MANY else positions[: _MANY - 1]
+    if whole > len(told):
+        return f"{', '.join(told)} and {whole - len(told)} more"
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """The word for so many."""
+    return one if count == 1 else many
+
+
+def _follow(positions: Sequence[str]) -> bool:
+    places = [tuple(int(part) for part in position.split(":")) for position in positions]
+    return all(a[0] == b[0] and a[1] + 1 == b[1] for a, b in pairwise(places))
+
+
+def why(record: Record, episode: Episode) -> str:
+    """What held the work of ``episode``, as the second half of a sentence that began with what waited."""
+    who = "its new owner" if episode.waiting is None else record.who(episode.waiting)
+    holder = "its old owner" if episode.holder is None else record.who(episode.holder)
+    ids = listed(episode.held_by, episode.held_by_count)
+    at = "" if episode.holder is None else f" at {holder}"
+    were = "was" if episode.held_by_count == 1 else "were"
+    unacked = f"; {ids} {were} unacknowledged{at}" if episode.held_by else ""
+    match episode.reason:
+        case "draining_hash":
+            if not episode.held_by_count:
+                return _phantom(record, who, holder)
+            return (
+                f"{holder} still held {ids} of the same hash, and draining hashes (PIP-379) give {who} nothing of it "
+                f"until {holder} has acknowledged that, or leaves"
+            )
+        case "recently_joined":
+            return (
+                f"{who} had joined recently, and the read-position rule (3.x, classic) sends a newcomer nothing that is "
+                f"read after it joined until everything read before is acknowledged{unacked}"
+            )
+        case "last_sent_position":
+            return (
+                f"{who} had joined recently, and PIP-282 sends a newcomer nothing beyond what had been sent when it joined "
+                f"until all of that is acknowledged{unacked}"
+            )
+        case "no_permits":
+            return (
+                f"{who} had no permits left: its client asked for no more messages (its receiver queue was full, or the "
+                "application had stopped receiving)"
+            )
+        case "unacked_limit_consumer":
+            limit = _setting(record, "maxUnackedMessagesPerConsumer")
+            return (
+                f"{who} had as many unacknowledged messages as maxUnackedMessagesPerConsumer{limit} allows; it gets more "
+                "when it is down to half"
+            )
+        case "unacked_limit_subscription":
+            limit = _setting(record, "maxUnackedMessagesPerSubscription")
+            return (
+                f"the subscription had as many unacknowledged messages as maxUnackedMessagesPerSubscription{limit} "
+                "allows; nothing new is read until it is down to half"
+            )
+        case "look_ahead_limit":
+            return _look_ahead(record, episode, ids)
+        case "replay_order":
+            behind = f" ({ids}{at})" if episode.held_by else ""
+            return f"an earlier message of the same hash{behind} waited to be sent, and none may overtake it"
+        case "uncovered_range":
+            return "no connected consumer owned its hash: nobody's range covers it"
+        case "failover_delay":
+            delay = _setting(record, "activeConsumerFailoverDelayTimeMillis")
+            return f"a new active consumer gets nothing before activeConsumerFailoverDelayTimeMillis{delay} has passed"
+        case "no_consumer":
+            return "no consumer was connected"
+    return "no rule that the log shows held it back"
+
+
+def _phantom(record: Record, who: str, holder: str) -> str:
+    added = record.profile is not None and "added_ranges" in record.profile.changes
+    mended = "" if added else ", mended in 4.0.7 and 4.1.1 (#24736)"
+    return (
+        f"the broker counted the hash as draining for {holder}, though {holder} held nothing of it any more: a hash that "
+        f"moved away, back and away again was counted twice{mended}. {who} gets nothing of it until {holder} leaves or "
+        "owns the hash again"
+    )
+
+
+def _look_ahead(record: Record, episode: Episode, ids: str) -> str:
+    filled = f" ({ids})" if episode.held_by else ""
+    whose = "" if episode.holder is None else f", for {record.who(episode.holder)}"
+    limits = ", ".join(
+        f"{name}{_setting(record, f'keySharedLookAheadMsgInReplayThreshold{name}')}"
+        for name in ("PerConsumer", "PerSubscription")
+    )
+    return (
+        f"nothing new was read: messages that could not be sent{filled} waited{whose} and filled the look-ahead limit "
+        f"(keySharedLookAheadMsgInReplayThreshold… {limits})"
+    )
+
+
+def _setting(record: Record, name: str) -> str:
+    """`` = 20`` of a setting, as far as the log's release knows it."""
+    value = None if record.profile is None else record.profile.settings.get(name)
+    return "" if value is None else f" = {value}"
+
+
+def rule_of(record: Record) -> str:
+    """The release and the rules that a log was recorded under, for a headline."""
+    if record.profile is None:
+        return "release unknown"
+    return f"Pulsar {shown(record.profile.name)}"

@@ -1,0 +1,173 @@
+"""One dispatcher's log as what was handed out, and how each delivery ended: the audit's own arrays, read by a story.
+
+Entries are *ordinals* (rank among all positions), connections places in ``names``, lines *operations* (``audit.history``).
+Who held what at any moment is the audit's scan, not a second reckoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core import hashing
+from dispatch_core.audit import layout as at
+from dispatch_core.audit.columns import Ints, encode, ints
+from dispatch_core.audit.findings import names_of, shown
+from dispatch_core.audit.history import Hashing, History, Operations
+from dispatch_core.audit.keys import Keys
+from dispatch_core.audit.log_quality import without_repeated_rows
+from dispatch_core.audit.positions import locate
+from dispatch_core.audit.scan import Scan
+from dispatch_core.errors import ProfileError
+from dispatch_core.log_profile import profile_of, subscription_type
+from dispatch_core.profiles import Profile
+from dispatch_core.recording.log import DispatcherLog
+
+#: Ends after which an entry waits to be sent again.
+TAKEN_BACK: Final = (at.NACKED, at.NACKED_ALL, at.DISCONNECTED, at.ALL_LEFT, at.RELOADED)
+NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A log, read once. ``deliveries`` has the columns of ``audit.layout``; ``ended_before`` says of each how the
+    delivery before it of its entry had ended (-1 = there was none).
+
+    ``first_op``: the first operation of this incarnation; those before belong to earlier ones.
+    """
+
+    log: DispatcherLog
+    profile: Profile | None
+    history: History = field(repr=False)
+    operations: Operations = field(repr=False)
+    deliveries: npt.NDArray[np.int32] = field(repr=False)
+    ended_before: npt.NDArray[np.int8] = field(repr=False)
+    names: list[str]
+    first_op: int
+
+    @classmethod
+    def of(cls, log: DispatcherLog, earlier: Sequence[DispatcherLog] = ()) -> Record:
+        """Read ``log``; ``earlier`` are the incarnations before it, oldest first."""
+        try:
+            profile = profile_of(log)
+        except ProfileError:
+            profile = None
+        kind = subscription_type(log)
+        history = History(kind, streaming=False, flows=True)
+        history.meet(log.events)
+        hashed = profile is not None and kind == "Key_Shared"
+        history.add_messages(log.messages, _hashing(profile) if hashed and profile is not None else None)
+        events = [without_repeated_rows(encode(one.events, "kind"))[0] for one in (*earlier, log)]
+        _, operations = history.add_whole(events[:-1], events[-1])
+        scan = Scan(single_active=history.single_active, ordered=kind != "Shared")
+        scanned = scan.take(history, 0, operations)
+        return cls(
+            log,
+            profile,
+            history,
+            operations,
+            scan.deliveries,
+            scanned.ended,
+            names_of(history.consumers),
+            history.first_op_of_last_log,
+        )
+
+    @property
+    def first_consumer(self) -> int:
+        """The first place of a connection of this incarnation; those before belong to earlier ones."""
+        if not self.first_op:
+            return 0
+        before = self.operations.consumer[: self.first_op]
+        return int(before.max(initial=-1)) + 1
+
+    # connections -----------------------------------------------------------------------------------------------------
+
+    def place_of(self, number: int | None) -> int:
+        """Where a connection of this incarnation, by its number in the log, stands in ``names``; -1 = nowhere."""
+        places = [at for at, one in enumerate(self.history.consumers) if one.number == number]
+        return places[-1] if places else NONE
+
+    def who(self, number: int | None) -> str:
+        """How a connection, by its number in the log, is called."""
+        if number is None or number < 0:
+            return "nobody"
+        place = self.place_of(number)
+        return f"connection {number}" if place < 0 else self.names[place]
+
+    def number_of(self, place: int) -> int | None:
+        """The number in the log of a connection by its place."""
+        return None if place < 0 else self.history.consumers[place].number
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def ordinal(self, ledger: int, entry: int) -> int:
+        """The ordinal of a position, -1 = neither stored nor named by any line."""
+        found = locate(
+            self.history.ledger, self.history.entry, np.array([ledger], np.int64), np.array([entry], np.int64)
+        )
+        return int(found[0])
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"`` of an ordinal."""
+        return self.history.position(ordinal)
+
+    def positions(self, ordinals: Iterable[int]) -> tuple[str, ...]:
+        """``"L:E"`` of several."""
+        return tuple(map(self.history.position, ordinals))
+
+    def key(self, ordinal: int) -> str | None:
+        """The key of an entry as it may be shown, None = key-less or not stored."""
+        key = int(self.history.entry_key[ordinal])
+        return None if key < 0 else shown(self.history.keys.text(key))
+
+    def stored_us(self, ordinal: int) -> int | None:
+        """When it was stored, by its producer's clock (milliseconds)."""
+        values, known = self.history.publish_time_ms
+        return int(values[ordinal]) * 1000 if known[ordinal] else None
+
+    # time ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def span_us(self) -> tuple[int, int]:
+        """Time of the first and of the last line; (0, 0) without lines."""
+        times = ints(self.log.events["t_us"])
+        return (int(times.min()), int(times.max())) if len(times) else (0, 0)
+
+    def seq(self, op: int) -> int:
+        """The line of an operation; of an earlier incarnation's, 0: its lines are numbered by themselves."""
+        return int(self.history.op_seq[op]) if op >= self.first_op else 0
+
+    def t_us(self, op: int) -> int:
+        """The time of an operation."""
+        return int(self.history.op_t_us[op])
+
+    def op_at(self, seq: int) -> int:
+        """The first operation of this incarnation at or behind the line ``seq``."""
+        return self.first_op + int(np.searchsorted(self.history.op_seq[self.first_op :], seq))
+
+    def held_at(self, op: int, ordinals: Ints, place: int | None = None) -> npt.NDArray[np.int32]:
+        """Deliveries of ``ordinals`` that were outstanding just before ``op``: at the connection ``place``, or anywhere."""
+        d = self.deliveries
+        is_held = (d[:, at.OPERATION] < op) & ((d[:, at.END_OPERATION] >= op) | (d[:, at.END] == at.OPEN))
+        if place is not None:
+            is_held &= d[:, at.CONSUMER] == place
+        held = np.flatnonzero(is_held)
+        return held[np.isin(d[held, at.ENTRY], ordinals)].astype(np.int32)
+
+
+def _hashing(profile: Profile) -> Hashing:
+    def hashes(messages: pa.Table, keys: Keys, row_key: npt.NDArray[np.int32]) -> Ints:
+        return profile.hash_space.sticky_array(keys.h31(messages, row_key, fallback=profile.fallback_key))
+
+    return hashes
+
+
+def h31_of(record: Record) -> Ints:
+    """The masked murmur hash of every row of the message log."""
+    fallback = record.profile is not None and record.profile.fallback_key
+    return hashing.entry_h31(record.log.messages, fallback=fallback)
