@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dispatch_core.audit.operations import Consumer
@@ -36,3 +36,10 @@ def names_of(consumers: Sequence[Consumer]) -> list[str]:
         f"{name} (connection {consumer.number})" if counted[name] > 1 else name
         for name, consumer in zip(names, consumers, strict=True)
     ]
+
+
+def names_by_number(names: Mapping[int, str]) -> dict[int, str]:
+    """The same by number of the connection."""
+    consumers = [Consumer(number, name, allow_out_of_order=False) for number, name in sorted(names.items())]
+    called = names_of(consumers)
+    return {consumer.number: name for consumer, name in zip(consumers, called, strict=True)}

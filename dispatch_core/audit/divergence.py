@@ -1,0 +1,133 @@
+"""Where a broker decided otherwise than its rule: findings that name entry, key, who got it and who should have.
+
+A comparison gives one row of ``divergences`` per decision. What is sent otherwise is one finding each. Decisions that only a
+trace shows (reads, replay sets, draining hashes) hang on each other: after the first that differs, the core's state is
+another than the broker's, and what follows may be its consequence. Of these the first is a finding, with the number of the
+others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.findings import Finding
+from dispatch_core.audit.words import shown
+from dispatch_core.times import clock
+
+#: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
+_SAME_ROUND_US: Final = 100_000
+_POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
+_CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
+
+
+def of_sendings(
+    deliveries: pa.Table, divergences: pa.Table, names: Mapping[int, str], rule: str
+) -> list[Finding]:
+    """One finding per delivery that is judged ``divergent``.
+
+    Args:
+        deliveries: as judged by who was sent each entry (docs/user-level.md).
+        divergences: of the same judgement; they say why.
+        names: how each connection is called in a sentence, by number.
+        rule: the rules in force, for people.
+    """
+    wrong = deliveries.filter(pc.equal(deliveries["judgement"], "divergent")).to_pylist()
+    why = divergences.filter(pc.equal(divergences["status"], "divergent")).to_pylist()
+    reasons: dict[int, list[str | None]] = {}
+    for row in why:
+        reasons.setdefault(row["seq"], []).append(row["reason"])
+    found = []
+    for place, row in enumerate(wrong):
+        reason = reasons[row["seq"]].pop(0) if reasons.get(row["seq"]) else None
+        position = f"{row['ledger_id']}:{row['entry_id']}"
+        key = "" if row["key"] is None else f" (key {shown(row['key'])})"
+        expected = row["expected_consumer"]
+        meant = "nobody" if expected is None else names.get(expected, f"consumer {expected}")
+        to = names.get(row["consumer"], f"consumer {row['consumer']}")
+        text = (
+            f"{position}{key} was sent to {to} at {clock(row['t_us'])}; by the rules of {rule} "
+            f"it was for {meant}{f': {reason}' if reason else ''}"
+        )
+        consumers = [row["consumer"], *([] if expected is None else [expected])]
+        found.append(_finding([row["seq"]], row["t_us"], text, "dispatch", [position], consumers, place, row))
+    return found
+
+
+def of_decisions(divergences: pa.Table, deliveries: pa.Table, rule: str) -> list[Finding]:
+    """The first decision of a trace that differs from its rule, with how many do; nothing if none does.
+
+    ``divergences``: of a comparison decision by decision. ``deliveries``: to tell the key of an entry that it names.
+    """
+    wrong = divergences.filter(pc.equal(divergences["status"], "divergent"))
+    if not wrong.num_rows:
+        return []
+    first = wrong.slice(0, 1).to_pylist()[0]
+    counts = Counter(wrong["decision_class"].to_pylist())
+    text = (
+        f"at {clock(first['t_us'])} (seq {first['seq']}) the {first['decision_class']} decision of the broker differs from "
+        f"the rules of {rule}: expected {first['expected']}, recorded {first['recorded']}"
+    )
+    if first["reason"]:
+        text += f" ({first['reason']})"
+    if wrong.num_rows > 1:
+        others = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        text += f"; in all {wrong.num_rows} decisions differ ({others}), those that follow may be its consequences"
+    expected, recorded = (_POSITION.findall(first[side]) for side in ("expected", "recorded"))
+    both = set(expected) & set(recorded)
+    positions = [one for one in dict.fromkeys([*expected, *recorded]) if one not in both]
+    consumers = [int(one) for side in ("expected", "recorded") for one in _CONSUMER.findall(first[side])]
+    row = _row_of(positions[0], deliveries) if positions else {}
+    seqs = [first["seq"]] if first["racing_seq"] is None else sorted({first["racing_seq"], first["seq"]})
+    unique = list(dict.fromkeys(consumers))
+    return [_finding(seqs, first["t_us"], text, first["decision_class"], positions, unique, 0, row)]
+
+
+def of_trace(decisions: list[Finding], sendings: list[Finding]) -> list[Finding]:
+    """Findings of a trace: every sending that differs, and the first decision if it lies before all of them."""
+    if not sendings or not decisions:
+        return sendings or decisions
+    lead_us = min(one.t_us for one in sendings) - decisions[0].t_us
+    return [*(decisions if lead_us > _SAME_ROUND_US else []), *sendings]
+
+
+def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:
+    """A delivery of an entry, for its key and hash."""
+    ledger, entry = (int(part) for part in position.rsplit(":", 1))
+    hit = pc.and_(pc.equal(deliveries["ledger_id"], ledger), pc.equal(deliveries["entry_id"], entry))
+    rows = deliveries.filter(hit).slice(0, 1).to_pylist()
+    return rows[0] if rows else {}
+
+
+def _finding(
+    seqs: list[int],
+    t_us: int,
+    text: str,
+    reason: str,
+    positions: list[str],
+    consumers: list[int],
+    place: int,
+    row: Mapping[str, Any],
+) -> Finding:
+    return Finding(
+        kind="divergence",
+        severity=KINDS["divergence"].severity,
+        key=row.get("key"),
+        key_b64=bool(row.get("key_b64")),
+        hash=row.get("hash"),
+        positions=positions,
+        consumers=consumers,
+        seqs=seqs,
+        t_us=t_us,
+        cause=None,
+        reason=reason,
+        uncertain=False,
+        explanation=text,
+        place=place,
+    )
