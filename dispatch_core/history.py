@@ -1,8 +1,4 @@
-"""What happened over time, gathered while the fold runs: who owned which range, and which hashes were held back.
-
-Both are lists of *spans*: opened by the event that began them, closed by the one that ended them; a span still open at
-the end of the log has no end.
-"""
+"""Who owned what over time: gathered while the fold runs, or from membership alone where rules are not replayed."""
 
 from __future__ import annotations
 
@@ -23,32 +19,6 @@ from dispatch_core.verify.inputs import Line
 
 WHOLE_TOPIC: Final = (0, 65535)
 _MEMBERSHIP: Final = frozenset({"selector_added", "selector_removed"})
-_MAY_FREE: Final = frozenset(
-    {"pending_ack_removed", "selector_added", "selector_removed", "redeliver", "round_begin"}
-)
-
-
-@dataclass(slots=True)
-class Span:
-    """From one event to another, inclusive start, exclusive end; ``until`` fields None = still so."""
-
-    from_seq: int
-    from_t_us: int
-    until_seq: int | None = None
-    until_t_us: int | None = None
-
-    def close(self, line: Line) -> None:
-        """End the span at ``line``."""
-        self.until_seq, self.until_t_us = line.seq, line.t_us
-
-
-@dataclass(slots=True)
-class Held(Span):
-    """Entries of ``hash`` were held back because ``holder`` had not finished with it."""
-
-    hash: int = 0
-    holder: int | None = None
-    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -56,23 +26,11 @@ class History:
     """Feed it every line after the core has taken it."""
 
     ownership: OwnershipSpans = field(default_factory=OwnershipSpans)
-    blocked: list[Held] = field(default_factory=list)
-    _held: dict[int, Held] = field(default_factory=dict)
 
-    def key_shared(self, line: Line, core: KeySharedDispatcher, refused: list[tuple[int, int]]) -> None:
-        """A line of a Key_Shared log; ``refused``: (consumer, hash) that draining held back at this line."""
+    def key_shared(self, line: Line, core: KeySharedDispatcher) -> None:
+        """A line of a Key_Shared log."""
         if line.kind in _MEMBERSHIP:
             self.ownership.reported(line.seq, line.t_us, core.assignments().ranges)
-        for _, hash_value in refused:
-            held = self._held.get(hash_value)
-            if held is None:
-                held = Held(line.seq, line.t_us, hash=hash_value, holder=core.drains_for(hash_value))
-                self._held[hash_value] = held
-                self.blocked.append(held)
-            held.attempts += 1
-        if self._held and line.kind in _MAY_FREE:
-            for hash_value in [h for h in self._held if core.drains_for(h) is None]:
-                self._held.pop(hash_value).close(line)
 
     def single_active(self, line: Line, core: SingleActiveDispatcher) -> None:
         """A line of a Failover or Exclusive log."""

@@ -19,11 +19,18 @@ import pyarrow.compute as pc
 
 from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
-from dispatch_core.audit import audit_log
+from dispatch_core.audit.fold import AuditFold
+from dispatch_core.audit.holds import Hold
+from dispatch_core.audit.holes import ack_holes
+from dispatch_core.audit.judge import all_messages
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.rows import Rows
+from dispatch_core.audit.stalls import never_delivered, stalls
 from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
 from dispatch_core.times import micros
+from dispatch_core.traced_waits import TracedWaits
 from dispatch_core.user_level.replay import UserLevelReplay
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
@@ -38,6 +45,7 @@ class _Watch:
 
     start_us: int
     last_seq_before: int | None  # of the interval; the counts up to it belong to earlier ones
+    waits: TracedWaits
     history: History = field(default_factory=History)
     driver: Verifier | None = None
     before: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*_COUNTS, "rounds"), 0))
@@ -49,9 +57,10 @@ class _Watch:
                 "rounds": driver.tally.rounds
             }
         if isinstance(driver, KeySharedVerifier):
-            self.history.key_shared(line, driver.core, driver.refused_now)
+            self.history.key_shared(line, driver.core)
         else:
             self.history.single_active(line, driver.core)
+        self.waits.after(line, driver)
 
 
 def replay(
@@ -60,56 +69,101 @@ def replay(
     interval_start: datetime,
     interval_end: datetime,
     earlier: Sequence[DispatcherLog] = (),
+    limits: Limits = DEFAULT_LIMITS,
+    closed: bool = False,
+    user_level: bool = False,
+    holds: list[Hold] | None = None,
+    tick_us: int | None = None,
 ) -> dict[str, pa.Table]:
     """Fold ``log`` up to ``interval_end``; return the tables of ``tables.REPLAY_TABLES`` for [start, end), UTC.
 
-    ``earlier``: the incarnations of the same dispatcher before this one, oldest first; what they sent and this one sends
-    again is ``redelivered`` with cause ``topic_reload``.
+    Args:
+        log: one incarnation of one dispatcher.
+        interval_start: a row belongs to the interval of the event that proves it.
+        interval_end: what waits is judged as of then.
+        earlier: the incarnations of the same dispatcher before this one, oldest first; what they sent and this one sends
+            again is ``redelivered`` with cause ``topic_reload``.
+        limits: how long is too long.
+        closed: the log is all there is: what waits at its end will never be sent.
+        user_level: judge a trace as the user-level log that it contains.
+        holds: gets every wait that is told one by one.
+        tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
 
     Never raises for what a log may hold: a log that cannot be judged gets a ``dispatcher_state`` row that says why, and
     deliveries and anomalies all the same.
     """
     start_us, end_us = micros(interval_start), micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
-    if not is_trace(log):
-        return _of_user_level(log, interval_start, interval_end, earlier)
+    if user_level or not is_trace(log):
+        return _of_user_level(
+            log, (interval_start, interval_end), earlier, limits, closed=closed, holds=holds, tick_us=tick_us
+        )
+    audited = AuditFold(log, interval_start=interval_start, earlier=earlier, whole=True)
+    audit = audited.feed(all_messages([*earlier, log]), log.events)
     before = log.events.filter(pc.less(log.events["t_us"], start_us))["seq"]
-    watch = _Watch(start_us, before[-1].as_py() if len(before) else None)
+    waits = TracedWaits(log, audited, limits, start_us=start_us, tick_us=tick_us)
+    watch = _Watch(start_us, before[-1].as_py() if len(before) else None, waits)
     # What the interval's end cuts through is judged with the interval in which it ends.
-    verification = verify(log, watch=watch, goes_on=True)
+    verification = verify(log, watch=watch, before=waits.before, goes_on=True)
     if watch.driver is None and verification.profile is not None:
         watch.history.ownership = ownership_alone(log, verification.profile)
-    audit = audit_log(log, interval_start=interval_start, earlier=earlier)
     names = result_rows.names_of(log.events)
     shared = result_rows.identity_of(log, interval_start)
     findings = [f for f in verification.tally.findings if start_us <= f.t_us < end_us]
     deliveries = _judged(result_rows.within(audit.deliveries, start_us), verification)
     divergences = [result_rows.divergence(f, log) for f in findings if f.status == "divergent"]
+    waited, end = waits.finish(end_us, closed=closed)
+    if holds is not None:
+        holds.extend(waited)
     rows = {
-        "blocked": result_rows.blocked(watch.history, names, start_us),
+        "blocked": result_rows.blocked(waited, names),
         "divergences": map(result_rows.difference, findings),
         "dispatcher_state": [_state(log, verification, watch, deliveries.num_rows, (start_us, end_us))],
         "anomalies": divergences,
     }
     found = {name: result_rows.rows(tables.REPLAY_TABLES[name], shared, rows[name]) for name in rows}
     found["ownership"] = result_rows.ownership(watch.history.ownership, shared, names, start_us)
-    found["anomalies"] = pa.concat_tables([result_rows.within(audit.anomalies, start_us), found["anomalies"]])
+    told = [
+        *stalls(waited, names, limits, end),
+        *never_delivered(waited, names, limits, end),
+        *ack_holes(audited.scan, audited.history, limits, end),
+    ]
+    found["anomalies"] = pa.concat_tables(
+        [
+            result_rows.within(audit.anomalies, start_us),
+            found["anomalies"],
+            result_rows.within(Rows(log, interval_start).anomalies(told), start_us),
+        ]
+    )
     return {"deliveries": deliveries, **found}
 
 
 def _of_user_level(
-    log: DispatcherLog, start: datetime, end: datetime, earlier: Sequence[DispatcherLog]
+    log: DispatcherLog,
+    interval: tuple[datetime, datetime],
+    earlier: Sequence[DispatcherLog],
+    limits: Limits,
+    *,
+    closed: bool,
+    holds: list[Hold] | None,
+    tick_us: int | None,
 ) -> dict[str, pa.Table]:
     """The tables of a log without a trace, taken in one piece."""
     replay = UserLevelReplay(
         replace(log, messages=log.messages.slice(0, 0)),
-        interval_start=start,
-        interval_end=end,
+        interval_start=interval[0],
+        interval_end=interval[1],
         earlier=earlier,
         whole=True,
+        limits=limits,
+        closed=closed,
+        tick_us=tick_us,
     )
-    found = replay.feed(log.messages, log.events) | replay.finish()
-    return {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()} | found
+    found = replay.feed(log.messages, log.events)
+    told = replay.finish(holds)
+    anomalies = pa.concat_tables([found["anomalies"], told["anomalies"]])
+    empty = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
+    return empty | found | told | {"anomalies": anomalies}
 
 
 def _judged(deliveries: pa.Table, verification: Verification) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.history import History, Span
+from dispatch_core.audit.holds import Hold
 from dispatch_core.ownership import OPEN, OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import OWNERSHIP
 from dispatch_core.times import clock
 from dispatch_core.verify.tally import Finding
-
-S = TypeVar("S", bound=Span)
 
 
 def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
@@ -88,37 +86,29 @@ def ownership(
     return pa.table([found[name] for name in OWNERSHIP.names], schema=OWNERSHIP)
 
 
-def blocked(history: History, names: Mapping[int, str], start_us: int) -> Iterable[dict[str, Any]]:
-    """Rows of ``blocked``: hashes that were held back."""
-    for held in _touching(history.blocked, start_us):
+def blocked(holds: Iterable[Hold], names: Mapping[int, str]) -> Iterable[dict[str, Any]]:
+    """Rows of ``blocked``: what rules held back. What no rule held back has none."""
+    for hold in holds:
+        if hold.reason is None:
+            continue
         yield {
-            **_span(held),
-            "hash": held.hash,
-            "reason": "draining_hash",
-            "consumer": None,
-            "consumer_name": None,
-            "holder": held.holder,
-            "holder_name": None if held.holder is None else names.get(held.holder),
-            "blocked_attempts": held.attempts,
-            "entries": 0,
-            "messages": 0,
-            "message_ms": 0,
-            "needless_ms": 0,
-            "uncertain": False,
+            "hash": hold.hash,
+            "reason": hold.reason,
+            "consumer": hold.waiting,
+            "consumer_name": None if hold.waiting is None else names.get(hold.waiting),
+            "holder": hold.holder,
+            "holder_name": None if hold.holder is None else names.get(hold.holder),
+            "from_seq": hold.from_seq,
+            "from_t_us": hold.from_t_us,
+            "until_seq": hold.until_seq,
+            "until_t_us": hold.until_t_us,
+            "blocked_attempts": hold.attempts,
+            "entries": hold.entries,
+            "messages": hold.messages,
+            "message_ms": hold.message_us // 1000,
+            "needless_ms": hold.needless_us // 1000,
+            "uncertain": hold.uncertain,
         }
-
-
-def _touching(spans: list[S], start_us: int) -> list[S]:
-    return [span for span in spans if span.until_t_us is None or span.until_t_us >= start_us]
-
-
-def _span(span: Span) -> dict[str, Any]:
-    return {
-        "from_seq": span.from_seq,
-        "from_t_us": span.from_t_us,
-        "until_seq": span.until_seq,
-        "until_t_us": span.until_t_us,
-    }
 
 
 def difference(finding: Finding) -> dict[str, Any]:

@@ -131,6 +131,11 @@ class AuditFold:
         """Rows that the window and its state take in memory, used or not."""
         return self.history.room + self.scan.room
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether lines are missing anywhere."""
+        return bool(self._gaps)
+
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
 

@@ -34,10 +34,11 @@ def audit_log(
         position). Deliveries are ``not_judged``: comparing them with the rules is the replay's part.
     """
     fold = AuditFold(log, interval_start=interval_start, earlier=earlier, whole=True)
-    return fold.feed(_all_messages([*earlier, log]), log.events)
+    return fold.feed(all_messages([*earlier, log]), log.events)
 
 
-def _all_messages(logs: Sequence[DispatcherLog]) -> pa.Table:
+def all_messages(logs: Sequence[DispatcherLog]) -> pa.Table:
+    """The message log of several incarnations, by position; often it is one table."""
     seen: list[pa.Table] = []
     for log in logs:
         if not any(log.messages is table for table in seen):

@@ -55,6 +55,11 @@ class Scan:
         return self._deliveries.values
 
     @property
+    def times_sent(self) -> Int32s:
+        """Per entry of the window: how often it was sent."""
+        return self._entries.values[:, at.TIMES_SENT]
+
+    @property
     def room(self) -> int:
         """Rows in memory, used or not."""
         return sum(

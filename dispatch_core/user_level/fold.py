@@ -1,214 +1,62 @@
-"""Fold a log of level E through the rules, stretch by stretch: what each sending looks like to the rule that decides it.
+"""Fold a log of level E through the rules of Key_Shared, stretch by stretch: how each sending looks to its rule.
 
-Control plane. A *stretch* is a run of operations with the entries that they name; the dispatcher goes on from stretch to
-stretch (``extend``), so that memory follows the entries that can still matter. Joins and leaves are the dispatcher's;
-everything else is ``rounds`` (Key_Shared) or ``positions`` (Failover, Exclusive).
-
-A difference is *uncertain* where something raced with it that the log shows on arrival only: a membership change or a
-redelivery request within ``RACE_US``. Anything else is *divergent*.
+Control plane. Joins and leaves are the dispatcher's; everything else is ``rounds``. Failover and Exclusive:
+``single_active``. What all folds share: ``base``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.operations import ADDED, REDELIVER, REDELIVER_ALL, REMOVED, SENT
-from dispatch_core.cursor import acknowledge
+from dispatch_core.audit.operations import ADDED, REMOVED, SENT
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
-from dispatch_core.history import WHOLE_TOPIC
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.ordering.draining_hashes import give_up
-from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.selectors.assignments import Impacted
-from dispatch_core.selectors.selector import Announced
-from dispatch_core.single_active import SingleActiveDispatcher
-from dispatch_core.single_active_rules import ConsumerBusyError
-from dispatch_core.state import MARK_DELETE, NO_HASH, NOBODY, READ_POSITION, STORED_HASH, State
-from dispatch_core.user_level import positions, rounds
-from dispatch_core.verify.tally import Finding
+from dispatch_core.state import MARK_DELETE, NO_HASH, NOBODY, READ_POSITION, STORED_HASH
+from dispatch_core.user_level import rounds
+from dispatch_core.user_level.base import (
+    DIVERGENT,
+    EXACT,
+    JUDGEMENTS,
+    NOT_JUDGED,
+    NOT_STORED,
+    RACE_US,
+    UNCERTAIN,
+    Ints,
+    Judged,
+    Member,
+    Stretch,
+    UserLevelFold,
+)
+from dispatch_core.user_level.single_active import SingleActiveFold
 
-Ints = npt.NDArray[np.int64]
+__all__ = [
+    "DIVERGENT",
+    "EXACT",
+    "JUDGEMENTS",
+    "NOT_JUDGED",
+    "NOT_STORED",
+    "RACE_US",
+    "UNCERTAIN",
+    "Ints",
+    "Judged",
+    "KeySharedFold",
+    "Member",
+    "SingleActiveFold",
+    "Stretch",
+    "UserLevelFold",
+    "fold_of",
+]
+
 Array = npt.NDArray[Any]
 
-#: Hash of an entry that the message log does not hold.
-NOT_STORED: Final = -1
-
-#: How far apart the arrival of an event and its effect may lie, either way. The slowest membership change in recordings
-#: of real brokers took effect 35 ms after its line.
-RACE_US: Final = 50_000
-
-EXACT: Final = 0
-UNCERTAIN: Final = 1
-DIVERGENT: Final = 2
-NOT_JUDGED: Final = 3
-JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
-
 _EVERYTHING: Final = 1 << 62
-_RACING: Final = (ADDED, REMOVED, REDELIVER, REDELIVER_ALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What a consumer brings when it joins."""
-
-    number: int
-    name: str
-    priority_level: int = 0
-    ranges: Announced = None
-    mode: str = "AUTO_SPLIT"
-    allow_out_of_order: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A run of operations (codes: ``audit.operations``) and the entries that are new in it.
-
-    Ordinals of ``op_ordinals`` count from the first entry that is retained; ``dropped`` entries before it have left since
-    the last stretch. ``op_start`` has one element more than there are operations and begins anywhere.
-    """
-
-    dropped: int
-    hashes: Ints  # sticky key hash of the new entries
-    num_messages: Ints
-    settled: Ints  # ordinals that are acknowledged before anything of this stretch
-    stored_us: Ints  # when they were stored, by the producers' clocks (ascending enough to be searched)
-    op_code: Array
-    op_consumer: Array
-    op_value: Array
-    op_seq: Ints
-    op_t_us: Ints
-    op_start: Ints
-    op_ordinals: Array
-    #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
-    members: Mapping[int, Member]
-    racing_t_us: Ints  # of operations behind this stretch that may race with it: times and seqs, ascending
-    racing_seq: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Per sent entry of a stretch, in order: its judgement (an index of ``JUDGEMENTS``), and who should have got it.
-
-    ``expected`` holds the log's numbers of consumers; -1 = nobody.
-    """
-
-    judgement: npt.NDArray[np.int8]
-    expected: Ints
-    findings: list[Finding]
-
-
-class UserLevelFold(ABC):
-    """One dispatcher of a level-E log. ``not_judged``: why nothing is compared (any more); None = it is."""
-
-    #: What the codes of the data plane mean.
-    reasons: ClassVar[Mapping[int, str]]
-    core: KeySharedDispatcher | SingleActiveDispatcher
-
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
-        self.not_judged: str | None = None
-        self.owned = OwnershipSpans()
-        self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
-        self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
-
-    def feed(self, stretch: Stretch) -> Judged:
-        """Take the next stretch."""
-        first, last = int(stretch.op_start[0]), int(stretch.op_start[-1])
-        expected = np.full(last, NOBODY, np.int64)
-        reason = np.zeros(last, np.int8)
-        self._members.update(stretch.members)
-        self._numbers.update({at: member.number for at, member in stretch.members.items()})
-        self._advance(stretch, expected, reason)
-        lengths = np.diff(stretch.op_start)
-        of_sent = np.repeat(stretch.op_code == SENT, lengths)
-        owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
-        expected, reason = expected[first:][of_sent], reason[first:][of_sent]
-        judgement = np.where(reason == 0, EXACT, DIVERGENT).astype(np.int8)
-        judgement[np.isin(reason, self._unknown())] = NOT_JUDGED
-        findings = []
-        if self.not_judged is not None:
-            judgement[:] = NOT_JUDGED
-        else:
-            findings = self._explain(stretch, owner, expected, reason, judgement)
-        return Judged(judgement, expected, findings)
-
-    @property
-    def state(self) -> State:
-        """The dispatcher's state; ordinals count from the first entry that is retained."""
-        return self.core.state
-
-    def _settle(self, stretch: Stretch) -> None:
-        """Entries that were settled before the stretch are acknowledged."""
-        if len(stretch.settled):
-            self.state.deleted[stretch.settled] = 1
-            acknowledge(self.state, int(stretch.settled[0]))
-
-    @abstractmethod
-    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        """Take the stretch; fill in what the rule says per element of ``op_ordinals``, expected as the log's number."""
-
-    @abstractmethod
-    def _unknown(self) -> list[int]:
-        """Reasons that are none: the log does not hold what the rule needs."""
-
-    @abstractmethod
-    def _undecided(self) -> list[int]:
-        """Reasons that only a trace could decide: uncertain, whatever races."""
-
-    def _explain(
-        self,
-        stretch: Stretch,
-        owner: Ints,
-        expected: Ints,
-        reason: npt.NDArray[np.int8],
-        judgement: npt.NDArray[np.int8],
-    ) -> list[Finding]:
-        """A finding for every sending that the rule would not have made; marks those that race as uncertain."""
-        differing = np.flatnonzero(judgement == DIVERGENT)
-        if not len(differing):
-            return []
-        undecided = self._undecided()
-        racing = np.isin(stretch.op_code, _RACING)
-        times = np.concatenate([stretch.op_t_us[racing], stretch.racing_t_us])
-        seqs = np.concatenate([stretch.op_seq[racing], stretch.racing_seq])
-        findings = []
-        for at in differing.tolist():
-            op = int(owner[at])
-            t_us = int(stretch.op_t_us[op])
-            near = _nearest(times, t_us)
-            uncertain = near is not None or int(reason[at]) in undecided
-            if uncertain:
-                judgement[at] = UNCERTAIN
-            who = self._numbers.get(int(stretch.op_consumer[op]), -1)
-            findings.append(
-                Finding(
-                    int(stretch.op_seq[op]),
-                    t_us,
-                    "dispatch",
-                    JUDGEMENTS[int(judgement[at])],
-                    "nobody" if expected[at] < 0 else f"consumer {expected[at]}",
-                    f"consumer {who}",
-                    None if near is None else int(seqs[near]),
-                    self.reasons[int(reason[at])],
-                )
-            )
-        return findings
-
-
-def _nearest(times: Ints, t_us: int) -> int | None:
-    """The place of the time nearest to ``t_us`` that is not further away than ``RACE_US``."""
-    if not len(times):
-        return None
-    at = int(np.argmin(np.abs(times - t_us)))
-    return at if abs(int(times[at]) - t_us) <= RACE_US else None
 
 
 def _grown(values: Array, count: int, value: int) -> Array:
@@ -239,9 +87,9 @@ class KeySharedFold(UserLevelFold):
         kind = ClassicKeySharedDispatcher if self._classic else KeySharedDispatcher
         self.core = kind(profile, nothing, nothing, 1)
         self._policy: tuple[str, bool] | None = None
-        self._stored_us = nothing  # of the entries that are retained
         self._stored_at_join = nothing  # by slot, as an ordinal
-        self._contradicted = False  # since the last membership change something was sent as no rule would
+        self._untold = False  # since the last membership change something was folded by the data plane …
+        self._contradicted = False  # … and something was sent as no rule would
         self._batches = False  # some entry holds more than one message
         self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
 
@@ -261,17 +109,20 @@ class KeySharedFold(UserLevelFold):
     def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(stretch.dropped, stretch.hashes, stretch.num_messages, len(self._numbers))
         self._settle(stretch)
-        self._stored_us = np.concatenate([self._stored_us[stretch.dropped :], stretch.stored_us])
+        looks = self._retain(stretch)
         self._stored_at_join = _grown(self._stored_at_join - stretch.dropped, len(self.core.state.permits), 0)
         self._batches = self._batches or bool((stretch.num_messages > 1).any())
+        if self.holds is not None:
+            self.holds.joined(self._stored_at_join)
+            self.holds.batches = self._batches
         most = int(stretch.op_consumer.max(initial=-1)) + 1
         self._slot_of = _grown(self._slot_of, most, NOBODY)
         lengths = np.diff(stretch.op_start)[stretch.op_code == SENT]
         scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
         attempts = np.zeros(3, np.int64)
-        at, end = 0, len(stretch.op_code)
-        while True:
-            begun = at
+        at, begun, end = 0, 0, len(stretch.op_code)
+        while at < end:
+            stop = end if looks is None else looks.stop(at)
             at = rounds.fold(
                 self.core.state,
                 self._classic,
@@ -282,33 +133,49 @@ class KeySharedFold(UserLevelFold):
                 stretch.op_ordinals,
                 self._slot_of,
                 at,
-                end,
+                stop,
                 self._stored_at_join,
                 scratch,
                 attempts,
                 expected,
                 reason,
             )
-            if at >= end:
-                break
-            if at > begun:
-                differs = reason[stretch.op_start[begun] : stretch.op_start[at]].any()
-                self._contradicted = self._contradicted or bool(differs)
-                self._tell_what_was_sent()
+            if at == stop:
+                if at < end and looks is not None:
+                    looks.look(self.core, at)
+                continue
+            self._note_what_was_sent(stretch, begun, at, reason)
+            self._tell_what_was_sent()
+            if looks is not None:
+                looks.before_change(self.core, at, last=self._leaves_nobody(stretch, at))
             try:
                 self._membership(at, stretch)
             except IllegalTransitionError as error:
                 # Only a log that broke the rules before brings the dispatcher to this.
                 self.not_judged = self.not_judged or f"at seq {stretch.op_seq[at]}: {error}"
             at += 1
+            begun = at
+        self._note_what_was_sent(stretch, begun, end, reason)
         numbers = np.array([*map(self.core.number_of, range(self.core.known())), -1], np.int64)
         expected[:] = numbers[np.maximum(expected, -1)]
         unknown = self.core.id_of_hash(NOT_STORED)
         if unknown is not None:
             reason[self.core.state.hash_id[stretch.op_ordinals[: len(reason)]] == unknown] = rounds.NOT_JUDGED
 
+    def _note_what_was_sent(
+        self, stretch: Stretch, begun: int, at: int, reason: npt.NDArray[np.int8]
+    ) -> None:
+        """Operations [begun, at) were folded by the data plane."""
+        if at > begun:
+            self._untold = True
+            differs = reason[stretch.op_start[begun] : stretch.op_start[at]].any()
+            self._contradicted = self._contradicted or bool(differs)
+
     def _tell_what_was_sent(self) -> None:
         """The rounds were folded by the data plane alone."""
+        if not self._untold:
+            return
+        self._untold = False
         st = self.core.state
         acknowledged = np.flatnonzero(st.holder[: st.s[MARK_DELETE] + 1] != NOBODY)
         self.core.sent_alone(int(st.s[READ_POSITION]) - 1, acknowledged.tolist())
@@ -324,6 +191,11 @@ class KeySharedFold(UserLevelFold):
         owners = st.drain_owner[hashes]
         for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[held])]).tolist():
             give_up(st, hash_id)
+
+    def _leaves_nobody(self, stretch: Stretch, at: int) -> bool:
+        """Whether an operation removes the only consumer."""
+        number = self._numbers.get(int(stretch.op_consumer[at]))
+        return int(stretch.op_code[at]) == REMOVED and self.core.connected() == [number]
 
     def _membership(self, at: int, stretch: Stretch) -> None:
         code, consumer = int(stretch.op_code[at]), int(stretch.op_consumer[at])
@@ -373,73 +245,6 @@ class KeySharedFold(UserLevelFold):
             self.owned.changed(seq, t_us, moved.lost, moved.won)
         else:
             self.owned.reported(seq, t_us, self.core.assignments().ranges)
-
-
-class SingleActiveFold(UserLevelFold):
-    """Failover and Exclusive: who is active, and position order."""
-
-    core: SingleActiveDispatcher
-    reasons: ClassVar = {
-        positions.NOT_ACTIVE: "another consumer is active",
-        positions.GOES_BACK: "nothing made the cursor go back",
-        positions.SKIPS: "an entry before it is neither acknowledged nor sent",
-    }
-
-    def __init__(self, profile: Profile, topic: str, *, exclusive: bool) -> None:
-        super().__init__(profile)
-        self.core = SingleActiveDispatcher(profile, topic, profile.partition_index, exclusive=exclusive)
-        self._index: dict[int, int] = {}  # the log's number → as in ``op_consumer``
-        self._rewind_due = False
-
-    def _unknown(self) -> list[int]:
-        return []
-
-    def _undecided(self) -> list[int]:
-        return []
-
-    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        self.core.extend(stretch.dropped, stretch.num_messages)
-        self._settle(stretch)
-        at, end = 0, len(stretch.op_code)
-        while True:
-            active = NOBODY if self.core.active is None else self._index[self.core.active]
-            at, self._rewind_due = positions.fold(
-                self.core.state,
-                stretch.op_code,
-                stretch.op_consumer,
-                stretch.op_start,
-                stretch.op_ordinals,
-                active,
-                self._rewind_due,
-                at,
-                end,
-                expected,
-                reason,
-            )
-            if at >= end:
-                break
-            self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
-            owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
-            self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
-            at += 1
-        numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
-        numbers[list(self._numbers)] = list(self._numbers.values())
-        expected[:] = numbers[np.maximum(expected, -1)]
-
-    def _membership(self, code: int, consumer: int, stretch: Stretch) -> None:
-        before = self.core.active
-        if code == ADDED and consumer in self._members:
-            member = self._members[consumer]
-            if self.core.is_connected(member.number):
-                return
-            self._index[member.number] = consumer
-            try:
-                self.core.join(member.number, member.name, member.priority_level, member.ranges or ())
-            except (IllegalTransitionError, ConsumerBusyError):
-                return
-        elif code == REMOVED and self.core.is_connected(self._numbers.get(consumer, -1)):
-            self.core.leave(self._numbers[consumer])
-        self._rewind_due = self._rewind_due or self.core.active != before
 
 
 def fold_of(profile: Profile, topic: str, subscription_type: str) -> UserLevelFold:

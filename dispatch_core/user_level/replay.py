@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,14 +24,20 @@ from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
 from dispatch_core.audit.fold import AuditFold
 from dispatch_core.audit.history import History
+from dispatch_core.audit.holds import GRACE_US, Hold, Holds, Key, tick_of
+from dispatch_core.audit.holes import ack_holes
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.operations import ACK, SENT
+from dispatch_core.audit.rows import Rows
+from dispatch_core.audit.scan import Scan
+from dispatch_core.audit.stalls import End, never_delivered, stalls
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
-from dispatch_core.times import micros
+from dispatch_core.times import from_micros, micros
 from dispatch_core.user_level.fold import (
     JUDGEMENTS,
     NOT_JUDGED,
@@ -57,11 +64,16 @@ class UserLevelReplay:
         interval_end: datetime,
         earlier: Sequence[DispatcherLog] = (),
         whole: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+        closed: bool = False,
+        tick_us: int | None = None,
     ) -> None:
         """``head``: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves).
 
         ``whole``: one piece will bring everything. ``earlier``: incarnations before this one, only with ``whole``. Times
-        are UTC; events from ``interval_end`` on are not looked at.
+        are UTC; events from ``interval_end`` on are not looked at. ``limits``: how long is too long. ``closed``: the log is
+        all there is; else it goes on behind the interval. ``tick_us``: how often to look at what waits, 0 = at every line;
+        by default as often as the limits need it.
         """
         self._head = head
         self._start_us, self._end_us = micros(interval_start), micros(interval_end)
@@ -70,6 +82,18 @@ class UserLevelReplay:
         self._names = result_rows.names_of(head.events)
         self._members = _members(head.events)
         self._profile, self._fold, self._not_judged = self._rules()
+        self._limits, self._closed = limits, closed
+        self._holds: list[Hold] = []  # that have ended
+        self._sent_us = _NOTHING  # per consumer of the history: when it was sent something last, -1 = never
+        if self._fold is not None:
+            shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
+            self._fold.holds = Holds(
+                inferred=True,
+                tick_us=tick_of(shortest) if tick_us is None else tick_us,
+                grace_us=min(GRACE_US, shortest // 2),
+                long_us=shortest,
+                start_us=self._start_us,
+            )
         self._entries = 0  # in the window
         self._seen = 0  # consumers whose arrival the rules know
         self._begun = False  # something was sent
@@ -98,6 +122,8 @@ class UserLevelReplay:
             )
             texts = pa.array(JUDGEMENTS).take(pa.array(judgement.judgement))
             deliveries = result_rows.judged(deliveries, texts, expected)
+            if self._fold.holds is not None:
+                self._holds += self._fold.holds.take()
             findings = [found for found in judgement.findings if self._start_us <= found.t_us < self._end_us]
         deliveries = result_rows.within(deliveries, self._start_us)
         self._counted["entries_sent"] += deliveries.num_rows
@@ -114,14 +140,52 @@ class UserLevelReplay:
         """Count entries that no event names."""
         self._count_stored(messages)
 
-    def finish(self) -> dict[str, pa.Table]:
-        """What the log as a whole says: rows of ``ownership`` and ``dispatcher_state``."""
+    def finish(self, told: list[Hold] | None = None) -> dict[str, pa.Table]:
+        """What the log as a whole says: rows of ``ownership``, ``blocked``, ``dispatcher_state``, and more ``anomalies``.
+
+        ``told``: gets every wait that is told one by one.
+        """
+        holds = self._waits()
+        if told is not None:
+            told.extend(holds)
+        judged = self._fold is not None and self._fold.not_judged is None
+        end = End(
+            self._last[0],
+            self._as_of_us(),
+            self._closed,
+            last_sent_us=self._last_sent_us(),
+            gap=self._audit.has_gaps,
+        )
+        found = []
+        if judged:
+            found += stalls(holds, self._names, self._limits, end)
+            found += never_delivered(holds, self._names, self._limits, end)
+        found += ack_holes(self._audit.scan, self._audit.history, self._limits, end)
+        anomalies = Rows(self._head, from_micros(self._start_us)).anomalies(found)
         return {
             "ownership": self._ownership(),
+            "blocked": self._rows("blocked", [*result_rows.blocked(holds, self._names)] if judged else []),
             "dispatcher_state": self._rows("dispatcher_state", [self._state()]),
+            "anomalies": result_rows.within(anomalies, self._start_us),
         }
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _waits(self) -> list[Hold]:
+        """Waits that ended, then those that go on, and what waited too shortly to be told."""
+        if self._fold is None:
+            return []
+        return self._holds + self._fold.waits(self._last[0], self._as_of_us())
+
+    def _as_of_us(self) -> int:
+        """When what waits is judged: the end of a closed log, else of the interval."""
+        last_us = self._last[1] or self._start_us
+        return last_us if self._closed else max(self._end_us - 1, last_us)
+
+    def _last_sent_us(self) -> dict[int, int]:
+        """When each consumer was sent something last, by its number."""
+        numbers = [consumer.number for consumer in self._audit.history.consumers]
+        return {number: int(t_us) for number, t_us in zip(numbers, self._sent_us, strict=False) if t_us >= 0}
 
     def _ownership(self) -> pa.Table:
         spans = OwnershipSpans() if self._fold is None else self._fold.owned
@@ -157,6 +221,9 @@ class UserLevelReplay:
             if consumer.number in self._members
         }
         self._seen = len(history.consumers)
+        self._sent_us = np.append(self._sent_us, np.full(self._seen - len(self._sent_us), -1))
+        sent = taken.code[first:] == SENT
+        np.maximum.at(self._sent_us, taken.consumer[first:][sent], taken.t_us[first:][sent])
         racing_t_us, racing_seq = _racing(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0)
         return Stretch(
             dropped=self._audit.dropped,
@@ -174,6 +241,7 @@ class UserLevelReplay:
             members=members,
             racing_t_us=racing_t_us,
             racing_seq=racing_seq,
+            window=EntriesOf(history, self._audit.scan),
         )
 
     def _settled_before(self, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
@@ -235,7 +303,9 @@ class UserLevelReplay:
         if self._fold is None or not self._begun:
             return None, None, None
         history, scalars = self._audit.history, self._fold.state.s
-        shown = subscription_stats(self._fold.core, _Positions(history), clients_of(self._head), ranges=False)
+        shown = subscription_stats(
+            self._fold.core, EntriesOf(history, self._audit.scan), clients_of(self._head), ranges=False
+        )
         mark_delete, read_position = int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION])
         return (
             history.position(mark_delete) if mark_delete >= 0 else None,
@@ -247,11 +317,11 @@ class UserLevelReplay:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
 
 
-class _Positions:
-    """Positions of a window's entries, as statistics ask for them."""
+class EntriesOf:
+    """The entries of an audit's window, as statistics and waits ask for them."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, history: History, scan: Scan) -> None:
+        self._history, self._scan = history, scan
         self.ledger_ids, self.entry_ids = history.ledger, history.entry
 
     def __len__(self) -> int:
@@ -260,6 +330,20 @@ class _Positions:
     def position(self, ordinal: int) -> str:
         """``"L:E"`` of an ordinal."""
         return str(self._history.position(ordinal)) if 0 <= ordinal < len(self) else "unknown"
+
+    def key(self, ordinal: int) -> Key | None:
+        """See ``audit.holds.Window``."""
+        key = int(self._history.entry_key[ordinal])
+        return None if key < 0 else (self._history.keys.text(key), bool(self._history.keys.base64[key]))
+
+    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
+        """See ``audit.holds.Window``."""
+        key = int(self._history.entry_key[ordinal])
+        return np.array([ordinal]) if key < 0 else np.flatnonzero(self._history.entry_key == key)
+
+    def times_sent(self) -> npt.NDArray[np.int32]:
+        """See ``audit.holds.Window``."""
+        return self._scan.times_sent
 
 
 def _members(events: pa.Table) -> dict[int, Member]:

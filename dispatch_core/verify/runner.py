@@ -71,6 +71,7 @@ def verify(
     log: DispatcherLog,
     *,
     watch: Callable[[Line, Verifier], None] | None = None,
+    before: Callable[[Line, Verifier], None] | None = None,
     strict: bool = False,
     goes_on: bool = False,
     until: int | None = None,
@@ -80,6 +81,7 @@ def verify(
     Args:
         log: one incarnation of one dispatcher.
         watch: called after each line with the line and the driver, for those who derive more from the same fold.
+        before: the same before each line.
         strict: stop at the first line that cannot have happened.
         goes_on: the log has more lines than these; what they leave open is neither counted nor reported.
         until: the last ``seq`` to take; what follows shows what was under way, and is not taken.
@@ -127,6 +129,8 @@ def verify(
         if row in refused:
             driver.refuse(line, refused[row])
             continue
+        if before is not None:
+            before(line, driver)
         driver.feed(line)
         if watch is not None:
             watch(line, driver)

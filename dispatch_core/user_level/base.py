@@ -1,0 +1,265 @@
+"""What every fold of a log of level E shares: a stretch of the log in, a judgement per sending out.
+
+Control plane. A *stretch* is a run of operations with the entries that they name; the dispatcher goes on from stretch to
+stretch (``extend``), so that memory follows the entries that can still matter.
+
+A difference is *uncertain* where something raced with it that the log shows on arrival only: a membership change or a
+redelivery request within ``RACE_US``. Anything else is *divergent*.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.holds import Hold, Holds, Window
+from dispatch_core.audit.operations import ADDED, REDELIVER, REDELIVER_ALL, REMOVED, SENT
+from dispatch_core.cursor import acknowledge
+from dispatch_core.key_shared import KeySharedDispatcher
+from dispatch_core.ownership import OwnershipSpans
+from dispatch_core.profiles import Profile
+from dispatch_core.selectors.selector import Announced
+from dispatch_core.single_active import SingleActiveDispatcher
+from dispatch_core.state import NOBODY, State
+from dispatch_core.verify.tally import Finding
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+#: Hash of an entry that the message log does not hold.
+NOT_STORED: Final = -1
+
+#: How far apart the arrival of an event and its effect may lie, either way. The slowest membership change in recordings
+#: of real brokers took effect 35 ms after its line.
+RACE_US: Final = 50_000
+
+EXACT: Final = 0
+UNCERTAIN: Final = 1
+DIVERGENT: Final = 2
+NOT_JUDGED: Final = 3
+JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
+
+_RACING: Final = (ADDED, REMOVED, REDELIVER, REDELIVER_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a consumer brings when it joins."""
+
+    number: int
+    name: str
+    priority_level: int = 0
+    ranges: Announced = None
+    mode: str = "AUTO_SPLIT"
+    allow_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A run of operations (codes: ``audit.operations``) and the entries that are new in it.
+
+    Ordinals of ``op_ordinals`` count from the first entry that is retained; ``dropped`` entries before it have left since
+    the last stretch. ``op_start`` has one element more than there are operations and begins anywhere.
+    """
+
+    dropped: int
+    hashes: Ints  # sticky key hash of the new entries
+    num_messages: Ints
+    settled: Ints  # ordinals that are acknowledged before anything of this stretch
+    stored_us: Ints  # when they were stored, by the producers' clocks (ascending enough to be searched)
+    op_code: Array
+    op_consumer: Array
+    op_value: Array
+    op_seq: Ints
+    op_t_us: Ints
+    op_start: Ints
+    op_ordinals: Array
+    #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
+    members: Mapping[int, Member]
+    racing_t_us: Ints  # of operations behind this stretch that may race with it: times and seqs, ascending
+    racing_seq: Ints
+    #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Per sent entry of a stretch, in order: its judgement (an index of ``JUDGEMENTS``), and who should have got it.
+
+    ``expected`` holds the log's numbers of consumers; -1 = nobody.
+    """
+
+    judgement: npt.NDArray[np.int8]
+    expected: Ints
+    findings: list[Finding]
+
+
+class UserLevelFold(ABC):
+    """One dispatcher of a level-E log. ``not_judged``: why nothing is compared (any more); None = it is."""
+
+    #: What the codes of the data plane mean.
+    reasons: ClassVar[Mapping[int, str]]
+    core: KeySharedDispatcher | SingleActiveDispatcher
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.not_judged: str | None = None
+        self.owned = OwnershipSpans()
+        #: Looks at what waits while the log is folded; None = nobody asks. Set it before the first stretch.
+        self.holds: Holds | None = None
+        self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
+        self._ends_with_sent = False  # the last stretch
+        self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
+        self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
+
+    def feed(self, stretch: Stretch) -> Judged:
+        """Take the next stretch."""
+        first, last = int(stretch.op_start[0]), int(stretch.op_start[-1])
+        expected = np.full(last, NOBODY, np.int64)
+        reason = np.zeros(last, np.int8)
+        self._members.update(stretch.members)
+        self._numbers.update({at: member.number for at, member in stretch.members.items()})
+        self._advance(stretch, expected, reason)
+        lengths = np.diff(stretch.op_start)
+        of_sent = np.repeat(stretch.op_code == SENT, lengths)
+        owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
+        expected, reason = expected[first:][of_sent], reason[first:][of_sent]
+        judgement = np.where(reason == 0, EXACT, DIVERGENT).astype(np.int8)
+        judgement[np.isin(reason, self._unknown())] = NOT_JUDGED
+        findings = []
+        if self.not_judged is not None:
+            judgement[:] = NOT_JUDGED
+        else:
+            findings = self._explain(stretch, owner, expected, reason, judgement)
+        return Judged(judgement, expected, findings)
+
+    def waits(self, seq: int, t_us: int) -> list[Hold]:
+        """What waits when the log ends behind the line ``seq``, as of ``t_us``, and what waited too shortly to be told."""
+        if self.holds is None:
+            return []
+        self.holds.sample(self.core, seq, t_us, reason=self._reason_of_all(t_us))
+        return self.holds.finish(self.core)
+
+    def _reason_of_all(self, _t_us: int) -> int | None:
+        """Why everything that waits does, where that is one reason."""
+        return None
+
+    @property
+    def state(self) -> State:
+        """The dispatcher's state; ordinals count from the first entry that is retained."""
+        return self.core.state
+
+    def _settle(self, stretch: Stretch) -> None:
+        """Entries that were settled before the stretch are acknowledged."""
+        if len(stretch.settled):
+            self.state.deleted[stretch.settled] = 1
+            acknowledge(self.state, int(stretch.settled[0]))
+
+    def _retain(self, stretch: Stretch) -> Looks | None:
+        """Which entries there are now; returns when to look at what waits."""
+        self._stored_us = np.concatenate([self._stored_us[stretch.dropped :], stretch.stored_us])
+        if self.holds is None or stretch.window is None:
+            return None
+        self.holds.go_on(stretch.dropped, stretch.window, self._stored_us)
+        looks = Looks(self.holds, stretch, inside_run=self._ends_with_sent)
+        self._ends_with_sent = len(stretch.op_code) > 0 and int(stretch.op_code[-1]) == SENT
+        return looks
+
+    @abstractmethod
+    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        """Take the stretch; fill in what the rule says per element of ``op_ordinals``, expected as the log's number."""
+
+    @abstractmethod
+    def _unknown(self) -> list[int]:
+        """Reasons that are none: the log does not hold what the rule needs."""
+
+    @abstractmethod
+    def _undecided(self) -> list[int]:
+        """Reasons that only a trace could decide: uncertain, whatever races."""
+
+    def _explain(
+        self,
+        stretch: Stretch,
+        owner: Ints,
+        expected: Ints,
+        reason: npt.NDArray[np.int8],
+        judgement: npt.NDArray[np.int8],
+    ) -> list[Finding]:
+        """A finding for every sending that the rule would not have made; marks those that race as uncertain."""
+        differing = np.flatnonzero(judgement == DIVERGENT)
+        if not len(differing):
+            return []
+        undecided = self._undecided()
+        racing = np.isin(stretch.op_code, _RACING)
+        times = np.concatenate([stretch.op_t_us[racing], stretch.racing_t_us])
+        seqs = np.concatenate([stretch.op_seq[racing], stretch.racing_seq])
+        findings = []
+        for at in differing.tolist():
+            op = int(owner[at])
+            t_us = int(stretch.op_t_us[op])
+            near = _nearest(times, t_us)
+            uncertain = near is not None or int(reason[at]) in undecided
+            if uncertain:
+                judgement[at] = UNCERTAIN
+            who = self._numbers.get(int(stretch.op_consumer[op]), -1)
+            findings.append(
+                Finding(
+                    int(stretch.op_seq[op]),
+                    t_us,
+                    "dispatch",
+                    JUDGEMENTS[int(judgement[at])],
+                    "nobody" if expected[at] < 0 else f"consumer {expected[at]}",
+                    f"consumer {who}",
+                    None if near is None else int(seqs[near]),
+                    self.reasons[int(reason[at])],
+                )
+            )
+        return findings
+
+
+class Looks:
+    """Where in a stretch what waits is looked at: between rounds, at the first one that begins at a tick or later."""
+
+    def __init__(self, holds: Holds, stretch: Stretch, *, inside_run: bool) -> None:
+        self._holds, self._stretch = holds, stretch
+        self._times = np.maximum.accumulate(stretch.op_t_us)
+        sent = np.append(inside_run, stretch.op_code == SENT)
+        self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
+
+    def stop(self, at: int) -> int:
+        """Up to which operation to go on from ``at``: there a sample is due, or the stretch ends."""
+        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at)
+        place = int(np.searchsorted(self._edges, due))
+        return int(self._edges[place]) if place < len(self._edges) else len(self._times)
+
+    def look(
+        self, core: KeySharedDispatcher | SingleActiveDispatcher, at: int, reason: int | None = None
+    ) -> None:
+        """Look at what waits before the operation ``at``."""
+        self._holds.sample(core, int(self._stretch.op_seq[at]), int(self._times[at]), reason=reason)
+
+    def before_change(
+        self,
+        core: KeySharedDispatcher | SingleActiveDispatcher,
+        at: int,
+        *,
+        last: bool,
+        reason: int | None = None,
+    ) -> None:
+        """The same before ``at`` changes who is connected. ``last``: it leaves nobody."""
+        t_us = int(self._times[at])
+        if last or self._holds.stale(t_us):
+            self._holds.sample(core, int(self._stretch.op_seq[at]), t_us, reason=reason, last=last)
+
+
+def _nearest(times: Ints, t_us: int) -> int | None:
+    """The place of the time nearest to ``t_us`` that is not further away than ``RACE_US``."""
+    if not len(times):
+        return None
+    at = int(np.argmin(np.abs(times - t_us)))
+    return at if abs(int(times[at]) - t_us) <= RACE_US else None
