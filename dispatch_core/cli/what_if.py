@@ -6,19 +6,24 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from dispatch_core import settings
-from dispatch_core.audit.verdict import FAIL, UNKNOWN
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.versions import parse_version
-from dispatch_core.what_if import compare, tell
-from dispatch_core.what_if.rules import RECORDED, RuleSet, asked_for, matrix_for
+from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet, asked_for, matrix_for
 
-_MOST_SEEDS = 1000
+if TYPE_CHECKING:
+    from dispatch_core.what_if import compare
+
+_MOST_SEEDS: Final = 1000
+#: Dispatchers of a recording that people are shown one by one.
+_MOST_TABLES: Final = 10
 
 
 class SeedsError(DispatchAuditError):
@@ -44,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         type=int,
-        default=compare.SEEDS,
+        default=SEEDS,
         metavar="N",
         help="simulations per rules: more make a prediction surer (default %(default)s)",
     )
@@ -66,6 +71,9 @@ def run(options: argparse.Namespace) -> int:
             "which shows how well the simulation does",
             file=sys.stderr,
         )
+    # Loaded when there is something to simulate: what can be refused is refused at once.
+    from dispatch_core.what_if import compare, tell
+
     rows: list[compare.Row] = []
     incomplete = False
     sources = find_recordings(options.paths)
@@ -86,9 +94,8 @@ def run(options: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         incomplete |= problem is not None or not recording.logs
-        for some in found:
-            _print(some, options)
-            rows += some
+        _print_all(found, options)
+        rows += [row for some in found for row in some]
     groups = list(compare.groups_of(rows))
     for name in dict.fromkeys((row.cluster, row.subscription) for row in groups):
         _print([row for row in groups if (row.cluster, row.subscription) == name], options)
@@ -120,7 +127,24 @@ def _matrix(
         return [RuleSet("matrix", options.broker_version, given)]
 
 
+def _print_all(found: Sequence[Sequence[compare.Row]], options: argparse.Namespace) -> None:
+    """Every dispatcher for programs; for people, of many only those for which something has to be said."""
+    if options.json or len(found) <= _MOST_TABLES:
+        for some in found:
+            _print(some, options)
+        return
+    telling = [some for some in found if any(row.verdict != PASS for row in some)]
+    for some in telling[:_MOST_TABLES]:
+        _print(some, options)
+    print(
+        f"{found[0][0].recording}: {len(found)} dispatchers, order violations or no prediction for {len(telling)} of them "
+        f"({min(len(telling), _MOST_TABLES)} shown; --json has all)\n"
+    )
+
+
 def _print(rows: Sequence[compare.Row], options: argparse.Namespace) -> None:
+    from dispatch_core.what_if import tell
+
     if options.json:
         for row in rows:
             print(json.dumps(tell.as_json(row), ensure_ascii=False))

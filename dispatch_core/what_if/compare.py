@@ -8,9 +8,9 @@ recorded rules, says what the recording says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +19,20 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.audit.whole import audit_whole
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import profile_of
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.strip import user_level
 from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.measure import Measures, measures, together
-from dispatch_core.what_if.rules import RuleSet, same_rules
-
-if TYPE_CHECKING:
-    from dispatch_core.what_if.recorded import RecordedLoad
+from dispatch_core.what_if.recorded import RecordedLoad, load_of
+from dispatch_core.what_if.rules import SEEDS, RuleSet, same_rules
+from dispatch_core.what_if.run import simulate
 
 Ints = npt.NDArray[np.int64]
 
-#: Seeds of a prediction where nobody says otherwise.
-SEEDS: Final = 5
 HIGH: Final = "high"
 MEDIUM: Final = "medium"
 LOW: Final = "low"
@@ -202,12 +201,9 @@ def case_of(log: DispatcherLog) -> Case:
 
     A trace is measured as the user-level log that it contains: what is simulated is one too.
     """
-    # Loaded here: a command that only asks for help compiles nothing.
-    from dispatch_core.audit.whole import audit_whole
-    from dispatch_core.what_if.recorded import load_of
-
+    log = replace(log, events=user_level(log.events)[0])
     load = load_of(log)
-    audit = audit_whole(log, largest_trace=-1)
+    audit = audit_whole(log)
     return Case(
         recording=log.recording,
         cluster=log.cluster,
@@ -226,9 +222,6 @@ def outcome(case: Case, profile: Profile, seed: int) -> Outcome:
 
     Raises ``DispatchAuditError`` for rules that cannot be simulated.
     """
-    from dispatch_core.audit.whole import audit_whole
-    from dispatch_core.what_if.run import simulate
-
     log = simulate(case.load, profile, seed=seed)
     audit = audit_whole(log)
     there = FirstConsumers.of(audit.deliveries)
@@ -258,29 +251,30 @@ def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int
         return
     simulated: list[tuple[Profile, tuple[Outcome, ...]]] = []
 
-    def simulate(profile: Profile) -> tuple[Outcome, ...]:
+    def simulated_by(profile: Profile) -> tuple[Outcome, ...]:
         known = next((found for seen, found in simulated if same_rules(seen, profile)), None)
         if known is None:
             known = tuple(outcome(case, profile, seed) for seed in seeds)
             simulated.append((profile, known))
         return known
 
-    control = _control(log, simulate)
+    control = _control(log, simulated_by)
     for one in rules:
         try:
             profile = one.profile_for(log)
-            yield _row(log, case, one, profile=profile, outcomes=simulate(profile), control=control)
+            yield _row(log, case, one, profile=profile, outcomes=simulated_by(profile), control=control)
         except DispatchAuditError as error:
             yield _row(log, case, one, problem=str(error))
 
 
-def _control(log: DispatcherLog, simulate: Any) -> tuple[Outcome, ...]:
+def _control(
+    log: DispatcherLog, simulated_by: Callable[[Profile], tuple[Outcome, ...]]
+) -> tuple[Outcome, ...]:
     """Simulations under the recorded rules; none where these are unknown or cannot be simulated."""
     try:
-        found: tuple[Outcome, ...] = simulate(profile_of(log))
+        return simulated_by(profile_of(log))
     except DispatchAuditError:
         return ()
-    return found
 
 
 def _row(

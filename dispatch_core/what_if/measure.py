@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,9 @@ import pyarrow.compute as pc
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
 from dispatch_core.audit.history import SINGLE_ACTIVE
 from dispatch_core.audit.positions import distinct, locate
+from dispatch_core.audit.whole import WholeAudit, active_times
 from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
-
-if TYPE_CHECKING:
-    from dispatch_core.audit.whole import WholeAudit
 
 Ints = npt.NDArray[np.int64]
 
@@ -192,10 +190,9 @@ def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | 
     first = sent.filter(pc.equal(sent["delivery_number"], 1))
     counts, keys, unproven = _findings(audit.anomalies)
     waits, key_waits = _waits(first)
-    share = hash_share(log, audit.ownership)
     single = subscription_type(log) in SINGLE_ACTIVE
-    messages_of, keys_of = _loads(sent)
-    total = sum(messages_of.values())
+    balance = audit.balance.select(["consumer_name", "messages", "keys", "hash_share"]).to_pylist()
+    total = sum(row["messages"] for row in balance)
     return Measures(
         topics=1,
         entries=first.num_rows,
@@ -212,10 +209,14 @@ def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | 
         key_wait_ms_max=key_waits.spread(),
         blocked_message_s=_seconds(audit.blocked, "message_ms"),
         needless_message_s=_seconds(audit.blocked, "needless_ms"),
-        messages_of=messages_of,
-        keys_of=keys_of,
-        fair_of={} if single else {name: part * total for name, part in share.items()},
-        active_topics=_active(log, share) if single else {},
+        messages_of={row["consumer_name"]: row["messages"] for row in balance},
+        keys_of={row["consumer_name"]: row["keys"] for row in balance},
+        fair_of={
+            row["consumer_name"]: row["hash_share"] * total
+            for row in balance
+            if row["hash_share"] is not None
+        },
+        active_topics=_active(log, audit.ownership) if single else {},
         from_us=log.start_t_us,
         until_us=pc.max(first["t_us"]).as_py() if first.num_rows else None,
         waits=waits.coarse(),
@@ -307,50 +308,14 @@ def _never_sent(messages: pa.Table, first: pa.Table, begin: tuple[int, int] | No
     return int(missing[since:].sum())
 
 
-def _active(log: DispatcherLog, share: Mapping[str, float]) -> dict[str, int]:
+def _active(log: DispatcherLog, ownership: pa.Table) -> dict[str, int]:
     """1 for the consumer name that was active longest, 0 for every other that was there."""
-    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
-    there = pa.table({"consumer": added["consumer"], "consumer_name": added["name"]})
-    found = dict.fromkeys(sorted(set(_named(there).to_pylist())), 0)
-    if share:
-        found[max(share, key=lambda name: (share[name], name))] = 1
+    times = {time.consumer_name: time.active_us for time in active_times(log, ownership)}
+    found = dict.fromkeys(sorted(times), 0)
+    longest = max(times, key=lambda name: (times[name], name), default="")
+    if times.get(longest):
+        found[longest] = 1
     return found
-
-
-def _loads(sent: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
-    """Messages, and distinct keys, by consumer name; repeated sendings count too."""
-    named = sent.select(["key", "key_b64"])
-    named = named.append_column("name", _named(sent)).append_column("messages", pa.array(_weights(sent)))
-    messages = named.group_by("name").aggregate([("messages", "sum")])
-    keyed = named.filter(pc.is_valid(named["key"])).group_by(["name", "key", "key_b64"]).aggregate([])
-    keys = keyed.group_by("name").aggregate([([], "count_all")])
-    messages_of = dict(zip(messages["name"].to_pylist(), messages["messages_sum"].to_pylist(), strict=True))
-    keys_of = dict.fromkeys(messages_of, 0)
-    keys_of.update(zip(keys["name"].to_pylist(), keys["count_all"].to_pylist(), strict=True))
-    return dict(sorted(messages_of.items())), dict(sorted(keys_of.items()))
-
-
-def hash_share(log: DispatcherLog, ownership: pa.Table) -> dict[str, float]:
-    """The part of the hash space (Failover: of the topic) that each consumer name owned, weighed by time."""
-    if not ownership.num_rows:
-        return {}
-    end = pc.max(log.events["t_us"]).as_py()
-    since = _ints(ownership["from_t_us"])
-    until = _ints(pc.fill_null(ownership["until_t_us"], end))
-    width = _ints(ownership["range_end"]) - _ints(ownership["range_start"]) + 1
-    time = pa.array(width.astype(np.float64) * np.maximum(until - since, 0))
-    owned = pa.table({"name": _named(ownership), "time": time}).group_by("name").aggregate([("time", "sum")])
-    total = float(pc.sum(owned["time_sum"]).as_py())
-    if not total:
-        return {}
-    shares = zip(owned["name"].to_pylist(), owned["time_sum"].to_pylist(), strict=True)
-    return {name: part / total for name, part in sorted(shares)}
-
-
-def _named(rows: pa.Table) -> pa.ChunkedArray:
-    """The consumer's name; of a nameless one its number."""
-    numbers = pc.binary_join_element_wise("connection", rows["consumer"].cast(pa.string()), " ")
-    return pc.coalesce(rows["consumer_name"], numbers)
 
 
 def _weights(sent: pa.Table) -> Ints:

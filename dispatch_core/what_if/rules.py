@@ -42,6 +42,10 @@ _FAILOVER: Final = ("modulo", "ring")
 _RELEASES: Final = ("3.0.17", PREVIEW_PIP_282, "4.2.4")
 
 
+#: Simulations of a prediction, where nobody says otherwise.
+SEEDS: Final = 5
+
+
 class RuleNameError(DispatchAuditError):
     """A name that means no rules."""
 
@@ -78,7 +82,7 @@ def named(name: str, broker_version: str | None = None, settings: Settings | Non
     text = name.strip().lower()
     variant = next((known for known in sorted(VARIANTS, key=len, reverse=True) if text.endswith(known)), None)
     release = text.removesuffix(variant or "")
-    if variant is None or (release and not release.endswith("-")):
+    if variant is None or (release and not (release.endswith("-") and release[0] in "v0123456789")):
         near = get_close_matches(text, VARIANTS, n=1, cutoff=0.0)
         raise RuleNameError(
             f"--rules {name[:80]}: give VARIANT or RELEASE-VARIANT, such as 4.2.4-ch; variants are "

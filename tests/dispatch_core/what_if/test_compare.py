@@ -1,0 +1,197 @@
+"""How sure a prediction is, what makes a group of topics, and what cannot be predicted."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.what_if import compare
+from dispatch_core.what_if.compare import FirstConsumers, Outcome, Row, confidence_of, groups_of, rows_of
+from dispatch_core.what_if.measure import Measures, Spread
+from dispatch_core.what_if.rules import RECORDED, RuleSet, named
+from dispatch_core.what_if.tell import as_json, for_people
+from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
+CLASSIC = SAMPLES / "designed-rolling-restart-classic-ch"
+
+
+def outcomes(*violations: int, same: float = 1.0) -> tuple[Outcome, ...]:
+    return tuple(
+        Outcome(seed, Measures(entries=10, messages=10, split_key=count, wait_ms=Spread(1, 2, 3)), same)
+        for seed, count in enumerate(violations)
+    )
+
+
+def row(
+    topic: str, violations: Sequence[int], *, recorded: int = 0, rules: str = "ch", subscription: str = "s"
+) -> Row:
+    found = outcomes(*violations)
+    return Row(
+        recording=f"r/{topic}",
+        cluster="c",
+        topic=topic,
+        subscription=subscription,
+        incarnation=0,
+        rules=RuleSet(rules),
+        profile="p",
+        recorded=Measures(topics=1, entries=10, split_key=recorded),
+        outcomes=found,
+        control=outcomes(recorded),
+        confidence=confidence_of(found, [outcomes(recorded)], [Measures(split_key=recorded)]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("violations", "recorded", "control", "same", "level"),
+    [
+        ((0, 0, 0, 0, 0), 0, 0, 1.0, "high"),
+        ((3, 9, 1, 2, 2), 7, 4, 0.99, "high"),
+        ((3, 0, 1, 2, 2), 7, 4, 0.99, "medium"),  # one seed has none
+        ((3, 0, 0, 2, 2), 7, 4, 0.99, "low"),
+        ((0, 0, 0, 0, 0), 0, 0, 0.5, "medium"),  # the control sends half of them elsewhere
+        ((0, 0, 0, 0, 0), 7, 0, 1.0, "low"),  # the control misses what was recorded
+        ((1, 1, 1, 1, 1), 0, 4, 1.0, "low"),
+    ],
+)
+def test_confidence(
+    violations: tuple[int, ...], recorded: int, control: int, same: float, level: str
+) -> None:
+    measured = Measures(entries=10, split_key=recorded)
+    found = confidence_of(outcomes(*violations), [outcomes(control, same=same)], [measured])
+    assert found.level == level
+    assert (level == "high") == found.reason.startswith("all seeds agree")
+
+
+def test_without_a_control_nothing_is_sure() -> None:
+    found = confidence_of(outcomes(0, 0, 0), [()], [Measures()])
+    assert (found.level, found.control) == ("low", None)
+
+
+@pytest.mark.parametrize(
+    ("violations", "verdict"),
+    [
+        ((0, 0, 0, 1, 1), "PASS"),
+        ((0, 0, 1, 1, 1), "FAIL"),
+        ((0, 1), "FAIL"),
+        ((0, 0, 1), "PASS"),
+        ((), "UNKNOWN"),
+    ],
+)
+def test_half_of_the_seeds_predict(violations: tuple[int, ...], verdict: str) -> None:
+    assert replace(row("t", (0,)), outcomes=outcomes(*violations)).verdict == verdict
+
+
+def test_nothing_sent_is_no_pass() -> None:
+    nothing = replace(row("t", (0,)), outcomes=(Outcome(0, Measures(), None),))
+    assert nothing.verdict == "UNKNOWN"
+
+
+def test_topics_of_one_subscription_and_rule_make_a_group() -> None:
+    rows = [
+        row("a", (0, 2)),
+        row("b", (1, 0), recorded=3),
+        row("a", (0, 0), rules="range"),
+        row("b", (0, 0), rules="range"),
+    ]
+    first, second = groups_of(rows)
+    assert (first.rules.name, second.rules.name, first.topic, first.subscription) == ("ch", "range", "", "s")
+    assert [one.measures.split_key for one in first.outcomes] == [1, 2]
+    assert first.recorded is not None
+    assert (first.recorded.topics, first.recorded.split_key) == (2, 3)
+    assert first.confidence is not None
+    assert first.confidence.control is not None
+    assert first.confidence.control.right == 1.0
+
+
+def test_no_group_of_one_topic_or_of_one_that_stands_there_twice() -> None:
+    assert list(groups_of([row("a", (0,))])) == []
+    assert list(groups_of([row("a", (0,)), row("b", (0,), subscription="other")])) == []
+    assert list(groups_of([row("a", (0,)), row("b", (0,)), row("a", (1,))])) == []
+
+
+def test_a_group_says_what_is_left_out() -> None:
+    broken = replace(row("c", (0,)), outcomes=(), confidence=None, recorded=None, problem="no load")
+    (group,) = groups_of([row("a", (0,)), row("b", (0,)), broken])
+    assert group.problem == "1 of 3 topics could not be simulated and are left out"
+
+
+def test_first_consumers_are_compared_by_position() -> None:
+    here = FirstConsumers(np.array([1, 1, 2, 2]), np.array([0, 1, 0, 9]), np.array([7, 8, 7, 7]))
+    there = FirstConsumers(np.array([1, 2, 2]), np.array([0, 0, 9]), np.array([7, 7, 8]))
+    assert here.shared_with(there) == 0.5
+    assert here.shared_with(here) == 1.0
+    nothing = FirstConsumers(*(np.empty(0, np.int64),) * 3)
+    assert nothing.shared_with(here) is None
+    assert here.shared_with(nothing) == 0.0
+    assert (here.begin, nothing.begin) == ((1, 0), None)
+
+
+@pytest.fixture(scope="module")
+def classic() -> DispatcherLog:
+    return read(CLASSIC)
+
+
+def test_the_recorded_rules_do_what_was_recorded_and_draining_hashes_keep_order(
+    classic: DispatcherLog,
+) -> None:
+    as_it_was, draining = rows_of(classic, [RECORDED, named("ch")], seeds=[0])
+    assert as_it_was.same_first_consumer is not None
+    assert as_it_was.same_first_consumer >= 0.95
+    assert (as_it_was.verdict, draining.verdict) == ("FAIL", "PASS")
+    assert as_it_was.recorded == draining.recorded
+    assert draining.profile == "4.2.4 sticky key, draining hashes, consistent hashing"
+    assert draining.simulated is not None
+    assert draining.simulated.messages == 720
+
+
+def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: DispatcherLog) -> None:
+    """As a Spark task: pickled case and profile in, pickled outcome out, the same however often."""
+    case, profile = compare.case_of(classic), named("range").profile_for(classic)
+    here = compare.outcome(case, profile, 1)
+    sent_away = pickle.loads(pickle.dumps((case, profile)))
+    there = pickle.loads(pickle.dumps(compare.outcome(*sent_away, 1)))
+    assert (there.measures, there.same_first_consumer) == (here.measures, here.same_first_consumer)
+    (first,) = rows_of(classic, [named("range")], seeds=[1])
+    assert first.outcomes[0].measures == here.measures
+
+
+def test_what_was_sent_is_never_read(classic: DispatcherLog) -> None:
+    """The same load without its sendings gives the same simulation."""
+    kept = [kind != "sent" for kind in classic.events["kind"].to_pylist()]
+    blind = replace(classic, events=classic.events.filter(kept))
+    profile = named("classic-range").profile_for(classic)
+    seen, unseen = (compare.outcome(compare.case_of(log), profile, 0) for log in (classic, blind))
+    assert unseen.measures.order_violations == seen.measures.order_violations
+    assert unseen.measures.messages_of == seen.measures.messages_of
+    assert unseen.measures.waits.us.tolist() == seen.measures.waits.us.tolist()
+
+
+def test_a_log_that_cannot_be_simulated_says_why_and_stays(tmp_path: Path) -> None:
+    shared = read(
+        write(
+            tmp_path / "a" / "b",
+            [message(0, "k")],
+            numbered([added(1), sent(1, 0)]),
+            subscription_type="Shared",
+        )
+    )
+    for one in (shared, replace(shared, header={}), replace(shared, messages=shared.messages.slice(0, 0))):
+        (found,) = rows_of(one, [named("ch")], seeds=[0])
+        assert (found.verdict, found.simulated) == ("UNKNOWN", None)
+        assert found.problem
+        assert found.problem in for_people([found])
+        assert as_json(found)["problem"] == found.problem
+
+
+def test_names_are_foreign_in_a_table() -> None:
+    hostile = replace(row("t\x1b[2J", (0,)), recording="r/\x1b[2J\n")
+    text = for_people([hostile])
+    assert "\x1b" not in text
+    assert "\\x1b[2J" in text

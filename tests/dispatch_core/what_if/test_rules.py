@@ -1,0 +1,129 @@
+"""Rules by name, and the matrix of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch_core.errors import ProfileError
+from dispatch_core.profiles import Dispatcher, FailoverRule, OrderingRule
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.what_if.rules import RECORDED, RuleNameError, RuleSet, asked_for, matrix_for, named
+from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
+
+
+def log(folder: Path, version: str | None = "4.2.4", **fields: Any) -> DispatcherLog:
+    one = read(write(folder / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), **fields))
+    return replace(one, header={**one.header, "broker_version": version})
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "ordering", "consistent", "classic"),
+    [
+        ("ch", "4.2.4", OrderingRule.DRAINING_HASHES, True, False),
+        ("range", "4.2.4", OrderingRule.DRAINING_HASHES, False, False),
+        ("classic-range", "4.2.4", OrderingRule.READ_POSITION, False, True),
+        ("4.0.0-preview.1-ch", "4.0.0-preview.1", OrderingRule.LAST_SENT_POSITION, True, False),
+        (" 3.0.17-RANGE ", "3.0.17", OrderingRule.READ_POSITION, False, True),
+    ],
+)
+def test_names_of_key_shared(
+    name: str, version: str, ordering: OrderingRule, consistent: bool, classic: bool, tmp_path: Path
+) -> None:
+    profile = named(name).profile_for(log(tmp_path))
+    assert (profile.broker_version, profile.ordering, profile.consistent_hashing) == (
+        version,
+        ordering,
+        consistent,
+    )
+    assert (profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC) == classic
+
+
+def test_names_of_failover(tmp_path: Path) -> None:
+    one = log(tmp_path, subscription_type="Failover", partition_index=3)
+    found = [named(name).profile_for(one).failover for name in ("modulo", "ring", "3.0.1-ring")]
+    assert found == [
+        FailoverRule.MODULO,
+        FailoverRule.RING,
+        FailoverRule.MODULO,
+    ]  # 3.0.1 does not know the flag
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("chh", "the nearest is ch"),
+        ("4.2.4ch", "VARIANT or RELEASE-VARIANT"),
+        ("", "variants are ch, range"),
+        ("clasic-range", "the nearest is classic-range"),
+    ],
+)
+def test_a_name_that_means_nothing_says_what_does(name: str, said: str) -> None:
+    with pytest.raises(RuleNameError, match=said):
+        named(name)
+
+
+def test_a_release_that_is_none_is_refused() -> None:
+    for name in ("2.9.0-ch", "4.x-ch", "-ch"):
+        with pytest.raises((ProfileError, RuleNameError)):
+            named(name)
+
+
+def test_settings_stand_below_the_variant() -> None:
+    rules = named(
+        "range", "4.0.0", {"dispatcherMaxReadBatchSize": 7, "subscriptionKeySharedUseConsistentHashing": True}
+    )
+    assert rules.broker_version == "4.0.0"
+    assert rules.settings["dispatcherMaxReadBatchSize"] == 7
+    assert rules.settings["subscriptionKeySharedUseConsistentHashing"] is False
+
+
+def test_what_a_command_line_asks_for() -> None:
+    ring = {"activeConsumerFailoverConsistentHashing": True}
+    assert asked_for([], None, {}, matrix=False) == [RECORDED]
+    assert asked_for([], None, {}, matrix=True) == []
+    assert asked_for([], "4.2.4", ring, matrix=False) == [
+        RuleSet("4.2.4 activeConsumerFailoverConsistentHashing=true", "4.2.4", ring)
+    ]
+    assert [one.name for one in asked_for(["ch", "3.0.17-ch"], None, {}, matrix=True)] == ["ch", "3.0.17-ch"]
+
+
+def test_the_matrix_has_every_rule_once(tmp_path: Path) -> None:
+    one = log(tmp_path)
+    profiles = [rules.profile_for(one) for rules in matrix_for(one, None, {})]
+    assert {profile.ordering for profile in profiles} == {
+        OrderingRule.DRAINING_HASHES,
+        OrderingRule.READ_POSITION,
+        OrderingRule.LAST_SENT_POSITION,
+    }
+    assert len({(profile.broker_version, profile.name) for profile in profiles}) == len(profiles)
+    names = [rules.name for rules in matrix_for(one, None, {})]
+    assert names[:4] == ["4.2.4-ch", "4.2.4-range", "4.2.4-classic-ch", "4.2.4-classic-range"]
+    assert "5.0.1-classic-ch" not in names  # 5.0 has none
+
+
+def test_the_matrix_of_failover_and_of_sticky_ranges(tmp_path: Path) -> None:
+    failover = log(tmp_path / "1", subscription_type="Failover", partition_index=0)
+    assert [one.name for one in matrix_for(failover, None, {})] == ["4.2.4-modulo", "4.2.4-ring"]
+    old = log(tmp_path / "2", "3.0.1", subscription_type="Failover", partition_index=0)
+    assert [one.name for one in matrix_for(old, None, {})] == ["3.0.1-modulo", "3.0.17-ring"]
+    ranges = [[0, 65535]]
+    sticky = added(1) | {"key_shared": {"mode": "STICKY", "allow_out_of_order": False, "ranges": ranges}}
+    announced = read(write(tmp_path / "3" / "b", [message(0, "k")], numbered([sticky])))
+    names = [one.name for one in matrix_for(announced, None, {})]
+    assert names[:2] == ["4.2.4", "4.2.4-classic"]
+    assert not any(name.endswith(("ch", "range")) for name in names)
+
+
+def test_a_log_without_a_release_needs_one(tmp_path: Path) -> None:
+    one = log(tmp_path, None)
+    assert {rules.broker_version for rules in matrix_for(one, None, {})} == {
+        "3.0.17",
+        "4.0.0-preview.1",
+        "4.2.4",
+    }
+    with pytest.raises(ProfileError, match="--broker-version"):
+        named("ch").profile_for(one)

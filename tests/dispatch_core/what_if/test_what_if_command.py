@@ -1,0 +1,190 @@
+"""``dispatch-audit what-if``: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch_core.cli.main import main
+from tests.dispatch_core.audit.small_logs import added, message, numbered, sent, write
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
+CLASSIC = SAMPLES / "designed-rolling-restart-classic-ch"
+ROLLING = SAMPLES / "designed-rolling-restart-ch"
+FAILOVER = SAMPLES / "designed-failover-modulo-p1"
+MEASURED = {
+    *(
+        "out_of_order",
+        "split_key",
+        "double_outstanding",
+        "duplicates",
+        "redelivered",
+        "wait_ms",
+        "key_wait_ms_max",
+    ),
+    *(
+        "blocked_message_s",
+        "needless_message_s",
+        "balance",
+        "active_topics",
+        "throughput_per_s",
+        "never_sent",
+    ),
+}
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_json_sets_recorded_and_simulated_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--set", "subscriptionKeySharedUseClassicPersistentImplementation=false", "--seeds", "2"]
+    assert main(["what-if", "--json", *arguments, str(CLASSIC)]) == 0
+    (found,) = lines(capsys)
+    assert found["recording"] == "4.2.4/designed-rolling-restart-classic-ch"
+    assert found["rules"] == {
+        "name": "subscriptionKeySharedUseClassicPersistentImplementation=false",
+        "broker_version": None,
+        "settings": {"subscriptionKeySharedUseClassicPersistentImplementation": False},
+        "profile": "4.2.4 sticky key, draining hashes, consistent hashing",
+    }
+    assert set(found["recorded"]) >= MEASURED
+    assert set(found["simulated"]) >= MEASURED
+    assert (found["recorded"]["out_of_order"], found["recorded"]["split_key"]) == (23, 40)
+    assert (found["simulated"]["out_of_order"], found["simulated"]["split_key"]) == (0, 0)
+    assert (found["verdict"], found["problem"]) == ("PASS", None)
+    assert found["confidence"]["seeds"] == 2
+    assert found["confidence"]["control"]["recorded_order_violations"] == 63
+    assert any("join, leave and crash when they did" in text for text in found["assumptions"])
+    assert found["over_seeds"]["order_violations"] == [0, 0]
+
+
+def test_predicted_violations_exit_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--json", "--rules", "classic-ch", "--seeds", "1", str(ROLLING)]) == 1
+    (found,) = lines(capsys)
+    assert found["recorded"]["out_of_order"] + found["recorded"]["split_key"] == 0
+    assert found["simulated"]["out_of_order"] + found["simulated"]["split_key"] > 0
+    assert found["verdict"] == "FAIL"
+
+
+def test_the_same_arguments_print_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for _ in range(2):
+        main(["what-if", "--broker-version", "3.0.17", "--seeds", "2", "--seed", "5", str(CLASSIC)])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
+def test_the_matrix_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--matrix", "--seeds", "1", str(CLASSIC)]) == 1
+    out = capsys.readouterr().out
+    names = [row.split()[0] for row in out.splitlines()[2:13]]
+    assert names[:6] == [
+        "recorded",
+        "4.2.4-ch",
+        "4.2.4-range",
+        "4.2.4-classic-ch",
+        "4.2.4-classic-range",
+        "3.0.17-ch",
+    ]
+    assert "assumed:" in out
+    widths = {len(row) for row in out.splitlines()[1:13] if row.endswith(("high", "sure"))}
+    assert len(widths) == 1
+
+
+def test_without_other_rules_the_recorded_ones_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--json", "--seeds", "1", str(ROLLING)]) == 0
+    captured = capsys.readouterr()
+    assert "no other rules were asked for" in captured.err
+    found = json.loads(captured.out)
+    assert found["rules"]["name"] == "as recorded"
+    assert found["same_first_consumer"] >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rules", "chh"], "the nearest is ch"),
+        (
+            ["--set", "subscriptionKeySharedUseConsistentHashin=true"],
+            "the nearest is subscriptionKeySharedUseConsistentHashing",
+        ),
+        (["--broker-version", "2.10.0"], "below 3.0.0"),
+        (["--seeds", "0"], "--seeds 0: give a number from 1"),
+        (["--seed", "-1"], "--seed -1: give a number from 0"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said_and_exits_with_two(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", "--json", *arguments, str(ROLLING)]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_nothing_found_and_nothing_simulable_exit_with_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", str(tmp_path / "none")]) == 2
+    capsys.readouterr()
+    shared = write(
+        tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), subscription_type="Shared"
+    )
+    for options in (["--rules", "ch"], ["--matrix"]):
+        assert main(["what-if", "--json", *options, str(shared)]) == 2
+        captured = capsys.readouterr()
+        assert all(json.loads(line)["verdict"] == "UNKNOWN" for line in captured.out.splitlines())
+        assert "Shared subscriptions are not simulated" in captured.err
+
+
+def test_a_damaged_line_is_named_and_the_rest_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a" / "b"
+    shutil.copytree(ROLLING, folder)
+    with gzip.open(folder / "messages.jsonl.gz", "at", encoding="utf-8") as out:
+        out.write('{"position": "no position"}\n')
+    assert main(["what-if", "--json", "--rules", "ch", "--seeds", "1", str(folder)]) == 2
+    captured = capsys.readouterr()
+    assert "1 rows set aside" in captured.err
+    assert json.loads(captured.out)["verdict"] == "PASS"
+
+
+def test_failover_goes_to_the_ring(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["what-if", "--json", "--rules", "ring", "--rules", "modulo", "--seeds", "1", str(FAILOVER)])
+    ring, modulo = lines(capsys)
+    assert modulo["simulated"]["active_topics"] == modulo["recorded"]["active_topics"]
+    assert sum(ring["simulated"]["active_topics"].values()) == 1
+    assert ring["rules"]["profile"].endswith("ring")
+
+
+def test_pip_392_a_hundred_topics_of_one_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Modulo makes the first of ten consumers active for all of them; on a ring each gets about ten."""
+    out = tmp_path / "topics"
+    shape = ["--dispatchers", "100", "--partitions", "1", "--consumers", "10", "--messages", "1000"]
+    where = ["--dispatchers-per-file", "100", "--format", "jsonl"]
+    assert main(["generate", str(out), "--subscription-type", "Failover", *shape, *where]) == 0
+    capsys.readouterr()
+    ring = ["--set", "activeConsumerFailoverConsistentHashing=true"]
+    main(["what-if", "--json", *ring, "--seeds", "1", str(out)])
+    *topics, group = lines(capsys)
+    assert len(topics) == 100
+    assert group["group"] == {"cluster": "generated", "subscription": "audit"}
+    recorded, simulated = (group[name]["active_topics"] for name in ("recorded", "simulated"))
+    assert sorted(recorded.values()) == [0] * 9 + [100]
+    assert len(simulated) == 10
+    assert sum(simulated.values()) == 100
+    assert min(simulated.values()) >= 4
+    assert max(simulated.values()) <= 20
+    assert group["recorded"]["balance"]["max_share_ratio"] == 10.0
+    assert group["simulated"]["balance"]["max_share_ratio"] <= 2.0
+    assert (group["simulated"]["messages"], group["simulated"]["never_sent"]) == (1000, 0)
+    assert group["confidence"]["control"]["same_first_consumer"] == 1.0
