@@ -1,7 +1,6 @@
 """The catalogue of anomalies: every kind of finding by name, what it means, how bad it is, what is tolerated.
 
 Names and definitions are the project's contract with its users; ``docs/anomalies.md`` explains each at length.
-Kinds that this version does not look for yet say so (``found_by_audit``), so that silence is never taken for absence.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class AnomalyKind:
     """One kind of finding.
 
     ``default_tolerated``: how many findings a promise bears before it is broken; ``None`` = any number, they are
-    counted only. Findings whose cause the policy tolerates do not count against it. ``found_by_audit``: whether
-    ``audit_log`` looks for it; the others belong to parts named in ``definition``.
+    counted only. Findings whose cause the policy tolerates do not count against it.
     """
 
     name: str
@@ -58,7 +56,6 @@ class AnomalyKind:
     promise: str
     definition: str
     default_tolerated: int | None
-    found_by_audit: bool = True
 
 
 _KINDS: Final = (
@@ -109,89 +106,78 @@ _KINDS: Final = (
         "never_delivered",
         MAJOR,
         COMPLETENESS,
-        "readable, held by no limit, and not sent by the interval's end (not looked for yet)",
+        "readable, held by no limit, and not sent by the interval's end",
         0,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "ack_hole",
         MINOR,
         COMPLETENESS,
-        "acknowledged positions above an unacknowledged one for longer than policy (not looked for yet)",
-        None,
-        found_by_audit=False,
+        "acknowledged positions above an unacknowledged one for longer than policy",
+        0,
     ),
     AnomalyKind(
         "stuck_key",
         MAJOR,
         COMPLETENESS,
-        "messages of a key wait longer than policy; the reason names the rule and its holder (not looked for yet)",
+        "messages of a key wait longer than policy; the reason names the rule and its holder",
         0,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "stuck_consumer",
         MAJOR,
         COMPLETENESS,
-        "a consumer with work to get gets none for longer than policy (not looked for yet)",
+        "a consumer with work to get gets none for longer than policy",
         0,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "stuck_subscription",
         CRITICAL,
         COMPLETENESS,
-        "nothing is sent though there is work, for longer than policy (not looked for yet)",
+        "nothing is sent though there is work, for longer than policy",
         0,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "imbalance",
         MINOR,
         BALANCE,
-        "a consumer's part of the messages differs from its share of the hash space (judged over the balance table)",
+        "a consumer got more of the messages than policy allows for its share of the hash space",
         0,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "failover_imbalance",
         MINOR,
         BALANCE,
-        "the active topics of a subscription are spread unevenly over its consumers, PIP-392 (not looked for yet)",
-        0,
-        found_by_audit=False,
+        "the active topics of a subscription are spread unevenly over its consumers (PIP-392)",
+        None,
     ),
     AnomalyKind(
         "hot_key",
         INFO,
         BALANCE,
-        "one key carries more of the load than policy allows (not looked for yet)",
+        "one key carries more of the load than policy allows",
         None,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "hot_consumer",
         MINOR,
         BALANCE,
-        "one consumer carries more of the load than policy allows (not looked for yet)",
+        "one consumer carries more of the load than policy allows",
         None,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "unnecessary_blocking",
         MINOR,
         BALANCE,
-        "messages held back though no entry of their hash was outstanding elsewhere (not looked for yet)",
+        "messages held back though no entry of their hash was outstanding elsewhere",
         None,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "divergence",
         MAJOR,
         CONFORMANCE,
-        "the recorded decision and the rule differ (found by verify, table divergences)",
+        "the recorded decision and the rule differ",
         0,
-        found_by_audit=False,
     ),
     AnomalyKind(
         "log_gap",
@@ -225,9 +211,8 @@ _KINDS: Final = (
         "overlapping_incarnations",
         MAJOR,
         INPUT_QUALITY,
-        "two loads of one topic were active at the same time (not looked for yet)",
+        "two loads of one topic were active at the same time",
         0,
-        found_by_audit=False,
     ),
 )
 

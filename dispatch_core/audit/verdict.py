@@ -5,8 +5,8 @@
   said to have held.
 * ``PASS``: neither. Tolerated findings are counted beside it.
 
-Only what ``audit_log`` finds is judged here: per-key order, duplicate delivery and the quality of the log. Balance,
-completeness and conformance have tables of their own.
+What the log alone decides (``AUDITED_PROMISES``) can be judged by findings; balance, completeness and conformance need
+what the replay of the rules saw (``Seen``) as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dispatch_core.audit.catalogue import (
+    BALANCE,
     CAUSES,
+    COMPLETENESS,
+    CONFORMANCE,
     DUPLICATE_DELIVERY,
     INPUT_QUALITY,
     KIND_ORDER,
     KINDS,
     ORDER_NOT_PROMISED,
     PER_KEY_ORDER,
+    PROMISES,
     SEVERITIES,
 )
 
@@ -33,13 +37,19 @@ PASS: Final = "PASS"  # noqa: S105 - a verdict, not a password
 FAIL: Final = "FAIL"
 UNKNOWN: Final = "UNKNOWN"
 
-#: The promises that findings of the audit decide.
+#: The promises that are decided without replaying rules.
 AUDITED_PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, INPUT_QUALITY)
 #: Kinds that leave other promises undecided: what the missing lines or unknown keys hold may break them.
 _TOUCHES: Final = {
-    PER_KEY_ORDER: ("log_gap", "unknown_position"),
-    DUPLICATE_DELIVERY: ("log_gap",),
+    PER_KEY_ORDER: ("log_gap", "unknown_position", "overlapping_incarnations"),
+    DUPLICATE_DELIVERY: ("log_gap", "overlapping_incarnations"),
+    COMPLETENESS: ("log_gap", "unknown_position", "overlapping_incarnations"),
     INPUT_QUALITY: ("log_gap",),
+}
+_TOUCHES_BECAUSE: Final = {
+    "log_gap": "lines of the log are missing",
+    "unknown_position": "the message log lacks entries",
+    "overlapping_incarnations": "two loads of the topic were active at once",
 }
 
 
@@ -49,7 +59,7 @@ class Policy:
 
     ``tolerated_causes``: causes that make a finding of a kind tolerable whatever the number (``rewind`` for
     ``double_outstanding`` would bear Failover hand-overs). ``uncertain_tolerated``: uncertain findings per promise that do
-    not yet make it ``UNKNOWN``.
+    not yet make it ``UNKNOWN``; ``uncertain_percent``: of the decisions that were compared with the rules.
     """
 
     tolerated: Mapping[str, int | None] = field(default_factory=dict)
@@ -57,6 +67,7 @@ class Policy:
         default_factory=lambda: {"redelivered": frozenset(CAUSES)}
     )
     uncertain_tolerated: int = 0
+    uncertain_percent: float = 5.0
     top: int = 5
 
     def limit(self, kind: str) -> int | None:
@@ -71,6 +82,23 @@ class Policy:
 
 
 DEFAULT_POLICY: Final = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the replay of a log's rules saw beside its findings.
+
+    ``decisions`` were compared with the rules, ``uncertain`` of them hang on what the log does not show; ``not_judged``: why
+    none was compared. ``sent``: entries. ``undelivered``: stored and not sent, and no finding says why. ``balance``: why
+    balance is not judged, ``None`` = it is.
+    """
+
+    decisions: int
+    uncertain: int
+    not_judged: str | None
+    sent: int
+    undelivered: int
+    balance: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +118,17 @@ def verdicts(
     *,
     policy: Policy = DEFAULT_POLICY,
     subscription_type: str = "Key_Shared",
+    seen: Seen | None = None,
 ) -> list[PromiseVerdict]:
-    """Judge the promises in ``AUDITED_PROMISES`` by the anomalies of one dispatcher."""
+    """Judge the promises by the anomalies of one dispatcher: all of them, or those in ``AUDITED_PROMISES`` if the rules were
+    not replayed (``seen`` is ``None``).
+    """
     if isinstance(anomalies, pa.Table):
         names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
         anomalies = anomalies.select(names).to_pylist()
     rows = list(anomalies)
-    return [_judge(promise, rows, policy, subscription_type) for promise in AUDITED_PROMISES]
+    promises = AUDITED_PROMISES if seen is None else PROMISES
+    return [_judge(promise, rows, policy, subscription_type, seen) for promise in promises]
 
 
 def overall(promises: Iterable[PromiseVerdict]) -> str:
@@ -106,7 +138,11 @@ def overall(promises: Iterable[PromiseVerdict]) -> str:
 
 
 def _judge(
-    promise: str, rows: list[Mapping[str, Any]], policy: Policy, subscription_type: str
+    promise: str,
+    rows: list[Mapping[str, Any]],
+    policy: Policy,
+    subscription_type: str,
+    seen: Seen | None,
 ) -> PromiseVerdict:
     certain: Counter[str] = Counter()
     uncertain: Counter[str] = Counter()
@@ -115,10 +151,10 @@ def _judge(
     telling: list[Mapping[str, Any]] = []
     for row in rows:
         kind = row["kind"]
-        if kind in _TOUCHES[promise]:
+        if kind in _TOUCHES.get(promise, ()):
             touching[kind] += 1
             telling.append(row)
-        if kind not in KINDS or KINDS[kind].promise != promise or kind in _TOUCHES[promise]:
+        if kind not in KINDS or KINDS[kind].promise != promise or kind in _TOUCHES.get(promise, ()):
             continue
         if policy.tolerates(kind, row["cause"], row["reason"]):
             tolerated[kind] += 1
@@ -129,12 +165,15 @@ def _judge(
     for kind in certain.keys() - broken.keys():
         tolerated[kind] += certain.pop(kind)
         telling = [row for row in telling if row["kind"] != kind or row["uncertain"]]
+    unseen = None if seen is None else _unseen(promise, seen, policy, subscription_type)
     if broken:
         verdict, reason = FAIL, _counted(broken)
     elif touching or sum(uncertain.values()) > policy.uncertain_tolerated:
         verdict, reason = UNKNOWN, _open_question(touching, uncertain)
+    elif unseen is not None:
+        verdict, reason = UNKNOWN, unseen
     else:
-        verdict, reason = PASS, _all_well(promise, tolerated, subscription_type)
+        verdict, reason = PASS, _all_well(promise, tolerated, subscription_type, seen)
     telling = _most_telling_first(telling)
     return PromiseVerdict(
         promise=promise,
@@ -160,22 +199,46 @@ def _most_telling_first(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def _open_question(touching: Mapping[str, int], uncertain: Mapping[str, int]) -> str:
-    parts = []
-    if touching.get("log_gap"):
-        parts.append(f"lines of the log are missing ({_counted({'log_gap': touching['log_gap']})})")
-    if touching.get("unknown_position"):
-        parts.append(
-            f"the message log lacks entries ({_counted({'unknown_position': touching['unknown_position']})})"
-        )
+    parts = [
+        f"{why} ({_counted({kind: touching[kind]})})"
+        for kind, why in _TOUCHES_BECAUSE.items()
+        if touching.get(kind)
+    ]
     if uncertain:
         parts.append(f"findings that this log cannot prove: {_counted(uncertain)}")
     return "; ".join(parts)
 
 
-def _all_well(promise: str, tolerated: Mapping[str, int], subscription_type: str) -> str:
-    if promise == PER_KEY_ORDER and subscription_type == "Shared":
+def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) -> str | None:
+    """Why a promise that no finding touches is not known to have been kept; ``None`` = it is."""
+    judged = seen.not_judged is None or subscription_type == "Shared"
+    if promise == COMPLETENESS:
+        if seen.undelivered:
+            return f"stored entries that were not sent, and no finding says why: {seen.undelivered}"
+        return None if judged else f"what held work back is not known: {seen.not_judged}"
+    if promise != CONFORMANCE or subscription_type == "Shared":
+        return None
+    if not judged:
+        return f"nothing was compared with the rules: {seen.not_judged}"
+    percent = 100 * seen.uncertain / seen.decisions if seen.decisions else 0.0
+    if percent > policy.uncertain_percent:
+        return f"{percent:.1f} % of {seen.decisions} decisions hang on an order that the log does not show"
+    if seen.sent and not seen.decisions:
+        return f"none of {seen.sent} sendings could be compared with the rules"
+    return None
+
+
+def _all_well(promise: str, tolerated: Mapping[str, int], subscription_type: str, seen: Seen | None) -> str:
+    parts = [f"tolerated: {_counted(tolerated)}"] if tolerated else []
+    if subscription_type == "Shared" and promise == PER_KEY_ORDER:
         return "a Shared subscription promises no order: not judged"
-    return f"tolerated: {_counted(tolerated)}" if tolerated else "no finding"
+    if subscription_type == "Shared" and promise == CONFORMANCE:
+        return "Shared subscriptions are audited for duplicates and loss only, not replayed"
+    if promise == BALANCE and seen is not None and seen.balance is not None:
+        parts.append(f"not judged: {seen.balance}")
+    if promise == CONFORMANCE and seen is not None:
+        parts.append(f"{seen.decisions} decisions compared, {seen.uncertain} uncertain")
+    return "; ".join(parts) or "no finding"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

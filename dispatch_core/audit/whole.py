@@ -6,26 +6,29 @@ the same columns, that the pipeline writes for an interval, and the two tables t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import result_rows, tables
+from dispatch_core.audit import divergence
 from dispatch_core.audit.balance import ActiveTime, failover_imbalances, imbalances
 from dispatch_core.audit.history import SINGLE_ACTIVE
+from dispatch_core.audit.holds import Hold
 from dispatch_core.audit.judge import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.totals import balance_table, waits_table
+from dispatch_core.audit.words import names_by_number
 from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import replay
 from dispatch_core.times import from_micros
-from dispatch_core.user_level.replay import UserLevelReplay
 from dispatch_core.verify.runner import is_trace
 
 #: Comparing a trace decision by decision takes a second per 1,400 sendings; longer traces are judged as a user-level log
@@ -41,6 +44,8 @@ _NO_EVENT: Final = datetime.fromtimestamp(0, UTC)
 class WholeAudit:
     """The result tables of one log (schemas of ``dispatch_core.tables``).
 
+    ``holds``: the waits behind ``blocked`` that are told one by one.
+
     ``level``: "T" if every recorded decision was compared, "E" if sendings were judged (docs/user-level.md), "" if the
     rules were not asked for. ``shortened``: the log is a trace, and too long for "T".
     """
@@ -53,6 +58,7 @@ class WholeAudit:
     state: pa.Table = field(repr=False)
     balance: pa.Table = field(repr=False)
     waits: pa.Table = field(repr=False)
+    holds: tuple[Hold, ...] = field(repr=False)
     level: str
     shortened: bool
 
@@ -66,6 +72,7 @@ def audit_whole(
     closed: bool = True,
     rules: bool = True,
     largest_trace: int = LARGEST_TRACE,
+    tick_us: int | None = None,
 ) -> WholeAudit:
     """Audit one incarnation of one dispatcher over its whole log.
 
@@ -77,6 +84,7 @@ def audit_whole(
         closed: the log is all there is; nothing that still waits at its end will ever be sent.
         rules: replay the broker's rules. Without, only order, duplicates and the log itself are looked at.
         largest_trace: sendings above which a trace is judged as a user-level log.
+        tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
 
     Never raises for what a log may hold: where the rules cannot be replayed, ``state`` says why.
     """
@@ -85,21 +93,23 @@ def audit_whole(
     start, end = _span(log.events)
     found = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
     trace = is_trace(log)
+    holds: list[Hold] = []
     shortened = rules and trace and _sendings(log.events) > largest_trace
     if not rules:
         audit = audit_log(log, interval_start=start, earlier=earlier)
         found |= {"deliveries": audit.deliveries, "anomalies": audit.anomalies}
-    elif shortened:
-        fold = UserLevelReplay(
-            replace(log, messages=log.messages.slice(0, 0)),
+    else:
+        again = partial(
+            replay,
+            log,
             interval_start=start,
             interval_end=end,
             earlier=earlier,
-            whole=True,
+            limits=limits,
+            closed=closed,
+            tick_us=tick_us,
         )
-        found |= fold.feed(log.messages, log.events) | fold.finish()
-    else:
-        found |= replay(log, interval_start=start, interval_end=end, earlier=earlier)
+        found |= _with_divergences(log, again(user_level=shortened, holds=holds), again, start)
     balance = _balance(log, found, start)
     uneven = imbalances(found["deliveries"], found["ownership"], balance, limits)
     found["anomalies"] = pa.concat_tables([found["anomalies"], Rows(log, start).anomalies(uneven)])
@@ -113,9 +123,28 @@ def audit_whole(
         state=found["dispatcher_state"],
         balance=balance,
         waits=waits_table(found["deliveries"], log.messages, found["blocked"], identity),
+        holds=tuple(holds),
         level=("T" if trace and not shortened else "E") if rules else "",
         shortened=shortened,
     )
+
+
+def _with_divergences(
+    log: DispatcherLog, found: dict[str, pa.Table], again: Callable[..., dict[str, pa.Table]], start: datetime
+) -> dict[str, pa.Table]:
+    """The tables of a replay with its divergences as findings about entries; ``again`` replays on another level."""
+    state = found["dispatcher_state"].to_pylist()[0]
+    if not state["divergent"]:
+        return found
+    rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
+    # rounds are seen in a trace only, and only where it is compared decision by decision
+    by_sending = again(user_level=True) if state["rounds"] else found
+    told = divergence.of_sendings(by_sending["deliveries"], by_sending["divergences"], names, rule)
+    if by_sending is not found:
+        decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule)
+        told = divergence.of_trace(decisions, told)
+    others = found["anomalies"].filter(pc.not_equal(found["anomalies"]["kind"], "divergence"))
+    return found | {"anomalies": pa.concat_tables([others, Rows(log, start).anomalies(told)])}
 
 
 def across(

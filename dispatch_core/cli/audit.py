@@ -1,4 +1,4 @@
-"""``dispatch-audit audit``: what went wrong with order and duplicates in a recorded log, and does the promise hold?"""
+"""``dispatch-audit audit``: what went wrong in a recorded log, and which promises hold?"""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
+import pyarrow as pa
+
 from dispatch_core import settings
-from dispatch_core.audit import Policy, PromiseVerdict, audit_log, overall, verdicts
-from dispatch_core.audit.catalogue import KIND_ORDER
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.audit import Policy, PromiseVerdict, overall, verdicts
+from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
+from dispatch_core.audit.catalogue import COMPLETENESS, KIND_ORDER, KINDS
+from dispatch_core.audit.limits import Limits, LimitsError
+from dispatch_core.audit.totals import never_sent
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
+from dispatch_core.audit.whole import WholeAudit, active_times, audit_whole
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
 from dispatch_core.errors import ProfileError
 from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.verify.runner import is_trace
 from dispatch_core.versions import parse_version
 
-#: The interval column belongs to tables; one run of the command has no interval.
-_NO_INTERVAL: Final = datetime.fromtimestamp(0, UTC)
+#: Stands for the recording in findings over the topics of many.
+_ALL: Final = "*"
+_POSITION: Final = ("ledger_id", "entry_id")
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 
@@ -37,6 +44,19 @@ class _Judged:
     promises: list[PromiseVerdict]
     problem: str | None  # why its rules are unknown
     warnings: tuple[str, ...]  # about its rules
+    level: str
+    times: list[ActiveTime]  # of a Failover topic's consumers
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the options ask for."""
+
+    broker_version: str | None
+    settings: Mapping[str, Any]
+    policy: Policy
+    limits: Limits
+    rules: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,47 +65,107 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to tell in words (default 5)"
     )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        dest="limits",
+        metavar="NAME=VALUE",
+        help="how long or how much is too much, e.g. stuck_key_ms=500; may be given again (docs/anomalies.md)",
+    )
+    parser.add_argument(
+        "--no-rules",
+        action="store_true",
+        help="look at order, duplicates and the log itself only: fast, and needs no broker version",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Audit all recordings; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
     if options.broker_version is not None:
         parse_version(options.broker_version)
-    given_settings = settings.given(options.settings)
+    asked = _Asked(
+        options.broker_version,
+        settings.given(options.settings),
+        Policy(top=options.top),
+        _limits(options.limits),
+        not options.no_rules,
+    )
     given: list[str] = []
+    times: list[ActiveTime] = []
     sources = find_recordings(options.paths)
     for number, source in enumerate(sources, start=1):
         progress(f"[{number}/{len(sources)}] {source.name}")
         recording = read_recording(source)
-        judged = list(_judge(recording, options.broker_version, given_settings, Policy(top=options.top)))
+        judged = list(_judge(recording, asked))
         verdict = _verdict(recording, judged)
         given.append(verdict)
         progress("")
         _complain(recording, judged)
         if options.json:
-            for line in _json_lines(recording, judged, verdict):
-                print(json.dumps(line, ensure_ascii=False))
+            _print_json(_json_lines(recording, judged, verdict))
         else:
             print(_for_people(recording, judged, verdict, options.top))
         sys.stdout.flush()
-    if not options.json:
+        times += [time for one in judged for time in one.times]
+    together = failover_imbalances(times, asked.limits)
+    if options.json:
+        _print_json(_json_lines_of_all(together))
+    else:
+        for anomaly in together:
+            print(f"over all topics  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
         print(", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given))
     return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
 
 
-def _judge(
-    recording: Recording, broker_version: str | None, given: Mapping[str, Any], policy: Policy
-) -> Iterator[_Judged]:
+def _limits(given: list[str]) -> Limits:
+    """Limits as ``NAME=VALUE``; raises ``LimitsError``."""
+    values: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise LimitsError(f"--limit {text[:80]}: expected NAME=VALUE, such as stuck_key_ms=500")
+        values[name.strip()] = value.strip()
+    return Limits.of(values)
+
+
+def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
     earlier: list[DispatcherLog] = []
-    for read in recording.logs:
-        log = with_overrides(read, broker_version, given)
+    sent: list[pa.Table] = []
+    for number, read in enumerate(recording.logs, start=1):
+        log = with_overrides(read, asked.broker_version, asked.settings)
         if earlier and _dispatcher(earlier[-1]) != _dispatcher(log):
-            earlier = []
-        found = audit_log(log, interval_start=_NO_INTERVAL, earlier=earlier).anomalies
-        promises = verdicts(found, policy=policy, subscription_type=subscription_type(log))
-        problem, warnings = _rules(log)
-        yield _Judged(log, found.to_pylist(), promises, problem, warnings)
+            earlier, sent = [], []
+        # what a load of the topic leaves unsent is for the next one
+        last = number == len(recording.logs) or _dispatcher(recording.logs[number]) != _dispatcher(log)
+        audit = audit_whole(log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules)
+        sent.append(audit.deliveries.select(_POSITION))
+        kind = subscription_type(log)
+        seen = _seen(audit, log, sent if last else [], asked.limits) if asked.rules else None
+        yield _Judged(
+            log,
+            audit.anomalies.to_pylist(),
+            verdicts(audit.anomalies, policy=asked.policy, subscription_type=kind, seen=seen),
+            *_rules(log),
+            audit.level,
+            active_times(log, audit.ownership) if kind == "Failover" and asked.rules else [],
+        )
         earlier.append(log)
+
+
+def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: Limits) -> Seen:
+    """What the replay saw; ``sent``: positions that this and earlier loads sent, empty = more will be."""
+    state = audit.state.to_pylist()[0]
+    explained = any(KINDS[kind].promise == COMPLETENESS for kind in audit.anomalies["kind"].to_pylist())
+    undelivered = never_sent(pa.concat_tables(sent), log.messages) if sent and not explained else 0
+    return Seen(
+        decisions=state["decisions"],
+        uncertain=state["uncertain"],
+        not_judged=state["not_judged_reason"],
+        sent=state["entries_sent"],
+        undelivered=undelivered,
+        balance=not_judged(audit.balance, limits),
+    )
 
 
 def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
@@ -119,6 +199,22 @@ def _complain(recording: Recording, judged: list[_Judged]) -> None:
         print(f"{recording.name}: {problem}; deliveries were audited without it", file=sys.stderr)
 
 
+def _print_json(lines: Iterator[dict[str, Any]]) -> None:
+    for line in lines:
+        print(json.dumps(line, ensure_ascii=False))
+
+
+def _json_lines_of_all(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Findings over the topics of all recordings, and that they change no recording's verdict."""
+    for anomaly in found:
+        shown = {name: value for name, value in anomaly.items() if name not in ("t_us", "cause", "reason")}
+        del shown["key_b64"]
+        yield {"recording": _ALL, **shown}
+    if found:
+        counts = Counter(anomaly["kind"] for anomaly in found)
+        yield {"verdict": PASS, "recording": _ALL, "counts": dict(counts)}
+
+
 def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> Iterator[dict[str, Any]]:
     counts: Counter[str] = Counter()
     for one in judged:
@@ -149,6 +245,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "verdict": verdict,
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
+        "levels": sorted({one.level for one in judged}),
         "quarantined": recording.quarantine.num_rows,
         "warnings": sorted({warning for one in judged for warning in one.warnings}),
         "promises": [
@@ -174,6 +271,10 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: 
         if len(judged) > 1:
             rows.append(f"  {one.log.topic}  {one.log.subscription}  incarnation {one.log.incarnation}")
         rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in one.promises]
+        if one.level == "E" and is_trace(one.log):
+            rows.append(
+                "  the trace is long: who was sent each entry was compared with the rules, not every decision"
+            )
         told = [text for promise in one.promises for text in promise.top_findings][:top]
         rows += [f"    - {text}" for text in told]
         open_findings = sum(promise.findings for promise in one.promises)

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
+from dispatch_core.audit.catalogue import PROMISES
 from dispatch_core.cli.main import main
-from tests.dispatch_core.audit.small_logs import added, message, numbered, sent, write
+from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
 CLASSIC = SAMPLES / "4.2.4" / "designed-rolling-restart-classic-ch"
 ROLLING = SAMPLES / "4.2.4" / "designed-rolling-restart-ch"
+
+
+def flow(consumer: int, permits: int = 100) -> Event:
+    return {"kind": "flow", "consumer": consumer, "permits": permits}
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -26,7 +31,14 @@ def test_json_lists_every_anomaly_and_then_the_verdict(capsys: pytest.CaptureFix
     *anomalies, verdict = lines(capsys)
     assert verdict["verdict"] == "FAIL"
     assert verdict["recording"] == "4.2.4/designed-rolling-restart-classic-ch"
-    assert verdict["counts"] == {"out_of_order": 23, "split_key": 40, "redelivered": 238}
+    assert verdict["counts"] == {
+        "out_of_order": 23,
+        "split_key": 40,
+        "redelivered": 238,
+        "unnecessary_blocking": 9,
+    }
+    assert verdict["levels"] == ["T"]
+    assert [one["promise"] for one in verdict["promises"]] == list(PROMISES)
     assert len(anomalies) == sum(verdict["counts"].values())
     for name in ("recording", "kind", "severity", "topic", "subscription", "key", "hash", "positions"):
         assert all(name in anomaly for anomaly in anomalies)
@@ -55,7 +67,9 @@ def test_people_get_verdicts_reasons_and_sentences(capsys: pytest.CaptureFixture
 
 
 def test_a_damaged_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]))
+    folder = write(
+        tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), flow(1), sent(1, 0), ack(1, 0)])
+    )
     with gzip.open(folder / "messages.jsonl.gz", "at", encoding="utf-8") as out:
         out.write('{"position": "no position"}\n')
     assert main(["audit", "--json", str(folder)]) == 2
@@ -66,15 +80,19 @@ def test_a_damaged_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_missing_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = numbered([added(1), sent(1, 0), sent(1, 1)])
-    folder = write(tmp_path / "a" / "b", [message(0, "k"), message(1, "k")], [events[0], events[2]])
+    events = numbered([added(1), flow(1), sent(1, 0), ack(1, 0), sent(1, 1), ack(1, 1)])
+    del events[3]
+    folder = write(tmp_path / "a" / "b", [message(0, "k"), message(1, "k")], events)
     assert main(["audit", "--json", str(folder)]) == 2
     assert lines(capsys)[-1]["counts"] == {"log_gap": 1}
 
 
 def test_a_broker_version_that_makes_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(
-        tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), broker_version="2.11.0"
+        tmp_path / "a" / "b",
+        [message(0, "k")],
+        numbered([added(1), flow(1), sent(1, 0), ack(1, 0)]),
+        broker_version="2.11.0",
     )
     assert main(["audit", "--json", str(folder)]) == 2
     assert "below 3.0.0" in capsys.readouterr().err

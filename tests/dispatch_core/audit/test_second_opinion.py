@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch_core.audit import Audit
+from dispatch_core.audit.whole import audit_whole
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
 from dispatch_core.recording.reader import read_file
 from tests import checker
@@ -155,7 +156,7 @@ def test_the_same_source_runs_uncompiled() -> None:
     )
     assert run.returncode == 1, run.stderr
     lines = [json.loads(line) for line in run.stdout.splitlines()]
-    compiled = audited(read(folder)).anomalies.to_pylist()
+    compiled = audit_whole(read(folder)).anomalies.to_pylist()
     assert [(line["kind"], line["seqs"], line["explanation"]) for line in lines[:-1]] == [
         (row["kind"], row["seqs"], row["explanation"]) for row in compiled
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dispatch_core.audit import DEFAULT_POLICY, Policy, PromiseVerdict, overall, verdicts
-from dispatch_core.audit.catalogue import CAUSES, KINDS
+from dispatch_core.audit.catalogue import CAUSES, KINDS, PROMISES
+from dispatch_core.audit.verdict import Seen
 
 
 def row(kind: str, **fields: Any) -> dict[str, Any]:
@@ -116,3 +118,77 @@ def test_the_first_findings_told_are_of_different_keys() -> None:
 def test_a_shared_subscription_is_not_judged_by_order() -> None:
     result = judged(subscription_type="Shared")
     assert "promises no order" in result["per_key_order"].reason
+
+
+ALL_SEEN = Seen(decisions=100, uncertain=0, not_judged=None, sent=100, undelivered=0, balance=None)
+
+
+def test_with_the_rules_replayed_every_promise_is_judged() -> None:
+    result = judged(seen=ALL_SEEN)
+    assert tuple(result) == PROMISES
+    assert {v.verdict for v in result.values()} == {"PASS"}
+    assert result["conformance"].reason == "100 decisions compared, 0 uncertain"
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise", "verdict"),
+    [
+        ("divergence", "conformance", "FAIL"),
+        ("stuck_key", "completeness", "FAIL"),
+        ("stuck_consumer", "completeness", "FAIL"),
+        ("stuck_subscription", "completeness", "FAIL"),
+        ("never_delivered", "completeness", "FAIL"),
+        ("ack_hole", "completeness", "FAIL"),
+        ("imbalance", "balance", "FAIL"),
+        ("failover_imbalance", "balance", "PASS"),
+        ("hot_key", "balance", "PASS"),
+        ("unnecessary_blocking", "balance", "PASS"),
+    ],
+)
+def test_what_the_rules_prove_decides_its_promise(kind: str, promise: str, verdict: str) -> None:
+    result = judged(row(kind), seen=ALL_SEEN)
+    assert result[promise].verdict == verdict
+    assert {v.verdict for v in result.values() if v.promise != promise} == {"PASS"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "promise", "reason"),
+    [
+        ({"undelivered": 3}, "completeness", "stored entries that were not sent, and no finding says why: 3"),
+        ({"uncertain": 6}, "conformance", "6.0 % of 100 decisions"),
+        ({"decisions": 0}, "conformance", "none of 100 sendings"),
+    ],
+)
+def test_what_was_not_seen_leaves_a_promise_open(changed: dict[str, Any], promise: str, reason: str) -> None:
+    result = judged(seen=replace(ALL_SEEN, **changed))
+    assert {p: v.verdict for p, v in result.items() if v.verdict != "PASS"} == {promise: "UNKNOWN"}
+    assert reason in result[promise].reason
+
+
+def test_rules_that_cannot_be_replayed_leave_open_what_needs_them() -> None:
+    seen = replace(ALL_SEEN, decisions=0, not_judged="release 9.9.9 is not known")
+    result = judged(seen=seen)
+    assert {p for p, v in result.items() if v.verdict == "UNKNOWN"} == {"completeness", "conformance"}
+    assert "release 9.9.9" in result["conformance"].reason
+    shared = judged(seen=seen, subscription_type="Shared")
+    assert {v.verdict for v in shared.values()} == {"PASS"}
+    assert "not replayed" in shared["conformance"].reason
+
+
+def test_too_little_for_balance_is_said() -> None:
+    result = judged(seen=replace(ALL_SEEN, balance="12 messages were sent"))
+    assert (result["balance"].verdict, result["balance"].reason) == (
+        "PASS",
+        "not judged: 12 messages were sent",
+    )
+
+
+def test_two_loads_at_once_leave_open_what_each_did_not_know() -> None:
+    result = judged(row("overlapping_incarnations"), seen=ALL_SEEN)
+    assert result["input_quality"].verdict == "FAIL"
+    assert {p for p, v in result.items() if v.verdict == "UNKNOWN"} == {
+        "per_key_order",
+        "duplicate_delivery",
+        "completeness",
+    }
+    assert "two loads of the topic" in result["per_key_order"].reason
