@@ -49,24 +49,32 @@ class TracedWaits:
         )
         self._audited = audited
         stored_ms = np.asarray(log.messages["publish_time_ms"].fill_null(0), dtype=np.int64)
-        self._holds.go_on(0, _Rows(log, audited), stored_ms * 1000)
+        rows = _Rows(log, audited)
+        self._holds.go_on(0, rows, stored_ms * 1000)
+        # What lies before all that was ever sent was not for the subscription.
+        sent = np.flatnonzero(rows.times_sent())
+        self._first = int(sent[0]) if len(sent) else 0
         self._driver: Verifier | None = None
         self._line: Line | None = None  # the last one
 
     def before(self, line: Line, driver: Verifier) -> None:
         """Look at what waits before a line is taken, if it is time."""
         self._driver = driver
+        if self._line is None:
+            self._holds.begin(line.seq, line.t_us)
         if self._line is not None and self._line.kind in _HALF_DONE:
             return
         last = line.kind in ("consumer_removing", "consumer_removed") and _only_one(driver)
         if self._holds.due(line.t_us) or last or (line.kind in _CHANGES and self._holds.stale(line.t_us)):
-            self._holds.sample(driver.core, line.seq, line.t_us, reason=_reason_of_all(driver), last=last)
+            self._holds.sample(
+                driver.core, line.seq, line.t_us, reason=_reason_of_all(driver), last=last, first=self._first
+            )
 
     def after(self, line: Line, driver: Verifier) -> None:
         """Count what draining held back at the line."""
         self._line = line
         if isinstance(driver, KeySharedVerifier) and driver.refused_now:
-            self._holds.sample(driver.core, line.seq, line.t_us)
+            self._holds.sample(driver.core, line.seq, line.t_us, first=self._first)
             for _, hash_value in driver.refused_now:
                 self._holds.refused(driver.core, hash_value)
 
@@ -77,7 +85,7 @@ class TracedWaits:
             return [], End(0, end_us - 1, closed)
         as_of_us = last.t_us if closed else max(end_us - 1, last.t_us)
         core = self._driver.core
-        self._holds.sample(core, last.seq, as_of_us, reason=_reason_of_all(self._driver))
+        self._holds.sample(core, last.seq, as_of_us, reason=_reason_of_all(self._driver), first=self._first)
         end = End(
             last.seq, as_of_us, closed, last_sent_us=_last_sent_us(self._audited), gap=self._audited.has_gaps
         )

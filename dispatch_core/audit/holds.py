@@ -176,7 +176,6 @@ class Holds:
         self._notes: dict[int, _Note] = {}  # by hash id, of waits that are open
         self._ended: list[Hold] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
-        self._begun = False
 
     def go_on(self, dropped: int, window: Window, stored_us: I64) -> None:
         """Entries have a new window: ``dropped`` went at its front. ``stored_us``: when each was stored, by the producers.
@@ -185,6 +184,10 @@ class Holds:
         """
         self._window, self._stored_us = window, np.ascontiguousarray(stored_us, np.int64)
         self._rows[: self._now[at_.OPEN], at_.HEAD] -= dropped
+
+    def begin(self, seq: int, t_us: int) -> None:
+        """The log begins: what is stored already may wait from now on."""
+        self._now[at_.T_US], self._now[at_.SEQ] = t_us, seq
 
     def joined(self, stored_at_join: I64) -> None:
         """Per slot how many entries were stored when the consumer joined."""
@@ -214,15 +217,14 @@ class Holds:
         *,
         reason: int | None = None,
         last: bool = False,
+        first: int = 0,
     ) -> None:
         """Look at the dispatcher just before the line ``seq``, which stands at ``t_us``.
 
         ``reason``: the same for all that waits (Failover, Exclusive). ``last``: nobody is connected after it, so that no
-        later sample could say what held what waits now.
+        later sample could say what held what waits now. ``first``: entries before it were not for the subscription.
         """
         st, now = core.state, self._now
-        if not self._begun:
-            now[at_.T_US], now[at_.SEQ], self._begun = t_us, seq, True
         now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
         # a clock that goes back adds nothing
         now[at_.T_US], now[at_.SEQ] = max(t_us, int(now[at_.T_US])), seq
@@ -232,6 +234,7 @@ class Holds:
         now[at_.STAMP] += 1
         self._next(t_us)
         self._aim(core, reason)
+        now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
         if not len(self._stored_us):
             return

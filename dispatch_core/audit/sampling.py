@@ -26,7 +26,8 @@ from dispatch_core.audit.waiting import (
     why_waiting,
 )
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.state import I32, I64, MARK_DELETE, NOBODY, WIDE, State
+from dispatch_core.recording.stream import AHEAD_ROWS
+from dispatch_core.state import I32, I64, MARK_DELETE, NOBODY, READ_POSITION, WIDE, State
 
 Rows = npt.NDArray[np.int64]
 
@@ -84,6 +85,8 @@ NUMBERS: Final = 15
 _MANY: Final = -2
 #: Messages are stored in order of position, by clocks that differ by less.
 _CLOCKS_US: Final = 1_000_000
+#: Entries behind the read position that are looked at: of a longer backlog no more is in memory.
+MOST_AHEAD: Final = AHEAD_ROWS
 
 
 @compiled
@@ -94,7 +97,8 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
     """
     now[WAITING], now[PINNED_BY] = 0, NOBODY
     entry = now[FIRST]
-    while entry < len(st.deleted) and stored_us[entry] <= now[T_US] + _CLOCKS_US:
+    end = min(len(st.deleted), max(entry, st.s[READ_POSITION]) + MOST_AHEAD)
+    while entry < end and stored_us[entry] <= now[T_US] + _CLOCKS_US:
         if st.deleted[entry] == 0:
             slot = st.holder[entry] + WIDE
             if slot == NOBODY:

@@ -23,6 +23,9 @@ import pyarrow.parquet as pq
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
 
+#: Entries beyond the last one that events name which a piece brings at least, if there are so many: they may be waiting.
+AHEAD_ROWS: Final = 4096
+
 #: Events of one piece, about: enough that what a piece costs beside its rows does not count, and no more.
 PIECE_ROWS: Final = 65_536
 
@@ -166,6 +169,7 @@ class _Messages:
         self._begun = False
         self._reached: Position = (-1, -1)  # the last one handed out
         self._ready: list[pa.Table] = []
+        self._beyond: list[pa.Table] = []  # handed out, and maybe beyond what was asked for
 
     def before(self, position: Position) -> Iterator[pa.Table]:
         """The entries before ``position``, if none was handed out yet."""
@@ -181,7 +185,7 @@ class _Messages:
             yield table
 
     def up_to(self, position: Position) -> pa.Table:
-        """The next entries, up to ``position`` and as far beyond as a batch goes."""
+        """The next entries, up to ``position`` and ``AHEAD_ROWS`` beyond, and as far as a batch goes."""
         taken, self._ready = self._ready, []
         while self._reached < position:
             table = self._take()
@@ -189,6 +193,13 @@ class _Messages:
                 break
             self._begun = True
             taken.append(table)
+        self._beyond = [_positions(one, position) for one in (*self._beyond, *map(_named, taken))]
+        while self._begun and sum(one.num_rows for one in self._beyond) < AHEAD_ROWS:
+            table = self._take()
+            if table is None:
+                break
+            taken.append(table)
+            self._beyond.append(_named(table))
         return pa.concat_tables(taken) if taken else self._schema.empty_table()
 
     def next(self) -> pa.Table:
@@ -205,6 +216,16 @@ class _Messages:
         if table is not None:
             self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
         return table
+
+
+def _named(table: pa.Table) -> pa.Table:
+    """The positions alone."""
+    return table.select(["ledger_id", "entry_id"])
+
+
+def _positions(table: pa.Table, after: Position) -> pa.Table:
+    """Those after a position."""
+    return table.filter(_from(table, (after[0], after[1] + 1)))
 
 
 def _extent(events: pa.Table) -> tuple[Position, Position]:

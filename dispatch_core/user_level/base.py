@@ -114,6 +114,8 @@ class UserLevelFold(ABC):
         self.holds: Holds | None = None
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
         self._ends_with_sent = False  # the last stretch
+        self._begins_us: int | None = None  # the log
+        self._sends = False  # something was sent
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
@@ -142,7 +144,11 @@ class UserLevelFold(ABC):
         """What waits when the log ends behind the line ``seq``, as of ``t_us``, and what waited too shortly to be told."""
         if self.holds is None:
             return []
-        self.holds.sample(self.core, seq, t_us, reason=self._reason_of_all(t_us))
+        first = 0
+        if not self._sends:
+            # nothing was sent: what was stored since the log began was for whoever is there
+            first = int(np.searchsorted(self._stored_us, self._begins_us or 0))
+        self.holds.sample(self.core, seq, t_us, reason=self._reason_of_all(t_us), first=first)
         return self.holds.finish(self.core)
 
     def _reason_of_all(self, _t_us: int) -> int | None:
@@ -166,8 +172,17 @@ class UserLevelFold(ABC):
         if self.holds is None or stretch.window is None:
             return None
         self.holds.go_on(stretch.dropped, stretch.window, self._stored_us)
-        looks = Looks(self.holds, stretch, inside_run=self._ends_with_sent)
-        self._ends_with_sent = len(stretch.op_code) > 0 and int(stretch.op_code[-1]) == SENT
+        if not len(stretch.op_code):
+            return None
+        if self._begins_us is None:
+            self._begins_us = int(stretch.op_t_us[0])
+            self.holds.begin(int(stretch.op_seq[0]), self._begins_us)
+        # Where the subscription begins is known from what it is sent first.
+        sent = stretch.op_code == SENT
+        begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
+        looks = Looks(self.holds, stretch, begin, inside_run=self._ends_with_sent)
+        self._sends = self._sends or bool(sent.any())
+        self._ends_with_sent = bool(sent[-1])
         return looks
 
     @abstractmethod
@@ -225,15 +240,16 @@ class UserLevelFold(ABC):
 class Looks:
     """Where in a stretch what waits is looked at: between rounds, at the first one that begins at a tick or later."""
 
-    def __init__(self, holds: Holds, stretch: Stretch, *, inside_run: bool) -> None:
-        self._holds, self._stretch = holds, stretch
+    def __init__(self, holds: Holds, stretch: Stretch, begin: int, *, inside_run: bool) -> None:
+        """``begin``: the first operation before which to look."""
+        self._holds, self._stretch, self._begin = holds, stretch, begin
         self._times = np.maximum.accumulate(stretch.op_t_us)
         sent = np.append(inside_run, stretch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
 
     def stop(self, at: int) -> int:
         """Up to which operation to go on from ``at``: there a sample is due, or the stretch ends."""
-        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at)
+        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at, self._begin)
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
@@ -253,6 +269,8 @@ class Looks:
     ) -> None:
         """The same before ``at`` changes who is connected. ``last``: it leaves nobody."""
         t_us = int(self._times[at])
+        if at < self._begin:
+            return
         if last or self._holds.stale(t_us):
             self._holds.sample(core, int(self._stretch.op_seq[at]), t_us, reason=reason, last=last)
 
