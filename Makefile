@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test lint format conformance bench bench-quick clean
+.PHONY: help setup run up down test lint format conformance browser bench bench-quick clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -34,6 +34,9 @@ test: setup ## All tests that need only this repository
 
 conformance: setup ## Compare with the recordings and vectors in ../shared, where they are present
 	@$(WITH_ENV) exec .ci/conformance $(ARGS)
+
+browser: setup ## Open reports in a headless Chromium, which the machine must have (apt-get install chromium)
+	@$(WITH_ENV) exec .ci/browser $(ARGS)
 
 bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)

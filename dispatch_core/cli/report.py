@@ -1,0 +1,302 @@
+"""``dispatch-audit report``: one self-contained HTML file per recorded dispatcher, for people to look at."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core import settings
+from dispatch_core.audit import Policy, overall, verdicts
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import subscription_type, with_overrides
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.times import from_micros, micros
+from dispatch_core.versions import parse_version
+
+_EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
+_DAY: Final = timedelta(days=1)
+_TABLES: Final = (
+    ("deliveries", "deliveries"),
+    ("anomalies", "anomalies"),
+    ("ownership", "ownership"),
+    ("blocked", "blocked"),
+    ("dispatcher_state", "state"),
+    ("balance", "balance"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What one line of the output says."""
+
+    recording: str
+    topic: str
+    subscription: str
+    report: str
+    verdict: str
+    bytes: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``report``."""
+    add_recording_arguments(parser, ": one object per report")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder that the reports go to"
+    )
+    parser.add_argument(
+        "--interval-start",
+        type=_moment,
+        metavar="TIME",
+        help="day or ISO 8601 time, UTC (default: the whole log)",
+    )
+    parser.add_argument(
+        "--interval-end", type=_moment, metavar="TIME", help="exclusive (default: a day after the start)"
+    )
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day and no ISO 8601 time, as 2026-11-21") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write all reports; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
+    if options.broker_version is not None:
+        parse_version(options.broker_version)
+    given_settings = settings.given(options.settings)
+    span = _interval(options.interval_start, options.interval_end)
+    given: list[str] = []
+    taken: set[Path] = set()
+    sources = find_recordings(options.paths)
+    for number, source in enumerate(sources, start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        recording = read_recording(source)
+        problem = set_aside(recording)
+        if problem is not None:
+            progress("")
+            print(f"{problem}; the report is of the rest, so its verdict cannot be PASS", file=sys.stderr)
+        found = 0
+        for read in _dispatchers(recording):
+            logs = [with_overrides(log, options.broker_version, given_settings) for log in _begun(read, span)]
+            if not logs:
+                continue
+            text, verdict = _report(logs, span, problem)
+            where = _place(options.out, recording, logs[0], taken)
+            size_bytes = _write(where, text)
+            found += 1
+            given.append(verdict)
+            progress("")
+            _tell(
+                _Written(
+                    recording.name, logs[0].topic, logs[0].subscription, str(where), verdict, size_bytes
+                ),
+                as_json=options.json,
+            )
+        if not found:
+            given.append(UNKNOWN)
+            why = "no dispatcher's events could be read" if span is None else "no event lies in the interval"
+            print(f"{recording.name}: {why}, no report", file=sys.stderr)
+    progress("")
+    return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
+
+
+def _interval(start: datetime | None, end: datetime | None) -> tuple[int, int] | None:
+    if start is None:
+        if end is not None:
+            raise DispatchAuditError("--interval-end needs --interval-start; nothing was written")
+        return None
+    end = start + _DAY if end is None else end
+    if end <= start:
+        raise DispatchAuditError(
+            f"the interval ends at {end.isoformat()}, not after its start {start.isoformat()}; nothing was written"
+        )
+    return micros(start), micros(end)
+
+
+def _dispatchers(recording: Recording) -> Iterator[list[DispatcherLog]]:
+    """The incarnations of each dispatcher, oldest first."""
+    by_name: dict[tuple[str, str, str], list[DispatcherLog]] = {}
+    for log in recording.logs:
+        by_name.setdefault((log.cluster, log.topic, log.subscription), []).append(log)
+    yield from by_name.values()
+
+
+def _begun(logs: list[DispatcherLog], span: tuple[int, int] | None) -> list[DispatcherLog]:
+    """The incarnations that have events before the interval's end; none where no event lies in it."""
+    if span is None:
+        return [log for log in logs if log.start_t_us is not None]
+    inside = [
+        pc.and_(pc.greater_equal(log.events["t_us"], span[0]), pc.less(log.events["t_us"], span[1]))
+        for log in logs
+    ]
+    if not any(pc.any(mask).as_py() for mask in inside):
+        return []
+    return [log for log in logs if log.start_t_us is not None and log.start_t_us < span[1]]
+
+
+def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: str | None) -> tuple[str, str]:
+    """The page of one dispatcher, and its verdict."""
+    from dispatch_core.audit.totals import never_sent
+    from dispatch_core.report.aggregate import gather
+    from dispatch_core.report.flow import flow_of
+    from dispatch_core.report.page import page
+    from dispatch_core.report.ring import changes_of
+
+    tables = _tables(logs, span, DEFAULT_LIMITS)
+    if span is None:
+        span = _whole(logs)
+    promises = verdicts(tables["anomalies"], policy=Policy(), subscription_type=subscription_type(logs[-1]))
+    verdict = overall(promises)
+    reason = "; ".join(f"{one.promise}: {one.reason}" for one in promises if one.verdict == verdict)
+    notes = []
+    if problem is not None:
+        verdict = UNKNOWN if verdict == PASS else verdict
+        notes.append(f"{problem}.")
+    whole = {
+        "promise": "all",
+        "verdict": verdict,
+        "reason": "every promise was kept" if verdict == PASS else reason,
+        "findings": 0,
+        "tolerated": 0,
+        "top_findings": (),
+    }
+    data = gather(
+        tables,
+        title=logs[0].topic,
+        subscription=logs[0].subscription,
+        interval=_called(span),
+        span_us=span,
+        verdicts=[whole, *(asdict(one) for one in promises)],
+        changes=[one for log in logs for one in changes_of(log.events)],
+        flow=flow_of(tables["deliveries"], logs[-1].messages, span),
+        never_sent=never_sent(tables["deliveries"], logs[-1].messages),
+        notes=notes,
+    )
+    return page(data), verdict
+
+
+def _tables(
+    logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits
+) -> dict[str, pa.Table]:
+    """Result tables of all incarnations of a dispatcher, of the interval where there is one."""
+    from dispatch_core.audit.whole import audit_whole
+
+    found = []
+    for number, log in enumerate(logs):
+        if span is None:
+            found.append(audit_whole(log, earlier=logs[:number], limits=limits))
+            continue
+        until = span[1] - 1
+        # A log that goes on behind the interval is judged as of its end.
+        goes_on = bool(pc.any(pc.greater(log.events["t_us"], until)).as_py())
+        found.append(
+            audit_whole(log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on)
+        )
+    tables = {table: pa.concat_tables([getattr(one, name) for one in found]) for table, name in _TABLES}
+    return tables if span is None else _of_interval(tables, logs, span)
+
+
+def _of_interval(
+    tables: Mapping[str, pa.Table], logs: Sequence[DispatcherLog], span: tuple[int, int]
+) -> dict[str, pa.Table]:
+    """The rows that belong to an interval: those whose proving event lies in it, or that reach into it."""
+    from dispatch_core.audit.history import SINGLE_ACTIVE
+    from dispatch_core.audit.totals import balance_table
+    from dispatch_core.result_rows import identity_of
+
+    start_us, end_us = span
+    since = {name: pc.greater_equal(tables[name]["t_us"], start_us) for name in ("deliveries", "anomalies")}
+    reaching = {
+        name: pc.fill_null(pc.greater(tables[name]["until_t_us"], start_us), True)
+        for name in ("ownership", "blocked")
+    }
+    of_it = {name: tables[name].filter(pc.fill_null(mask, True)) for name, mask in (since | reaching).items()}
+    owned = of_it["ownership"]
+    at = owned.schema.get_field_index("from_t_us")
+    clipped = owned.set_column(at, owned.schema.field(at), pc.max_element_wise(owned["from_t_us"], start_us))
+    last_us = max((int(pc.max(log.events["t_us"]).as_py() or 0) for log in logs), default=0)
+    balance = balance_table(
+        of_it["deliveries"],
+        clipped,
+        identity_of(logs[-1], from_micros(start_us)),
+        key_shared=subscription_type(logs[-1]) not in (*SINGLE_ACTIVE, "Shared"),
+        last_t_us=min(last_us, end_us),
+    )
+    return {**tables, **of_it, "balance": balance}
+
+
+def _whole(logs: Sequence[DispatcherLog]) -> tuple[int, int]:
+    """From the first to just behind the last event of some logs."""
+    ends = [pc.min_max(log.events["t_us"]).as_py() for log in logs]
+    known = [one for one in ends if one["min"] is not None]
+    return (min(one["min"] for one in known), max(one["max"] for one in known) + 1) if known else (0, 1)
+
+
+def _called(span: tuple[int, int]) -> str:
+    try:
+        start, end = (from_micros(t_us).strftime("%Y-%m-%d %H:%M:%S") for t_us in span)
+    except (OverflowError, ValueError):
+        return f"{span[0]} to {span[1]} us"  # times that no calendar has
+    return f"{start} to {end} UTC"
+
+
+def _place(out: Path, recording: Recording, log: DispatcherLog, taken: set[Path]) -> Path:
+    """Where a report goes: named after its recording; two that would share a name get one of their own.
+
+    Topics and subscriptions are names out of a log and never part of a path.
+    """
+    parts = [re.sub(r"[^A-Za-z0-9._-]", "_", part) for part in recording.name.split("/")]
+    parts = [part if part.strip(".") else "_" for part in parts]
+    name = parts.pop()
+    if len({(one.cluster, one.topic, one.subscription) for one in recording.logs}) > 1:
+        identity = json.dumps([log.cluster, log.topic, log.subscription])
+        name += f"-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    where, number = out.joinpath(*parts, f"{name}.html"), 1
+    while where in taken:
+        number += 1
+        where = where.with_name(f"{name}-{number}.html")
+    taken.add(where)
+    return where
+
+
+def _write(where: Path, text: str) -> int:
+    """Write a report as a whole or not at all; returns its bytes."""
+    content = text.encode("utf-8", "backslashreplace")
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = where.with_name(f".{where.name}.part")
+        unfinished.write_bytes(content)
+        unfinished.replace(where)
+    except OSError as error:
+        raise DispatchAuditError(
+            f"{where}: the report cannot be written: {error.strerror or error}; those before it are kept. "
+            "Name another folder with --out"
+        ) from error
+    return len(content)
+
+
+def _tell(written: _Written, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(written), ensure_ascii=False))
+    else:
+        print(f"{written.verdict:8}{written.report}")
+    sys.stdout.flush()

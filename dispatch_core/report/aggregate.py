@@ -1,0 +1,350 @@
+"""Result tables of one dispatcher and interval → what its report shows, small whatever their size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.catalogue import KIND_ORDER, SEVERITIES
+from dispatch_core.report.flow import Flow, Lines
+from dispatch_core.report.ring import Change, Ring, name_of, ring_of
+
+#: Findings that the page lists; of the others their number stands there.
+MAX_ANOMALIES: Final = 10_000
+#: Bars of a picture; the others are one bar together.
+MAX_BARS: Final = 40
+_MAX_EVIDENCE: Final = 20
+_MAX_TEXT: Final = 2_000
+_ANOMALY_COLUMNS: Final = (
+    "incarnation",
+    "kind", "severity", "key", "key_b64", "hash", "positions", "consumers", "seqs", "t_us", "cause", "reason",
+    "uncertain", "explanation",
+)  # fmt: skip
+EVERYBODY: Final = "everybody"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one rule held back from one consumer: message-seconds, of these needless, time on the clock, holds."""
+
+    consumer: str
+    reason: str
+    message_s: float
+    needless_s: float
+    clock_s: float
+    holds: int
+    uncertain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A consumer's part of the messages against its part of the hash space (``None``: it has none)."""
+
+    consumer: str
+    messages: int
+    entries: int
+    size_bytes: int
+    keys: int
+    message_share: float
+    hash_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Anomalies:
+    """Findings for the table, and how many of each kind there are altogether."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    counts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All findings, listed or not."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """All that a page shows. ``facts`` are label and text; ``span_us`` is what the pictures span."""
+
+    title: str
+    subscription: str
+    interval: str
+    verdicts: tuple[Mapping[str, Any], ...]
+    facts: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    ring: Ring
+    held: tuple[Held, ...]
+    flow: Lines
+    shares: tuple[Share, ...]
+    anomalies: Anomalies
+
+
+@dataclass(slots=True)
+class Collected:
+    """Findings as they come, in any number: the telling ones are kept, all are counted.
+
+    Every kind gets its part of the places; what one leaves is given to the worst of the others.
+    """
+
+    limit: int = MAX_ANOMALIES
+    counts: Counter[str] = field(default_factory=Counter)
+    _kept: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows of ``anomalies``."""
+        counted = rows["kind"].value_counts().to_pylist()
+        self.counts.update({one["values"]: one["counts"] for one in counted})
+        for batch in rows.select(_ANOMALY_COLUMNS).to_batches(max_chunksize=self.limit):
+            self._kept += batch.to_pylist()
+            if len(self._kept) > 2 * self.limit:
+                self._kept = self._chosen()
+
+    def found(self, names: Mapping[tuple[int, int], str]) -> Anomalies:
+        """The table of them; ``names`` of consumers by incarnation and number."""
+        return Anomalies(tuple(_finding(row, names) for row in self._chosen()), dict(self.counts))
+
+    def _chosen(self) -> list[dict[str, Any]]:
+        rows = sorted(self._kept, key=_rank)
+        if len(rows) <= self.limit:
+            return rows
+        part = self.limit // len(self.counts)
+        turn: Counter[str] = Counter()
+        first: list[dict[str, Any]] = []
+        rest: list[dict[str, Any]] = []
+        for row in rows:
+            turn[row["kind"]] += 1
+            (first if turn[row["kind"]] <= part else rest).append(row)
+        return sorted(first + rest[: self.limit - len(first)], key=_rank)
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    severity = SEVERITIES.index(row["severity"]) if row["severity"] in SEVERITIES else len(SEVERITIES)
+    order = KIND_ORDER.get(row["kind"], len(KIND_ORDER))
+    return severity, row["uncertain"], order, row["t_us"] or 0, row["seqs"], row["explanation"]
+
+
+def _finding(row: Mapping[str, Any], names: Mapping[tuple[int, int], str]) -> dict[str, Any]:
+    consumers = [
+        f"{name_of(number, names.get((row['incarnation'], number)))} ({number})"
+        for number in row["consumers"][:_MAX_EVIDENCE]
+    ]
+    return {
+        "kind": row["kind"],
+        "severity": row["severity"],
+        "uncertain": row["uncertain"],
+        "t_us": row["t_us"],
+        "key": None if row["key"] is None else shortened(row["key"], _MAX_TEXT),
+        "key_b64": row["key_b64"],
+        "hash": row["hash"],
+        "consumers": consumers,
+        "positions": row["positions"][:_MAX_EVIDENCE],
+        "more_positions": max(0, len(row["positions"]) - _MAX_EVIDENCE),
+        "seqs": row["seqs"][:_MAX_EVIDENCE],
+        "more_seqs": max(0, len(row["seqs"]) - _MAX_EVIDENCE),
+        "why": row["cause"] or row["reason"],
+        "explanation": shortened(row["explanation"], _MAX_TEXT),
+    }
+
+
+def shortened(text: str, limit: int) -> str:
+    """``text``, cut where it is longer than ``limit`` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def gather(
+    tables: Mapping[str, pa.Table],
+    *,
+    title: str,
+    subscription: str,
+    interval: str,
+    span_us: tuple[int, int],
+    verdicts: Sequence[Mapping[str, Any]],
+    changes: Sequence[Change],
+    flow: Flow,
+    never_sent: int = 0,
+    anomalies: Collected | None = None,
+    notes: Sequence[str] = (),
+) -> ReportData:
+    """What the report of one subscription shows.
+
+    Args:
+        tables: ``ownership``, ``blocked``, ``balance``, ``dispatcher_state``, and ``anomalies`` where they were not
+            collected already; rows of this dispatcher and interval only.
+        title: the topic.
+        subscription: its subscription.
+        interval: how people call the interval.
+        span_us: what the pictures span.
+        verdicts: rows with ``promise, verdict, reason, findings, tolerated, top_findings``, the overall one (``all``)
+            first.
+        changes: joins and leaves, by time.
+        flow: sendings and stored entries.
+        never_sent: entries that waited still at the interval's end.
+        anomalies: findings that were collected piece by piece.
+        notes: what else has to be said, in sentences.
+    """
+    names = _names(tables)
+    if anomalies is None:
+        anomalies = Collected()
+        anomalies.add(tables["anomalies"])
+    lines = flow.lines(never_sent)
+    return ReportData(
+        title=title,
+        subscription=subscription,
+        interval=interval,
+        verdicts=tuple(verdicts),
+        facts=tuple(_facts(tables, lines, never_sent, len({one.name for one in changes if one.joined}))),
+        notes=(*_doubts(tables), *notes),
+        ring=ring_of(tables["ownership"], changes, span_us),
+        held=held_of(tables["blocked"], span_us),
+        flow=lines,
+        shares=shares_of(tables["balance"]),
+        anomalies=anomalies.found(names),
+    )
+
+
+def _names(tables: Mapping[str, pa.Table]) -> dict[tuple[int, int], str]:
+    names: dict[tuple[int, int], str] = {}
+    for table, number, name in (
+        ("deliveries", "consumer", "consumer_name"),
+        ("ownership", "consumer", "consumer_name"),
+        ("blocked", "consumer", "consumer_name"),
+        ("blocked", "holder", "holder_name"),
+    ):
+        if table in tables:
+            columns = ["incarnation", number, name]
+            seen = tables[table].group_by(columns, use_threads=False).aggregate([]).select(columns)
+            for incarnation, consumer, text in zip(*seen.to_pydict().values(), strict=True):
+                if consumer is not None and text is not None:
+                    names.setdefault((incarnation, consumer), text)
+    return names
+
+
+def held_of(blocked: pa.Table, span_us: tuple[int, int]) -> tuple[Held, ...]:
+    """Sums of ``blocked`` per waiting consumer and rule, most first; what is too much for a picture as one consumer."""
+    start_us, end_us = span_us
+    columns = ["consumer", "consumer_name", "reason", "message_ms", "needless_ms", "uncertain"]
+    rows = blocked.select(columns).to_pylist()
+    from_us = np.maximum(np.asarray(blocked["from_t_us"], dtype=np.int64), start_us).tolist()
+    until_us = np.minimum(
+        np.asarray(blocked["until_t_us"].fill_null(end_us), dtype=np.int64), end_us
+    ).tolist()
+    waiting = [
+        EVERYBODY if row["consumer"] is None else name_of(row["consumer"], row["consumer_name"])
+        for row in rows
+    ]
+    message_ms: Counter[str] = Counter()
+    for name, row in zip(waiting, rows, strict=True):
+        message_ms[name] += row["message_ms"]
+    ranked = sorted(message_ms, key=lambda name: (-message_ms[name], name))
+    kept = set(ranked if len(ranked) <= MAX_BARS else ranked[: MAX_BARS - 1])
+    others = f"{len(ranked) - len(kept):,} others"
+    sums: dict[tuple[str, str], list[int]] = {}
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for name, row, since, until in zip(waiting, rows, from_us, until_us, strict=True):
+        who = name if name in kept else others, row["reason"]
+        one = sums.setdefault(who, [0, 0, 0, 0])
+        for at, more in enumerate((row["message_ms"], row["needless_ms"], 1, int(row["uncertain"]))):
+            one[at] += more
+        spans.setdefault(who, []).append((since, max(since, until)))
+    found = [
+        Held(
+            consumer,
+            reason,
+            ms / 1000,
+            needless / 1000,
+            _covered(spans[consumer, reason]) / 1e6,
+            holds,
+            uncertain,
+        )
+        for (consumer, reason), (ms, needless, holds, uncertain) in sums.items()
+    ]
+    order = {name: at for at, name in enumerate(ranked)}
+    return tuple(
+        sorted(found, key=lambda one: (order.get(one.consumer, len(order)), -one.message_s, one.reason))
+    )
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """Microseconds that at least one of the spans covers."""
+    covered, reached = 0, None
+    for since, until in sorted(spans):
+        begin = since if reached is None else max(since, reached)
+        if until > begin:
+            covered += until - begin
+        reached = until if reached is None else max(reached, until)
+    return covered
+
+
+def shares_of(balance: pa.Table) -> tuple[Share, ...]:
+    """Rows of ``balance`` (several incarnations as one), most messages first; what is too much for a picture as one bar."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in balance.to_pylist():
+        rows.setdefault(row["consumer_name"], []).append(row)
+    messages = sum(row["messages"] for mine in rows.values() for row in mine)
+    hashes = sum(row["hash_share"] or 0.0 for mine in rows.values() for row in mine)
+
+    def share(name: str, mine: list[dict[str, Any]]) -> Share:
+        got = sum(row["messages"] for row in mine)
+        owned = [row["hash_share"] for row in mine if row["hash_share"] is not None]
+        return Share(
+            consumer=name,
+            messages=got,
+            entries=sum(row["entries"] for row in mine),
+            size_bytes=sum(row["size_bytes"] for row in mine),
+            keys=sum(row["keys"] for row in mine),
+            message_share=got / messages if messages else 0.0,
+            hash_share=sum(owned) / hashes if owned and hashes else None,
+        )
+
+    ranked = sorted(rows, key=lambda name: (-sum(row["messages"] for row in rows[name]), name))
+    if len(ranked) <= MAX_BARS:
+        return tuple(share(name, rows[name]) for name in ranked)
+    kept, others = ranked[: MAX_BARS - 1], ranked[MAX_BARS - 1 :]
+    together = [row for name in others for row in rows[name]]
+    return (*(share(name, rows[name]) for name in kept), share(f"{len(others):,} others", together))
+
+
+def _facts(
+    tables: Mapping[str, pa.Table], lines: Lines, never_sent: int, joined: int
+) -> Iterable[tuple[str, str]]:
+    states = tables["dispatcher_state"].to_pylist()
+    for label, name in (("Type", "subscription_type"), ("Broker", "broker_version"), ("Rules", "profile")):
+        values = dict.fromkeys(str(one[name]) for one in states if one[name] is not None)
+        if values:
+            yield label, ", ".join(values)
+    if len(states) > 1:
+        yield "Incarnations", f"{len(states):,}"
+    yield "Entries sent", f"{lines.total:,}"
+    if int(lines.again.sum()):
+        yield "of them again", f"{int(lines.again.sum()):,}"
+    yield "Never sent", f"{never_sent:,}"
+    if joined:
+        yield "Consumers joined", f"{joined:,}"
+    decisions = sum(one["decisions"] for one in states)
+    if decisions:
+        exact = sum(one["exact"] for one in states)
+        yield (
+            "Decisions compared",
+            f"{decisions:,}, all exact" if exact == decisions else f"{decisions:,}, {exact:,} exact",
+        )
+        for name in ("uncertain", "divergent"):
+            count = sum(one[name] for one in states)
+            if count:
+                yield name.capitalize(), f"{count:,}"
+
+
+def _doubts(tables: Mapping[str, pa.Table]) -> Iterable[str]:
+    reasons = tables["dispatcher_state"]["not_judged_reason"].drop_null().unique().to_pylist()
+    yield from (f"The rules were not replayed: {one}" for one in sorted(reasons))
+    uncertain = pc.sum(tables["blocked"]["uncertain"]).as_py() or 0
+    if uncertain:
+        yield (
+            f"{uncertain:,} of {tables['blocked'].num_rows:,} holds are uncertain: without a dispatcher trace "
+            "the reason is what the rules say, and the log does not settle it."
+        )

@@ -1,0 +1,189 @@
+"""The report as one HTML file that needs nothing else: no network, no file beside it.
+
+What comes from a log is hostile. It stands in the page as escaped text, or as JSON that a script puts there as text; a
+content security policy lets no script run but the two of this page, and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+from dispatch_core import CORE_VERSION
+from dispatch_core.audit.catalogue import KIND_ORDER, KINDS
+from dispatch_core.report.aggregate import Anomalies, ReportData, shortened
+from dispatch_core.report.pictures import Picture, pictures
+from dispatch_core.times import from_micros
+
+_MAX_NAME: Final = 300
+_MAX_SENTENCE: Final = 2_000
+#: In HTML a script's data may not hold these, however it is quoted.
+_UNSAFE: Final = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
+
+
+def page(data: ReportData) -> str:
+    """The report's HTML; the same data gives the same text."""
+    drawn = pictures(data)
+    library, script, style = _library(), _asset("page.js"), _asset("page.css")
+    policy = (
+        f"default-src 'none'; script-src {_digest(library)} {_digest(script)}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    overall = next((one for one in data.verdicts if one["promise"] == "all"), None)
+    name = f"{_text(data.title)} <small>{_text(data.subscription)}</small>"
+    head = f"{overall['verdict'] if overall else 'Report'} {data.title} {data.subscription}"
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(head)}</title>",
+        f"<style>{style}</style></head><body>",
+        f'<header class="top"><h1>{name}</h1><p class="dim">{_text(data.interval)}</p></header><main>',
+        *_verdicts(data.verdicts),
+        *_facts(data),
+        *(line for one in drawn for line in _picture(one)),
+        *_findings(data.anomalies),
+        "<footer>Times are UTC. Positions are ledger:entry, hashes sticky key hashes of the recorded release. "
+        f"Made by dispatch-audit, rules {_text(CORE_VERSION)}.</footer>",
+        "<noscript><p>The pictures and the table of findings need JavaScript; nothing is fetched.</p></noscript>",
+        "</main>",
+        f'<script type="application/json" id="report-data">{_data(drawn, data.anomalies)}</script>',
+        f"<script>{library}</script>",
+        f"<script>{script}</script>",
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def printable(text: str, limit: int = _MAX_NAME) -> str:
+    """``text`` on one line, without control characters and those that turn the direction of writing."""
+    return shortened("".join(one if one.isprintable() else "�" for one in text), limit)
+
+
+def _text(value: Any, limit: int = _MAX_NAME) -> str:
+    return html.escape(printable(str(value), limit))
+
+
+def _verdicts(verdicts: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    rows = list(verdicts)
+    yield '<section class="overall" id="verdict">'
+    for one in rows:
+        if one["promise"] == "all":
+            yield f"<p>{_badge(one['verdict'])}{_text(one['reason'], _MAX_SENTENCE)}</p>"
+    promises = [one for one in rows if one["promise"] != "all"]
+    if promises:
+        yield '<table><thead><tr><th>promise</th><th>verdict</th><th class="number">findings</th>'
+        yield '<th class="number">tolerated</th><th>why</th></tr></thead><tbody>'
+        for one in promises:
+            yield f"<tr><td>{_text(one['promise'])}</td><td>{_badge(one['verdict'])}</td>"
+            yield f'<td class="number">{one["findings"]:,}</td><td class="number">{one["tolerated"]:,}</td>'
+            yield f"<td>{_text(one['reason'], _MAX_SENTENCE)}"
+            yield from (f"<p>• {_text(text, _MAX_SENTENCE)}</p>" for text in one["top_findings"])
+            yield "</td></tr>"
+        yield "</tbody></table>"
+    if not rows:
+        yield "<p>This interval was not judged.</p>"
+    yield "</section>"
+
+
+def _badge(verdict: str) -> str:
+    known = verdict if verdict in {"PASS", "FAIL", "UNKNOWN"} else "UNKNOWN"
+    return f'<span class="verdict {known}">{_text(verdict)}</span>'
+
+
+def _facts(data: ReportData) -> Iterable[str]:
+    yield '<section><dl class="facts">'
+    yield from (f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in data.facts)
+    yield "</dl>"
+    yield from (f"<p>{_text(note, _MAX_SENTENCE)}</p>" for note in data.notes)
+    yield "</section>"
+
+
+def _picture(picture: Picture) -> Iterable[str]:
+    yield f'<section id="{picture.name}"><h2>{_text(picture.title)}</h2>'
+    if picture.figure is not None:
+        yield f'<div class="plot" id="plot-{picture.name}"></div>'
+    yield f'<p class="caption">{_text(picture.caption, _MAX_SENTENCE)}</p></section>'
+
+
+def _findings(anomalies: Anomalies) -> Iterable[str]:
+    yield f'<section id="anomalies"><h2>Findings ({anomalies.total:,})</h2>'
+    if not anomalies.rows:
+        yield "<p>None.</p></section>"
+        return
+    if anomalies.total > len(anomalies.rows):
+        yield (
+            f"<p>The {len(anomalies.rows):,} most telling are listed, of every kind some; "
+            "<code>dispatch-audit audit --json</code> and the table <code>anomalies</code> have all.</p>"
+        )
+    yield '<div class="tools"><input type="search" id="search" aria-label="search findings" '
+    yield 'placeholder="key, position, consumer, word …">'
+    yield '<select id="kind" aria-label="kind"><option value="">all kinds</option>'
+    for kind, count in sorted(
+        anomalies.counts.items(), key=lambda one: (KIND_ORDER.get(one[0], len(KIND_ORDER)), one[0])
+    ):
+        yield f'<option value="{_text(kind)}">{_text(kind)} ({count:,})</option>'
+    yield '</select><span id="shown" class="dim"></span></div>'
+    yield "<table><thead><tr><th>severity</th><th>kind</th><th>key</th><th>when</th><th>what happened</th></tr></thead>"
+    yield '<tbody id="findings"></tbody></table>'
+    yield '<p><button type="button" id="more">Show more</button></p></section>'
+
+
+def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
+    """What the page's script reads, as JSON without anything that HTML could take for its own."""
+    figures = ", ".join(f'"{one.name}": {one.figure}' for one in drawn if one.figure is not None)
+    findings = json.dumps([_finding(row) for row in anomalies.rows], ensure_ascii=False, sort_keys=True)
+    meanings = json.dumps(
+        {kind: KINDS[kind].definition for kind in sorted(anomalies.counts) if kind in KINDS}
+    )
+    text = f'{{"pictures": {{{figures}}}, "meanings": {meanings}, "findings": {findings}}}'
+    return text.translate(_UNSAFE)
+
+
+def _finding(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _clean(value) for name, value in row.items() if name != "t_us"} | {
+        "at": _moment(row["t_us"])
+    }
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value, _MAX_SENTENCE)
+    return [_clean(one) for one in value] if isinstance(value, list) else value
+
+
+def _moment(t_us: int | None) -> str:
+    if t_us is None:
+        return ""
+    try:
+        return from_micros(t_us).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError):
+        return f"{t_us} us"  # a time no calendar has
+
+
+def _digest(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+@lru_cache(maxsize=1)
+def _library() -> str:
+    """Plotly's script, as it may stand in a page."""
+    from plotly.offline import get_plotlyjs
+
+    # A browser reads every line end as a line feed, and the digest is of what it reads.
+    script: str = get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")
+    if "</script" in script.lower():
+        raise ValueError("plotly's script would end its own element")
+    return script
+
+
+@lru_cache(maxsize=2)
+def _asset(name: str) -> str:
+    return files("dispatch_core.report").joinpath(name).read_text("utf-8")

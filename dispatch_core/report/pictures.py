@@ -1,0 +1,303 @@
+"""The pictures of a report, drawn with plotly: few, bounded marks, as JSON that plotly's script shows.
+
+plotly reads some HTML in texts, and ``%{…}`` in templates of what is shown under the pointer. Names come from logs and are
+hostile: they are escaped and cut (``label``), stand on an axis as texts of numbered places (a name ``"5"`` is no number),
+and under the pointer only as ``customdata``, never within a template.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dispatch_core.report.aggregate import Held, ReportData, Share, shortened
+from dispatch_core.report.flow import Lines
+from dispatch_core.report.ring import Ring
+from dispatch_core.times import clock
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+#: Colours of consumers; further ones begin anew.
+COLOURS: Final = (
+    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
+    "#1f4e79", "#b55d0a", "#2d6a25", "#8f1d20", "#2f7f78", "#8c7310", "#6b3f63", "#c2185b", "#5d4037", "#607d8b",
+)  # fmt: skip
+_REASON_COLOURS: Final = {
+    "draining_hash": "#4e79a7",
+    "recently_joined": "#f28e2b",
+    "last_sent_position": "#edc948",
+    "no_permits": "#e15759",
+    "unacked_limit_consumer": "#b07aa1",
+    "unacked_limit_subscription": "#6b3f63",
+    "look_ahead_limit": "#59a14f",
+    "replay_order": "#76b7b2",
+    "uncovered_range": "#9c755f",
+    "failover_delay": "#ff9da7",
+    "no_consumer": "#607d8b",
+}
+_MAX_LABEL: Final = 40
+_MAX_LEGEND: Final = 30
+_MAX_RULED: Final = 60  # joins and leaves that get a line through the picture
+_GREEN, _RED, _BLUE, _GREY = "#2d7d32", "#c62828", "#4e79a7", "#b8bec6"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """``figure`` is plotly's JSON, ``None`` where there is nothing to draw; ``caption`` says what is seen, or why not."""
+
+    name: str
+    title: str
+    caption: str
+    figure: str | None
+
+
+def pictures(data: ReportData) -> list[Picture]:
+    """All pictures of a report, in the order of the page."""
+    return [
+        _ring(data.ring),
+        _held(data.held),
+        _flow(data.flow),
+        _shares(data.shares),
+    ]
+
+
+def label(name: str) -> str:
+    """A name from a log as a text for plotly: one line, not too long, and nothing of it is markup."""
+    printable = "".join(one if one.isprintable() else "�" for one in name)
+    return html.escape(shortened(printable, _MAX_LABEL))
+
+
+def _ring(ring: Ring) -> Picture:
+    import plotly.graph_objects as go
+
+    title = "Who owned which part of the hash space"
+    if not ring.owner.size:
+        return Picture("ring", title, "Nothing is known of who owned what in this interval.", None)
+    figure = go.Figure()
+    top = int(ring.high.max())
+    legend = len(ring.owners) <= _MAX_LEGEND
+    for at, name in enumerate(ring.owners):
+        mine = np.flatnonzero(ring.owner == at)
+        if not mine.size:
+            continue
+        low, high = ring.low[mine], ring.high[mine]
+        since, until = ring.from_us[mine], ring.until_us[mine]
+        figure.add_bar(
+            orientation="h",
+            base=since / 1000,
+            x=(until - since) / 1000,
+            y=(low + high) / 2,
+            width=high - low,
+            name=label(name),
+            showlegend=legend,
+            marker={"color": COLOURS[at % len(COLOURS)], "line": {"width": 0}},
+            customdata=[
+                [label(name), f"{a} to {b - 1}", f"{clock(s)} to {clock(u)}"]
+                for a, b, s, u in zip(
+                    low.tolist(), high.tolist(), since.tolist(), until.tolist(), strict=True
+                )
+            ],
+            hovertemplate="%{customdata[0]}<br>hashes %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+        )
+    for joined, word, symbol, colour in (
+        (True, "joined", "triangle-up", _GREEN),
+        (False, "left", "triangle-down", _RED),
+    ):
+        marked = [one for one in ring.changes if one.joined is joined]
+        if marked:
+            figure.add_scatter(
+                x=[one.t_us / 1000 for one in marked],
+                y=[top * (1.035 if joined else 1.075)] * len(marked),
+                mode="markers",
+                name=word,
+                marker={"symbol": symbol, "color": colour, "size": 9},
+                customdata=[[label(one.name), f"{clock(one.t_us)} (seq {one.seq})"] for one in marked],
+                hovertemplate=f"%{{customdata[0]}} {word}<br>%{{customdata[1]}}<extra></extra>",
+            )
+    if len(ring.changes) <= _MAX_RULED:
+        for one in ring.changes:
+            line = {"color": _GREEN if one.joined else _RED, "width": 1, "dash": "dot"}
+            figure.add_shape(
+                type="line", x0=one.t_us / 1000, x1=one.t_us / 1000, y0=0, y1=top * 1.02, line=line
+            )
+    figure.update_layout(barmode="overlay", bargap=0, height=460)
+    figure.update_xaxes(type="date", title="time (UTC)")
+    figure.update_yaxes(title="sticky key hash", range=[0, top * 1.1], tickformat=",d")
+    joins = sum(one.joined for one in ring.changes)
+    caption = f"{joins:,} joins (▲) and {len(ring.changes) - joins:,} leaves (▼) are marked"
+    if ring.total_changes > len(ring.changes):
+        caption += f", the first of {ring.total_changes:,}"
+    if not ring.exact:
+        caption += (
+            ". Each cell shows who owned the largest part of it: there are too many ranges to draw them all"
+        )
+    return Picture("ring", title, f"{caption}.", _json(figure))
+
+
+def _held(held: Sequence[Held]) -> Picture:
+    import plotly.graph_objects as go
+
+    title = "What rules held back, per consumer that waited"
+    if not held:
+        return Picture("blocked", title, "No rule held anything back long enough to be seen.", None)
+    names = list(dict.fromkeys(one.consumer for one in held))
+    place = {name: at for at, name in enumerate(names)}
+    texts = [label(name) for name in names]
+    figure = go.Figure()
+    for reason in dict.fromkeys(one.reason for one in held):
+        mine = [one for one in held if one.reason == reason]
+        figure.add_bar(
+            orientation="h",
+            y=[place[one.consumer] for one in mine],
+            x=[round(one.message_s, 3) for one in mine],
+            name=label(reason),
+            marker={"color": _REASON_COLOURS.get(reason, _GREY)},
+            customdata=[
+                [
+                    label(one.consumer),
+                    f"{one.message_s:,.1f} message-seconds, {one.needless_s:,.1f} of them needlessly",
+                    f"in {one.holds:,} holds ({one.uncertain:,} uncertain), {one.clock_s:,.3f} s on the clock",
+                ]
+                for one in mine
+            ],
+            hovertemplate=f"%{{customdata[0]}}: {label(reason)}<br>%{{customdata[1]}}<br>%{{customdata[2]}}"
+            "<extra></extra>",
+        )
+    figure.update_layout(barmode="stack", height=_height(len(texts)))
+    figure.update_xaxes(title="message-seconds held back")
+    _places(figure, texts)
+    needless = sum(one.needless_s for one in held)
+    caption = (
+        f"{sum(one.message_s for one in held):,.1f} message-seconds altogether; {needless:,.1f} of them although "
+        "nothing of the same hash was outstanding at anybody else."
+    )
+    return Picture("blocked", title, caption, _json(figure))
+
+
+def _flow(lines: Lines) -> Picture:
+    from plotly.subplots import make_subplots
+
+    title = "Deliveries and backlog over time"
+    if not lines.t_us.size:
+        return Picture("flow", title, "Nothing was stored and nothing was sent in this interval.", None)
+    figure: go.Figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
+    at = lines.t_us / 1000
+    seconds = lines.step_us / 1e6
+    for values, name, colour in ((lines.first, "sent first", _BLUE), (lines.again, "sent again", _RED)):
+        if name == "sent first" or values.any():
+            figure.add_bar(
+                x=at,
+                y=values,
+                offset=0,
+                width=lines.step_us / 1000,
+                name=name,
+                marker={"color": colour, "line": {"width": 0}},
+                hovertemplate=f"%{{y:,}} {name}<br>%{{x}}<extra></extra>",
+                row=1,
+                col=1,
+            )
+    figure.add_scatter(
+        x=at + lines.step_us / 1000,
+        y=lines.waiting,
+        mode="lines+markers" if lines.t_us.size < 3 else "lines",
+        line={"shape": "hv", "color": "#b55d0a", "width": 1.5},
+        fill="tozeroy",
+        name="stored, not sent yet",
+        hovertemplate="%{y:,} wait<br>%{x}<extra></extra>",
+        row=2,
+        col=1,
+    )
+    figure.update_layout(barmode="stack", bargap=0, height=420)
+    figure.update_xaxes(type="date")
+    figure.update_xaxes(title="time (UTC)", row=2, col=1)
+    figure.update_yaxes(title="entries per step", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title="entries waiting", rangemode="tozero", row=2, col=1)
+    caption = (
+        f"{lines.total:,} sendings, {int(lines.again.sum()):,} of them repeated, in steps of {_duration(seconds)}. "
+        f"Backlog: entries stored and sent to nobody yet, at most {int(lines.waiting.max()):,}."
+    )
+    return Picture("flow", title, caption, _json(figure))
+
+
+def _shares(shares: Sequence[Share]) -> Picture:
+    import plotly.graph_objects as go
+
+    title = "What each consumer got, against its share of the hash space"
+    if not shares:
+        return Picture("balance", title, "Nothing was sent in this interval.", None)
+    figure = go.Figure()
+    shown = [
+        [
+            label(one.consumer),
+            f"{one.messages:,} messages of {one.keys:,} keys, {one.size_bytes:,} bytes",
+            f"{one.message_share:.1%} of the messages"
+            + ("" if one.hash_share is None else f", {one.hash_share:.1%} of the hash space"),
+        ]
+        for one in shares
+    ]
+    texts = "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
+    series = [("share of messages", [one.message_share for one in shares], _BLUE)]
+    owned = any(one.hash_share is not None for one in shares)
+    if owned:
+        series.append(("share of the hash space", [one.hash_share or 0.0 for one in shares], _GREY))
+    for name, values, colour in series:
+        figure.add_bar(
+            orientation="h",
+            y=list(range(len(shares))),
+            x=[100 * one for one in values],
+            name=name,
+            marker={"color": colour},
+            customdata=shown,
+            hovertemplate=texts,
+        )
+    figure.update_layout(barmode="group", height=_height(len(shares), 30))
+    figure.update_xaxes(title="percent", rangemode="tozero")
+    _places(figure, [label(one.consumer) for one in shares])
+    caption = (
+        "Every sending counts, repeated ones too. The share of the hash space is weighted by time."
+        if owned
+        else "Every sending counts, repeated ones too. Nobody owns hashes here."
+    )
+    return Picture("balance", title, caption, _json(figure))
+
+
+def _places(figure: go.Figure, texts: Sequence[str]) -> None:
+    """Names along the vertical axis, the first on top."""
+    figure.update_yaxes(
+        tickmode="array",
+        tickvals=list(range(len(texts))),
+        ticktext=list(texts),
+        range=[len(texts) - 0.5, -0.5],
+        automargin=True,
+    )
+
+
+def _height(bars: int, each: int = 24) -> int:
+    return 130 + each * max(bars, 2)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def _json(figure: go.Figure) -> str:
+    """The figure as JSON, the same text for the same figure."""
+    figure.update_layout(
+        template="none",
+        margin={"l": 90, "r": 20, "t": 30, "b": 50},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        font={"family": "system-ui, sans-serif", "size": 12},
+        paper_bgcolor="#ffffff",
+        plot_bgcolor="#f7f8fa",
+        hovermode="closest",
+    )
+    figure.update_xaxes(gridcolor="#e2e5e9", zeroline=False)
+    figure.update_yaxes(gridcolor="#e2e5e9", zeroline=False)
+    shown: dict[str, Any] = json.loads(figure.to_json(engine="json"))
+    return json.dumps({"data": shown["data"], "layout": shown["layout"]}, sort_keys=True)

@@ -1,0 +1,185 @@
+"""Who owned which part of the hash space over time, as rectangles that a picture can show.
+
+A few hundred ownership rows are drawn as they are. More are looked at on a grid: at some moments, each piece of the hash
+space counts as its largest owner's. The grid is made coarser until its rectangles are few enough to draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+I64 = npt.NDArray[np.int64]
+
+#: Rectangles that are drawn exactly, and at most.
+EXACT_ROWS: Final = 1_500
+MAX_RECTANGLES: Final = 6_000
+_GRIDS: Final = ((400, 256), (300, 128), (200, 64), (100, 48), (60, 32))  # moments, pieces of the hash space
+#: Joins and leaves that are marked one by one; the others are counted.
+MAX_CHANGES: Final = 1_000
+_NOBODY: Final = -1
+_MEMBERSHIP: Final = pa.array(["consumer_added", "consumer_removed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A consumer joined or left."""
+
+    t_us: int
+    joined: bool
+    name: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """``owners`` are names; rectangle i says that ``owners[owner[i]]`` had ``low[i]`` to ``high[i]`` from ``from_us[i]`` on.
+
+    Hashes are half open here ([low, high)). ``exact``: every ownership is there as it was. ``changes``: joins and leaves,
+    at most ``MAX_CHANGES`` of ``total_changes``.
+    """
+
+    owners: tuple[str, ...]
+    owner: I64
+    from_us: I64
+    until_us: I64
+    low: I64
+    high: I64
+    exact: bool
+    changes: tuple[Change, ...]
+    total_changes: int
+
+
+def name_of(number: int | None, name: str | None) -> str:
+    """How a consumer is called; one without a name by the number of its connection."""
+    return name or ("nobody" if number is None else f"consumer {number}")
+
+
+def changes_of(events: pa.Table) -> list[Change]:
+    """Joins and leaves among some events of one log (columns ``kind, t_us, seq, consumer, name``), in their order."""
+    members = events.filter(pc.is_in(events["kind"].cast(pa.string()), value_set=_MEMBERSHIP))
+    columns = ("kind", "t_us", "seq", "consumer", "name")
+    names: dict[int, str] = {}
+    found = []
+    for kind, t_us, seq, consumer, name in zip(*(members[one].to_pylist() for one in columns), strict=True):
+        joined = kind == "consumer_added"
+        if joined and name is not None:
+            names[consumer] = name
+        found.append(Change(t_us, joined, name_of(consumer, names.get(consumer)), seq))
+    return found
+
+
+def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, int]) -> Ring:
+    """The picture of the rows of ``ownership`` that reach into [start, end)."""
+    start_us, end_us = span_us
+    from_us = np.maximum(np.asarray(ownership["from_t_us"], dtype=np.int64), start_us)
+    until = ownership["until_t_us"].fill_null(end_us)
+    until_us = np.minimum(np.asarray(until, dtype=np.int64), end_us)
+    names = [
+        name_of(number, name)
+        for number, name in zip(
+            ownership["consumer"].to_pylist(), ownership["consumer_name"].to_pylist(), strict=True
+        )
+    ]
+    owners = sorted(set(names))
+    place = {name: at for at, name in enumerate(owners)}
+    rows = np.stack(
+        [
+            np.array([place[name] for name in names], np.int64),
+            from_us,
+            until_us,
+            np.asarray(ownership["range_start"], dtype=np.int64),
+            np.asarray(ownership["range_end"], dtype=np.int64) + 1,
+        ]
+    )
+    rows = rows[:, until_us > from_us]
+    exact = rows.shape[1] <= EXACT_ROWS
+    if not exact:
+        for moments, pieces in _GRIDS:
+            gridded = _gridded(rows, moments, pieces)
+            if gridded.shape[1] <= MAX_RECTANGLES:
+                break
+        rows = gridded
+    inside = [one for one in changes if start_us <= one.t_us < end_us]
+    return Ring(
+        owners=tuple(owners),
+        owner=rows[0],
+        from_us=rows[1],
+        until_us=rows[2],
+        low=rows[3],
+        high=rows[4],
+        exact=exact,
+        changes=tuple(inside[:MAX_CHANGES]),
+        total_changes=len(inside),
+    )
+
+
+def _gridded(rows: I64, moments: int, pieces: int) -> I64:
+    """Rectangles of equal owners, looked at in the middle of equal steps of time and piece by piece of the hash space."""
+    _owner, from_us, until_us, low, high = rows
+    times = np.unique(np.linspace(from_us.min(), until_us.max(), moments + 1).astype(np.int64))
+    edges = np.unique(np.linspace(low.min(), high.max(), pieces + 1).astype(np.int64))
+    seen = np.full((times.size - 1, edges.size - 1), _NOBODY, np.int64)
+    before: I64 | None = None
+    for step in range(times.size - 1):
+        middle = (times[step] + times[step + 1]) // 2
+        now = np.flatnonzero((from_us <= middle) & (until_us > middle))
+        if before is not None and np.array_equal(now, before):
+            seen[step] = seen[step - 1]
+        else:
+            seen[step] = _largest_owners(rows[:, now], edges)
+        before = now
+    return _joined(seen, times, edges)
+
+
+def _largest_owners(rows: I64, edges: I64) -> I64:
+    """Per piece between two ``edges``, who owns most of it."""
+    owner, _from, _until, low, high = rows
+    found = np.full(edges.size - 1, _NOBODY, np.int64)
+    if not owner.size:
+        return found
+    # Every range, cut at the edges: how much of which piece is whose.
+    first = np.searchsorted(edges, low, "right") - 1
+    last = np.searchsorted(edges, high, "left") - 1
+    counts = last - first + 1
+    range_of = np.repeat(np.arange(owner.size), counts)
+    piece = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + first[range_of]
+    width = np.minimum(high[range_of], edges[piece + 1]) - np.maximum(low[range_of], edges[piece])
+    who = piece * (int(owner.max()) + 1) + owner[range_of]
+    pairs, at = np.unique(who, return_inverse=True)
+    widths = np.zeros(pairs.size, np.int64)
+    np.add.at(widths, at, width)
+    order = np.lexsort((widths, pairs // (int(owner.max()) + 1)))  # the widest of a piece comes last
+    found[(pairs // (int(owner.max()) + 1))[order]] = (pairs % (int(owner.max()) + 1))[order]
+    return found
+
+
+def _joined(seen: I64, times: I64, edges: I64) -> I64:
+    """Runs of one owner along the hash space, and of the same runs along time, as rectangles."""
+    open_: dict[tuple[int, int, int], int] = {}  # (owner, first piece, end piece) → first step
+    found: list[tuple[int, int, int, int, int]] = []
+
+    def close(run: tuple[int, int, int], first: int, step: int) -> None:
+        owner, low, high = run
+        found.append((owner, int(times[first]), int(times[step]), int(edges[low]), int(edges[high])))
+
+    for step, column in enumerate(seen):
+        if step and np.array_equal(column, seen[step - 1]):
+            continue
+        borders = np.flatnonzero(np.diff(column)) + 1
+        lows, highs = np.r_[0, borders], np.r_[borders, column.size]
+        runs = {(int(column[low]), int(low), int(high)) for low, high in zip(lows, highs, strict=True)}
+        for run in open_.keys() - runs:
+            close(run, open_.pop(run), step)
+        for run in runs - open_.keys():
+            if run[0] != _NOBODY:
+                open_[run] = step
+    for run, first in open_.items():
+        close(run, first, seen.shape[0])
+    return np.array(sorted(found), np.int64).reshape(-1, 5).T

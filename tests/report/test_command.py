@@ -1,0 +1,108 @@
+"""`dispatch-audit report` over the sample logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.cli.main import main
+
+SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings"
+CLEAN = SAMPLES / "4.2.4" / "designed-drain-one-by-one-ch"
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def page_data(text: str) -> dict[str, dict[str, object]]:
+    return json.loads(text.split('id="report-data">', 1)[1].split("</script>", 1)[0])  # type: ignore[no-any-return]
+
+
+def test_a_report_per_recording_is_written_where_the_output_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["report", str(CLEAN), "--out", str(tmp_path), "--json"]
+    assert main(arguments) == 0
+    (line,) = written(capsys)
+    report = tmp_path / "4.2.4" / f"{CLEAN.name}.html"
+    assert line == {
+        "recording": f"4.2.4/{CLEAN.name}",
+        "topic": line["topic"],
+        "subscription": "audit",
+        "report": str(report),
+        "verdict": "PASS",
+        "bytes": report.stat().st_size,
+    }
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [report.name]
+    text = report.read_text("utf-8")
+    assert str(line["topic"]) in text
+    assert set(page_data(text)["pictures"]) >= {"ring", "flow", "balance"}
+    # The same log gives the same bytes.
+    assert main(arguments) == 0
+    assert report.read_text("utf-8") == text
+
+
+def test_an_interval_shows_what_lies_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["report", str(CLEAN), "--out", str(tmp_path), "--interval-start"]
+    assert main([*arguments, "2026-11-21"]) == 0
+    text = next(tmp_path.rglob("*.html")).read_text("utf-8")
+    assert "2026-11-21 00:00:00 to 2026-11-22 00:00:00 UTC" in text
+    assert set(page_data(text)["pictures"]) >= {"ring", "flow", "balance"}
+    capsys.readouterr()
+    assert main([*arguments, "2020-01-01"]) == 2
+    assert "no event lies in the interval" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--interval-end", "2026-11-22"], "--interval-end needs --interval-start"),
+        (["--interval-start", "2026-11-22", "--interval-end", "2026-11-21"], "not after its start"),
+        (["--set", "dispatcherMaxRoundRobinBatchSiz=3"], "dispatcherMaxRoundRobinBatchSize"),
+        (["--broker-version", "two"], "two"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(CLEAN), "--out", str(tmp_path / "out"), *more]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    assert main(["report", str(CLEAN), "--out", str(taken)]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_a_log_with_bad_lines_is_shown_and_is_not_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "logs" / "a b<c>"
+    folder.mkdir(parents=True)
+    for file in CLEAN.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    with (folder / "messages-extra.jsonl").open("w") as extra:
+        extra.write("{broken\n")
+    assert main(["report", str(folder), "--out", str(tmp_path / "out"), "--json"]) in (1, 2)
+    line = written(capsys)[0]
+    assert line["verdict"] != "PASS"
+    assert Path(str(line["report"])) == tmp_path / "out" / "logs" / "a_b_c_.html"
+    assert "rows set aside" in Path(str(line["report"])).read_text("utf-8")
+
+
+def test_dispatchers_of_one_recording_have_a_report_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = ["--dispatchers", "2", "--messages", "400", "--keys", "10", "--consumers", "2"]
+    made += ["--dispatchers-per-file", "2", "--format", "jsonl"]
+    assert main(["generate", str(tmp_path / "logs"), *made]) == 0
+    capsys.readouterr()
+    main(["report", str(tmp_path / "logs"), "--out", str(tmp_path / "out"), "--json"])
+    lines = written(capsys)
+    assert len({line["topic"] for line in lines}) == len({line["report"] for line in lines}) == 2
