@@ -18,6 +18,7 @@ from dispatch_core.simulation.world import (
     ACT,
     ANSWER,
     FLOW,
+    KEEPS,
     NETWORK_US,
     NEVER,
     NOW,
@@ -108,22 +109,35 @@ def acts_on(world: World, slot: int, number: int) -> None:
     What the log shows of this client and this entry from now on, up to the first act that ends it. Where it shows nothing,
     the client does what it did with what it was sent nearest to now.
     """
-    now, who = world.w[NOW], world.who[slot]
-    shown = False
-    for row in range(world.act_start[number], world.act_start[number + 1]):
-        kind = world.act_kind[row]
-        late = 0 if kind == REFUSES else LATE_US  # the request would have been for nothing
-        if world.act_who[row] != who or world.act_us[row] + late < now:
-            continue
-        shown = True
-        if kind < REFUSES:
-            push(world, max(world.act_us[row], now + 2 * world.w[NETWORK_US]), event(ACT, slot, row))
-        if kind != PART:
-            break
-    if not shown:
+    if not acts_of(world, slot, number, True) and not acts_of(world, slot, number, False):
         at = answers_like(world, slot, number)
         if at != NEVER:
             push(world, at, event(ANSWER, slot, number))
+
+
+@compiled
+def acts_of(world: World, slot: int, number: int, connection: bool) -> bool:
+    """What the log shows of this very connection, or of any of this name. False: nothing."""
+    now, network = world.w[NOW], world.w[NETWORK_US]
+    shown = False
+    for row in range(world.act_start[number], world.act_start[number + 1]):
+        kind = world.act_kind[row]
+        late = 0
+        if kind < REFUSES:
+            late = LATE_US
+        if world.act_us[row] + late < now:
+            continue
+        if connection:
+            if world.act_number[row] != world.number[slot]:
+                continue
+        elif kind == KEEPS or world.act_who[row] != world.who[slot]:
+            continue
+        shown = True
+        if kind < REFUSES:
+            push(world, max(world.act_us[row], now + 2 * network), event(ACT, slot, row))
+        if kind != PART:
+            break
+    return shown
 
 
 @compiled

@@ -61,6 +61,7 @@ class Acts:
     start: Ints
     us: Ints
     who: Ints
+    number: Ints
     kind: Ints
     entry: Ints
     acked_us: Ints
@@ -81,6 +82,7 @@ NO_ACTS: Final = Acts(
     start=_NOTHING,
     us=_NOTHING,
     who=_NOTHING,
+    number=_NOTHING,
     kind=_NOTHING,
     entry=_NOTHING,
     acked_us=_NOTHING,
@@ -217,6 +219,7 @@ class Life(ABC):
             act_start=acts.start,
             act_us=acts.us,
             act_who=acts.who,
+            act_number=acts.number,
             act_kind=acts.kind,
             act_entry=acts.entry,
             acked_us=acts.acked_us,

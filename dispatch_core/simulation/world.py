@@ -120,7 +120,8 @@ class World(NamedTuple):
     # recorded clients; rows of one entry stand together, by time
     act_start: I64  # per entry number, and one more: its first row
     act_us: I64
-    act_who: I64
+    act_who: I64  # name
+    act_number: I64  # connection
     act_kind: I64
     act_entry: I64  # entry number
     acked_us: I64  # per entry number: when anybody acknowledged it first; NEVER = nobody did

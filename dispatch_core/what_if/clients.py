@@ -79,51 +79,53 @@ class RecordedClients:
     # --- the arrays ------------------------------------------------------------------------------------------
 
     def _acts(self, load: RecordedLoad, names: int, sendings: Sendings | None) -> Acts:
-        known = np.isin(load.acks.consumer, list(self._who))
-        who = np.array([self._who.get(number, -1) for number in load.acks.consumer.tolist()], np.int64)
-        us, kind, entry = load.acks.at_us[known], load.acks.kind[known], load.acks.entry[known]
-        place = np.cumsum(known) - 1
-        words = {int(place[row]): words for row, words in load.acks.words.items() if known[row]}
-        who = who[known]
-        asked = [
-            (request.at_us, self._who[request.consumer], REFUSES, wanted)
-            for request in load.requests
-            if request.consumer in self._who
-            for wanted in request.entries or ()
-        ]
+        acks = load.acks
         requests = [request for request in load.requests if request.consumer in self._who]
-        columns = [us, who, kind, entry]
-        extra = np.array(asked, np.int64).reshape(-1, 4)
-        columns = [np.concatenate([column, extra[:, at]]) for at, column in enumerate(columns)]
-        kept, like = self._likes(load, names, sendings, columns)
-        columns = [np.concatenate([column, kept[:, at]]) for at, column in enumerate(columns)]
-        order = np.lexsort((np.arange(len(columns[0])), columns[0], columns[3]))
-        us, who, kind, entry = (column[order] for column in columns)
+        asked = np.array(
+            [
+                (request.at_us, request.consumer, REFUSES, wanted)
+                for request in requests
+                for wanted in request.entries or ()
+            ],
+            np.int64,
+        ).reshape(-1, 4)
+        known = np.isin(acks.consumer, list(self._who))
+        us, number, kind, entry = (
+            np.concatenate([column[known], asked[:, at]])
+            for at, column in enumerate((acks.at_us, acks.consumer, acks.kind, acks.entry))
+        )
+        kept, like = self._likes(names, sendings, (us, number, kind, entry))
+        us, number, kind, entry = (
+            np.concatenate([column, kept[:, at]]) for at, column in enumerate((us, number, kind, entry))
+        )
+        order = np.lexsort((np.arange(len(us)), us, entry))
+        us, number, kind, entry = us[order], number[order], kind[order], entry[order]
+        acked = _first_acked(us, kind, entry, len(load.stored_us))
+        place = np.cumsum(known) - 1
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
-        acked = np.full(len(load.stored_us), NEVER, np.int64)
-        whole = (kind == WHOLE) | (kind == UP_TO)
-        np.minimum.at(acked, entry[whole], us[whole])
-        _spread_up_to(acked, us, kind, entry)
-        start = np.searchsorted(entry, np.arange(len(acked) + 1))
-        requested = self._place_requests(requests, len(us))
-        count = len(requests)
         flow_order = self._flows[1]
+        nobody = np.zeros(len(requests), np.int64)
         return Acts(
-            start=start.astype(np.int64),
+            start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
             us=np.concatenate([us, np.array([one.at_us for one in requests], np.int64)]),
-            who=np.concatenate([who, np.zeros(count, np.int64)]),
-            kind=np.concatenate([kind, np.full(count, REQUEST, np.int64)]),
-            entry=np.concatenate([entry, np.full(count, _NO_ENTRY, np.int64)]),
+            who=np.concatenate([self._names_of(number), nobody]),
+            number=np.concatenate([number, nobody]),
+            kind=np.concatenate([kind, np.full(len(requests), REQUEST, np.int64)]),
+            entry=np.concatenate([entry, np.full(len(requests), _NO_ENTRY, np.int64)]),
             acked_us=acked,
             flow_us=load.flows[0][flow_order],
             flow_permits=load.flows[2][flow_order],
             like_start=like[0],
             like_us=like[1],
             like_answer_us=like[2],
-            requested=requested,
-            words={int(row_of[row]): value for row, value in words.items()},
+            requested=self._place_requests(requests, len(us)),
+            words={int(row_of[place[row]]): words for row, words in acks.words.items() if known[row]},
         )
+
+    def _names_of(self, numbers: Ints) -> Ints:
+        """The number of each connection's name."""
+        return np.array([self._who[number] for number in numbers.tolist()], np.int64)
 
     def _place_requests(self, requests: Sequence[Request], first: int) -> dict[int, tuple[int, ...]]:
         requested = {}
@@ -134,44 +136,56 @@ class RecordedClients:
         return requested
 
     def _likes(
-        self, load: RecordedLoad, names: int, sendings: Sendings | None, columns: Sequence[Ints]
+        self, names: int, sendings: Sendings | None, acts: tuple[Ints, Ints, Ints, Ints]
     ) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-        """Rows of what clients kept for themselves, and per name when it was sent something and was done with it."""
-        nothing = np.zeros((0, 4), np.int64)
+        """Rows of what connections kept, and per name when it was sent something and was done with it."""
+        nothing = np.zeros(0, np.int64)
         if sendings is None:
-            return nothing, (np.zeros(names + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
-        who = np.array([self._who[number] for number in sendings.consumer.tolist()], np.int64)
+            return np.zeros((0, 4), np.int64), (np.zeros(names + 1, np.int64), nothing, nothing)
         until = np.array([self._until.get(number, NEVER) for number in sendings.consumer.tolist()], np.int64)
-        answer = np.full(len(who), NEVER, np.int64)
-        us, by, kind, entry = columns
-        ends = np.isin(kind, (WHOLE, UP_TO))
-        # the first answer by this client to this entry from the sending on
-        order = np.lexsort((us[ends], entry[ends], by[ends]))
-        a_us, a_pair = us[ends][order], (by[ends] * len(load.stored_us) + entry[ends])[order]
-        pair = who * len(load.stored_us) + sendings.entry
-        first = np.searchsorted(a_pair, pair)
-        for at in range(len(pair)):
-            row = int(first[at])
-            while row < len(a_pair) and a_pair[row] == pair[at]:
-                if a_us[row] >= sendings.at_us[at] and a_us[row] <= until[at]:
-                    answer[at] = a_us[row]
-                    break
-                row += 1
-        unanswered = answer == NEVER
-        kept = np.stack([until, who, np.full(len(who), KEEPS, np.int64), sendings.entry], axis=1)[unanswered]
+        answer = _answers(sendings, until, acts)
+        kept = np.stack(
+            [until, sendings.consumer, np.full(len(until), KEEPS, np.int64), sendings.entry], axis=1
+        )[answer == NEVER]
+        who = self._names_of(sendings.consumer)
         by_who = np.lexsort((sendings.at_us, who))
         start = np.searchsorted(who[by_who], np.arange(names + 1)).astype(np.int64)
         return kept, (start, sendings.at_us[by_who].copy(), answer[by_who].copy())
 
 
-def _spread_up_to(acked: Ints, us: Ints, kind: Ints, entry: Ints) -> None:
-    """A cumulative ack acknowledges everything before it."""
-    rows = np.flatnonzero(kind == UP_TO)
-    if not len(rows):
-        return
-    best = np.full(len(acked), NEVER, np.int64)
-    np.minimum.at(best, entry[rows], us[rows])
-    np.minimum(acked, np.minimum.accumulate(best[::-1])[::-1], out=acked)
+def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+    """When each sending was answered by the connection that it went to; NEVER = it was not, while that lasted."""
+    us, number, kind, entry = acts
+    ends = np.isin(kind, (WHOLE, UP_TO))
+    us, number, entry = us[ends], number[ends], entry[ends]
+    order = np.lexsort((us, entry, number))
+    numbers, ids = np.unique(np.concatenate([number, sendings.consumer]), return_inverse=True)
+    most = int(max(entry.max(initial=0), sendings.entry.max(initial=0))) + 1
+    pair = (ids[: len(number)] * most + entry)[order]
+    wanted = ids[len(number) :] * most + sendings.entry
+    times = us[order]
+    # rows of one pair stand together, by time: the first from the sending on is behind all that are before it
+    answer = np.full(len(wanted), NEVER, np.int64)
+    at, end = np.searchsorted(pair, wanted), np.searchsorted(pair, wanted, side="right")
+    while (at < end).any():
+        open_ = np.flatnonzero(at < end)
+        late = times[at[open_]] < sendings.at_us[open_]
+        found = open_[~late]
+        inside = times[at[found]] <= until[found]
+        answer[found[inside]] = times[at[found[inside]]]
+        at[found] = end[found]
+        at[open_[late]] += 1
+    return answer
+
+
+def _first_acked(us: Ints, kind: Ints, entry: Ints, count: int) -> Ints:
+    """When each entry was acknowledged first, by anybody; a cumulative ack acknowledges everything before it."""
+    acked, up_to = (np.full(count, NEVER, np.int64) for _ in range(2))
+    for wanted, into in ((WHOLE, acked), (UP_TO, up_to)):
+        rows = kind == wanted
+        np.minimum.at(into, entry[rows], us[rows])
+    first: Ints = np.minimum(acked, np.minimum.accumulate(up_to[::-1])[::-1])
+    return first
 
 
 def _rows_by_consumer(consumer: Ints, at_us: Ints) -> tuple[dict[int, tuple[int, int]], Ints]:

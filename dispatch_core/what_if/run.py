@@ -32,21 +32,23 @@ Ints = npt.NDArray[np.int64]
 _SPREAD: Final = 2.0
 
 
-def simulate(load: RecordedLoad, profile: Profile, *, seed: int = 0) -> DispatcherLog:
+def simulate(
+    load: RecordedLoad, profile: Profile, *, seed: int = 0, sendings: Sendings | None = None
+) -> DispatcherLog:
     """The log that the load leaves behind under the rules of ``profile``.
 
     ``seed``: 0 = the simulated broker takes the time that recorded brokers took in the median; others vary that, to show
-    what depends on it. Raises ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
+    what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them. Raises ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
     """
-    return _simulate(load, profile, sendings_of(load), seed)
+    return _simulate(load, profile, sendings or sendings_of(load), _delays(seed))
 
 
-def sendings_of(load: RecordedLoad) -> Sendings | None:
+def sendings_of(load: RecordedLoad, delays: Delays = Delays()) -> Sendings | None:
     """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known."""
     if load.profile is None:
         return None
     try:
-        log = _simulate(load, load.profile, None, 0)
+        log = _simulate(load, load.profile, None, delays)
     except UnsupportedRuleError:
         return None
     sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
@@ -63,7 +65,9 @@ def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
     return locate(ledger, entry, *wanted).astype(np.int64)
 
 
-def _simulate(load: RecordedLoad, profile: Profile, sendings: Sendings | None, seed: int) -> DispatcherLog:
+def _simulate(
+    load: RecordedLoad, profile: Profile, sendings: Sendings | None, delays: Delays
+) -> DispatcherLog:
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
     if profile.dispatcher is Dispatcher.SHARED or single != load.is_single_active:
         raise UnsupportedRuleError(
@@ -103,7 +107,7 @@ def _simulate(load: RecordedLoad, profile: Profile, sendings: Sendings | None, s
         clients=RecordedClients(load, sendings),
         exclusive=load.subscription_type == "Exclusive",
         until_us=load.until_us,
-        delays=_delays(seed),
+        delays=delays,
     )
     life: Life = (FailoverRun if single else KeySharedRun)(given, sink)
     life.run()
