@@ -159,7 +159,7 @@ def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints
     ends = np.isin(kind, (WHOLE, UP_TO))
     us, number, entry = us[ends], number[ends], entry[ends]
     order = np.lexsort((us, entry, number))
-    numbers, ids = np.unique(np.concatenate([number, sendings.consumer]), return_inverse=True)
+    _, ids = np.unique(np.concatenate([number, sendings.consumer]), return_inverse=True)
     most = int(max(entry.max(initial=0), sendings.entry.max(initial=0))) + 1
     pair = (ids[: len(number)] * most + entry)[order]
     wanted = ids[len(number) :] * most + sendings.entry

@@ -30,6 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 #: The simulated broker's delays vary by up to this factor, either way, from seed to seed.
 _SPREAD: Final = 2.0
+USUAL: Final = Delays()
 
 
 def simulate(
@@ -38,12 +39,13 @@ def simulate(
     """The log that the load leaves behind under the rules of ``profile``.
 
     ``seed``: 0 = the simulated broker takes the time that recorded brokers took in the median; others vary that, to show
-    what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them. Raises ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
+    what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them. Raises
+    ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
     """
     return _simulate(load, profile, sendings or sendings_of(load), _delays(seed))
 
 
-def sendings_of(load: RecordedLoad, delays: Delays = Delays()) -> Sendings | None:
+def sendings_of(load: RecordedLoad, delays: Delays = USUAL) -> Sendings | None:
     """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known."""
     if load.profile is None:
         return None
@@ -133,9 +135,8 @@ def _of_incarnation(events: pa.Table, load: RecordedLoad) -> pa.Table:
 
 
 def _delays(seed: int) -> Delays:
-    usual = Delays()
     if not seed:
-        return usual
+        return USUAL
     random = np.random.default_rng(seed)
     factors = _SPREAD ** random.uniform(-1, 1, 4)
     names = ("read_us", "write_us", "hop_us", "network_us")
