@@ -6,7 +6,9 @@ It is written from the definitions alone, with sets, lists and loops, and is mea
 * the *key* of an entry: the bytes that dispatch hashes, ordering key before partition key; key-less entries have none;
 * everything is taken as it stands in lines of level E, acks at their arrival; of a trace only ``rewind`` is used.
 
-``check(messages_path, events_path)`` returns the findings as a list of (kind, key, position).
+``check(messages_path, events_path)`` returns the findings as a list of (kind, key, position); ``check_log(messages, events)``
+those about the log itself as a list of (kind, seq of the proving line); ``open_at_end`` what was never sent, and what was
+never acknowledged.
 """
 
 from __future__ import annotations
@@ -50,6 +52,46 @@ def check(messages_path: str, events_path: str) -> list[tuple[str, bytes | None,
     )
 
 
+def check_log(messages: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    stored = {m["position"] for m in messages if "position" in m}
+    events = sorted((e for e in events if "kind" in e and "seq" in e), key=lambda e: e["seq"])
+    added: set[int] = set()
+    removed: set[int] = set()
+    found = []
+    for before, event in zip([None, *events], events, strict=False):
+        kind, seq, consumer = event["kind"], event["seq"], event.get("consumer", -1)
+        told = "gap" in (kind, before["kind"] if before else kind)
+        late = seq > 1 and kind != "checkpoint" if before is None else seq - before["seq"] > 1
+        twice = before is not None and seq == before["seq"]
+        if kind == "gap" or (late and not told) or twice:
+            found.append(("log_gap", seq))
+        if before is not None and event["t_us"] < before["t_us"]:
+            found.append(("clock_step", seq))
+        if kind == "consumer_added":
+            added.add(consumer)
+        named = kind in ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
+        if named and (consumer not in added or consumer in removed):
+            found.append(("unknown_consumer", seq))
+        if kind == "consumer_removed":
+            removed.add(consumer)
+        if kind in ("sent", "ack", "redeliver") and set(event.get("positions") or ()) - stored:
+            found.append(("unknown_position", seq))
+    return found
+
+
+def open_at_end(messages_path: str, events_path: str) -> tuple[list[str], list[str]]:
+    """Entries that were never sent, from the first that was; and those sent, never acked, and below an acked one."""
+    keys = {position(m["position"]): key_of(m) for m in lines(messages_path) if "position" in m}
+    events = lines(events_path)
+    header = next((e for e in events if "format" in e), {})
+    checker = Checker(header.get("subscription_type", "Key_Shared"), keys)
+    checker.run([e for e in events if "kind" in e])
+    sent, highest = checker.sent_before, max([checker.acked_up_to, *checker.acked])
+    unsent = [p for p in sorted(keys) if sent and p >= min(sent) and p not in sent]
+    holes = [p for p in sorted(sent) if p < highest and not checker.is_acked(p)]
+    return [f"{one}:{two}" for one, two in unsent], [f"{one}:{two}" for one, two in holes]
+
+
 class Checker:
     def __init__(self, subscription_type: str, keys: dict[Position, bytes | None]) -> None:
         self.type = subscription_type
@@ -69,7 +111,7 @@ class Checker:
     def run(self, events: list[dict[str, Any]]) -> list[tuple[str, bytes | None, str]]:
         for event in sorted(events, key=lambda e: e["seq"]):
             self.now += 1
-            kind, consumer = event["kind"], event.get("consumer")
+            kind, consumer = event["kind"], event.get("consumer", -1)
             positions = [position(p) for p in event.get("positions") or []]
             if kind in ("consumer_added", "consumer_removed", "active_notified", "rewind", "redeliver"):
                 self.rewinds.append(self.now)

@@ -142,6 +142,43 @@ def test_both_find_the_same_in_random_lives(events: list[Event], subscription_ty
     assert findings(audited(from_lines(lines, subscription_type))) == expected
 
 
+ABOUT_THE_LOG = ("log_gap", "clock_step", "unknown_consumer", "unknown_position")
+WRONG_LINES = st.one_of(
+    st.builds(lambda c, e: sent(c, *e), CONSUMERS, st.lists(st.integers(0, 7), min_size=1, max_size=2)),
+    st.builds(lambda c, e: ack(c, *e), CONSUMERS, st.lists(st.integers(0, 7), min_size=1, max_size=2)),
+    st.builds(redeliver, CONSUMERS),
+    st.builds(lambda c: {"kind": "flow", "consumer": c, "permits": 5}, CONSUMERS),
+    st.builds(added, CONSUMERS),
+    st.builds(removed, CONSUMERS),
+    st.just({"kind": "gap"}),
+    st.just({"kind": "step"}),
+)
+
+
+def about_the_log(audit: Audit) -> Counter[tuple[str, int]]:
+    rows = audit.anomalies.to_pylist()
+    return Counter((row["kind"], row["seqs"][-1]) for row in rows if row["kind"] in ABOUT_THE_LOG)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 3), WRONG_LINES), min_size=2, max_size=25))
+def test_both_find_the_same_wrong_with_a_log(steps: list[tuple[int, int, Event]]) -> None:
+    lines, seq, t_us = [], 0, 1_000_000
+    for grows, takes, event in steps:
+        seq, t_us = seq + grows, t_us + takes * 1000
+        gap = {"from": seq, "to": seq} if event["kind"] == "gap" else {}
+        lines.append(event | gap | {"seq": seq, "t_us": t_us})
+    expected = Counter(checker.check_log(MESSAGES, lines))
+    assert about_the_log(audited(from_lines(lines, "Key_Shared"))) == expected
+
+
+@pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
+def test_nothing_is_wrong_with_the_samples(folder: Path) -> None:
+    paths = [str(folder / f"{name}.jsonl.gz") for name in ("messages", "trace")]
+    assert checker.check_log(checker.lines(paths[0]), checker.lines(paths[1])) == []
+    assert about_the_log(audited(read(folder))) == Counter()
+
+
 def test_the_same_source_runs_uncompiled() -> None:
     """With NUMBA_DISABLE_JIT=1 the rules run as plain Python and say the same."""
     folder = ROOT / "tests/data/recordings/4.2.4/designed-rolling-restart-classic-ch"
