@@ -18,6 +18,13 @@ _STUCK: Final = {
     "ack_hole": "unacknowledged entries below acknowledged ones for longer than policy: {value}",
 }
 
+#: Columns of the table of waiting times, and what is too much of them.
+_WAITS: Final = {
+    "wait_ms_p99": "99 of 100 entries waited up to {value} ms for their first sending; the policy bears {limit}",
+    "wait_ms_max": "an entry waited {value} ms for its first sending; the policy bears {limit}",
+    "blocked_message_ms": "rules held messages back for {value} ms of message time; the policy bears {limit}",
+}
+
 PROMISE: Final = Promise(
     name="completeness",
     title="Completeness",
@@ -40,6 +47,10 @@ PROMISE: Final = Promise(
             "possible losses or stalls that this log cannot prove: {value}",
             limit="completeness.uncertain",
             kinds=("never_delivered", *_STUCK),
+        ),
+        *(
+            Check(column, FAIL, sentence, limit=f"completeness.{column}", counts_findings=False)
+            for column, sentence in _WAITS.items()
         ),
         Check(
             "undelivered",

@@ -41,6 +41,8 @@ REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
 _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
 _EXPLAINS_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
+#: Waiting times that the policy may limit.
+WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
 _MAX_LABEL: Final = 200
 
 
@@ -140,7 +142,7 @@ def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Di
     ):
         rows[_dispatcher(group)].balance.append(group)
     waits = wh.interval_dataset(warehouse, "waits", interval_start)
-    for group in wh.read_rows(waits, [*KEY, "entries", "never_delivered"]):
+    for group in wh.read_rows(waits, [*KEY, "entries", "never_delivered", *WAITS]):
         rows[_dispatcher(group)].waits.append(group)
 
 
@@ -287,10 +289,16 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     }
     record |= {f"redelivered_{cause}": row.kinds[f"redelivered_{cause}"] for cause in CAUSES}
     record |= {f"{promise}_uncertain": row.uncertain[promise] for promise in _UNCERTAIN_COUNTED}
+    record |= {name: _most(wait[name] for wait in row.waits) for name in WAITS}
     record |= _balance(row.balance)
     gates = [(column, rule.limit(*threshold.split("."))) for column, threshold in GATES]
     record["balance_not_judged"] = any(record[column] < (least or 0) for column, least in gates)
     return record
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    """The greatest known value: of several incarnations the worst."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def _balance(consumers: list[dict[str, Any]]) -> dict[str, Any]:

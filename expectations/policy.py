@@ -8,6 +8,7 @@ all errors of a file are reported at once.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Final
 
 import yaml
 
+from dispatch_core.audit.limit_rules import LimitRule, LimitRules
+from dispatch_core.audit.limits import Limits as CoreLimits
 from dispatch_core.errors import DispatchAuditError
 
 #: Policy file that a run uses instead of the shipped one.
@@ -74,6 +77,15 @@ class Policy:
         """First rule that matches the dispatcher."""
         return next(rule for rule in self.rules if rule.matches(topic, subscription))
 
+    def limit_rules(self) -> LimitRules:
+        """How long and how much is too much, for the stages that look for it: the same rules, in the same order."""
+        return LimitRules(
+            tuple(
+                LimitRule(rule.topics, rule.subscriptions, CoreLimits.of_policy(rule.limits))
+                for rule in self.rules
+            )
+        )
+
 
 def load_policy(path: Path | None = None) -> Policy:
     """Policy of a file, or the shipped one. Raises ``PolicyError`` with every problem of the file."""
@@ -82,6 +94,12 @@ def load_policy(path: Path | None = None) -> Policy:
         path = SHIPPED_POLICY
     reader = _Reader(path, defaults)
     return reader.policy()
+
+
+def current_policy() -> Policy:
+    """The policy that ``DISPATCH_AUDIT_POLICY`` names, else the shipped one. Raises ``PolicyError``."""
+    given = os.environ.get(POLICY_VARIABLE)
+    return load_policy(Path(given) if given else None)
 
 
 @lru_cache(maxsize=1)

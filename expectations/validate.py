@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from expectations.checkpoint import Outcome, judge
 from expectations.conformance import KEPT_UNSEEN
 from expectations.findings import Finding, read_findings, top
 from expectations.frames import Dispatcher, dispatcher_frame
-from expectations.policy import POLICY_VARIABLE, Policy, load_policy
+from expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
 from expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, plain, worst
 from expectations.suites import BY_NAME, PROMISES
 
@@ -80,7 +79,7 @@ def validate_interval(
     then nothing was published and the earlier verdicts of the interval stand.
     """
     interval_start = wh.utc(interval_start)
-    policy = policy or load_policy(_policy_path())
+    policy = policy or current_policy()
     frame = dispatcher_frame(warehouse, interval_start, policy)
     with docs.staged_site(data_docs, interval_start) as site:
         outcomes = judge(frame, policy, interval_start, site.folder)
@@ -112,11 +111,6 @@ def overall(verdicts: Sequence[Verdict]) -> str:
 
 def _order(promise: str) -> int:
     return -1 if promise == ALL else list(BY_NAME).index(promise)
-
-
-def _policy_path() -> Path | None:
-    given = os.environ.get(POLICY_VARIABLE)
-    return Path(given) if given else None
 
 
 def _verdicts(
@@ -281,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(arguments)
     try:
-        policy = load_policy(args.policy or _policy_path())
+        policy = load_policy(args.policy) if args.policy else current_policy()
         verdicts = validate_interval(args.warehouse, args.interval_start, args.data_docs, policy)
     except DispatchAuditError as error:
         print(f"validate: {error}", file=sys.stderr)

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 
 from dispatch_core import settings
 from dispatch_core.audit import Policy, overall, verdicts
+from dispatch_core.audit.catalogue import COMPLETENESS, KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
 from dispatch_core.errors import DispatchAuditError
@@ -164,7 +165,11 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
     tables = _tables(logs, span, DEFAULT_LIMITS)
     if span is None:
         span = _whole(logs)
-    promises = verdicts(tables["anomalies"], policy=Policy(), subscription_type=subscription_type(logs[-1]))
+    unsent = never_sent(tables["deliveries"], logs[-1].messages)
+    kind = subscription_type(logs[-1])
+    promises = verdicts(
+        tables["anomalies"], policy=Policy(), subscription_type=kind, seen=_seen(tables, unsent)
+    )
     verdict = overall(promises)
     reason = "; ".join(f"{one.promise}: {one.reason}" for one in promises if one.verdict == verdict)
     notes = []
@@ -188,10 +193,28 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
         verdicts=[whole, *(asdict(one) for one in promises)],
         changes=[one for log in logs for one in changes_of(log.events)],
         flow=flow_of(tables["deliveries"], logs[-1].messages, span),
-        never_sent=never_sent(tables["deliveries"], logs[-1].messages),
+        never_sent=unsent,
         notes=notes,
     )
     return page(data), verdict
+
+
+def _seen(tables: Mapping[str, pa.Table], unsent: int) -> Seen:
+    """What the replay of all incarnations saw beside its findings."""
+    from dispatch_core.audit.balance import not_judged
+
+    states = tables["dispatcher_state"].to_pylist()
+    kinds = tables["anomalies"]["kind"].unique().to_pylist()
+    explained = any(KINDS[kind].promise == COMPLETENESS for kind in kinds)
+    reasons = sorted({one["not_judged_reason"] for one in states if one["not_judged_reason"]})
+    return Seen(
+        decisions=sum(one["decisions"] for one in states),
+        uncertain=sum(one["uncertain"] for one in states),
+        not_judged="; ".join(reasons) or None,
+        sent=sum(one["entries_sent"] for one in states),
+        undelivered=0 if explained else unsent,
+        balance=not_judged(tables["balance"], DEFAULT_LIMITS),
+    )
 
 
 def _tables(
@@ -202,12 +225,11 @@ def _tables(
 
     found = []
     for number, log in enumerate(logs):
-        if span is None:
-            found.append(audit_whole(log, earlier=logs[:number], limits=limits))
-            continue
-        until = span[1] - 1
-        # A log that goes on behind the interval is judged as of its end.
-        goes_on = bool(pc.any(pc.greater(log.events["t_us"], until)).as_py())
+        until = None if span is None else span[1] - 1
+        # What an incarnation leaves unsent is for the next one; a log that goes on is judged as of the interval's end.
+        goes_on = number + 1 < len(logs) or (
+            until is not None and bool(pc.any(pc.greater(log.events["t_us"], until)).as_py())
+        )
         found.append(
             audit_whole(log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on)
         )

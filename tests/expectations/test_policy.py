@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.audit.limits import DEFAULT_LIMITS, NO_LIMIT, LimitsError
 from expectations.policy import PolicyError, load_policy
 from expectations.suites import PROMISES
+
+#: Limits that no check compares: they decide what becomes a finding.
+MAKES_FINDINGS = [
+    *(
+        ("completeness", f"{name}_ms")
+        for name in ("stuck_key", "stuck_consumer", "stuck_subscription", "ack_hole")
+    ),
+    *(("balance", name) for name in ("hot_key_share", "needless_message_ms", "min_topics")),
+]
 
 
 def write(folder: Path, text: str) -> Path:
@@ -38,6 +49,7 @@ def test_every_limit_of_the_policy_is_used_by_a_check_and_every_limited_check_ha
         f"{section}.{name}" for section, names in load_policy().rules[0].limits.items() for name in names
     }
     used = {check.limit for promise in PROMISES for check in promise.checks if check.limit}
+    used |= {f"{section}.{name}" for section, name in MAKES_FINDINGS}
     used |= {gate for promise in PROMISES for check in promise.checks for _, gate in check.gates}
     assert used == known
 
@@ -68,6 +80,37 @@ def test_first_matching_rule_wins_and_inherits(tmp_path: Path) -> None:
     assert second.limit("per_key_order", "out_of_order") is None
     assert default.limit("per_key_order", "out_of_order") == 0
     assert {rule.limit("per_key_order", "split_key") for rule in policy.rules} == {1}
+
+
+def test_limits_are_handed_down_by_topic_and_keep_their_meaning(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "version: 1\n"
+        "defaults: {completeness: {ack_hole_ms: any}}\n"
+        "rules:\n"
+        '- {name: a, topics: "persistent://t/n/a*", completeness: {stuck_key_ms: 250}, balance: {max_share_ratio: 2}}\n',
+    )
+    rules = load_policy(path).limit_rules()
+    read = LimitRules.of_json(rules.json())
+    assert read == rules
+    assert read.digest == rules.digest != load_policy().limit_rules().digest
+    mine, others = (read.limits_for(topic, "s") for topic in ("persistent://t/n/ab", "persistent://t/n/b"))
+    assert (mine.stuck_key_ms, others.stuck_key_ms) == (250, DEFAULT_LIMITS.stuck_key_ms)
+    assert (mine.share_ratio, others.share_ratio) == (2, DEFAULT_LIMITS.share_ratio)
+    assert mine.ack_hole_ms == others.ack_hole_ms == NO_LIMIT
+
+
+def test_the_shipped_limits_are_those_of_the_core() -> None:
+    assert load_policy().limit_rules().limits_for("any", "any") == DEFAULT_LIMITS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "{}", "[1]", '[{"topics": "*"}]', '[{"topics":"*","subscriptions":"*","limits":{"x":1}}]'],
+)
+def test_rules_of_limits_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(LimitsError):
+        LimitRules.of_json(text)
 
 
 def test_every_problem_of_a_file_is_named_with_line_and_field(tmp_path: Path) -> None:
