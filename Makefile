@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test lint format conformance browser bench bench-quick clean
+.PHONY: help setup run up down test lint format conformance accuracy browser bench bench-quick clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -37,6 +37,9 @@ conformance: setup ## Compare with the recordings and vectors in ../shared, wher
 
 browser: setup ## Open reports in a headless Chromium, which the machine must have (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/browser $(ARGS)
+
+accuracy: setup ## How often what-if is right, from the recordings in ../shared: docs/what-if-accuracy.md, half an hour
+	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)
 
 bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)

@@ -11,29 +11,26 @@ from dispatch_core.what_if.measure import Measures, Spread
 
 _COLUMNS: Final = (
     "rules",
-    "order",
-    "keys",
+    "order (keys)",
     "again",
-    "double",
-    "after ack",
+    "twice",
+    "late",
     "wait ms 50/99/100 %",
     "of keys",
-    "blocked",
-    "needless",
+    "blocked (needless)",
     "share",
     "msg/s",
     "unsent",
-    "same first",
+    "same",
     "sure",
 )
 #: What the columns say; printed once.
-LEGEND: Final = (
-    "order: proven findings of out_of_order and split_key; keys: keys they concern; again, double, after ack: entries sent\n"
-    "again for an allowed cause, held twice at once, sent after their ack; wait: from publishing to first being sent, of\n"
-    "messages, and of keys the longest; blocked, needless: message-seconds held back by rules, and while nobody had an\n"
-    "entry of the hash; share: how many times its share the most loaded consumer got; unsent: entries that nobody got;\n"
-    "same first: positions that go first to the connection that got them first; sure: how sure the prediction is"
-)
+LEGEND: Final = """order (keys): proven findings of out_of_order and split_key, and keys they concern
+again, twice, late: entries sent again for an allowed cause, held by two at once, sent after their ack
+wait: from publishing to first being sent, of messages; of keys: the longest of each
+blocked (needless): message-seconds that rules held back, and those while nobody had an entry of the hash
+share: how many times its share the most loaded consumer got; unsent: entries that nobody got by the end of the log
+same: positions that go first to the connection that got them first; sure: how sure the prediction is"""
 
 
 def as_json(row: Row) -> dict[str, Any]:
@@ -98,15 +95,13 @@ def _cells(measured: Measures) -> list[str]:
     ratio = measured.max_share_ratio
     speed = measured.throughput_per_s
     return [
-        str(measured.order_violations),
-        str(measured.keys_out_of_order),
+        f"{measured.order_violations} ({measured.keys_out_of_order})",
         str(measured.redelivered),
         str(measured.double_outstanding),
         str(measured.duplicates),
         _spread(measured.wait_ms),
         _spread(measured.key_wait_ms_max),
-        f"{measured.blocked_message_s:.1f}",
-        f"{measured.needless_message_s:.1f}",
+        f"{measured.blocked_message_s:.1f} ({measured.needless_message_s:.1f})",
         "-" if ratio is None else f"{ratio:.2f}",
         "-" if speed is None else f"{speed:.0f}",
         str(measured.never_sent),

@@ -1,0 +1,55 @@
+"""The truth check: each script that was recorded under several rules predicts its other recordings, with one seed.
+
+``docs/what-if-accuracy.md`` has the same of several seeds, and every pair.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.what_if_accuracy import (
+    RECORDINGS,
+    Pair,
+    Score,
+    always_clean,
+    copied,
+    pairs_of,
+    scripts,
+)
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
+]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    return [pair for several in scripts().values() for pair in pairs_of(several, range(1))]
+
+
+def test_presence_of_order_violations_is_right_in_nine_of_ten_pairs(pairs: list[Pair]) -> None:
+    score = Score.of(pairs)
+    assert (score.pairs, score.violating) == (1350, 126)
+    assert score.accuracy >= 0.9
+
+
+def test_it_knows_more_than_who_always_says_clean_or_copies(pairs: list[Pair]) -> None:
+    score = Score.of(pairs)
+    assert score.accuracy > max(always_clean(pairs).accuracy, copied(pairs).accuracy) + 0.03
+    assert score.recall >= 0.75
+    assert score.precision >= 0.8
+
+
+def test_everything_could_be_simulated(pairs: list[Pair]) -> None:
+    assert [pair.problem for pair in pairs if pair.problem is not None] == []
+
+
+def test_high_confidence_is_earned(pairs: list[Pair]) -> None:
+    by_level = {
+        level: Score.of(p for p in pairs if p.confidence is not None and p.confidence.level == level)
+        for level in ("high", "medium", "low")
+    }
+    assert by_level["high"].accuracy >= 0.95
+    others = Score.of(p for p in pairs if p.confidence is not None and p.confidence.level != "high")
+    assert by_level["high"].accuracy > others.accuracy
