@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,11 +19,14 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.findings import Finding
+from dispatch_core.audit.log_quality import Gaps
 from dispatch_core.audit.words import shown
 from dispatch_core.times import clock
+from dispatch_core.verify.tally import Finding as Difference
 
 #: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
 _SAME_ROUND_US: Final = 100_000
+_GAP: Final = "lines of the log are missing before it"
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
 _CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
 
@@ -95,6 +99,16 @@ def of_trace(decisions: list[Finding], sendings: list[Finding]) -> list[Finding]
         return sendings or decisions
     lead_us = min(one.t_us for one in sendings) - decisions[0].t_us
     return [*(decisions if lead_us > _SAME_ROUND_US else []), *sendings]
+
+
+def behind_gaps(findings: Sequence[Difference], gaps: Gaps) -> list[Difference]:
+    """The same differences, uncertain where lines are missing before them: what was lost may explain them."""
+    return [
+        replace(one, status="uncertain", reason=_GAP)
+        if one.status == "divergent" and gaps.before(one.seq)
+        else one
+        for one in findings
+    ]
 
 
 def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:
