@@ -6,8 +6,8 @@ It is written from the definitions alone, with sets, lists and loops, and is mea
 * the *key* of an entry: the bytes that dispatch hashes, ordering key before partition key; key-less entries have none;
 * everything is taken as it stands in lines of level E, acks at their arrival; of a trace only ``rewind`` is used.
 
-``check`` returns the findings as a list of (kind, key, position); ``check_log`` what is wrong with the log itself, as a list of
-(kind, seq of the proving line); ``open_at_end`` what was never sent, and what was never acknowledged.
+``check`` returns the findings as a list of (kind, key, position); ``check_log`` what is wrong with the log itself, as a
+list of (kind, seq of the proving line); ``open_at_end`` what was never sent, and what was never acknowledged.
 """
 
 from __future__ import annotations
