@@ -26,10 +26,11 @@ from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.strip import user_level
 from dispatch_core.what_if.assumed import assumptions_of
+from dispatch_core.what_if.clients import Sendings
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.rules import SEEDS, RuleSet, same_rules
-from dispatch_core.what_if.run import simulate
+from dispatch_core.what_if.run import sendings_of, simulate
 
 Ints = npt.NDArray[np.int64]
 
@@ -85,6 +86,7 @@ class Case:
     subscription: str
     incarnation: int
     load: RecordedLoad = field(repr=False)
+    sendings: Sendings | None = field(repr=False)  # of the load under the recorded rules
     recorded: Measures = field(repr=False)
     first: FirstConsumers = field(repr=False)
     assumptions: tuple[str, ...]
@@ -211,6 +213,7 @@ def case_of(log: DispatcherLog) -> Case:
         subscription=log.subscription,
         incarnation=log.incarnation,
         load=load,
+        sendings=sendings_of(load),
         recorded=measures(log, audit),
         first=FirstConsumers.of(audit.deliveries),
         assumptions=assumptions_of(load),
@@ -222,7 +225,7 @@ def outcome(case: Case, profile: Profile, seed: int) -> Outcome:
 
     Raises ``DispatchAuditError`` for rules that cannot be simulated.
     """
-    log = simulate(case.load, profile, seed=seed)
+    log = simulate(case.load, profile, seed=seed, sendings=case.sendings)
     audit = audit_whole(log)
     there = FirstConsumers.of(audit.deliveries)
     return Outcome(seed, measures(log, audit, begin=case.first.begin), case.first.shared_with(there))

@@ -22,7 +22,7 @@ from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.what_if.compare import Confidence, FirstConsumers, Outcome, confidence_of
 from dispatch_core.what_if.measure import Measures, measures
 from dispatch_core.what_if.recorded import load_of
-from dispatch_core.what_if.run import simulate
+from dispatch_core.what_if.run import sendings_of, simulate
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
@@ -128,6 +128,7 @@ def pairs_of(several: Sequence[Recorded], seeds: Sequence[int]) -> Iterator[Pair
     for source in several:
         try:
             load = load_of(source.log)
+            sendings = sendings_of(load)
         except DispatchAuditError as error:
             yield from (Pair(source, target, (), None, str(error)) for target in several)
             continue
@@ -135,7 +136,7 @@ def pairs_of(several: Sequence[Recorded], seeds: Sequence[int]) -> Iterator[Pair
         for target in several:
             try:
                 profile = profile_of(target.log)
-                logs = [simulate(load, profile, seed=seed) for seed in seeds]
+                logs = [simulate(load, profile, seed=seed, sendings=sendings) for seed in seeds]
                 found[target.rules] = tuple(
                     _outcome(source, log, seed) for log, seed in zip(logs, seeds, strict=True)
                 )
