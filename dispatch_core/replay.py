@@ -21,7 +21,7 @@ from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
 from dispatch_core.audit.fold import AuditFold
 from dispatch_core.audit.holds import Hold
-from dispatch_core.audit.holes import ack_holes
+from dispatch_core.audit.holes import ack_holes, filled_holes
 from dispatch_core.audit.judge import all_messages
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
@@ -126,6 +126,9 @@ def replay(
     told = [
         *stalls(waited, names, limits, end),
         *never_delivered(waited, names, limits, end),
+        *filled_holes(
+            audited.scan, audited.history, audited.history.first_op_of_last_log, limits, gap=audited.has_gaps
+        ),
         *ack_holes(audited.scan, audited.history, limits, end),
     ]
     found["anomalies"] = pa.concat_tables(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.fold import AuditFold
-from dispatch_core.audit.holds import Hold, Holds, Key, tick_of
+from dispatch_core.audit.holds import Hold, Key, holds_for
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.stalls import End
@@ -27,8 +27,6 @@ _HALF_DONE: Final = frozenset({"consumer_added", "consumer_removing", "selector_
 _CHANGES: Final = frozenset({"consumer_added", "consumer_removing", "consumer_removed"})
 #: A trace is looked at this much more often than a log without one: comparing its decisions takes much longer than that.
 _FINER: Final = 20
-#: Waits below the limit that are told one by one.
-_SHORT_WAITS: Final = 100_000
 
 
 class TracedWaits:
@@ -38,15 +36,7 @@ class TracedWaits:
         self, log: DispatcherLog, audited: AuditFold, limits: Limits, *, start_us: int, tick_us: int | None
     ) -> None:
         """``audited``: the audit of the same log; see ``replay.replay`` for the rest."""
-        shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
-        self._holds = Holds(
-            inferred=False,
-            tick_us=tick_of(shortest) // _FINER if tick_us is None else tick_us,
-            grace_us=0,
-            long_us=shortest,
-            start_us=start_us,
-            short_waits=_SHORT_WAITS,
-        )
+        self._holds = holds_for(limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER)
         self._audited = audited
         stored_ms = np.asarray(log.messages["publish_time_ms"].fill_null(0), dtype=np.int64)
         rows = _Rows(log, audited)

@@ -12,23 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit import sampling as at_
+from dispatch_core.audit.hold_notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
+from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waiting import (
     DRAINING_HASH,
     FAILOVER_DELAY,
-    LAST_SENT_POSITION,
-    LOOK_AHEAD_LIMIT,
-    NO_PERMITS,
     NOT_HELD,
     REASONS,
-    RECENTLY_JOINED,
-    UNACKED_LIMIT_CONSUMER,
-    UNACKED_LIMIT_SUBSCRIPTION,
     UNCOVERED_RANGE,
 )
 from dispatch_core.key_shared import KeySharedDispatcher
@@ -36,11 +32,8 @@ from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.single_active import SingleActiveDispatcher
 from dispatch_core.state import I64, MARK_DELETE, NOBODY, READ_POSITION, State
 
-#: A key as text, or base64 where it is none (second: which).
-Key = tuple[str, bool]
+__all__ = ["MOST_POSITIONS", "Hold", "Holds", "Key", "Window", "holds_for", "tick_of"]
 
-#: Positions that one hold lists at most.
-MOST_POSITIONS: Final = 20
 #: Waits below the limit that are told one by one, per interval.
 SHORT_WAITS: Final = 2_000
 #: Waits that one sample describes in full for one consumer and reason; of others only the oldest position is named.
@@ -55,6 +48,10 @@ GRACE_US: Final = 50_000
 _SAMPLES_PER_LIMIT: Final = 50
 #: ... but no more and no less often than this.
 _TICKS_US: Final = (10_000, 500_000)
+#: Where everything is asked for, waits of this length are described in full.
+_SHORTEST_US: Final = 20_000
+#: Waits that one log can tell.
+_ALL: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,40 +93,6 @@ class Hold:
         return sum(us for _, us in self.shares)
 
 
-class Window(Protocol):
-    """The entries that a fold numbers: what they are called, and when they were stored."""
-
-    ledger_ids: I64
-    entry_ids: I64
-
-    def position(self, ordinal: int) -> str:
-        """``"L:E"``."""
-        ...
-
-    def key(self, ordinal: int) -> Key | None:
-        """Its key; None = key-less, or not in the message log."""
-        ...
-
-    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
-        """Ordinals of all entries of its key, ascending; of key-less ones only itself."""
-        ...
-
-    def times_sent(self) -> npt.NDArray[np.int32]:
-        """How often each entry has been sent."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """What a row cannot hold of a wait."""
-
-    holder: int | None
-    holder_positions: tuple[str, ...]
-    holder_pending: int
-    positions: tuple[str, ...]
-    keys: tuple[Key | None, ...]
-
-
 def tick_of(limit_us: int) -> int:
     """How often to look, where nothing shorter than ``limit_us`` has to be noticed.
 
@@ -137,6 +100,25 @@ def tick_of(limit_us: int) -> int:
     (200000, 10000, 500000)
     """
     return max(_TICKS_US[0], min(limit_us // _SAMPLES_PER_LIMIT, _TICKS_US[1]))
+
+
+def holds_for(
+    limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
+) -> Holds:
+    """The waits that ``limits`` call for; with ``tick_us`` = 0 all that can be seen, each told by itself.
+
+    ``closely``: look so many times more often than the limits need, and from the moment an entry is stored.
+    """
+    shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
+    everything = tick_us == 0
+    return Holds(
+        inferred=inferred,
+        tick_us=tick_of(shortest) // closely if tick_us is None else tick_us,
+        grace_us=min(GRACE_US, shortest // 2) if closely == 1 else 0,
+        long_us=min(shortest, _SHORTEST_US) if everything else shortest,
+        start_us=start_us,
+        short_waits=_ALL if everything or closely > 1 else SHORT_WAITS,
+    )
 
 
 class Holds:
@@ -172,8 +154,8 @@ class Holds:
         self._outstanding_at = np.empty(0, np.int64)
         self._stored_us: I64 = np.empty(0, np.int64)
         self._stored_at_join: I64 = np.empty(0, np.int64)
-        self._window: Window | None = None
-        self._notes: dict[int, _Note] = {}  # by hash id, of waits that are open
+        self._notes_of = Notes(self._now)
+        self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
         self._ended: list[Hold] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
 
@@ -182,7 +164,8 @@ class Holds:
 
         A log of level E also tells how far may have been read when each consumer joined: ``joined``.
         """
-        self._window, self._stored_us = window, np.ascontiguousarray(stored_us, np.int64)
+        self._stored_us = np.ascontiguousarray(stored_us, np.int64)
+        self._notes_of.window, self._notes_of.stored_us = window, self._stored_us
         self._rows[: self._now[at_.OPEN], at_.HEAD] -= dropped
 
     def begin(self, seq: int, t_us: int) -> None:
@@ -211,7 +194,7 @@ class Holds:
 
     def sample(
         self,
-        core: KeySharedDispatcher | SingleActiveDispatcher,
+        core: Core,
         seq: int,
         t_us: int,
         *,
@@ -254,6 +237,7 @@ class Holds:
             now,
             self._outstanding,
             self._outstanding_at,
+            np.zeros(len(st.permits), np.int64),
             self._row_of,
             self._rows,
             closed,
@@ -265,7 +249,7 @@ class Holds:
     def _next(self, t_us: int) -> None:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
-    def _aim(self, core: KeySharedDispatcher | SingleActiveDispatcher, reason: int | None) -> None:
+    def _aim(self, core: Core, reason: int | None) -> None:
         """Which entries are in question, and who says why they wait."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
@@ -298,12 +282,11 @@ class Holds:
             self._rows = rows
 
     def _name_new(self) -> None:
-        assert self._window is not None
         rows = self._rows[: self._now[at_.OPEN]]
         new = np.flatnonzero(rows[:, at_.LEDGER] == at_.UNNAMED)
         heads = rows[new, at_.HEAD]
-        rows[new, at_.LEDGER] = self._window.ledger_ids[heads]
-        rows[new, at_.ENTRY] = self._window.entry_ids[heads]
+        rows[new, at_.LEDGER] = self._notes_of.window.ledger_ids[heads]
+        rows[new, at_.ENTRY] = self._notes_of.window.entry_ids[heads]
 
     # --- waits that ended ------------------------------------------------------------------------------------
 
@@ -312,7 +295,7 @@ class Holds:
         ended, self._ended = self._ended, []
         return ended
 
-    def _end(self, core: KeySharedDispatcher | SingleActiveDispatcher, closed: at_.Rows) -> None:
+    def _end(self, core: Core, closed: at_.Rows) -> None:
         closed = closed[(closed[:, at_.LAST_US] > closed[:, at_.FROM_US]) | (closed[:, at_.ATTEMPTS] > 0)]
         closed = closed[closed[:, at_.LAST_US] >= self._start_us]
         if not len(closed):
@@ -327,13 +310,13 @@ class Holds:
             self._ended.append(self._hold(core, row, open_=False))
         self._add_up(core, closed[~told])
 
-    def _add_up(self, core: KeySharedDispatcher | SingleActiveDispatcher, closed: at_.Rows) -> None:
+    def _add_up(self, core: Core, closed: at_.Rows) -> None:
         """Sums by reason and consumer: entries, messages, message time, needless, attempts, uncertain; from, until."""
         closed = closed[closed[:, at_.LEADING] != NOT_HELD]
         groups = closed[:, at_.LEADING] * (1 << 40) + closed[:, at_.SLOT]
         for group in np.unique(groups).tolist():
             rows = closed[groups == group]
-            key = (int(rows[0, at_.LEADING]), _number(core, int(rows[0, at_.SLOT])))
+            key = (int(rows[0, at_.LEADING]), number_of(core, int(rows[0, at_.SLOT])))
             ends = (
                 rows[:, (at_.FROM_SEQ, at_.FROM_US)].min(axis=0),
                 rows[:, (at_.LAST_SEQ, at_.LAST_US)].max(axis=0),
@@ -346,7 +329,7 @@ class Holds:
                 sums[-2:] = np.maximum(sums[-2:], before[-2:])
             self._sums[key] = sums
 
-    def finish(self, core: KeySharedDispatcher | SingleActiveDispatcher) -> list[Hold]:
+    def finish(self, core: Core) -> list[Hold]:
         """The waits that go on at the end, as of the last sample, and the sums of those that were not told."""
         rows = self._rows[: self._now[at_.OPEN]]
         rows = rows[np.lexsort((rows[:, at_.ENTRY], rows[:, at_.LEDGER], rows[:, at_.FROM_US]))]
@@ -359,20 +342,18 @@ class Holds:
             ),
         ]
 
-    def _hold(
-        self, core: KeySharedDispatcher | SingleActiveDispatcher, row: Sequence[int], *, open_: bool
-    ) -> Hold:
+    def _hold(self, core: Core, row: Sequence[int], *, open_: bool) -> Hold:
         hash_id, leading = row[at_.HASH], row[at_.LEADING]
         note = self._notes.get(hash_id) if open_ else self._notes.pop(hash_id, None)
         first = f"{row[at_.LEDGER]}:{row[at_.ENTRY]}"
         never: list[int] = []
         if open_:
-            never = self._never_sent(core.state, hash_id)
+            never = self._notes_of.never_sent(core.state, hash_id)
         if note is None or not note.positions or note.positions[0] != first:
-            keys = (self._key(row[at_.HEAD]),) if open_ else ()
-            note = _Note(_number(core, row[at_.HOLDER]), (), 0, (first,), keys)
+            keys = (self._notes_of.window.key(row[at_.HEAD]),) if open_ else ()
+            note = Note(number_of(core, row[at_.HOLDER]), (), 0, (first,), keys)
         if leading == NOT_HELD and never:
-            note = replace(note, **self._called(never))
+            note = replace(note, **self._notes_of.called(never))
         shares = sorted(
             (
                 (REASONS[code], row[at_.SHARES + code])
@@ -385,7 +366,7 @@ class Holds:
             hash=None if isinstance(core, SingleActiveDispatcher) else core.hash_value(hash_id),
             reason=REASONS[leading],
             shares=tuple(shares),
-            waiting=_number(core, row[at_.SLOT]),
+            waiting=number_of(core, row[at_.SLOT]),
             holder=note.holder,
             holder_positions=note.holder_positions,
             holder_pending=note.holder_pending,
@@ -403,12 +384,12 @@ class Holds:
             attempts=row[at_.ATTEMPTS],
             uncertain=2 * row[at_.UNCERTAIN_US] > row[at_.SHARES + leading],
             never_sent=len(never),
-            never_passed=self._not_passed(never),
+            never_passed=self._notes_of.not_passed(never),
         )
 
     # --- what a row cannot hold ------------------------------------------------------------------------------
 
-    def _note(self, core: KeySharedDispatcher | SingleActiveDispatcher, *, everything: bool) -> None:
+    def _note(self, core: Core, *, everything: bool) -> None:
         """Describe the waits that have become long, while the state still shows what holds them."""
         rows = self._rows[: self._now[at_.OPEN]]
         due = rows[:, at_.NOTED] == 0
@@ -426,76 +407,7 @@ class Holds:
             group = (leading, 0 if of_hash else slot)
             noted[group] = noted.get(group, 0) + 1
             if noted[group] <= (_MOST_NOTED_OF_HASHES if of_hash else _MOST_NOTED):
-                self._notes[int(rows[at, at_.HASH])] = self._note_of(core, rows[at])
-
-    def _note_of(self, core: KeySharedDispatcher | SingleActiveDispatcher, row: Any) -> _Note:
-        assert self._window is not None
-        waiting = self._waiting(core.state, int(row[at_.HASH])).tolist()
-        held = _held(
-            core, int(row[at_.LEADING]), int(row[at_.SLOT]), int(row[at_.HOLDER]), int(row[at_.HASH])
-        )
-        holder = _number(core, int(row[at_.HOLDER]))
-        if len(held) and not isinstance(core, SingleActiveDispatcher):
-            st = core.state
-            slots = (
-                st.hash_owner[st.hash_id[held]] if row[at_.LEADING] == LOOK_AHEAD_LIMIT else st.holder[held]
-            )
-            if row[at_.LEADING] in (LOOK_AHEAD_LIMIT, UNACKED_LIMIT_SUBSCRIPTION):
-                counts = np.bincount(slots[slots >= 0], minlength=1)
-                holder = _number(core, int(np.argmax(counts))) if counts.any() else None
-            elif row[at_.LEADING] in (RECENTLY_JOINED, LAST_SENT_POSITION):
-                holder = _number(core, int(slots[0]))
-        return _Note(
-            holder,
-            tuple(self._window.position(entry) for entry in held[:MOST_POSITIONS].tolist()),
-            len(held),
-            **self._called(waiting),
-        )
-
-    def _called(self, entries: list[int]) -> dict[str, Any]:
-        """What waits by position and key, as far as it is listed."""
-        assert self._window is not None
-        entries = entries[:MOST_POSITIONS]
-        return {
-            "positions": tuple(self._window.position(entry) for entry in entries),
-            "keys": tuple(self._window.key(entry) for entry in entries),
-        }
-
-    def _key(self, entry: int) -> Key | None:
-        assert self._window is not None
-        return self._window.key(entry)
-
-    def _waiting(self, st: State, hash_id: int) -> npt.NDArray[np.intp]:
-        """Entries of a hash that wait, as of the last sample."""
-        now = self._now
-        low, high = int(now[at_.FIRST]), int(now[at_.END])
-        return low + np.flatnonzero(
-            (st.deleted[low:high] == 0)
-            & (st.holder[low:high] == NOBODY)
-            & (st.hash_id[low:high] == hash_id)
-            & (self._stored_us[low:high] + now[at_.GRACE_US] <= now[at_.T_US])
-        )
-
-    def _never_sent(self, st: State, hash_id: int) -> list[int]:
-        """Waiting entries of a hash that were never sent."""
-        assert self._window is not None
-        sent = self._window.times_sent()
-        return [entry for entry in self._waiting(st, hash_id).tolist() if not sent[entry]]
-
-    def _not_passed(self, never: list[int]) -> int:
-        """How many of them lie behind all of their key that was sent."""
-        assert self._window is not None
-        sent = self._window.times_sent()
-        highest: dict[Key | None, int] = {}
-        count = 0
-        for entry in never:
-            key = self._window.key(entry)
-            if key not in highest:
-                same = self._window.same_key(entry)
-                same = same[sent[same] > 0]
-                highest[key] = int(same[-1]) if len(same) else -1
-            count += entry > highest[key]
-        return count
+                self._notes[int(rows[at, at_.HASH])] = self._notes_of.of_row(core, rows[at])
 
 
 #: As in the folds: hash of an entry that the message log does not hold.
@@ -509,38 +421,6 @@ def _grown(values: npt.NDArray[Any], count: int, value: int) -> npt.NDArray[Any]
     grown = np.full(count, value, values.dtype)
     grown[: len(values)] = values
     return grown
-
-
-def _number(core: KeySharedDispatcher | SingleActiveDispatcher, slot: int) -> int | None:
-    """The log's number of a consumer; a dispatcher with one active consumer has no slots."""
-    if slot < 0:
-        return None
-    return slot if isinstance(core, SingleActiveDispatcher) else core.number_of(slot)
-
-
-def _held(
-    core: KeySharedDispatcher | SingleActiveDispatcher, leading: int, slot: int, holder: int, hash_id: int
-) -> npt.NDArray[np.intp]:
-    """Entries whose being held, or waiting, is what a reason comes from."""
-    st = core.state
-    low, high = int(st.s[MARK_DELETE]) + 1, len(st.holder)
-    if isinstance(core, SingleActiveDispatcher):
-        if leading not in (NO_PERMITS, FAILOVER_DELAY):
-            return np.empty(0, np.intp)
-        return low + np.flatnonzero(st.deleted[low : int(st.s[READ_POSITION])] == 0)
-    held = st.holder[low:high]
-    if leading == DRAINING_HASH:
-        return low + np.flatnonzero((held == holder) & (st.pending_hash[low:high] == hash_id))
-    if leading in (RECENTLY_JOINED, LAST_SENT_POSITION):
-        limit = int(st.joined_at[slot]) + (leading == LAST_SENT_POSITION)
-        return low + np.flatnonzero(held[: max(limit - low, 0)] != NOBODY)
-    if leading in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
-        return low + np.flatnonzero(held == slot)
-    if leading == UNACKED_LIMIT_SUBSCRIPTION:
-        return low + np.flatnonzero(held != NOBODY)
-    if leading == LOOK_AHEAD_LIMIT:
-        return np.flatnonzero(st.in_replay)
-    return np.empty(0, np.intp)
 
 
 def _ordered(sums: dict[tuple[int, int | None], Any]) -> list[tuple[int, int | None]]:

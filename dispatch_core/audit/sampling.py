@@ -19,6 +19,7 @@ from dispatch_core.audit.waiting import (
     LAST_SENT_POSITION,
     NO_CONSUMER,
     NO_PERMITS,
+    NOT_HELD,
     REASONS,
     RECENTLY_JOINED,
     UNACKED_LIMIT_CONSUMER,
@@ -41,6 +42,7 @@ Rows = npt.NDArray[np.int64]
     FROM_SEQ,
     LAST_US,  # when it was last seen waiting
     LAST_SEQ,
+    REASON,  # now
     LEADING,  # the reason that held it longest
     SLOT,  # who should get it, and who keeps it from going, while the leading reason held
     HOLDER,
@@ -57,7 +59,7 @@ Rows = npt.NDArray[np.int64]
     MESSAGES_NOW,
     NEEDLESS_NOW,
     SHARES,
-) = range(24)
+) = range(25)
 COLUMNS: Final = SHARES + len(REASONS)
 UNNAMED: Final = -1
 
@@ -139,15 +141,16 @@ def sample(
     now: I64,
     outstanding: I32,
     outstanding_at: I64,
+    taken: I64,
     row_of: I32,
     rows: Rows,
     closed: Rows,
 ) -> None:
     """Go on with the waits by what waits now; after ``survey``. ``rows`` has room for ``WAITING`` more.
 
-    ``row_of``: the row of each hash, -1 = none. ``closed`` gets the waits that have ended, with room for all that are open.
-    ``stored_at_join``: per consumer the furthest that may have been read when it joined; ``batches``: acknowledgements of
-    parts of entries are unseen.
+    ``taken``: per consumer how many entries no rule keeps from it, 0 before. ``row_of``: the row of each hash, -1 = none.
+    ``closed`` gets the waits that have ended, with room for all that are open. ``stored_at_join``: per consumer the furthest
+    that may have been read when it joined; ``batches``: acknowledgements of parts of entries are unseen.
     """
     now[CLOSED] = 0
     rank = 0
@@ -176,12 +179,15 @@ def sample(
                 now,
                 outstanding,
                 outstanding_at,
+                taken,
                 rows,
                 at,
                 rank,
                 lasted,
             )
         _add(rows, at, st.num_messages[entry] + WIDE, lasted)
+        if rows[at, REASON] == NOT_HELD and now[GIVEN] < 0:
+            taken[st.hash_owner[hash_id]] += 1
         rank += 1
     at = now[OPEN] - 1
     while at >= 0:
@@ -222,6 +228,7 @@ def _ask(
     now: I64,
     outstanding: I32,
     outstanding_at: I64,
+    taken: I64,
     rows: Rows,
     at: int,
     rank: int,
@@ -231,9 +238,12 @@ def _ask(
     hash_id, entry = rows[at, HASH], rows[at, HEAD]
     reason, slot = now[GIVEN], now[GIVEN_SLOT]
     if reason < 0:
-        reason = why_waiting(st, classic, entry, rank, False, inferred)
-        slot = NOBODY if reason == NO_CONSUMER else st.hash_owner[hash_id] + WIDE
-    rows[at, SEEN] = now[STAMP]
+        slot = st.hash_owner[hash_id] + WIDE
+        ahead = taken[slot] if slot != NOBODY else 0
+        reason = why_waiting(st, classic, entry, rank, ahead, False, inferred)
+        if reason == NO_CONSUMER:
+            slot = NOBODY + WIDE
+    rows[at, SEEN], rows[at, REASON] = now[STAMP], reason
     rows[at, LAST_US], rows[at, LAST_SEQ] = now[T_US], now[SEQ]
     rows[at, ENTRIES_NOW] = rows[at, MESSAGES_NOW] = 0
     by_order = reason in (DRAINING_HASH, RECENTLY_JOINED, LAST_SENT_POSITION)

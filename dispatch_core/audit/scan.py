@@ -60,6 +60,16 @@ class Scan:
         return self._entries.values[:, at.TIMES_SENT]
 
     @property
+    def acknowledged_by(self) -> Int32s:
+        """Per entry of the window: the operation that acknowledged it, -1 = none did."""
+        return self._entries.values[:, at.ACK_OPERATION]
+
+    @property
+    def last_delivery(self) -> Int32s:
+        """Per entry of the window: its last delivery, -1 = none."""
+        return self._entries.values[:, at.LAST_DELIVERY]
+
+    @property
     def room(self) -> int:
         """Rows in memory, used or not."""
         return sum(

@@ -18,7 +18,7 @@ recently_joined          its consumer joined before all that had been read was a
 last_sent_position       the same with what had been sent                                       PIP-282
 unacked_limit_consumer   its consumer holds as many unacknowledged messages as it may           maxUnackedMessages-
                                                                                                 PerConsumer
-no_permits               its consumer has no permits                                            flow control
+no_permits               its consumer has no permits, or no more than for what waits before it  flow control
 unacked_limit_…          all consumers together hold as many as they may, and it is not read    maxUnackedMessages-
 subscription                                                                                    PerSubscription
 look_ahead_limit         the replay set is full, and it is not read                             #23231, 4.x
@@ -34,7 +34,7 @@ Two entries of one hash wait under draining hashes; first nobody is there to get
 >>> from dispatch_core import state
 >>> st = state.new_state(np.zeros(2, np.int32), np.ones(2, np.int32), 1, 2)
 >>> def why(entry=0):
-...     return REASONS[why_waiting(st, False, entry, entry, entry > 0, False)]
+...     return REASONS[why_waiting(st, False, entry, entry, 0, entry > 0, False)]
 >>> st.s[IN_ORDER] = st.s[TRACK_DRAINING] = 1
 >>> st.s[state.LOOK_AHEAD_PER_CONSUMER], st.s[MAX_UNACKED_CONSUMER] = 1, 5
 >>> why()
@@ -51,7 +51,7 @@ Two entries of one hash wait under draining hashes; first nobody is there to get
 >>> st.unacked[0] = 0
 >>> why()
 'no_permits'
->>> st.permits[0] = 9
+>>> st.permits[0] = 5
 >>> st.s[BLOCKED_ON_UNACKED] = 1
 >>> why()
 'unacked_limit_subscription'
@@ -62,7 +62,7 @@ Two entries of one hash wait under draining hashes; first nobody is there to get
 >>> why(0) is None, why(1)
 (True, 'replay_order')
 >>> st.joined_at[0], st.recent[0], st.s[N_RECENT], st.s[READ_POSITION] = 1, 0, 1, 1
->>> [REASONS[why_waiting(st, True, entry, entry, False, False)] for entry in (0, 1)]
+>>> [REASONS[why_waiting(st, True, entry, entry, 0, False, False)] for entry in (0, 1)]
 [None, 'recently_joined']
 """
 
@@ -74,7 +74,7 @@ from dispatch_core.audit.catalogue import STALL_REASONS
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering import last_sent_position, read_position
 from dispatch_core.ordering.draining_hashes import may_hold
-from dispatch_core.permits import look_ahead_limit
+from dispatch_core.permits import look_ahead_limit, room_in_messages, usable_permits
 from dispatch_core.state import (
     BLOCKED_ON_UNACKED,
     IN_ORDER,
@@ -131,12 +131,13 @@ _read_within = read_position.within
 
 @compiled
 def why_waiting(
-    st: State, classic: bool, entry: int, rank: int, earlier_of_hash: bool, inferred: bool
+    st: State, classic: bool, entry: int, rank: int, ahead: int, earlier_of_hash: bool, inferred: bool
 ) -> int:
     """The code of the first rule that holds a waiting entry; ``NOT_HELD`` for none.
 
     ``classic``: the dispatcher of 3.x or the classic one of 4.x. ``rank``: how many waiting entries stand before it;
-    ``earlier_of_hash``: one of them is of its hash. ``inferred``: what was read is known only as far as it was sent.
+    ``ahead``: how many of these no rule keeps from its consumer; ``earlier_of_hash``: one is of its hash. ``inferred``:
+    what was read is known only as far as it was sent.
     """
     if st.s[N_CONSUMERS] == 0:
         return NO_CONSUMER
@@ -150,7 +151,7 @@ def why_waiting(
         return RECENTLY_JOINED if classic else LAST_SENT_POSITION
     if holds_too_much(st, slot):
         return UNACKED_LIMIT_CONSUMER
-    if st.permits[slot] <= 0:
+    if lacks_permits(st, classic, slot, ahead):
         return NO_PERMITS
     if not_read_yet(st, entry):
         if st.s[BLOCKED_ON_UNACKED] == 1:
@@ -201,6 +202,13 @@ def holds_too_much(st: State, slot: int) -> bool:
     """``maxUnackedMessagesPerConsumer``: a consumer that reached it gets nothing until it holds half as many or less."""
     limit = st.s[MAX_UNACKED_CONSUMER]
     return st.blocked[slot] == 1 or (limit > 0 and st.unacked[slot] >= limit)
+
+
+@compiled
+def lacks_permits(st: State, classic: bool, slot: int, ahead: int) -> bool:
+    """Flow control: a consumer is sent no more entries than it gave permits for; those ``ahead`` take theirs first."""
+    room = room_in_messages(st, slot) if classic else usable_permits(st, slot)
+    return room <= ahead
 
 
 @compiled

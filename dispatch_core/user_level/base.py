@@ -142,12 +142,12 @@ class UserLevelFold(ABC):
 
     def waits(self, seq: int, t_us: int) -> list[Hold]:
         """What waits when the log ends behind the line ``seq``, as of ``t_us``, and what waited too shortly to be told."""
-        if self.holds is None:
-            return []
+        if self.holds is None or self._begins_us is None:
+            return []  # without an event there is no subscription that anything could wait for
         first = 0
         if not self._sends:
             # nothing was sent: what was stored since the log began was for whoever is there
-            first = int(np.searchsorted(self._stored_us, self._begins_us or 0))
+            first = int(np.searchsorted(self._stored_us, self._begins_us))
         self.holds.sample(self.core, seq, t_us, reason=self._reason_of_all(t_us), first=first)
         return self.holds.finish(self.core)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
@@ -23,17 +24,22 @@ class NotUserLevelError(DispatchAuditError):
 
 
 def replay_files(
-    dispatcher: Mapping[str, Any], *, interval_start: datetime, interval_end: datetime
+    dispatcher: Mapping[str, Any],
+    *,
+    interval_start: datetime,
+    interval_end: datetime,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Iterator[dict[str, pa.Table]]:
     """Rows of the result tables, as they become known.
 
     ``dispatcher``: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
+    ``limits``: how long is too long.
     Raises ``NotUserLevelError``, and ``NotStreamableError`` for what a window cannot judge: rows handed out before are void.
     """
     identity = {name: dispatcher[name] for name in DISPATCHER_KEY}
     events, messages = dispatcher["event_files"], dispatcher["message_files"]
     head = _head(identity, events)
-    replay = UserLevelReplay(head, interval_start=interval_start, interval_end=interval_end)
+    replay = UserLevelReplay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
     log = pieces(events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS)
     for piece, following in _with_next(log):
         if piece.nobodys:

@@ -24,8 +24,8 @@ from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
 from dispatch_core.audit.fold import AuditFold
 from dispatch_core.audit.history import History
-from dispatch_core.audit.holds import GRACE_US, Hold, Holds, Key, tick_of
-from dispatch_core.audit.holes import ack_holes
+from dispatch_core.audit.holds import Hold, Key, holds_for
+from dispatch_core.audit.holes import ack_holes, filled_holes
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.operations import ACK, SENT
 from dispatch_core.audit.rows import Rows
@@ -37,7 +37,7 @@ from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
-from dispatch_core.times import from_micros, micros
+from dispatch_core.times import micros
 from dispatch_core.user_level.fold import (
     JUDGEMENTS,
     NOT_JUDGED,
@@ -83,17 +83,11 @@ class UserLevelReplay:
         self._members = _members(head.events)
         self._profile, self._fold, self._not_judged = self._rules()
         self._limits, self._closed = limits, closed
+        self._told = Rows(head, interval_start)
         self._holds: list[Hold] = []  # that have ended
         self._sent_us = _NOTHING  # per consumer of the history: when it was sent something last, -1 = never
         if self._fold is not None:
-            shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
-            self._fold.holds = Holds(
-                inferred=True,
-                tick_us=tick_of(shortest) if tick_us is None else tick_us,
-                grace_us=min(GRACE_US, shortest // 2),
-                long_us=shortest,
-                start_us=self._start_us,
-            )
+            self._fold.holds = holds_for(limits, inferred=True, start_us=self._start_us, tick_us=tick_us)
         self._entries = 0  # in the window
         self._seen = 0  # consumers whose arrival the rules know
         self._begun = False  # something was sent
@@ -127,12 +121,23 @@ class UserLevelReplay:
             findings = [found for found in judgement.findings if self._start_us <= found.t_us < self._end_us]
         deliveries = result_rows.within(deliveries, self._start_us)
         self._counted["entries_sent"] += deliveries.num_rows
+        holes = filled_holes(
+            self._audit.scan,
+            self._audit.history,
+            max(self._audit.new_ops.start, self._audit.history.first_op_of_last_log),
+            self._limits,
+            gap=self._audit.has_gaps,
+        )
         anomalies = [result_rows.divergence(one, self._head) for one in findings if one.status == "divergent"]
         return {
             "deliveries": deliveries,
             "divergences": self._rows("divergences", [result_rows.difference(one) for one in findings]),
             "anomalies": pa.concat_tables(
-                [result_rows.within(audit.anomalies, self._start_us), self._rows("anomalies", anomalies)]
+                [
+                    result_rows.within(audit.anomalies, self._start_us),
+                    self._rows("anomalies", anomalies),
+                    result_rows.within(self._told.anomalies(holes), self._start_us),
+                ]
             ),
         }
 
@@ -161,7 +166,7 @@ class UserLevelReplay:
             found += stalls(holds, self._names, self._limits, end)
             found += never_delivered(holds, self._names, self._limits, end)
         found += ack_holes(self._audit.scan, self._audit.history, self._limits, end)
-        anomalies = Rows(self._head, from_micros(self._start_us)).anomalies(found)
+        anomalies = self._told.anomalies(found)
         return {
             "ownership": self._ownership(),
             "blocked": self._rows("blocked", [*result_rows.blocked(holds, self._names)] if judged else []),
