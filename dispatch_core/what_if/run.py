@@ -141,9 +141,9 @@ def _delays(seed: int) -> Delays:
     factors = _SPREAD ** random.uniform(-1, 1, 4)
     names = ("read_us", "write_us", "hop_us", "network_us")
     return replace(
-        usual,
+        USUAL,
         **{
-            name: max(int(getattr(usual, name) * factor), 1)
+            name: max(int(getattr(USUAL, name) * factor), 1)
             for name, factor in zip(names, factors, strict=True)
         },
     )
