@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,26 +22,41 @@ from dispatch_core.audit.findings import Finding
 from dispatch_core.audit.log_quality import Gaps
 from dispatch_core.audit.words import shown
 from dispatch_core.times import clock
+from dispatch_core.user_level import rounds
+from dispatch_core.user_level.fold import KeySharedFold
 from dispatch_core.verify.tally import Finding as Difference
 
 #: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
 _SAME_ROUND_US: Final = 100_000
+#: Kinds whose proving line is a sending that the rules had not allowed; its connection stands first.
+_BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
+#: Why a sending differs that only lacks a permit.
+NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
 _GAP: Final = "lines of the log are missing before it"
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
 _CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
 
 
 def of_sendings(
-    deliveries: pa.Table, divergences: pa.Table, names: Mapping[int, str], rule: str
+    deliveries: pa.Table,
+    divergences: pa.Table,
+    names: Mapping[int, str],
+    rule: str,
+    anomalies: Sequence[Mapping[str, Any]] = (),
 ) -> list[Finding]:
-    """One finding per delivery that is judged ``divergent``.
+    """One finding per delivery that is judged ``divergent``, but for consequences.
+
+    Who was sent something beyond what the rules allow has a permit less from then on, in the log as in the broker: sendings
+    without a permit count once per consumer, and not at all behind another finding about a sending to it.
 
     Args:
         deliveries: as judged by who was sent each entry (docs/user-level.md).
         divergences: of the same judgement; they say why.
         names: how each connection is called in a sentence, by number.
         rule: the rules in force, for people.
+        anomalies: what else was found in the log.
     """
+    took = _took_permits(anomalies)
     wrong = deliveries.filter(pc.equal(deliveries["judgement"], "divergent")).to_pylist()
     why = divergences.filter(pc.equal(divergences["status"], "divergent")).to_pylist()
     reasons: dict[int, list[str | None]] = {}
@@ -50,6 +65,10 @@ def of_sendings(
     found = []
     for place, row in enumerate(wrong):
         reason = reasons[row["seq"]].pop(0) if reasons.get(row["seq"]) else None
+        to_seq = took.get(row["consumer"], row["seq"])
+        if reason == NO_PERMITS and to_seq < row["seq"]:
+            continue
+        took[row["consumer"]] = min(to_seq, row["seq"])
         position = f"{row['ledger_id']}:{row['entry_id']}"
         key = "" if row["key"] is None else f" (key {shown(row['key'])})"
         expected = row["expected_consumer"]
@@ -62,6 +81,16 @@ def of_sendings(
         consumers = [row["consumer"], *([] if expected is None else [expected])]
         found.append(_finding([row["seq"]], row["t_us"], text, "dispatch", [position], consumers, place, row))
     return found
+
+
+def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """Consumer → line of the first sending to it that no rule allows."""
+    took: dict[int, int] = {}
+    for row in anomalies:
+        if row["kind"] in _BEYOND_THE_RULES and row["consumers"]:
+            consumer, seq = row["consumers"][0], row["seqs"][-1]
+            took[consumer] = min(took.get(consumer, seq), seq)
+    return took
 
 
 def of_decisions(divergences: pa.Table, deliveries: pa.Table, rule: str) -> list[Finding]:

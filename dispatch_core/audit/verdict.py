@@ -88,12 +88,13 @@ DEFAULT_POLICY: Final = Policy()
 class Seen:
     """What the replay of a log's rules saw beside its findings.
 
-    ``decisions`` were compared with the rules, ``uncertain`` of them hang on what the log does not show; ``not_judged``: why
-    none was compared. ``sent``: entries. ``undelivered``: stored and not sent, and no finding says why. ``balance``: why
-    balance is not judged, ``None`` = it is.
+    ``decisions`` were compared with the rules: ``divergent`` of them differ, ``uncertain`` hang on what the log does not
+    show; ``not_judged``: why none was compared. ``sent``: entries. ``undelivered``: stored and not sent, and no finding says
+    why. ``balance``: why balance is not judged, ``None`` = it is.
     """
 
     decisions: int
+    divergent: int
     uncertain: int
     not_judged: str | None
     sent: int
@@ -168,6 +169,11 @@ def _judge(
     unseen = None if seen is None else _unseen(promise, seen, policy, subscription_type)
     if broken:
         verdict, reason = FAIL, _counted(broken)
+    elif promise == CONFORMANCE and seen is not None and seen.divergent and not tolerated:
+        verdict, reason = (
+            FAIL,
+            f"{seen.divergent} decisions differ from the rules, as follows from other findings",
+        )
     elif touching or sum(uncertain.values()) > policy.uncertain_tolerated:
         verdict, reason = UNKNOWN, _open_question(touching, uncertain)
     elif unseen is not None:

@@ -139,11 +139,13 @@ def _with_divergences(
     rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
     # rounds are seen in a trace only, and only where it is compared decision by decision
     by_sending = again(user_level=True) if state["rounds"] else found
-    told = divergence.of_sendings(by_sending["deliveries"], by_sending["divergences"], names, rule)
+    others = found["anomalies"].filter(pc.not_equal(found["anomalies"]["kind"], "divergence"))
+    told = divergence.of_sendings(
+        by_sending["deliveries"], by_sending["divergences"], names, rule, others.to_pylist()
+    )
     if by_sending is not found:
         decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule)
         told = divergence.of_trace(decisions, told)
-    others = found["anomalies"].filter(pc.not_equal(found["anomalies"]["kind"], "divergence"))
     return found | {"anomalies": pa.concat_tables([others, Rows(log, start).anomalies(told)])}
 
 

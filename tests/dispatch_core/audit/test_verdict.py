@@ -120,7 +120,9 @@ def test_a_shared_subscription_is_not_judged_by_order() -> None:
     assert "promises no order" in result["per_key_order"].reason
 
 
-ALL_SEEN = Seen(decisions=100, uncertain=0, not_judged=None, sent=100, undelivered=0, balance=None)
+ALL_SEEN = Seen(
+    decisions=100, divergent=0, uncertain=0, not_judged=None, sent=100, undelivered=0, balance=None
+)
 
 
 def test_with_the_rules_replayed_every_promise_is_judged() -> None:
