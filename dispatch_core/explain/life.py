@@ -7,21 +7,24 @@ the subject stand at the line that proves them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from dispatch_core.audit import layout as at
-from dispatch_core.audit.catalogue import INFO, SEVERITIES
+from dispatch_core.audit.catalogue import CRITICAL, INFO, KINDS, MAJOR, SEVERITIES
 from dispatch_core.audit.holds import Hold
 from dispatch_core.explain.moments import Moment, Moments
 from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 from dispatch_core.explain.waits import Episode, Wait, episodes_of, waits_of
+
+#: How often the audit of a log has to look at what waits (``audit_whole``'s ``tick_us``), for a story of every line.
+EVERY_LINE_US: Final = 1
 
 
 class Audited(Protocol):
@@ -34,6 +37,10 @@ class Audited(Protocol):
     @property
     def ownership(self) -> pa.Table:
         """Who owned which range when."""
+
+    @property
+    def holds(self) -> Sequence[Hold]:
+        """What waited and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,19 @@ class Life:
 
     @property
     def found(self) -> int:
-        """How many findings above mere information touch it."""
-        return sum(row["severity"] != INFO for row in self.anomalies)
+        """How many findings touch it that are faults: grave ones, and those of which a promise bears none."""
+        grave = (CRITICAL, MAJOR)
+        return sum(
+            row["severity"] in grave
+            or (row["severity"] != INFO and KINDS[row["kind"]].default_tolerated is not None)
+            for row in self.anomalies
+        )
 
 
-def life_of(record: Record, subject: Subject, audit: Audited, holds: Iterable[Hold]) -> Life:
-    """The life of ``subject`` in the log that ``record``, ``audit`` and ``holds`` were made of."""
+def life_of(record: Record, subject: Subject, audit: Audited) -> Life:
+    """The life of ``subject`` in the log that ``record`` and ``audit`` were made of."""
     waits = waits_of(record, subject)
-    episodes = episodes_of(record, subject, waits, holds)
+    episodes = episodes_of(record, subject, waits, audit.holds)
     numbers = frozenset(n for n in (record.number_of(place) for place in subject.places) if n is not None)
     hashed = subject.hash is not None or record.history.single_active
     owners = owners_of(record, audit.ownership, subject.hash) if hashed and not numbers else []

@@ -415,7 +415,7 @@ class Moments:
         else:
             text = f"owns {100 * share.part:.1f} % of the hash space"
         if own:
-            text = f"{who} {'joins and ' if share.moved_how == JOINED else ''}{text}"
+            text = f"{who} joins and {text}" if share.moved_how == JOINED else f"{who} leaves"
         elif share.moved_by is not None:
             how = "joins" if share.moved_how == JOINED else "leaves"
             text = f"{record.who(share.moved_by)} {how}: {who} {text}"

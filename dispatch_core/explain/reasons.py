@@ -8,6 +8,7 @@ from itertools import pairwise
 from dispatch_core.audit.findings import shown
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.waits import Episode
+from dispatch_core.times import clock
 
 #: Above so many microseconds a duration is told in seconds.
 _SECOND_US = 1_000_000
@@ -68,15 +69,21 @@ def why(record: Record, episode: Episode) -> str:
     ids = listed(episode.held_by, episode.held_by_count)
     at = "" if episode.holder is None else f" at {holder}"
     were = "was" if episode.held_by_count == 1 else "were"
-    unacked = f"; {ids} {were} unacknowledged{at}" if episode.held_by else ""
+    oldest = f", the oldest of them{at}" if episode.held_by_count > 1 else at
+    unacked = f"; {ids} {were} unacknowledged{oldest}" if episode.held_by else ""
     match episode.reason:
         case "draining_hash":
+            if not episode.held_by_count and episode.phantom_since_us is None:
+                return f"the hash still drained for {holder}, so {who} gets nothing of it (draining hashes, PIP-379)"
             if not episode.held_by_count:
-                return _phantom(record, who, holder)
-            return (
+                return _phantom(record, who, holder, None)
+            real = (
                 f"{holder} still held {ids} of the same hash, and draining hashes (PIP-379) give {who} nothing of it "
                 f"until {holder} has acknowledged that, or leaves"
             )
+            if episode.phantom_since_us is None:
+                return real
+            return f"{real}. But {_phantom(record, who, holder, episode.phantom_since_us)}"
         case "recently_joined":
             return (
                 f"{who} had joined recently, and the read-position rule (3.x, classic) sends a newcomer nothing that is "
@@ -105,7 +112,7 @@ def why(record: Record, episode: Episode) -> str:
                 "allows; nothing new is read until it is down to half"
             )
         case "look_ahead_limit":
-            return _look_ahead(record, episode, ids)
+            return _look_ahead(record, episode)
         case "replay_order":
             behind = f" ({ids}{at})" if episode.held_by else ""
             return f"an earlier message of the same hash{behind} waited to be sent, and none may overtake it"
@@ -119,26 +126,32 @@ def why(record: Record, episode: Episode) -> str:
     return "no rule that the log shows held it back"
 
 
-def _phantom(record: Record, who: str, holder: str) -> str:
-    added = record.profile is not None and "added_ranges" in record.profile.changes
-    mended = "" if added else ", mended in 4.0.7 and 4.1.1 (#24736)"
+def _phantom(record: Record, who: str, holder: str, since_us: int | None) -> str:
+    mended = record.profile is not None and "added_ranges" in record.profile.changes
+    fault = "" if mended else ", a fault of 4.0.0 to 4.0.6 and 4.1.0 (#24736): upgrade"
+    since = (
+        f"{holder} held nothing of the hash any more"
+        if since_us is None
+        else (f"since {clock(since_us)} {holder} holds nothing of it any more")
+    )
     return (
-        f"the broker counted the hash as draining for {holder}, though {holder} held nothing of it any more: a hash that "
-        f"moved away, back and away again was counted twice{mended}. {who} gets nothing of it until {holder} leaves or "
-        "owns the hash again"
+        f"{since}, and still the broker counts it as draining: a hash that moves away, back and away again is counted "
+        f"twice{fault}. {who} gets nothing of it until {holder} leaves or owns the hash again"
     )
 
 
-def _look_ahead(record: Record, episode: Episode, ids: str) -> str:
-    filled = f" ({ids})" if episode.held_by else ""
-    whose = "" if episode.holder is None else f", for {record.who(episode.holder)}"
+def _look_ahead(record: Record, episode: Episode) -> str:
+    waited = " and ".join(
+        f"for {record.who(waiting)} ({reason})" if waiting is not None else f"({reason})"
+        for reason, waiting, _ in episode.others
+    )
     limits = ", ".join(
         f"{name}{_setting(record, f'keySharedLookAheadMsgInReplayThreshold{name}')}"
         for name in ("PerConsumer", "PerSubscription")
     )
     return (
-        f"nothing new was read: messages that could not be sent{filled} waited{whose} and filled the look-ahead limit "
-        f"(keySharedLookAheadMsgInReplayThreshold… {limits})"
+        f"nothing new was read: what had been read and could not be sent, waiting {waited or 'for others'}, filled the "
+        f"look-ahead limit (keySharedLookAheadMsgInReplayThreshold… {limits})"
     )
 
 

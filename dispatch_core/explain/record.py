@@ -150,6 +150,11 @@ class Record:
         """The first operation of this incarnation at or behind the line ``seq``."""
         return self.first_op + int(np.searchsorted(self.history.op_seq[self.first_op :], seq))
 
+    def op_behind(self, t_us: int) -> int:
+        """The first operation of this incarnation that is later than a time."""
+        times = self.history.op_t_us[self.first_op :]
+        return self.first_op + int(np.searchsorted(times, t_us, side="right"))
+
     def held_at(self, op: int, ordinals: Ints, place: int | None = None) -> npt.NDArray[np.int32]:
         """Deliveries of ``ordinals`` that were outstanding just before ``op``: at the connection ``place``, or anywhere."""
         d = self.deliveries

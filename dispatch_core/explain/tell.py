@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from typing import Final
 
 import numpy as np
 
 from dispatch_core.audit import layout as at
-from dispatch_core.audit.catalogue import INFO
+from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
 from dispatch_core.explain.life import Life
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
 from dispatch_core.explain.reasons import duration, listed, plural, rule_of, why
@@ -19,6 +20,9 @@ from dispatch_core.explain.subject import CONSUMER, ENTRY
 from dispatch_core.explain.timeline import MOST_OF_A_KIND, WIDTH, timeline
 from dispatch_core.explain.waits import BRIEF_US, Episode, ahead_of
 from dispatch_core.times import clock
+
+#: A reason that explains so much of a wait explains it.
+_MOSTLY: Final = 0.8
 
 
 def tell(life: Life, at_us: int | None = None) -> list[str]:
@@ -40,6 +44,7 @@ def headline(life: Life, at_us: int | None = None) -> list[str]:
     said += _held(life)
     said.append(_fate(life))
     said += _owned(life)
+    said += _counted(life)
     if life.subject.also:
         also = ", ".join(life.subject.also)
         said.append(f"Other keys have the same hash and share its fate: {also}.")
@@ -47,21 +52,34 @@ def headline(life: Life, at_us: int | None = None) -> list[str]:
 
 
 def _found(life: Life) -> list[str]:
-    kinds = Counter(row["kind"] for row in life.anomalies)
-    told: dict[str, str] = {}
+    """What is wrong with it: each grave kind by its first finding, but for what a wait below tells better."""
+    held = {episode.reason for episode in life.episodes}
+    first: dict[str, str] = {}
     for row in life.anomalies:
-        if row["severity"] != INFO:
-            told.setdefault(row["kind"], row["explanation"])
+        told_below = row["kind"].startswith("stuck_") and row["reason"] in held
+        if row["severity"] in (CRITICAL, MAJOR) and not told_below:
+            first.setdefault(row["kind"], row["explanation"])
+    kinds = Counter(row["kind"] for row in life.anomalies)
     said: list[str] = []
-    for kind, text in list(told.items())[:MOST_OF_A_KIND]:
-        count = kinds[kind]
-        more = f" ({count} of this kind, this is the first)" if count > 1 else ""
+    for kind, text in list(first.items())[:MOST_OF_A_KIND]:
+        more = f" ({kinds[kind]} of this kind, this is the first)" if kinds[kind] > 1 else ""
         cause = _came_about(life, kind)
         said.append(f"{kind}: {text}{more}.{'' if any(cause in one for one in said) else cause}")
-    rest = [f"{count} {kind}" for kind, count in kinds.items() if kind not in list(told)[:MOST_OF_A_KIND]]
-    if rest:
-        said.append(f"{'Also found' if said else 'Found, and no fault'}: {', '.join(rest)}.")
     return said
+
+
+def _counted(life: Life) -> list[str]:
+    """All findings by kind, the faults apart from what is allowed and counted."""
+    faults = Counter(row["kind"] for row in life.anomalies if row["severity"] != INFO)
+    allowed = Counter(row["kind"] for row in life.anomalies if row["severity"] == INFO)
+    said = []
+    if faults:
+        said.append(f"Findings: {', '.join(f'{count} {kind}' for kind, count in faults.items())}.")
+    if allowed:
+        said.append(
+            f"Allowed, and counted: {', '.join(f'{count} {kind}' for kind, count in allowed.items())}."
+        )
+    return [" ".join(said)]
 
 
 def _came_about(life: Life, kind: str) -> str:
@@ -118,13 +136,27 @@ def _sentence(life: Life, episode: Episode) -> str:
         count = sum(hold.entries for hold in episode.holds)
     what = "It" if life.subject.kind == ENTRY else listed(positions, count)
     until = "to the end of the log" if episode.until_us is None else f"until {clock(episode.until_us)}"
-    text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {why(record, episode)}"
+    text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {_share(episode)}"
+    text += why(record, episode)
     if episode.freed_op >= 0:
         op = episode.freed_op
         text += (
             f". It ended with seq {record.seq(op)} at {clock(record.t_us(op))}: {_what_freed(life, episode)}"
         )
     return text + (". Uncertain: the log alone cannot tell." if episode.uncertain else ".")
+
+
+def _share(episode: Episode) -> str:
+    """How much of the wait its reason explains, where that is not most of it."""
+    whole = sum(us for _, us in episode.shares)
+    own = dict(episode.shares).get(episode.reason, 0)
+    if not whole or own > _MOSTLY * whole:
+        return ""
+    others = [
+        reason or "none" for reason, us in episode.shares if reason != episode.reason and us > whole // 20
+    ]
+    rest = f"; the rest was {', '.join(others)}" if others else ""
+    return f"{round(100 * own / whole)} % of it because of {episode.reason}{rest}. " if others else ""
 
 
 def _what_freed(life: Life, episode: Episode) -> str:

@@ -7,11 +7,13 @@ hold are told together, as an ``Episode``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dispatch_core.audit import layout as at
 from dispatch_core.audit.findings import CAUSE_OF
@@ -32,17 +34,19 @@ from dispatch_core.explain.subject import CONSUMER, Subject
 BRIEF_US: Final = 20_000
 #: Waits for one reason with a shorter break than this are told as one.
 _BREAK_US: Final = 100_000
+DRAINING: Final = "draining_hash"
+LOOK_AHEAD: Final = "look_ahead_limit"
+_NEWCOMER: Final = ("recently_joined", "last_sent_position")
+#: Holds of one episode whose evidence is looked up: it may have one for each hash of a consumer.
+_MOST_LOOKED_AT: Final = 50
 _ENDS_HOLDING: Final = (ACK, ACK_CUMULATIVE, REDELIVER, REDELIVER_ALL, REMOVED)
-#: What lets go of work that waits for this reason, and whose it is: the holder's, the waiting consumer's, anybody's.
+#: What lets go of work that waits for this reason, where no pending entries do; and whether it is the waiting consumer's.
 _FREED_BY: Final[dict[str, tuple[tuple[int, ...], str]]] = {
-    "draining_hash": (_ENDS_HOLDING, "holder"),
-    "recently_joined": (_ENDS_HOLDING, "holder"),
-    "last_sent_position": (_ENDS_HOLDING, "holder"),
     "no_permits": ((FLOW,), "waiting"),
     "unacked_limit_consumer": (_ENDS_HOLDING, "waiting"),
-    "unacked_limit_subscription": (_ENDS_HOLDING, "anybody"),
-    "no_consumer": ((ADDED,), "anybody"),
-    "uncovered_range": ((ADDED,), "anybody"),
+    "unacked_limit_subscription": (_ENDS_HOLDING, ""),
+    "no_consumer": ((ADDED,), ""),
+    "uncovered_range": ((ADDED,), ""),
 }
 
 
@@ -70,7 +74,9 @@ class Episode:
     """Work waited for one reason from ``from_us`` to ``until_us`` (None: to the log's end), without much of a break.
 
     ``ordinals``: those of the subject that waited so. ``longest_us``: of one of them. ``holds``: what says so, the one
-    that explains most first. ``freed_op``: the operation that let them go, -1 = not known.
+    that explains most first. ``shares``: microseconds by reason, longest first. ``freed_op``: the operation that let them
+    go, -1 = not known. ``phantom_since_us``: since when a hash drained though nothing of it was held, None = it did not.
+    ``others``: at the look-ahead limit, who else waited for what: (reason, consumer, how many), most first.
     """
 
     reason: str | None
@@ -84,7 +90,10 @@ class Episode:
     longest_us: int
     uncertain: bool
     holds: tuple[Hold, ...]
+    shares: tuple[tuple[str | None, int], ...]
     freed_op: int
+    phantom_since_us: int | None
+    others: tuple[tuple[str, int | None, int], ...] = ()
 
 
 def waits_of(record: Record, subject: Subject) -> list[Wait]:
@@ -150,14 +159,14 @@ def _acked(record: Record, ordinal: int) -> bool:
     return bool(np.isin(record.operations.code[owner], (ACK, ACK_CUMULATIVE)).any())
 
 
-def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Iterable[Hold]) -> list[Episode]:
+def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequence[Hold]) -> list[Episode]:
     """What held the subject's entries back, in order of time; what was on its way only is left out."""
     _, end_us = record.span_us
     by_hash: dict[int | None, list[Hold]] = {}
     numbers = {record.number_of(place) for place in subject.places}
     for hold in holds:
-        if hold.reason is None and hold.until_t_us is not None:
-            continue  # it was its turn, and others were before it
+        if hold.first_position is None or (hold.reason is None and hold.until_t_us is not None):
+            continue  # sums of many, and what only had others before it
         if _lasted_us(hold, end_us) > BRIEF_US and (subject.kind != CONSUMER or hold.waiting in numbers):
             by_hash.setdefault(hold.hash, []).append(hold)
     parts: list[_Part] = []
@@ -175,8 +184,13 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Iter
         # what it was to get and never got is nobody's delivery: the holds alone know of it
         rest = [hold for found in by_hash.values() for hold in found if id(hold) not in explained]
         parts += [_Part(hold, -1, hold.from_t_us, hold.until_t_us, -1) for hold in rest]
+    if subject.kind == CONSUMER:
+        parts = [_since_it_joined(record, part) for part in parts]
     parts.sort(key=lambda part: (part.from_us, part.ordinal))
-    return [_episode(record, run, end_us) for run in _runs(parts)]
+    told = [_episode(record, run, end_us) for run in _runs(parts)]
+    return [
+        _with_others(episode, holds, end_us) if episode.reason == LOOK_AHEAD else episode for episode in told
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +202,19 @@ class _Part:
     from_us: int
     until_us: int | None
     delivery: int
+
+
+def _since_it_joined(record: Record, part: _Part) -> _Part:
+    """A wait for a consumer, from when that was there to be waited for."""
+    joined = (record.history.op_code == ADDED) & (
+        record.history.op_consumer == record.place_of(part.hold.waiting)
+    )
+    if not joined.any():
+        return part
+    since = record.t_us(int(np.flatnonzero(joined)[-1]))
+    return replace(
+        part, from_us=max(part.from_us, since if part.until_us is None else min(since, part.until_us))
+    )
 
 
 def _runs(parts: list[_Part]) -> Iterator[list[_Part]]:
@@ -206,58 +233,115 @@ def _runs(parts: list[_Part]) -> Iterator[list[_Part]]:
 
 
 def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
+    """One run of parts as an episode; who held what is the audit's scan, as of when the wait began."""
     holds = sorted({id(part.hold): part.hold for part in run}.values(), key=lambda h: -_lasted_us(h, end_us))
-    lead = next((hold for hold in holds if hold.holder_positions), holds[0])
+    lead = holds[0]
     until = [part.until_us for part in run]
     until_us = None if None in until else max(t for t in until if t is not None)
     last = max(run, key=lambda part: float("inf") if part.until_us is None else part.until_us)
-    held_by = list(
-        dict.fromkeys(p for hold in holds if hold.holder == lead.holder for p in hold.holder_positions)
-    )
-    ordinals = tuple(sorted({part.ordinal for part in run if part.ordinal >= 0}))
+    held = _pinning(record, holds[:_MOST_LOOKED_AT], run[0].from_us)
+    d = record.deliveries
+    oldest = held[np.argmin(d[held, at.ENTRY])] if len(held) else -1
+    holder = lead.holder if oldest < 0 else record.number_of(int(d[oldest, at.CONSUMER]))
+    entries = np.unique(d[held, at.ENTRY])
     episode = Episode(
         lead.reason,
         lead.waiting,
-        lead.holder,
-        tuple(sorted(held_by[:MOST_POSITIONS], key=_place)),
-        max(len(held_by), lead.holder_pending),
-        ordinals,
+        holder,
+        record.positions(entries[:MOST_POSITIONS].tolist()),
+        len(entries),
+        tuple(sorted({part.ordinal for part in run if part.ordinal >= 0})),
         run[0].from_us,
         until_us,
         max((end_us if part.until_us is None else part.until_us) - part.from_us for part in run),
         any(hold.uncertain for hold in holds),
         tuple(holds),
+        _shares(holds),
         -1,
+        _phantom_since(record, lead, held, end_us if until_us is None else until_us),
     )
-    return replace(episode, freed_op=_freed(record, episode, last.delivery))
+    return replace(episode, freed_op=_freed(record, episode, held, last.delivery))
 
 
-def _freed(record: Record, episode: Episode, delivery: int) -> int:
+def _pinning(record: Record, holds: list[Hold], from_us: int) -> npt.NDArray[np.int32]:
+    """Deliveries that kept work of these holds from going when it began to wait."""
+    reason, history = holds[0].reason, record.history
+    if reason == DRAINING:
+        op = record.op_behind(from_us)
+        found = [
+            record.held_at(
+                op,
+                np.flatnonzero(history.entry_hash == hold.hash).astype(np.int64),
+                record.place_of(hold.holder),
+            )
+            for hold in holds
+            if hold.hash is not None
+        ]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
+    if reason in _NEWCOMER:
+        joined = (history.op_code == ADDED) & (history.op_consumer == record.place_of(holds[0].waiting))
+        if joined.any():
+            everything = np.arange(len(history), dtype=np.int64)
+            op = int(np.flatnonzero(joined)[-1])
+            before = record.held_at(op, everything)
+            handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
+            return record.held_at(max(op + 1, record.op_behind(from_us)), handed_out)
+    return np.empty(0, np.int32)
+
+
+def _phantom_since(record: Record, hold: Hold, held: npt.NDArray[np.int32], until_us: int) -> int | None:
+    """Since when a hash drained for a consumer that held nothing of it any more; None = it did not."""
+    if hold.reason != DRAINING or not hold.needless_us:
+        return None
+    if not len(held):
+        return hold.from_t_us
+    ended = record.deliveries[held, at.END_OPERATION]
+    if (record.deliveries[held, at.END] == at.OPEN).any():
+        return None
+    since = int(record.history.op_t_us[ended].max())
+    return since if until_us - since > _BREAK_US else None
+
+
+def _freed(record: Record, episode: Episode, held: npt.NDArray[np.int32], delivery: int) -> int:
     """The last operation before the sending that can have let the work go."""
-    if episode.reason not in _FREED_BY or delivery < 0:
+    if episode.reason is None or delivery < 0:
         return -1
-    codes, whose = _FREED_BY[episode.reason]
-    history, sent = record.history, int(record.deliveries[delivery, at.OPERATION])
+    d, history = record.deliveries, record.history
+    sent = int(d[delivery, at.OPERATION])
+    if len(held):
+        if episode.reason == DRAINING:
+            ended = d[held, at.END_OPERATION]
+        else:  # all of these entries had to be acknowledged, by whomever
+            ended = d[
+                np.isin(d[:, at.ENTRY], d[held, at.ENTRY]) & (d[:, at.END] == at.ACKED), at.END_OPERATION
+            ]
+        ended = ended[(ended >= 0) & (ended < sent)]
+        return int(ended.max()) if len(ended) else -1
+    codes, whose = _FREED_BY.get(episode.reason, ((), ""))
     near = np.arange(record.first_op, sent)
     near = near[np.isin(history.op_code[near], codes) & (history.op_t_us[near] >= episode.from_us)]
-    number = {"holder": episode.holder, "waiting": episode.waiting}.get(whose)
-    if number is not None:
-        near = near[history.op_consumer[near] == record.place_of(number)]
-    elif whose != "anybody":
-        return -1
-    if whose == "holder" and episode.held_by:
-        near = (
-            near[[_concerns(record, int(op), episode.held_by) for op in near.tolist()]] if len(near) else near
-        )
+    if whose:
+        near = near[history.op_consumer[near] == record.place_of(episode.waiting)]
     return int(near[-1]) if len(near) else -1
 
 
-def _concerns(record: Record, op: int, positions: tuple[str, ...]) -> bool:
-    """Whether an operation is about all that its connection holds, or names one of ``positions``."""
-    if record.history.op_code[op] in (REMOVED, REDELIVER_ALL, ACK_CUMULATIVE):
-        return True
-    start, stop = record.operations.start[op : op + 2].tolist()
-    return any(record.position(o) in positions for o in record.operations.ordinals[start:stop].tolist())
+def _shares(holds: list[Hold]) -> tuple[tuple[str | None, int], ...]:
+    lasted: Counter[str | None] = Counter()
+    for hold in holds:
+        lasted.update(dict(hold.shares))
+    return tuple(sorted(lasted.items(), key=lambda share: (-share[1], share[0] or "")))
+
+
+def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episode:
+    """What filled the look-ahead limit meanwhile: work that waited for somebody in particular."""
+    last = end_us if episode.until_us is None else episode.until_us
+    counts: Counter[tuple[str, int | None]] = Counter()
+    for hold in holds:
+        until = end_us if hold.until_t_us is None else hold.until_t_us
+        if hold.reason not in (None, LOOK_AHEAD) and hold.from_t_us < last and until > episode.from_us:
+            counts[hold.reason, hold.waiting] += hold.entries
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or 0))
+    return replace(episode, others=tuple((reason, waiting, count) for (reason, waiting), count in most[:2]))
 
 
 def _lasted_us(hold: Hold, end_us: int) -> int:
@@ -268,7 +352,3 @@ def _common_us(hold: Hold, wait: Wait, end_us: int) -> int:
     """How long both were."""
     ends = [end_us if t is None else t for t in (hold.until_t_us, wait.until_us)]
     return min(ends) - max(hold.from_t_us, wait.from_us)
-
-
-def _place(position: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in position.split(":"))

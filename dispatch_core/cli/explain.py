@@ -1,0 +1,155 @@
+"""``dispatch-audit explain``: why a key, an entry or a consumer fared as it did, and everything that happened to it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dispatch_core import settings
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.versions import parse_version
+
+if TYPE_CHECKING:
+    from dispatch_core.explain.life import Life
+    from dispatch_core.recording.log import DispatcherLog
+    from dispatch_core.recording.reader import Recording
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``explain``."""
+    add_recording_arguments(parser, ": one object per moment, then one per recording")
+    whom = parser.add_mutually_exclusive_group(required=True)
+    whom.add_argument(
+        "--key", metavar="K", help="a key: its text, base64:… of its bytes, or h31:… (its murmur hash)"
+    )
+    whom.add_argument("--position", metavar="L:E", help="an entry")
+    whom.add_argument("--consumer", metavar="NAME", help="a consumer, by name or by its number in the log")
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help="tell of this moment: 08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; UTC",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain in all recordings; returns 0 told, 1 a finding touches it, 2 nothing matched or a log is incomplete."""
+    if options.broker_version is not None:
+        parse_version(options.broker_version)
+    given = settings.given(options.settings)
+    sources = find_recordings(options.paths)
+    told = found = 0
+    incomplete = False
+    near: dict[str, None] = {}
+    complaint = ""
+    for number, source in enumerate(sources, start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        recording = read_recording(source)
+        progress("")
+        problem = set_aside(recording)
+        if problem is not None:
+            print(f"{problem}; the story is told without them", file=sys.stderr)
+            incomplete = True
+        here = here_found = moments = 0
+        for result in _lives(recording, options, given):
+            if isinstance(result, _Missed):
+                complaint = complaint or result.why
+                near.update(dict.fromkeys(result.near))
+                continue
+            here += 1
+            here_found += result.found
+            moments += len(result.moments)
+            incomplete |= any(row["kind"] == "log_gap" for row in result.anomalies)
+            _print(recording.name, result, options)
+        if options.json and here:
+            print(json.dumps({"explained": recording.name, "entries": moments, "anomalies": here_found}))
+        told += here
+        found += here_found
+        sys.stdout.flush()
+    if not told:
+        which = f"; near it: {', '.join(list(near)[:5])}" if near else ""
+        print(f"dispatch-audit explain: {complaint or 'no dispatcher was found'}{which}", file=sys.stderr)
+        return COULD_NOT_JUDGE
+    return FINDINGS if found else COULD_NOT_JUDGE if incomplete else CLEAN
+
+
+class _Missed:
+    """A log that does not hold what was asked for."""
+
+    def __init__(self, why: str, near: tuple[str, ...]) -> None:
+        self.why = why
+        self.near = near
+
+
+def _lives(
+    recording: Recording, options: argparse.Namespace, given: dict[str, Any]
+) -> Iterator[Life | _Missed]:
+    """The life of the subject in every log of a recording that knows it."""
+    from dispatch_core.audit.whole import audit_whole
+    from dispatch_core.explain.life import EVERY_LINE_US, life_of
+    from dispatch_core.explain.record import Record
+    from dispatch_core.explain.subject import NothingMatchedError, subject_of
+    from dispatch_core.log_profile import with_overrides
+
+    earlier: list[DispatcherLog] = []
+    for read in recording.logs:
+        log = with_overrides(read, options.broker_version, given)
+        if earlier and _dispatcher(earlier[-1]) != _dispatcher(log):
+            earlier = []
+        record = Record.of(log, earlier)
+        try:
+            subject = subject_of(
+                record, key=options.key, position=options.position, consumer=options.consumer
+            )
+        except NothingMatchedError as error:
+            yield _Missed(str(error), error.near)
+        else:
+            yield life_of(record, subject, audit_whole(log, earlier=earlier, tick_us=EVERY_LINE_US))
+        earlier.append(log)
+
+
+def _print(name: str, life: Life, options: argparse.Namespace) -> None:
+    from dispatch_core.explain.subject import moment_of
+    from dispatch_core.explain.tell import tell
+
+    at_us = None if options.at is None else moment_of(options.at, life.record.span_us)
+    if options.json:
+        for line in _json_lines(name, life):
+            print(json.dumps(line))
+        return
+    log = life.record.log
+    print(f"{name}  {log.topic}  {log.subscription}  incarnation {log.incarnation}")
+    print("\n".join(tell(life, at_us)) + "\n")
+
+
+def _json_lines(name: str, life: Life) -> Iterator[dict[str, Any]]:
+    log = life.record.log
+    names = {one.number: one.name for one in life.record.history.consumers}
+    for moment in life.moments:
+        yield {
+            "recording": name,
+            "topic": log.topic,
+            "subscription": log.subscription,
+            "incarnation": log.incarnation,
+            "seq": moment.seq if moment.has_line else None,
+            "t_us": moment.t_us,
+            "what": moment.what,
+            "kind": moment.kind,
+            "consumer": moment.consumer,
+            "consumer_name": names.get(moment.consumer) if moment.consumer is not None else None,
+            "positions": list(moment.positions),
+            "hash": moment.hash,
+            "reason": moment.reason,
+            "holder": moment.holder,
+            "held_by_positions": list(moment.held_by),
+            "for_ms": None if moment.for_us is None else moment.for_us / 1000,
+            "text": moment.text,
+        }
+
+
+def _dispatcher(log: DispatcherLog) -> tuple[str, str, str]:
+    return log.cluster, log.topic, log.subscription
