@@ -22,8 +22,9 @@ from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.key_shared import KeySharedVerifier
 from dispatch_core.verify.runner import Verifier
 
-#: Lines behind which a membership change is half done: the consumer is in one list and not in the other.
-_HALF_DONE: Final = frozenset({"consumer_added", "consumer_removing", "selector_removed"})
+#: Lines behind which something is half done: a consumer is in one list and not in the other; entries were read and not
+#: yet dispatched.
+_HALF_DONE: Final = frozenset({"consumer_added", "consumer_removing", "selector_removed", "read_done"})
 _CHANGES: Final = frozenset({"consumer_added", "consumer_removing", "consumer_removed"})
 #: A trace is looked at this much more often than a log without one: comparing its decisions takes much longer than that.
 _FINER: Final = 20

@@ -110,13 +110,13 @@ class Notes:
 
     def waiting(self, st: State, hash_id: int) -> npt.NDArray[np.intp]:
         """Entries of a hash that wait, as of the last sample."""
-        now = self.now
-        low, high = int(now[at_.FIRST]), int(now[at_.END])
-        return low + np.flatnonzero(
-            (st.deleted[low:high] == 0)
-            & (st.holder[low:high] == NOBODY)
-            & (st.hash_id[low:high] == hash_id)
-            & (self.stored_us[low:high] + now[at_.GRACE_US] <= now[at_.T_US])
+        low, high = int(self.now[at_.FIRST]), int(self.now[at_.END])
+        candidates = low + np.flatnonzero(
+            (st.deleted[low:high] == 0) & (st.holder[low:high] == NOBODY) & (st.hash_id[low:high] == hash_id)
+        )
+        return np.array(
+            [entry for entry in candidates.tolist() if at_.waits(st, self.stored_us, self.now, entry)],
+            np.intp,
         )
 
     def never_sent(self, st: State, hash_id: int) -> list[int]:

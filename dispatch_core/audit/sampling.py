@@ -28,7 +28,7 @@ from dispatch_core.audit.waiting import (
 )
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.recording.stream import AHEAD_ROWS
-from dispatch_core.state import I32, I64, MARK_DELETE, NOBODY, READ_POSITION, WIDE, State
+from dispatch_core.state import I32, I64, MARK_DELETE, N_CONSUMERS, NOBODY, READ_POSITION, WIDE, State
 
 Rows = npt.NDArray[np.int64]
 
@@ -121,10 +121,19 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
 
 @compiled
 def waits(st: State, stored_us: I64, now: I64, entry: int) -> bool:
-    """Whether an entry waits: stored long enough ago, not acknowledged, and nobody's."""
+    """Whether an entry waits: stored long enough ago, not acknowledged, nobody's, and yet to be read or sent again.
+
+    What was acknowledged is nobody's a moment before it counts as acknowledged, and waits for nothing then.
+    """
     return (
         st.deleted[entry] == 0
         and st.holder[entry] == NOBODY
+        and (
+            st.in_replay[entry] == 1
+            or entry >= st.s[READ_POSITION]
+            or st.s[N_CONSUMERS] == 0
+            or now[GIVEN] >= 0
+        )
         and stored_us[entry] + now[GRACE_US] <= now[T_US]
         and st.hash_id[entry] != now[UNKNOWN_HASH]
     )
