@@ -28,6 +28,7 @@ from dispatch_core.verify.tally import Finding as Difference
 
 #: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
 _SAME_ROUND_US: Final = 100_000
+_ONE_ROUND_US: Final = 10_000
 #: Kinds whose proving line is a sending that the rules had not allowed; its connection stands first.
 _BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
 #: Why a sending differs that only lacks a permit.
@@ -46,8 +47,9 @@ def of_sendings(
 ) -> list[Finding]:
     """One finding per delivery that is judged ``divergent``, but for consequences.
 
-    Who was sent something beyond what the rules allow has a permit less from then on, in the log as in the broker: sendings
-    without a permit count once per consumer, and not at all behind another finding about a sending to it.
+    Who was sent something beyond what the rules allow has a permit less from then on, in the log as in the broker; and where
+    something went elsewhere, the rules still spend a permit of whom it was for. So sendings without a permit count once per
+    consumer, and not at all behind another finding about a sending to it, or in one round with such a finding.
 
     Args:
         deliveries: as judged by who was sent each entry (docs/user-level.md).
@@ -57,17 +59,25 @@ def of_sendings(
         anomalies: what else was found in the log.
     """
     took = _took_permits(anomalies)
+    missed: dict[int, list[int]] = {}  # consumer → when something that was for it went elsewhere
     wrong = deliveries.filter(pc.equal(deliveries["judgement"], "divergent")).to_pylist()
     why = divergences.filter(pc.equal(divergences["status"], "divergent")).to_pylist()
     reasons: dict[int, list[str | None]] = {}
     for row in why:
         reasons.setdefault(row["seq"], []).append(row["reason"])
-    found = []
-    for place, row in enumerate(wrong):
+    explained = []
+    for row in wrong:
         reason = reasons[row["seq"]].pop(0) if reasons.get(row["seq"]) else None
+        explained.append((row, reason))
+        if reason != NO_PERMITS and row["expected_consumer"] is not None:
+            missed.setdefault(row["expected_consumer"], []).append(row["t_us"])
+    found = []
+    for place, (row, reason) in enumerate(explained):
         to_seq = took.get(row["consumer"], row["seq"])
-        if reason == NO_PERMITS and to_seq < row["seq"]:
-            continue
+        if reason == NO_PERMITS:
+            near = any(abs(t_us - row["t_us"]) <= _ONE_ROUND_US for t_us in missed.get(row["consumer"], ()))
+            if near or to_seq < row["seq"]:
+                continue
         took[row["consumer"]] = min(to_seq, row["seq"])
         position = f"{row['ledger_id']}:{row['entry_id']}"
         key = "" if row["key"] is None else f" (key {shown(row['key'])})"
