@@ -32,6 +32,10 @@ from dispatch_core.simulation.world import (
 
 #: A recorded answer that stands so little before the simulated sending is an answer to it.
 LATE_US: Final = 20_000
+#: What the log shows of a client and an entry: nothing, that it was sent it and did not answer, or what it answered.
+NOTHING: Final = 0
+KEPT: Final = 1
+ANSWERS: Final = 2
 #: Samples in a table.
 SAMPLES: Final = 1 << 16
 _MIX: Final = 2654435761  # spreads neighbouring entries over the table (Knuth)
@@ -109,17 +113,23 @@ def acts_on(world: World, slot: int, number: int) -> None:
     What the log shows of this client and this entry from now on, up to the first act that ends it. Where it shows nothing,
     the client does what it did with what it was sent nearest to now.
     """
-    if not acts_of(world, slot, number, True) and not acts_of(world, slot, number, False):
+    shown = acts_of(world, slot, number, True)
+    if shown == NOTHING:
+        shown = acts_of(world, slot, number, False)
+    at = NEVER
+    if shown == KEPT:
+        at = answers_as_others(world, slot, number)
+    elif shown == NOTHING:
         at = answers_like(world, slot, number)
-        if at != NEVER:
-            push(world, at, event(ANSWER, slot, number))
+    if at != NEVER:
+        push(world, at, event(ANSWER, slot, number))
 
 
 @compiled
-def acts_of(world: World, slot: int, number: int, connection: bool) -> bool:
-    """What the log shows of this very connection, or of any of this name. False: nothing."""
+def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
+    """Do what the log shows of this very connection, or of any of this name; returns what that is."""
     now, network = world.w[NOW], world.w[NETWORK_US]
-    shown = False
+    shown = NOTHING
     for row in range(world.act_start[number], world.act_start[number + 1]):
         kind = world.act_kind[row]
         late = 0
@@ -132,7 +142,9 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> bool:
                 continue
         elif kind == KEEPS or world.act_who[row] != world.who[slot]:
             continue
-        shown = True
+        if kind == KEEPS:
+            return KEPT
+        shown = ANSWERS
         if kind < REFUSES:
             push(world, max(world.act_us[row], now + 2 * network), event(ACT, slot, row))
         if kind != PART:
@@ -141,16 +153,25 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> bool:
 
 
 @compiled
+def answers_as_others(world: World, slot: int, number: int) -> int:
+    """When a client is done with an entry that it did not answer in the log: when another was, if it is there by then.
+
+    NEVER = the entry was lost with the connection, or nobody ever was done with it.
+    """
+    others = world.acked_us[number]
+    if others == NEVER or others > world.until_us[slot]:
+        return NEVER
+    return max(others, world.w[NOW] + 2 * world.w[NETWORK_US])
+
+
+@compiled
 def answers_like(world: World, slot: int, number: int) -> int:
-    """When a client answers an entry of which the log shows no answer by it; NEVER = it does not."""
+    """When a client answers an entry that another had got in the log; NEVER = it does not."""
     now, who = world.w[NOW], world.who[slot]
     first, end = world.like_start[who], world.like_start[who + 1]
-    soon = now + 2 * world.w[NETWORK_US]
     if first == end:
-        others = world.acked_us[number]
-        if others == NEVER or others > world.until_us[slot]:
-            return NEVER  # it was lost with this connection, or nobody ever was done with it
-        return max(others, soon)
+        return answers_as_others(world, slot, number)
+    soon = now + 2 * world.w[NETWORK_US]
     low, high = first, end
     while low < high:
         middle = (low + high) // 2

@@ -281,7 +281,7 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
     if size == 0:
         attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
         return
-    push(world, w[w_.NOW] + w[w_.READ_US], event(w_.REPLAY, w_.NO, w[w_.REPLAYS]))
+    push(world, w[w_.NOW] + w[w_.REPLAY_US], event(w_.REPLAY, w_.NO, w[w_.REPLAYS]))
     w[w_.REPLAYS] += 1
 
 

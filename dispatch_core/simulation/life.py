@@ -39,11 +39,13 @@ Ints = npt.NDArray[np.int64]
 class Delays:
     """How long the parts of the simulated broker take, microseconds: medians of recorded traces.
 
-    ``read_us``: the storage answers a read. ``write_us``: what was sent is written to the connection. ``hop_us``: a task
-    is handed to the dispatcher's executor. ``network_us``: between broker and client, one way.
+    ``read_us``: the storage answers a normal read, ``replay_us``: a replay read. ``write_us``: what was sent is written to
+    the connection. ``hop_us``: a task is handed to the dispatcher's executor. ``network_us``: between broker and client, one
+    way.
     """
 
     read_us: int = 400
+    replay_us: int = 400
     write_us: int = 400
     hop_us: int = 50
     network_us: int = 150
@@ -194,7 +196,7 @@ class Life(ABC):
         w[w_.RECORDED] = given.clients.acts is not None
         w[w_.EMPTY_WHEN_WAITED] = "waiting_read_gets_entries" not in profile.changes
         w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = delays.read_us, delays.write_us, delays.hop_us
-        w[w_.NETWORK_US] = delays.network_us
+        w[w_.REPLAY_US], w[w_.NETWORK_US] = delays.replay_us, delays.network_us
         w[w_.UNBLOCK_US] = _milliseconds(profile, "keySharedUnblockingIntervalMs", 10)
         w[w_.BACK_OFF_FIRST_US] = _milliseconds(profile, "dispatcherRetryBackoffInitialTimeInMs", 1)
         w[w_.BACK_OFF_MOST_US] = _milliseconds(profile, "dispatcherRetryBackoffMaxTimeInMs", 10)

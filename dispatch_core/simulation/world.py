@@ -67,7 +67,7 @@ EMPTY_WHEN_WAITED: Final = 21  # a read that had to wait comes back empty (befor
 LOOK_AHEAD_NEEDS_MORE: Final = 22
 REMOVALS_SHOWN: Final = 23  # pending_ack_removed is a line of this release
 RELEASES_SHOWN: Final = 24  # draining_release follows it
-READ_US: Final = 25  # the storage answers a read
+READ_US: Final = 25  # the storage answers a normal read
 WRITE_US: Final = 26  # what was sent is written to the connection
 HOP_US: Final = 27  # a task is handed to the dispatcher's executor
 UNBLOCK_US: Final = 28  # keySharedUnblockingIntervalMs
@@ -78,14 +78,15 @@ ROOM: Final = 32  # lines and list items that one step may write
 SALT: Final = 33  # makes the answers of this dispatcher's consumers differ from another one's
 NEXT_STEP: Final = 34  # an event taken from the heap
 RECORDED: Final = 35  # clients do what a log shows of them, see ``answers``
-N_SCALARS: Final = 36
+REPLAY_US: Final = 36  # the storage answers a replay read
+N_SCALARS: Final = 37
 
 # what a recorded client does with an entry: World.act_kind
 WHOLE: Final = 0  # acknowledges it
 PART: Final = 1  # acknowledges some messages of its batch
 UP_TO: Final = 2  # acknowledges it and everything before
 REFUSES: Final = 3  # asks for it again; the request has a row of its own
-KEEPS: Final = 4  # does nothing with it, until this time
+KEEPS: Final = 4  # is sent it and does not answer, until this time
 REQUEST: Final = 5  # no entry's: a request to send again
 
 #: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).

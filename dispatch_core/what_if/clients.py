@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.life import Acts, Connecting
+from dispatch_core.simulation.life import Acts, Connecting, Delays
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
 from dispatch_core.simulation.world import KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
@@ -32,11 +32,16 @@ _NO_ENTRY: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Sendings:
-    """What was sent to whom when, under the recorded rules: columns of equal length, by time."""
+    """What was sent to whom when, under the recorded rules: columns of equal length, by time.
+
+    ``delays``, ``stored_us``: of the broker that is likely to have done so, see ``run.sendings_of``.
+    """
 
     at_us: Ints
     consumer: Ints
     entry: Ints
+    delays: Delays
+    stored_us: Ints
 
 
 class RecordedClients:
@@ -94,13 +99,13 @@ class RecordedClients:
             np.concatenate([column[known], asked[:, at]])
             for at, column in enumerate((acks.at_us, acks.consumer, acks.kind, acks.entry))
         )
-        kept, like = self._likes(names, sendings, (us, number, kind, entry))
+        acked = _first_acked(us, kind, entry, len(load.stored_us))
+        kept, like = self._likes(names, sendings, (us, number, kind, entry), acked)
         us, number, kind, entry = (
             np.concatenate([column, kept[:, at]]) for at, column in enumerate((us, number, kind, entry))
         )
         order = np.lexsort((np.arange(len(us)), us, entry))
         us, number, kind, entry = us[order], number[order], kind[order], entry[order]
-        acked = _first_acked(us, kind, entry, len(load.stored_us))
         place = np.cumsum(known) - 1
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
@@ -136,7 +141,7 @@ class RecordedClients:
         return requested
 
     def _likes(
-        self, names: int, sendings: Sendings | None, acts: tuple[Ints, Ints, Ints, Ints]
+        self, names: int, sendings: Sendings | None, acts: tuple[Ints, Ints, Ints, Ints], acked: Ints
     ) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
         """Rows of what connections kept, and per name when it was sent something and was done with it."""
         nothing = np.zeros(0, np.int64)
@@ -148,9 +153,11 @@ class RecordedClients:
             [until, sendings.consumer, np.full(len(until), KEEPS, np.int64), sendings.entry], axis=1
         )[answer == NEVER]
         who = self._names_of(sendings.consumer)
-        by_who = np.lexsort((sendings.at_us, who))
-        start = np.searchsorted(who[by_who], np.arange(names + 1)).astype(np.int64)
-        return kept, (start, sendings.at_us[by_who].copy(), answer[by_who].copy())
+        # an entry that another acknowledged while this connection was there says nothing of it
+        telling = np.flatnonzero((answer != NEVER) | (acked[sendings.entry] > until))
+        rows = telling[np.lexsort((sendings.at_us[telling], who[telling]))]
+        start = np.searchsorted(who[rows], np.arange(names + 1)).astype(np.int64)
+        return kept, (start, sendings.at_us[rows], answer[rows])
 
 
 def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:
@@ -209,8 +216,9 @@ def changes_of(load: RecordedLoad) -> list[Change]:
 class RecordedPublishing:
     """The message log as a dispatcher's storage takes it."""
 
-    def __init__(self, load: RecordedLoad, *, fallback: bool) -> None:
+    def __init__(self, load: RecordedLoad, stored_us: Ints, *, fallback: bool) -> None:
         self._load = load
+        self._stored_us = stored_us
         self._h31 = load.h31[fallback]
         self._done = 0
 
@@ -228,7 +236,7 @@ class RecordedPublishing:
             first=first,
             key=np.zeros(0, np.int32),
             h31=self._h31[some],
-            publish_us=load.stored_us[some].copy(),
+            publish_us=self._stored_us[some].copy(),
             size_bytes=load.size_bytes[some],
             num_messages=load.num_messages[some],
         )

@@ -95,7 +95,8 @@ class RecordedLoad:
     profile: Profile | None  # the recorded rules; None = the header does not say them
     header: Mapping[str, Any] = field(repr=False)
     messages: pa.Table = field(repr=False)
-    stored_us: Ints = field(repr=False)
+    stored_us: Ints = field(repr=False)  # as ``stored_after`` has it by default
+    published_us: Ints = field(repr=False)
     h31: Mapping[bool, Ints] = field(
         repr=False
     )  # masked murmur hash; key: key-less entries by producer and sequence id
@@ -141,6 +142,7 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
     requests = _requests(_of_kind(events, "redeliver"), positions)
     flows = _of_kind(events, "flow")
     leaves = _leaves(_of_kind(events, "consumer_removed"), joins)
+    published = _ints(pc.fill_null(log.messages["publish_time_ms"], 0)) * 1000
     return RecordedLoad(
         recording=log.recording,
         cluster=log.cluster,
@@ -153,7 +155,8 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         profile=profile,
         header=log.header,
         messages=log.messages,
-        stored_us=_stored(log.messages, acks),
+        stored_us=stored_after(published, acks),
+        published_us=published,
         h31={way: hashing.entry_h31(log.messages, fallback=way) for way in (False, True)},
         num_messages=_ints(log.messages["num_messages"]),
         size_bytes=_ints(pc.fill_null(log.messages["size_bytes"], 0)),
@@ -270,15 +273,13 @@ def _requests(lines: pa.Table, positions: _Positions) -> list[Request]:
     return found
 
 
-def _stored(messages: pa.Table, acks: Acks) -> Ints:
-    """When each entry was stored: behind its publish time, in order, and before its first acknowledgement."""
-    published = messages["publish_time_ms"]
-    stored = _ints(pc.fill_null(published, 0)) * 1000 + STORED_AFTER_US
-    unknown = np.asarray(published.is_null())
-    stored[unknown] = 0  # by their neighbours
-    stored = np.maximum.accumulate(stored)
-    acked = np.full(len(stored), NEVER, np.int64)
+def stored_after(published_us: Ints, acks: Acks, after_us: int = STORED_AFTER_US) -> Ints:
+    """When each entry was stored: so long after its publish time, in order, and before its first acknowledgement.
+
+    A publish time of 0 is not known: such an entry was stored with the one before it.
+    """
+    acked = np.full(len(published_us), NEVER, np.int64)
     np.minimum.at(acked, acks.entry, acks.at_us - _ACKED_AFTER_US)
     latest = np.minimum.accumulate(acked[::-1])[::-1]
-    result: Ints = np.minimum(stored, latest)
-    return result
+    stored: Ints = np.minimum(np.maximum.accumulate(published_us) + after_us, latest)
+    return stored

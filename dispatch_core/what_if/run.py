@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -24,13 +24,26 @@ from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.clients import RecordedClients, RecordedPublishing, Sendings, changes_of
-from dispatch_core.what_if.recorded import RecordedLoad
+from dispatch_core.what_if.recorded import RecordedLoad, stored_after
 
 Ints = npt.NDArray[np.int64]
 
 #: The simulated broker's delays vary by up to this factor, either way, from seed to seed.
 _SPREAD: Final = 2.0
 USUAL: Final = Delays()
+#: Brokers that were faster or slower in something: their executor, their storage, their connections.
+OTHERS: Final = (
+    Delays(hop_us=50, read_us=150, replay_us=150, write_us=300),
+    Delays(hop_us=20, read_us=50, replay_us=50, write_us=100),
+    Delays(hop_us=300, read_us=150, replay_us=150, write_us=300),
+    Delays(hop_us=1000, read_us=150, replay_us=150, write_us=300),
+    Delays(hop_us=50, read_us=150, replay_us=3500, write_us=300),
+    Delays(hop_us=50, read_us=1500, replay_us=1500, write_us=400),
+    Delays(hop_us=50, read_us=3500, replay_us=3500, write_us=600),
+    Delays(hop_us=20, read_us=150, replay_us=150, write_us=1500),
+)
+#: … and whose entries could be read so long after they were published.
+STORED_AFTER: Final = (2_000, 6_000, 12_000)
 
 
 def simulate(
@@ -38,27 +51,72 @@ def simulate(
 ) -> DispatcherLog:
     """The log that the load leaves behind under the rules of ``profile``.
 
-    ``seed``: 0 = the simulated broker takes the time that recorded brokers took in the median; others vary that, to show
-    what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them. Raises
+    ``seed``: 0 = the simulated broker takes the time that the recorded one is likely to have taken; others vary that, to
+    show what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them. Raises
     ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
     """
-    return _simulate(load, profile, sendings or sendings_of(load), _delays(seed))
+    sendings = sendings or sendings_of(load)
+    if sendings is None:
+        return _simulate(load, profile, None, _varied(USUAL, seed), load.stored_us)
+    return _simulate(load, profile, sendings, _varied(sendings.delays, seed), sendings.stored_us)
 
 
-def sendings_of(load: RecordedLoad, delays: Delays = USUAL) -> Sendings | None:
-    """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known."""
+def sendings_of(load: RecordedLoad) -> Sendings | None:
+    """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known.
+
+    How fast the recorded broker was, no log of level E says; but a client that acknowledges an entry was sent it before.
+    Of some brokers, fast and slow in this or that, that one is taken under which most acknowledgements come from clients
+    that hold the entry by then.
+    """
     if load.profile is None:
         return None
+    best: Sendings | None = None
+    most = -1
     try:
-        log = _simulate(load, load.profile, None, delays)
+        for delays in (USUAL, *OTHERS):
+            found = _sendings(load, load.profile, delays, load.stored_us)
+            best, most = _better(load, found, best, most)
+            if most == len(load.acks.entry):
+                break
+        for after_us in STORED_AFTER:
+            if best is None or most == len(load.acks.entry):
+                break
+            stored_us = stored_after(load.published_us, load.acks, after_us)
+            found = _sendings(load, load.profile, best.delays, stored_us)
+            best, most = _better(load, found, best, most)
     except UnsupportedRuleError:
         return None
+    return best
+
+
+def _better(
+    load: RecordedLoad, found: Sendings, best: Sendings | None, most: int
+) -> tuple[Sendings | None, int]:
+    borne_out = acks_borne_out(load, found)
+    return (found, borne_out) if borne_out > most else (best, most)
+
+
+def acks_borne_out(load: RecordedLoad, sendings: Sendings) -> int:
+    """How many acknowledgements come from a connection that was sent the entry before."""
+    acks = load.acks
+    times = np.concatenate([sendings.at_us, acks.at_us])
+    number = np.concatenate([sendings.consumer, acks.consumer])
+    entry = np.concatenate([sendings.entry, acks.entry])
+    is_ack = np.arange(len(times)) >= len(sendings.at_us)
+    order = np.lexsort((is_ack, times, entry, number))
+    # whoever was sent an entry at all was sent it first at the head of the rows of the pair
+    new = np.concatenate([[True], (np.diff(entry[order]) != 0) | (np.diff(number[order]) != 0)])[: len(order)]
+    head = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    return int((is_ack[order] & ~is_ack[order][head]).sum())
+
+
+def _sendings(load: RecordedLoad, profile: Profile, delays: Delays, stored_us: Ints) -> Sendings:
+    log = _simulate(load, profile, None, delays, stored_us)
     sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
     listed = sent["positions"].combine_chunks()
     row = np.repeat(np.arange(len(listed)), np.asarray(pc.list_value_length(listed)))
-    flat = pc.list_flatten(listed)
-    ordinals = _ordinals(load, flat)
-    return Sendings(sent["t_us"].to_numpy()[row], sent["consumer"].to_numpy()[row], ordinals)
+    entry = _ordinals(load, pc.list_flatten(listed))
+    return Sendings(sent["t_us"].to_numpy()[row], sent["consumer"].to_numpy()[row], entry, delays, stored_us)
 
 
 def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
@@ -68,7 +126,7 @@ def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
 
 
 def _simulate(
-    load: RecordedLoad, profile: Profile, sendings: Sendings | None, delays: Delays
+    load: RecordedLoad, profile: Profile, sendings: Sendings | None, delays: Delays, stored_us: Ints
 ) -> DispatcherLog:
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
     if profile.dispatcher is Dispatcher.SHARED or single != load.is_single_active:
@@ -105,7 +163,7 @@ def _simulate(
         topic=load.topic,
         partition_index=load.partition_index,
         changes=changes_of(load),
-        publishing=RecordedPublishing(load, fallback=profile.fallback_key),
+        publishing=RecordedPublishing(load, stored_us, fallback=profile.fallback_key),
         clients=RecordedClients(load, sendings),
         exclusive=load.subscription_type == "Exclusive",
         until_us=load.until_us,
@@ -134,18 +192,18 @@ def _of_incarnation(events: pa.Table, load: RecordedLoad) -> pa.Table:
     return pa.table([columns.get(one.name, events[one.name]) for one in EVENTS], schema=EVENTS)
 
 
-def _delays(seed: int) -> Delays:
+def _varied(delays: Delays, seed: int) -> Delays:
+    """The delays, each of them longer or shorter by a factor of its own."""
     if not seed:
-        return USUAL
+        return delays
     random = np.random.default_rng(seed)
-    factors = _SPREAD ** random.uniform(-1, 1, 4)
-    names = ("read_us", "write_us", "hop_us", "network_us")
-    return replace(
-        USUAL,
+    names = [one.name for one in fields(delays)]
+    factors = _SPREAD ** random.uniform(-1, 1, len(names))
+    return Delays(
         **{
-            name: max(int(getattr(USUAL, name) * factor), 1)
+            name: max(int(getattr(delays, name) * factor), 1)
             for name, factor in zip(names, factors, strict=True)
-        },
+        }
     )
 
 
