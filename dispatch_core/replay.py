@@ -25,7 +25,8 @@ from dispatch_core.audit.holes import ack_holes, filled_holes
 from dispatch_core.audit.judge import all_messages
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
-from dispatch_core.audit.stalls import never_delivered, stalls
+from dispatch_core.audit.skipped import Skipped
+from dispatch_core.audit.stalls import End, never_delivered, stalls
 from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
@@ -123,9 +124,10 @@ def replay(
     }
     found = {name: result_rows.rows(tables.REPLAY_TABLES[name], shared, rows[name]) for name in rows}
     found["ownership"] = result_rows.ownership(watch.history.ownership, shared, names, start_us)
+    gone_over = _gone_over(log, audited, verification, end)
     told = [
-        *stalls(waited, names, limits, end),
-        *never_delivered(waited, names, limits, end),
+        *stalls([*waited, *gone_over], names, limits, end),
+        *never_delivered([*waited, *gone_over], names, limits, end),
         *filled_holes(
             audited.scan, audited.history, audited.history.first_op_of_last_log, limits, gap=audited.has_gaps
         ),
@@ -139,6 +141,16 @@ def replay(
         ]
     )
     return {"deliveries": deliveries, **found}
+
+
+def _gone_over(log: DispatcherLog, audited: AuditFold, verification: Verification, end: End) -> list[Hold]:
+    """What was left out where that is not for the rules of Key_Shared to say."""
+    single = audited.history.single_active
+    if not log.events.num_rows or (verification.not_judged is None and not single):
+        return []
+    skipped = Skipped(certain=single)
+    skipped.look(audited.history, audited.scan, 0)
+    return skipped.holds(log.events["seq"][0].as_py(), log.events["t_us"][0].as_py() or 0, end.as_of_us)
 
 
 def _of_user_level(

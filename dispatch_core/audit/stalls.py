@@ -149,14 +149,16 @@ def _of_nothing(
     until_us = max(_until_us(hold, end) for hold in holds)
     from_us = min(hold.from_t_us for hold in holds)
     silent_us = until_us - max(from_us, since_us if since_us is not None else from_us)
-    if len(hashes) > 1 and waiting is not None and silent_us > 1000 * limits.stuck_consumer_ms:
+    several = len(hashes) > 1 or None in hashes  # None: everybody's
+    if several and waiting is not None and silent_us > 1000 * limits.stuck_consumer_ms:
         found = [_finding("stuck_consumer", None, holds, words, end)]
     else:
         found = []
     for hold in holds:
-        # One entry that was left out is never_delivered; a key that does not go on has more of it waiting.
-        stands = hold.never_passed >= 2 if hold.until_seq is None else True
-        if stands:
+        # One entry that was left out is never_delivered; a key that does not go on has more of it waiting. Entries without
+        # a key have no order in which one could hold up the next.
+        stands = hold.never_passed >= 2 if hold.until_seq is None else hold.hash is not None
+        if stands and hold.keys[:1] != (None,):
             reason = "replay_order" if hold.entries > 1 else None
             found.append(_finding("stuck_key", reason, [hold], words, end))
     return found

@@ -30,6 +30,7 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.operations import ACK, SENT
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.scan import Scan
+from dispatch_core.audit.skipped import Skipped
 from dispatch_core.audit.stalls import End, never_delivered, stalls
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, subscription_type
@@ -85,6 +86,10 @@ class UserLevelReplay:
         self._limits, self._closed = limits, closed
         self._told = Rows(head, interval_start)
         self._holds: list[Hold] = []  # that have ended
+        # What the rules say of an entry that was gone over: nothing where they are not replayed.
+        single = self._audit.history.single_active
+        self._skipped = Skipped(certain=single) if single or self._fold is None else None
+        self._first_line: tuple[int, int] | None = None  # its seq and time
         self._sent_us = _NOTHING  # per consumer of the history: when it was sent something last, -1 = never
         if self._fold is not None:
             self._fold.holds = holds_for(limits, inferred=True, start_us=self._start_us, tick_us=tick_us)
@@ -105,6 +110,8 @@ class UserLevelReplay:
         self._count_stored(messages)
         audit = self._audit.feed(messages, events)
         self._count(events)
+        if self._skipped is not None:
+            self._skipped.look(self._audit.history, self._audit.scan, self._audit.dropped)
         deliveries = audit.deliveries
         findings = []
         if self._fold is not None:
@@ -162,6 +169,10 @@ class UserLevelReplay:
             gap=self._audit.has_gaps,
         )
         found = []
+        if self._skipped is not None and self._first_line is not None:
+            skipped = self._skipped.holds(*self._first_line, self._as_of_us())
+            found += stalls(skipped, self._names, self._limits, end)
+            found += never_delivered(skipped, self._names, self._limits, end)
         if judged:
             found += stalls(holds, self._names, self._limits, end)
             found += never_delivered(holds, self._names, self._limits, end)
@@ -277,6 +288,8 @@ class UserLevelReplay:
         )
         self._counted["events"] += int(pc.sum(inside).as_py() or 0)
         self._last = events["seq"][-1].as_py(), events["t_us"][-1].as_py()
+        if self._first_line is None:
+            self._first_line = events["seq"][0].as_py(), events["t_us"][0].as_py() or 0
 
     def _state(self) -> dict[str, Any]:
         fold, profile = self._fold, self._profile
