@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,12 +18,10 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.findings import Finding
-from dispatch_core.audit.log_quality import Gaps
 from dispatch_core.audit.words import shown
 from dispatch_core.times import clock
 from dispatch_core.user_level import rounds
 from dispatch_core.user_level.fold import KeySharedFold
-from dispatch_core.verify.tally import Finding as Difference
 
 #: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
 _SAME_ROUND_US: Final = 100_000
@@ -33,7 +30,8 @@ _ONE_ROUND_US: Final = 10_000
 _BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
 #: Why a sending differs that only lacks a permit.
 NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
-_GAP: Final = "lines of the log are missing before it"
+#: Kinds behind whose first line a comparison with the rules proves nothing.
+_DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
 _CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
 
@@ -60,7 +58,8 @@ def of_sendings(
     """
     took = _took_permits(anomalies)
     missed: dict[int, list[int]] = {}  # consumer → when something that was for it went elsewhere
-    wrong = deliveries.filter(pc.equal(deliveries["judgement"], "divergent")).to_pylist()
+    doubtful = doubtful_from(anomalies)
+    wrong = certain(deliveries.filter(pc.equal(deliveries["judgement"], "divergent")), doubtful).to_pylist()
     why = divergences.filter(pc.equal(divergences["status"], "divergent")).to_pylist()
     reasons: dict[int, list[str | None]] = {}
     for row in why:
@@ -103,12 +102,20 @@ def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     return took
 
 
-def of_decisions(divergences: pa.Table, deliveries: pa.Table, rule: str) -> list[Finding]:
+def of_decisions(
+    divergences: pa.Table, deliveries: pa.Table, rule: str, anomalies: Sequence[Mapping[str, Any]] = ()
+) -> list[Finding]:
     """The first decision of a trace that differs from its rule, with how many do; nothing if none does.
 
-    ``divergences``: of a comparison decision by decision. ``deliveries``: to tell the key of an entry that it names.
+    Args:
+        divergences: of a comparison decision by decision.
+        deliveries: to tell the key of an entry that the decision names.
+        rule: the rules in force, for people.
+        anomalies: what else was found; one that the same line proves tells entries that the decision does not name.
     """
-    wrong = divergences.filter(pc.equal(divergences["status"], "divergent"))
+    wrong = certain(
+        divergences.filter(pc.equal(divergences["status"], "divergent")), doubtful_from(anomalies)
+    )
     if not wrong.num_rows:
         return []
     first = wrong.slice(0, 1).to_pylist()[0]
@@ -122,9 +129,11 @@ def of_decisions(divergences: pa.Table, deliveries: pa.Table, rule: str) -> list
     if wrong.num_rows > 1:
         others = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         text += f"; in all {wrong.num_rows} decisions differ ({others}), those that follow may be its consequences"
+    same = next((row for row in anomalies if first["seq"] in row["seqs"] and row["positions"]), None)
     expected, recorded = (_POSITION.findall(first[side]) for side in ("expected", "recorded"))
     both = set(expected) & set(recorded)
     positions = [one for one in dict.fromkeys([*expected, *recorded]) if one not in both]
+    positions = positions if same is None else list(same["positions"])
     consumers = [int(one) for side in ("expected", "recorded") for one in _CONSUMER.findall(first[side])]
     row = _row_of(positions[0], deliveries) if positions else {}
     seqs = [first["seq"]] if first["racing_seq"] is None else sorted({first["racing_seq"], first["seq"]})
@@ -140,14 +149,14 @@ def of_trace(decisions: list[Finding], sendings: list[Finding]) -> list[Finding]
     return [*(decisions if lead_us > _SAME_ROUND_US else []), *sendings]
 
 
-def behind_gaps(findings: Sequence[Difference], gaps: Gaps) -> list[Difference]:
-    """The same differences, uncertain where lines are missing before them: what was lost may explain them."""
-    return [
-        replace(one, status="uncertain", reason=_GAP)
-        if one.status == "divergent" and gaps.before(one.seq)
-        else one
-        for one in findings
-    ]
+def doubtful_from(anomalies: Iterable[Mapping[str, Any]]) -> int | None:
+    """The first line from which on a log may not say what happened: something is missing or cannot be; ``None`` = none."""
+    return min((min(row["seqs"]) for row in anomalies if row["kind"] in _DOUBTS), default=None)
+
+
+def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:
+    """The rows of ``divergences`` before a line; what differs behind it may be explained by what is not there."""
+    return divergences if doubtful is None else divergences.filter(pc.less(divergences["seq"], doubtful))
 
 
 def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:

@@ -89,13 +89,15 @@ class Seen:
     """What the replay of a log's rules saw beside its findings.
 
     ``decisions`` were compared with the rules: ``divergent`` of them differ, ``uncertain`` hang on what the log does not
-    show; ``not_judged``: why none was compared. ``sent``: entries. ``undelivered``: stored and not sent, and no finding says
-    why. ``balance``: why balance is not judged, ``None`` = it is.
+    show, ``doubted`` differ behind lines that are missing or cannot be; ``not_judged``: why none was compared. ``sent``:
+    entries. ``undelivered``: stored and not sent, and no finding says why. ``balance``: why balance is not judged, ``None`` =
+    it is.
     """
 
     decisions: int
     divergent: int
     uncertain: int
+    doubted: int
     not_judged: str | None
     sent: int
     undelivered: int
@@ -226,6 +228,8 @@ def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) ->
         return None
     if not judged:
         return f"nothing was compared with the rules: {seen.not_judged}"
+    if seen.doubted:
+        return f"{seen.doubted} decisions differ from the rules behind lines that are missing or cannot be"
     percent = 100 * seen.uncertain / seen.decisions if seen.decisions else 0.0
     if percent > policy.uncertain_percent:
         return f"{percent:.1f} % of {seen.decisions} decisions hang on an order that the log does not show"

@@ -44,7 +44,8 @@ _NO_EVENT: Final = datetime.fromtimestamp(0, UTC)
 class WholeAudit:
     """The result tables of one log (schemas of ``dispatch_core.tables``).
 
-    ``holds``: the waits behind ``blocked`` that are told one by one.
+    ``holds``: the waits behind ``blocked`` that are told one by one. ``doubted``: decisions that differ from the rules
+    behind lines that are missing or cannot be; they are no findings.
 
     ``level``: "T" if every recorded decision was compared, "E" if sendings were judged (docs/user-level.md), "" if the
     rules were not asked for. ``shortened``: the log is a trace, and too long for "T".
@@ -59,6 +60,7 @@ class WholeAudit:
     balance: pa.Table = field(repr=False)
     waits: pa.Table = field(repr=False)
     holds: tuple[Hold, ...] = field(repr=False)
+    doubted: int
     level: str
     shortened: bool
 
@@ -94,6 +96,7 @@ def audit_whole(
     found = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
     trace = is_trace(log)
     holds: list[Hold] = []
+    doubted = 0
     shortened = rules and trace and _sendings(log.events) > largest_trace
     if not rules:
         audit = audit_log(log, interval_start=start, earlier=earlier)
@@ -109,7 +112,8 @@ def audit_whole(
             closed=closed,
             tick_us=tick_us,
         )
-        found |= _with_divergences(log, again(user_level=shortened, holds=holds), again, start)
+        replayed, doubted = _with_divergences(log, again(user_level=shortened, holds=holds), again, start)
+        found |= replayed
     balance = _balance(log, found, start)
     uneven = imbalances(found["deliveries"], found["ownership"], balance, limits)
     found["anomalies"] = pa.concat_tables([found["anomalies"], Rows(log, start).anomalies(uneven)])
@@ -124,6 +128,7 @@ def audit_whole(
         balance=balance,
         waits=waits_table(found["deliveries"], log.messages, found["blocked"], identity),
         holds=tuple(holds),
+        doubted=doubted,
         level=("T" if trace and not shortened else "E") if rules else "",
         shortened=shortened,
     )
@@ -131,22 +136,27 @@ def audit_whole(
 
 def _with_divergences(
     log: DispatcherLog, found: dict[str, pa.Table], again: Callable[..., dict[str, pa.Table]], start: datetime
-) -> dict[str, pa.Table]:
-    """The tables of a replay with its divergences as findings about entries; ``again`` replays on another level."""
+) -> tuple[dict[str, pa.Table], int]:
+    """The tables of a replay with its divergences as findings about entries; ``again`` replays on another level.
+
+    Also returns how many decisions differ behind lines that are missing or cannot be: these are no findings.
+    """
     state = found["dispatcher_state"].to_pylist()[0]
     if not state["divergent"]:
-        return found
+        return found, 0
     rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
+    others = found["anomalies"].filter(pc.not_equal(found["anomalies"]["kind"], "divergence"))
+    beside = others.to_pylist()
     # rounds are seen in a trace only, and only where it is compared decision by decision
     by_sending = again(user_level=True) if state["rounds"] else found
-    others = found["anomalies"].filter(pc.not_equal(found["anomalies"]["kind"], "divergence"))
-    told = divergence.of_sendings(
-        by_sending["deliveries"], by_sending["divergences"], names, rule, others.to_pylist()
-    )
+    told = divergence.of_sendings(by_sending["deliveries"], by_sending["divergences"], names, rule, beside)
     if by_sending is not found:
-        decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule)
+        decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule, beside)
         told = divergence.of_trace(decisions, told)
-    return found | {"anomalies": pa.concat_tables([others, Rows(log, start).anomalies(told)])}
+    differing = found["divergences"].filter(pc.equal(found["divergences"]["status"], "divergent"))
+    doubted = len(differing) - len(divergence.certain(differing, divergence.doubtful_from(beside)))
+    anomalies = pa.concat_tables([others, Rows(log, start).anomalies(told)])
+    return found | {"anomalies": anomalies}, min(doubted, state["divergent"])
 
 
 def across(

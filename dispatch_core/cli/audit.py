@@ -160,8 +160,9 @@ def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: L
     undelivered = never_sent(pa.concat_tables(sent), log.messages) if sent and not explained else 0
     return Seen(
         decisions=state["decisions"],
-        divergent=state["divergent"],
+        divergent=state["divergent"] - audit.doubted,
         uncertain=state["uncertain"],
+        doubted=audit.doubted,
         not_judged=state["not_judged_reason"],
         sent=state["entries_sent"],
         undelivered=undelivered,

@@ -121,7 +121,7 @@ def test_a_shared_subscription_is_not_judged_by_order() -> None:
 
 
 ALL_SEEN = Seen(
-    decisions=100, divergent=0, uncertain=0, not_judged=None, sent=100, undelivered=0, balance=None
+    decisions=100, divergent=0, uncertain=0, doubted=0, not_judged=None, sent=100, undelivered=0, balance=None
 )
 
 
@@ -158,6 +158,7 @@ def test_what_the_rules_prove_decides_its_promise(kind: str, promise: str, verdi
     [
         ({"undelivered": 3}, "completeness", "stored entries that were not sent, and no finding says why: 3"),
         ({"uncertain": 6}, "conformance", "6.0 % of 100 decisions"),
+        ({"doubted": 2}, "conformance", "2 decisions differ from the rules behind lines"),
         ({"decisions": 0}, "conformance", "none of 100 sendings"),
     ],
 )
@@ -194,3 +195,11 @@ def test_two_loads_at_once_leave_open_what_each_did_not_know() -> None:
         "completeness",
     }
     assert "two loads of the topic" in result["per_key_order"].reason
+
+
+def test_what_follows_from_other_findings_still_breaks_conformance() -> None:
+    result = judged(row("duplicate_after_ack"), seen=replace(ALL_SEEN, divergent=4))
+    assert (result["conformance"].verdict, result["conformance"].reason) == (
+        "FAIL",
+        "4 decisions differ from the rules, as follows from other findings",
+    )
