@@ -146,7 +146,7 @@ class _ParquetRows(_File):
 
     def _group(self) -> None:
         if self._waiting:
-            self._file.write_table(pa.concat_tables(self._waiting), row_group_size=4 * ROW_GROUP_ROWS)
+            self._file.write_table(pa.concat_tables(self._waiting), row_group_size=ROW_GROUP_ROWS)
             self._waiting = []
 
     def _finish(self) -> None:

@@ -65,7 +65,7 @@ class _ParquetWriter(_Writer):
         if len(self._waiting) > 1:
             table = table.unify_dictionaries().combine_chunks()
         self._waiting, self._rows = [], 0
-        self._file.write_table(table, row_group_size=4 * ROW_GROUP_ROWS)
+        self._file.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
     def _finish(self) -> None:
         self._group()
