@@ -90,8 +90,7 @@ class Seen:
 
     ``decisions`` were compared with the rules: ``divergent`` of them differ, ``uncertain`` hang on what the log does not
     show, ``doubted`` differ behind lines that are missing or cannot be; ``not_judged``: why none was compared. ``sent``:
-    entries. ``undelivered``: stored and not sent, and no finding says why. ``balance``: why balance is not judged, ``None`` =
-    it is.
+    entries. ``undelivered``: stored and not sent, and no finding says why. ``balance``: why balance is not judged, if not.
     """
 
     decisions: int
