@@ -446,7 +446,8 @@ class MultipleConsumersDispatcher:
             )
 
     def _connected_slots(self) -> list[int]:
-        return [int(slot) for slot in self.state.order[: self.state.s[st_.N_CONSUMERS]]]
+        slots: list[int] = self.state.order[: self.state.s[st_.N_CONSUMERS]].tolist()
+        return slots
 
     def _set_connected(self, slots: list[int]) -> None:
         self.state.order[: len(slots)] = slots
