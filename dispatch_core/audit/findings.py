@@ -39,12 +39,16 @@ CAUSE_OF: Final = {
     REWOUND: "rewind",
 }
 
+_DRAINING_WOULD_NOT: Final = ", draining hashes (PIP-379) would not"
 _RULE_SAYS: Final = {
-    OrderingRule.READ_POSITION: "the read-position rule (3.x and classic) lets this happen",
-    OrderingRule.LAST_SENT_POSITION: "the last-sent-position rule (PIP-282) let this happen",
+    OrderingRule.READ_POSITION: f"the read-position rule (3.x and classic) lets this happen{_DRAINING_WOULD_NOT}",
+    OrderingRule.LAST_SENT_POSITION: f"the last-sent-position rule (PIP-282) let this happen{_DRAINING_WOULD_NOT}",
     OrderingRule.DRAINING_HASHES: "the draining-hashes rule (PIP-379) is there to prevent this",
     OrderingRule.NONE: "the consumers had allowed delivery out of order",
 }
+#: Of draining hashes: why an early release does it, and what it means of a later one.
+_TWO_REPLAY_READS: Final = "; before 4.0.3 two replay reads can be under way at once (#23384)"
+_BROKER_BUG: Final = "; keep the log, a broker that does it has a bug"
 
 
 class Finding(NamedTuple):
@@ -246,7 +250,13 @@ class Findings:
             return "; a Failover hand-over does not wait for what the old active consumer still holds"
         if self._history.consumers[self._sent[delivery].consumer].allow_out_of_order:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
-        return f"; {_RULE_SAYS[self._profile.ordering]}" if self._profile is not None else ""
+        if self._profile is None:
+            return ""
+        text = f"; {_RULE_SAYS[self._profile.ordering]}"
+        if self._profile.ordering is not OrderingRule.DRAINING_HASHES:
+            return text
+        early = "cancel_clears_replay_read" in self._profile.changes
+        return text + (_TWO_REPLAY_READS if early else _BROKER_BUG)
 
     def _cause(self, delivery: int) -> str | None:
         """Why a delivery of these operations repeats an earlier one; ``None`` where nothing explains it."""
