@@ -31,6 +31,7 @@ and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the find
 | `replay` | folds each dispatcher's log and audits it | `deliveries`, `ownership`, `blocked`, `divergences`, `anomalies` |
 | `aggregate` | balance and waiting times | `balance`, `waits` |
 | `validate` | Great Expectations judges; **red when a subscription FAILs**, after all is kept | `verdicts`, Data Docs |
+| `report` | a page per subscription: verdict, pictures, findings; also when `validate` is red | `reports/<interval>` |
 | `publish` | tells the verdict of every subscription, also when another one failed | asset `dispatch_audit/verdict` |
 | `alert` | tells it: in a file always, by e-mail and webhook where connections exist | `alerts/alerts.jsonl` |
 | `conclude` | makes the run red when `validate` is | |
@@ -165,6 +166,12 @@ def dispatch_audit() -> None:
         outlet_events[VERDICT].extra = {"interval_start": chosen["interval_start"], "verdicts": published}
         return published
 
+    @task(trigger_rule=TriggerRule.ALL_DONE, retries=1, retry_delay=timedelta(seconds=10))
+    def report(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
+        judged(ti)
+        with clear_failure():
+            return steps.report(chosen, steps.Home.current())
+
     @task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=30))
     def alert(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
         judged(ti)
@@ -188,9 +195,11 @@ def dispatch_audit() -> None:
         for task_id, stage in (("ingest", "ingest"), ("replay", "replay"), ("aggregate", "aggregates"))
     )
     validated = validate(chosen)
-    published, alerted = publish(chosen), alert(chosen)
-    pulled >> ingested >> replayed >> aggregated >> validated >> [published, alerted]
-    [validated, published] >> conclude()
+    published, reported, alerted = publish(chosen), report(chosen), alert(chosen)
+    pulled >> ingested >> replayed >> aggregated >> validated >> [published, reported]
+    # The alert points to the report, and is sent without it where there is none.
+    [validated, reported] >> alerted
+    [validated, published, reported] >> conclude()
 
 
 dispatch_audit()

@@ -41,9 +41,11 @@ def alert(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     Raises ``StepError`` naming every channel that failed, after all channels were tried.
     """
     from expectations.alert import FileAlertSink, alerts_for_interval
-    from spark_jobs.intervals import parse_moment
+    from spark_jobs.intervals import interval
+    from spark_jobs.reports import folder_of
 
-    alerts = alerts_for_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs)
+    span = interval(chosen["interval_start"], chosen["interval_end"])
+    alerts = alerts_for_interval(home.warehouse, span.start, home.data_docs, folder_of(home.reports, span))
     sent = {"alerts": len(alerts), "file": FileAlertSink(home.alerts).send(alerts)}
     for one in alerts:
         progress.info("alert: %s", one.subject)

@@ -26,6 +26,8 @@ HOME_VARIABLE: Final = "DISPATCH_AUDIT_HOME"
 SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
 #: Order of the Spark stages; each is ``python -m spark_jobs.<stage>``.
 SPARK_STAGES: Final = ("ingest", "replay", "aggregates")
+#: Those that have to know how long is too long.
+MAKES_FINDINGS: Final = ("replay", "aggregates")
 #: Exit code of a stage that could not judge its input: trying again would change nothing.
 EXIT_BAD_INPUT: Final = 2
 
@@ -68,6 +70,11 @@ class Home:
     def data_docs(self) -> Path:
         """Great Expectations' pages."""
         return self.root / "data-docs"
+
+    @property
+    def reports(self) -> Path:
+        """A page per subscription and interval, for people."""
+        return self.root / "reports"
 
     @property
     def alerts(self) -> Path:
@@ -135,6 +142,10 @@ def run_spark_stage(stage: str, chosen: Mapping[str, str], home: Home) -> dict[s
     command = [sys.executable, "-m", f"spark_jobs.{stage}", "--interval-start", chosen["interval_start"]]
     command += ["--interval-end", chosen["interval_end"]]
     command += ["--landing", str(home.landing), "--warehouse", str(home.warehouse)]
+    if stage in MAKES_FINDINGS:
+        from expectations.policy import current_policy
+
+        command += ["--limits", current_policy().limit_rules().json()]
     last: list[str] = []
 
     def show(line: str) -> None:
@@ -210,6 +221,17 @@ def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
     verdicts = validate_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs)
     rows = [dataclasses.asdict(verdict) for verdict in verdicts]
     return [json.loads(json.dumps(row, default=str)) for row in rows]
+
+
+def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
+    """Write the pages of the interval, one per subscription, and their index."""
+    from spark_jobs.intervals import interval
+    from spark_jobs.reports import write_reports
+
+    span = interval(chosen["interval_start"], chosen["interval_end"])
+    summary = write_reports(home.warehouse, span, home.reports)
+    progress.info("%s", describe(summary))
+    return summary
 
 
 def overall(verdicts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

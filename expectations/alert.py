@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.audit.catalogue import KINDS, SEVERITIES
+from dispatch_core.report.names import file_name
 from expectations import data_docs as docs
 from expectations.findings import Finding, read_findings, top
 from expectations.promise import ALL, FAIL, PASS
@@ -47,7 +48,10 @@ class AlertFinding:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What is sent about one dispatcher and interval. ``subject`` is one line; ``body`` is plain text."""
+    """What is sent about one dispatcher and interval. ``subject`` is one line; ``body`` is plain text.
+
+    ``report``: the page to look at, if there is one.
+    """
 
     idempotency_key: str
     cluster: str
@@ -58,6 +62,7 @@ class Alert:
     severity: str
     subject: str
     body: str
+    report: str | None
     findings: tuple[AlertFinding, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -65,17 +70,26 @@ class Alert:
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
 
-def alerts_for_interval(warehouse: Path, interval_start: datetime, data_docs: Path) -> list[Alert]:
-    """Alerts of a judged interval from its published verdicts and anomalies; none if every dispatcher passed."""
+def alerts_for_interval(
+    warehouse: Path, interval_start: datetime, data_docs: Path, reports: Path | None = None
+) -> list[Alert]:
+    """Alerts of a judged interval from its published verdicts and anomalies; none if every dispatcher passed.
+
+    ``reports``: the folder of the interval's reports, to which alerts point where there is one.
+    """
     verdicts = read_verdicts(warehouse, interval_start)
     if all(verdict.verdict == PASS for verdict in verdicts):
         return []
     findings = read_findings(warehouse, interval_start, _alerting_kinds())
-    return build_alerts(verdicts, findings, docs.index_of(data_docs, interval_start), warehouse)
+    return build_alerts(verdicts, findings, docs.index_of(data_docs, interval_start), warehouse, reports)
 
 
 def build_alerts(
-    verdicts: Sequence[Verdict], findings: Iterable[Finding], pages: Path, warehouse: Path
+    verdicts: Sequence[Verdict],
+    findings: Iterable[Finding],
+    pages: Path,
+    warehouse: Path,
+    reports: Path | None = None,
 ) -> list[Alert]:
     """One alert for each dispatcher whose overall verdict is FAIL or UNKNOWN, FAIL first, then by name."""
     by_dispatcher: dict[tuple[str, str, str], list[Finding]] = {}
@@ -91,8 +105,14 @@ def build_alerts(
             ]
             kinds = {kind for one in broken for kind in _kinds(one.promise)}
             mine = [one for one in by_dispatcher.get(overall.dispatcher, []) if one.kind in kinds]
-            alerts.append(_alert(overall, broken, mine, pages, warehouse))
+            alerts.append(_alert(overall, broken, mine, pages, warehouse, _report_of(overall, reports)))
     return sorted(alerts, key=lambda one: (one.verdict != FAIL, one.cluster, one.topic, one.subscription))
+
+
+def _report_of(overall: Verdict, reports: Path | None) -> Path | None:
+    """The dispatcher's report, if it was written."""
+    path = reports / file_name(*overall.dispatcher) if reports is not None else None
+    return path if path is not None and path.exists() else None
 
 
 def _alerting_kinds() -> list[str]:
@@ -105,7 +125,12 @@ def _kinds(promise: str) -> set[str]:
 
 
 def _alert(
-    overall: Verdict, promises: list[Verdict], findings: list[Finding], pages: Path, warehouse: Path
+    overall: Verdict,
+    promises: list[Verdict],
+    findings: list[Finding],
+    pages: Path,
+    warehouse: Path,
+    report: Path | None,
 ) -> Alert:
     """The alert of one dispatcher from the promises it did not keep and the findings of their kinds."""
     interval = docs.interval_name(overall.interval_start)
@@ -127,7 +152,8 @@ def _alert(
         verdict=overall.verdict,
         severity=severity,
         subject=_line(subject),
-        body=_body(overall, promises, findings, interval, pages, warehouse),
+        report=None if report is None else str(report),
+        body=_body(overall, promises, findings, interval, pages, warehouse, report),
         findings=tuple(listed),
     )
 
@@ -168,6 +194,7 @@ def _body(
     interval: str,
     pages: Path,
     warehouse: Path,
+    report: Path | None,
 ) -> str:
     """Plain text for a person at night: what broke, how often, the telling cases, where to look."""
     lines = [
@@ -192,7 +219,9 @@ def _body(
             lines += [f"- {head}", f"  {_line(finding.explanation, _MAX_SENTENCE)}"]
             if finding.positions:
                 lines.append(f"  positions: {', '.join(_line(one) for one in finding.positions[:10])}")
-    lines += ["", "Where to look", f"- Data Docs: {pages}", f"- tables: {warehouse} (verdicts, anomalies)"]
+    lines += ["", "Where to look"]
+    lines += [] if report is None else [f"- report: {report}"]
+    lines += [f"- Data Docs: {pages}", f"- tables: {warehouse} (verdicts, anomalies)"]
     return "\n".join(lines) + "\n"
 
 

@@ -16,13 +16,17 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatch_core.tables import IDENTITY
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.tables import ANOMALIES, IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.intervals import Interval
+from spark_jobs.uneven import active_times, any_failover, found, publish
 from spark_jobs.waits import INCARNATION, SUBSCRIPTION, first_waits, never_delivered
 from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
 
 DISPATCHER = [one.name for one in IDENTITY]
+#: The limits that hold where no policy is given.
+NO_RULES = LimitRules()
 
 
 def balance(deliveries: DataFrame, ownership: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
@@ -138,8 +142,13 @@ def waits(
     )
 
 
-def aggregate(spark: SparkSession, warehouse: Path, span: Interval) -> dict[str, Any]:
-    """Replace the interval's rows of ``balance`` and ``waits``; returns a summary with the rows of each."""
+def aggregate(
+    spark: SparkSession, warehouse: Path, span: Interval, *, limits: LimitRules = NO_RULES
+) -> dict[str, Any]:
+    """Replace the interval's rows of ``balance`` and ``waits``, and add what only shows over all topics to ``anomalies``.
+
+    ``limits``: how much is too much, for which topics. Returns a summary with the rows of each.
+    """
     began, started_at = time.monotonic(), datetime.now(UTC)
     here = tables.in_interval(span)
     until_now = f"interval_start <= TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
@@ -157,9 +166,17 @@ def aggregate(spark: SparkSession, warehouse: Path, span: Interval) -> dict[str,
             name: replace_interval(warehouse, name, span, tables.stage(frame.coalesce(1), name, staging))
             for name, frame in frames.items()
         }
+        events = tables.read(spark, warehouse, "consumer_events").where(until_now)
+        uneven = ANOMALIES.empty_table()
+        if any_failover(states):
+            uneven = found(active_times(ownership, events, states, span), span, limits)
+        published = publish(spark, warehouse, span, uneven, staging)
+        if published is not None:
+            rows["anomalies"] = published
         summary: dict[str, Any] = {
             "stage": "aggregates",
             "interval_start": span.start.isoformat(),
+            "limits": limits.digest,
             "rows": rows,
             "seconds": round(time.monotonic() - began, 3),
         }
@@ -183,12 +200,14 @@ def _no_ids() -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Aggregate one interval; see ``--help``."""
     parser = stage.parser(
-        "python -m spark_jobs.aggregates", "balance and waits of one interval, from what replay wrote"
+        "python -m spark_jobs.aggregates",
+        "balance and waits of one interval, from what replay wrote",
+        limits=True,
     )
     options = parser.parse_args(arguments)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
-        return aggregate(spark, options.warehouse, span)
+        return aggregate(spark, options.warehouse, span, limits=options.limits)
 
     def size_bytes(_span: Interval) -> int:
         folder = table_path(options.warehouse, "deliveries")

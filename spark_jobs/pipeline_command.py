@@ -1,8 +1,8 @@
 """``dispatch-audit pipeline SOURCE...``: all stages in one process, without Airflow.
 
-For each interval: pull → ingest → replay → aggregates → validate, then the verdicts. The same functions as in the DAG,
-on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``): ``landing``, ``warehouse``,
-``data-docs``.
+For each interval: pull → ingest → replay → aggregates → validate → report, then the verdicts. The same functions as in the
+DAG, on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``): ``landing``,
+``warehouse``, ``data-docs``, ``reports``.
 Without ``--interval-start`` it takes every UTC day on which the source holds an event, oldest first.
 """
 
@@ -71,13 +71,17 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     else:
         spans = [interval(day) for day in days_of(sources)]
 
+    from expectations.policy import current_policy
     from expectations.validate import validate_interval
     from spark_jobs.aggregates import aggregate
     from spark_jobs.ingest import ingest
     from spark_jobs.pull import pull
     from spark_jobs.replay import replay
+    from spark_jobs.reports import write_reports
     from spark_jobs.session import running_session
 
+    policy = current_policy()
+    limits = policy.limit_rules()
     landing, warehouse = home / "landing", home / "warehouse"
     size_bytes = 0
     for span in spans:
@@ -87,10 +91,11 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     with running_session(size_bytes) as spark:
         for span in spans:
             _report(ingest(spark, landing, warehouse, span))
-            _report(replay(spark, warehouse, span))
-            _report(aggregate(spark, warehouse, span))
+            _report(replay(spark, warehouse, span, limits=limits))
+            _report(aggregate(spark, warehouse, span, limits=limits))
             say(f"validate {span.name}")
-            verdicts += validate_interval(warehouse, span.start, home / "data-docs")
+            verdicts += validate_interval(warehouse, span.start, home / "data-docs", policy)
+            _report(write_reports(warehouse, span, home / "reports"))
     return verdicts
 
 
@@ -141,6 +146,7 @@ def _for_people(verdicts: Sequence[Any], home: Path) -> list[str]:
         ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing judged"
     )
     lines += [f"tables     {home / 'warehouse'}", f"Data Docs  {home / 'data-docs'}"]
+    lines.append(f"reports    {home / 'reports'}")
     return lines
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
 from dispatch_core.tables import REPLAY_TABLES
@@ -30,7 +31,7 @@ from spark_jobs import stage, tables
 from spark_jobs.dealing import deal
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
-from spark_jobs.replay_task import STAGED, Rule, replay_partition
+from spark_jobs.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.warehouse import StagedFile, compact, record_run, replace_interval, stage_run
 
 #: A task replays at least so many events of small dispatchers.
@@ -93,12 +94,18 @@ def _by_file(rows: DataFrame, group: Sequence[str], span: Interval) -> DataFrame
 
 
 def replay(
-    spark: SparkSession, warehouse: Path, span: Interval, *, rule: Rule | None = None
+    spark: SparkSession,
+    warehouse: Path,
+    span: Interval,
+    *,
+    rule: Rule | None = None,
+    limits: LimitRules = NO_RULES,
 ) -> dict[str, Any]:
     """Replay every dispatcher of the interval and replace its rows in the six result tables; returns a summary.
 
     ``rule`` replaces the recorded release's rule (default ``dispatch_core.replay.replay``); it must be importable by the
-    workers. Raises ``ReplayError`` where the interval holds no dispatcher; the tables are then as before.
+    workers. ``limits``: how long is too long, for which topics.
+    Raises ``ReplayError`` where the interval holds no dispatcher; the tables are then as before.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     until_now = f"interval_start <= TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
@@ -115,7 +122,7 @@ def replay(
                 "Ingest the interval first, or check that the logs hold that day"
             )
         say(f"replay {span.name}: {found.num_rows} dispatchers, {sum(found['events'].to_pylist())} events")
-        staged = _staged(spark, found, staging, span, rule)
+        staged = _staged(spark, found, staging, span, rule, limits)
         by_table: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
         failed = []
         for row in staged.to_pylist():
@@ -140,6 +147,7 @@ def replay(
             "dispatchers": found.num_rows,
             "dispatchers_failed": len(failed),
             "failed": failed[:20],
+            "limits": limits.digest,
             "rows": rows,
             "deliveries_per_second": round(rows["deliveries"] / max(folded - began, 1e-6)),
             "seconds": round(seconds, 3),
@@ -149,12 +157,17 @@ def replay(
 
 
 def _staged(
-    spark: SparkSession, found: pa.Table, staging: Path, span: Interval, rule: Rule | None
+    spark: SparkSession, found: pa.Table, staging: Path, span: Interval, rule: Rule | None, limits: LimitRules
 ) -> pa.Table:
     """Run the tasks, largest first; the rows of ``STAGED`` come back, in a stable order."""
     # A plain function, pickled by name: the workers import the module and find the compiled kernels cached.
     task = partial(
-        replay_partition, staging=str(staging), interval_start=span.start, interval_end=span.end, rule=rule
+        replay_partition,
+        staging=str(staging),
+        interval_start=span.start,
+        interval_end=span.end,
+        rule=rule,
+        limits=limits,
     )
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,12 +196,14 @@ def _with_local_paths(found: pa.Table) -> pa.Table:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay one interval; see ``--help``."""
     parser = stage.parser(
-        "python -m spark_jobs.replay", "fold every dispatcher's log and publish one interval of results"
+        "python -m spark_jobs.replay",
+        "fold every dispatcher's log and publish one interval of results",
+        limits=True,
     )
     options = parser.parse_args(arguments)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
-        return replay(spark, options.warehouse, span)
+        return replay(spark, options.warehouse, span, limits=options.limits)
 
     # The rows are read by the tasks themselves: the JVM only plans, however large the log.
     return stage.run(options, work, lambda _span: 0)

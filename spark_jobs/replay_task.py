@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import CORE_VERSION
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
 from dispatch_core.recording.log import DispatcherLog
@@ -40,6 +43,8 @@ from spark_jobs.warehouse import PARTITION, conform
 Rule = Callable[..., dict[str, pa.Table]]
 
 MAX_WORKER_DEATHS: Final = 2
+#: The limits that hold where no policy is given.
+NO_RULES: Final = LimitRules()
 
 #: One row per result file of a task, under the name of its first dispatcher, and one with ``table = ""`` per dispatcher.
 STAGED: Final = pa.schema(
@@ -62,12 +67,13 @@ def replay_partition(
     interval_start: datetime,
     interval_end: datetime,
     rule: Rule | None = None,
+    limits: LimitRules = NO_RULES,
 ) -> Iterator[pa.RecordBatch]:
     """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
     span = Interval(interval_start, interval_end)
     dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
     if dispatchers:
-        staged = replay_dispatchers(dispatchers, Path(staging), span, rule)
+        staged = replay_dispatchers(dispatchers, Path(staging), span, rule, limits)
         yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
 
 
@@ -78,7 +84,11 @@ def _give_memory_back() -> None:
 
 
 def replay_dispatchers(
-    dispatchers: Sequence[dict[str, Any]], staging: Path, span: Interval, rule: Rule | None = None
+    dispatchers: Sequence[dict[str, Any]],
+    staging: Path,
+    span: Interval,
+    rule: Rule | None = None,
+    limits: LimitRules = NO_RULES,
 ) -> list[dict[str, Any]]:
     """Replay one dispatcher after the other and stage what they gave, in common files; returns rows of ``STAGED``.
 
@@ -90,7 +100,8 @@ def replay_dispatchers(
     rows: list[dict[str, Any]] = []
     with Sink(staging, part) as sink:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
-            reason = _replay_one(identity, dispatcher, sink, staging, span, rule)
+            mine = limits.limits_for(identity["topic"], identity["subscription"])
+            reason = _replay_one(identity, dispatcher, sink, staging, span, rule, mine)
             sink.keep()
             rows.append({**identity, "table": "", "path": "", "rows": 0, "not_judged_reason": reason})
         staged = sink.close()
@@ -105,6 +116,7 @@ def _replay_one(
     staging: Path,
     span: Interval,
     rule: Rule | None,
+    limits: Limits,
 ) -> str | None:
     """Replay one dispatcher into the sink; returns why it was not judged, if it was not."""
     digest = _digest(*identity.values())
@@ -118,8 +130,8 @@ def _replay_one(
         return died
     (markers / f"{digest}.{deaths}").touch()
     reason = None
-    if rule is not None or not _in_pieces(dispatcher, sink, span):
-        results, reason = _results(identity, dispatcher, span, rule or recorded_rule)
+    if rule is not None or not _in_pieces(dispatcher, sink, span, limits):
+        results, reason = _results(identity, dispatcher, span, rule or partial(recorded_rule, limits=limits))
         for name, table in results.items():
             sink.write(name, table)
     for one in markers.glob(f"{digest}.*"):
@@ -127,7 +139,7 @@ def _replay_one(
     return reason
 
 
-def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval) -> bool:
+def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: Limits) -> bool:
     """Replay a log of level E piece by piece; returns whether that could be done. If not, nothing of it is left.
 
     What is wrong with a log beyond that shows when it is replayed as a whole, and is reported then.
@@ -137,7 +149,9 @@ def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval) -> bool:
     from dispatch_core.user_level.files import NotUserLevelError, replay_files
 
     try:
-        for tables in replay_files(dispatcher, interval_start=span.start, interval_end=span.end):
+        for tables in replay_files(
+            dispatcher, interval_start=span.start, interval_end=span.end, limits=limits
+        ):
             for name, table in tables.items():
                 sink.write(name, table)
     except (NotUserLevelError, NotStreamableError):
@@ -157,11 +171,14 @@ def recorded_rule(
     interval_start: datetime,
     interval_end: datetime,
     earlier: Sequence[DispatcherLog] = (),
+    limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, pa.Table]:
     """The rule that the log's own broker followed (imported late: it brings the compiled kernels along)."""
     from dispatch_core import replay
 
-    return replay.replay(log, interval_start=interval_start, interval_end=interval_end, earlier=earlier)
+    return replay.replay(
+        log, interval_start=interval_start, interval_end=interval_end, earlier=earlier, limits=limits
+    )
 
 
 def _digest(*words: str) -> str:

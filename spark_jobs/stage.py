@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.audit.limits import LimitsError
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
 from spark_jobs.progress import complain
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def parser(program: str, description: str, *, landing: bool = False) -> argparse.ArgumentParser:
-    """The arguments of a stage; ``landing`` only where it reads landed files."""
+def parser(
+    program: str, description: str, *, landing: bool = False, limits: bool = False
+) -> argparse.ArgumentParser:
+    """The arguments of a stage; ``landing`` only where it reads landed files, ``limits`` where it makes findings."""
     result = argparse.ArgumentParser(prog=program, description=description)
     result.add_argument(
         "--interval-start", required=True, type=moment, help="start of the interval: a day or ISO 8601, UTC"
@@ -33,6 +37,14 @@ def parser(program: str, description: str, *, landing: bool = False) -> argparse
         result.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
     else:
         result.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
+    if limits:
+        result.add_argument(
+            "--limits",
+            type=limit_rules,
+            default=LimitRules(),
+            metavar="JSON",
+            help="how long is too long for which topics, as the policy hands it down (default: as shipped)",
+        )
     result.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
     return result
 
@@ -42,6 +54,14 @@ def moment(text: str) -> Any:
     try:
         return parse_moment(text)
     except IntervalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def limit_rules(text: str) -> LimitRules:
+    """An argument that holds rules of limits; a wrong one is refused with the reason."""
+    try:
+        return LimitRules.of_json(text)
+    except LimitsError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -255,6 +255,14 @@ def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.T
     return pa.concat_tables(parts)
 
 
+def data_files(warehouse: Path, name: str, span: Interval) -> list[str]:
+    """The data files of one interval of a table's newest version, in a stable order; none of a missing table."""
+    path = table_path(warehouse, name)
+    if not (path / "_delta_log").exists():
+        return []
+    return [file for file, start in _live_files(DeltaTable(path), path, name) if start == span.start]
+
+
 def _live_files(table: DeltaTable, root: Path, name: str) -> list[tuple[str, datetime | None]]:
     """The data files of a table's newest version with the start of the interval of each, in a stable order."""
     actions = pa.table(table.get_add_actions(flatten=True))

@@ -169,6 +169,7 @@ def gather(
     flow: Flow,
     never_sent: int = 0,
     anomalies: Collected | None = None,
+    names: Mapping[tuple[int, int], str] | None = None,
     notes: Sequence[str] = (),
 ) -> ReportData:
     """What the report of one subscription shows.
@@ -186,9 +187,10 @@ def gather(
         flow: sendings and stored entries.
         never_sent: entries that waited still at the interval's end.
         anomalies: findings that were collected piece by piece.
+        names: of consumers by incarnation and number, where the tables do not say them.
         notes: what else has to be said, in sentences.
     """
-    names = _names(tables)
+    names = _names(tables) | dict(names or {})
     if anomalies is None:
         anomalies = Collected()
         anomalies.add(tables["anomalies"])

@@ -71,7 +71,8 @@ def changes_of(events: pa.Table) -> list[Change]:
         joined = kind == "consumer_added"
         if joined and name is not None:
             names[consumer] = name
-        found.append(Change(t_us, joined, name_of(consumer, names.get(consumer)), seq))
+        if t_us is not None:
+            found.append(Change(t_us, joined, name_of(consumer, names.get(consumer)), seq))
     return found
 
 

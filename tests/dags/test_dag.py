@@ -125,9 +125,10 @@ def test_a_fail_reaches_publish_and_alert_and_still_makes_the_run_red(dag):
     order = ["choose_interval", "pull", "ingest", "replay", "aggregate", "validate"]
     for before, after in itertools.pairwise(order):
         assert after in dag.get_task(before).downstream_task_ids
-    for task_id in ("publish", "alert"):
+    for task_id in ("publish", "report", "alert"):
         assert task_id in dag.get_task("validate").downstream_task_ids
         assert dag.get_task(task_id).trigger_rule == "all_done"
+    assert "alert" in dag.get_task("report").downstream_task_ids, "an alert points to the report"
     # The last tasks decide a run's state: one of them must not run when validate is red.
     last = {task.task_id for task in dag.tasks if not task.downstream_task_ids}
     assert last == {"alert", "conclude"}

@@ -36,6 +36,7 @@ def make_alert(
         severity="critical",
         subject=f"[dispatch-audit] FAIL {name} audit, 2026-11-21",
         body=f"Verdict: FAIL\n{{{{ 7 * 7 }}}}\n{explanation}\npositions: 5:28\n",
+        report=None,
         findings=(finding,),
     )
 

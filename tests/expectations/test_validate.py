@@ -257,6 +257,61 @@ def test_thresholds_follow_the_topic(tmp_path: Path) -> None:
     assert verdicts == {"lax-one": "PASS", "lax-two": "FAIL", "strict": "FAIL"}
 
 
+def test_waiting_times_are_judged_where_the_policy_limits_them(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    limits = "{wait_ms_p99: 50, wait_ms_max: 100, blocked_message_ms: 2000}"
+    path.write_text(f'version: 1\nrules: [{{name: quick, topics: "quick*", completeness: {limits}}}]\n')
+    day = Day()
+    slow = {"wait_ms_p50": 1.0, "wait_ms_p99": 50.5, "wait_ms_max": 170.0, "blocked_message_ms": 2000}
+    fine = slow | {"wait_ms_p99": 50.0, "wait_ms_max": 100.0}
+    held = fine | {"blocked_message_ms": 2001}
+    unknown: dict[str, float] = {}
+    cases = {
+        "quick-slow": slow,
+        "quick-held": held,
+        "quick-fine": fine,
+        "quick-unknown": unknown,
+        "other": slow,
+    }
+    for topic, measured in cases.items():
+        day.dispatcher(topic)
+        day.rows["waits"][-1].update(measured)
+    result = judged(tmp_path, day, load_policy(path))
+    verdicts = {topic: result[topic, "completeness"].verdict for topic in cases}
+    assert verdicts == {
+        "quick-slow": "FAIL",
+        "quick-held": "FAIL",
+        "quick-fine": "PASS",
+        "quick-unknown": "PASS",
+        "other": "PASS",
+    }
+    reason = result["quick-slow", "completeness"].reason
+    assert "99 of 100 entries waited up to 50.50 ms" in reason
+    assert "an entry waited 170 ms for its first sending; the policy bears 100" in reason
+
+
+def test_active_topics_are_judged_without_a_number_of_messages(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("version: 1\ndefaults: {balance: {failover_imbalance: 0, hot_key: 0}}\n")
+    day = Day()
+    day.anomaly(day.dispatcher("busy"), "hot_key", severity="info")
+    who = {"cluster": "standalone", "topic": "t-*", "subscription": "audit", "incarnation": 0}
+    day.anomaly(
+        who,
+        "failover_imbalance",
+        severity="minor",
+        key=None,
+        explanation="w0 is active for 100 of 100 topics",
+    )
+    result = judged(tmp_path, day, load_policy(path))
+    assert result["t-*", "balance"].verdict == "FAIL"
+    assert result["t-*", "balance"].top_findings == ("w0 is active for 100 of 100 topics",)
+    assert {promise: one.verdict for (topic, promise), one in result.items() if topic == "t-*"}[
+        "all"
+    ] == "FAIL"
+    assert result["busy", "balance"].verdict == "PASS", "too few messages to judge a key"
+
+
 def test_a_dispatcher_that_only_the_log_knows_is_not_passed_over(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher()

@@ -43,6 +43,10 @@ def test_from_source_to_verdicts(
     assert code == 1
     assert err == "", "quiet on a pipe"
     assert (tmp_path / "my home" / "data-docs").is_dir()
+    reports = tmp_path / "my home" / "reports" / "2026-11-21"
+    assert len(list(reports.glob("*.html"))) == len(names) + 1
+    index = (reports / "index.html").read_text("utf-8")
+    assert index.index(">FAIL<") < index.index(">PASS<")
     assert spark.range(1).count() == 1, "a session that was there before stays"
 
 

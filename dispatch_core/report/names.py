@@ -1,0 +1,16 @@
+"""What reports are called: made of digests, because topics and subscriptions are names out of a log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+
+def file_name(cluster: str, topic: str, subscription: str) -> str:
+    """The file name of a dispatcher's report, the same for the same dispatcher.
+
+    >>> file_name("standalone", "persistent://public/default/t", "../../s")
+    'dde401545fea994c4b04.html'
+    """
+    identity = json.dumps([cluster, topic, subscription])
+    return f"{hashlib.sha256(identity.encode()).hexdigest()[:20]}.html"

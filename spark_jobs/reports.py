@@ -1,0 +1,283 @@
+"""Reports: one self-contained HTML page per subscription of a judged interval, from the warehouse's tables.
+
+Runs after the verdicts are published. No Spark and no JVM: tables are read once, batch by batch; of deliveries and messages
+only counts over time are kept, so that memory does not follow their number. Pages depend on the tables alone: writing them
+again gives the same files.
+
+Run as ``python -m spark_jobs.reports --interval-start 2026-11-21 --warehouse DIR --reports DIR``.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.report.aggregate import Collected, gather
+from dispatch_core.report.flow import Flow
+from dispatch_core.report.names import file_name
+from dispatch_core.report.page import page, printable
+from dispatch_core.report.ring import Change, changes_of
+from spark_jobs import stage
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.progress import complain, say
+from spark_jobs.warehouse import CONTRACTS, conform, data_files, file_schema
+
+#: (cluster, topic, subscription)
+Dispatcher = tuple[str, ...]
+
+#: Pages of an interval at most; those of subscriptions that passed are left out first. A page is 5 MB or more.
+LIMIT_VARIABLE: Final = "DISPATCH_AUDIT_MAX_REPORTS"
+DEFAULT_LIMIT: Final = 500
+
+_KEY: Final = ("cluster", "topic", "subscription")
+_SMALL: Final = ("ownership", "blocked", "balance", "dispatcher_state")
+_MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
+_VERDICTS: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
+_NOBODY: Final = "*"
+
+
+@dataclass
+class _Subject:
+    """What is known of one dispatcher while the tables are read."""
+
+    flow: Flow
+    small: dict[str, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
+    anomalies: Collected = field(default_factory=Collected)
+    changes: list[Change] = field(default_factory=list)
+    names: dict[tuple[int, int], str] = field(default_factory=dict)
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    never_sent: int = 0
+
+
+def write_reports(
+    warehouse: Path, span: Interval, reports: Path, *, limit: int | None = None
+) -> dict[str, Any]:
+    """Write the pages of an interval and their index below ``reports``; returns a summary.
+
+    ``limit``: pages at most (default ``DISPATCH_AUDIT_MAX_REPORTS``, else 500). Pages of the interval that no subscription
+    has any more are removed.
+    """
+    began = time.monotonic()
+    limit = _limit() if limit is None else limit
+    subjects = _read(warehouse, span)
+    order = sorted(subjects, key=lambda one: (_VERDICTS.get(_overall(subjects[one]), 1), one))
+    folder = folder_of(reports, span)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines: list[tuple[Dispatcher, str, str | None]] = []
+    written: dict[str, int] = {}
+    for dispatcher in order:
+        name = file_name(*dispatcher)
+        if len(written) < limit:
+            written[name] = _write(folder / name, _page(dispatcher, subjects[dispatcher], span))
+        lines.append((dispatcher, _overall(subjects[dispatcher]), name if name in written else None))
+    _write(folder / "index.html", _index(span, lines))
+    for path in folder.iterdir():
+        if path.name not in written and path.name != "index.html":
+            path.unlink()
+    if len(written) < len(order):
+        say(
+            f"report {span.name}: {len(order) - len(written)} of {len(order)} have no page ({LIMIT_VARIABLE}={limit})"
+        )
+    return {
+        "stage": "report",
+        "interval_start": span.start.isoformat(),
+        "reports": len(written),
+        "dispatchers": len(order),
+        "bytes": sum(written.values()),
+        "seconds": round(time.monotonic() - began, 3),
+        "index": str(folder / "index.html"),
+    }
+
+
+def folder_of(reports: Path, span: Interval) -> Path:
+    """Where the pages of an interval are."""
+    return Path(reports) / span.name
+
+
+def _limit() -> int:
+    text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT)
+    if not text.isdecimal():
+        raise DispatchAuditError(
+            f"{LIMIT_VARIABLE} is {text!r}; it must be a number of pages. No report was written"
+        )
+    return int(text)
+
+
+def _overall(subject: _Subject) -> str:
+    return next((one["verdict"] for one in subject.verdicts if one["promise"] == "all"), "UNKNOWN")
+
+
+def _read(warehouse: Path, span: Interval) -> dict[Dispatcher, _Subject]:
+    """Every dispatcher that was judged or replayed in the interval."""
+    subjects: defaultdict[Dispatcher, _Subject] = defaultdict(
+        lambda: _Subject(Flow(span.start_us, span.end_us))
+    )
+    for dispatcher, rows in _groups(warehouse, "verdicts", span):
+        if dispatcher[1] != _NOBODY:
+            subjects[dispatcher].verdicts += rows.to_pylist()
+    for table in _SMALL:
+        for dispatcher, rows in _groups(warehouse, table, span):
+            subjects[dispatcher].small[table].append(rows)
+    for dispatcher, rows in _groups(warehouse, "anomalies", span):
+        subjects[dispatcher].anomalies.add(rows)
+    for dispatcher, rows in _groups(warehouse, "waits", span, ("never_delivered",)):
+        subjects[dispatcher].never_sent += int(pc.sum(rows["never_delivered"]).as_py() or 0)
+    for dispatcher, rows in _groups(warehouse, "deliveries", span, ("t_us", "delivery_number")):
+        subjects[dispatcher].flow.deliveries(rows)
+    columns = ("kind", "t_us", "seq", "consumer", "name", "incarnation")
+    wanted = pc.field("kind").isin(_MEMBERSHIP)
+    for dispatcher, rows in _groups(warehouse, "consumer_events", span, columns, wanted):
+        if dispatcher in subjects:
+            _joined(subjects[dispatcher], rows)
+    stored: defaultdict[Dispatcher, Flow] = defaultdict(lambda: Flow(span.start_us, span.end_us))
+    for topic, rows in _groups(warehouse, "messages", span, ("publish_time_ms",), key=_KEY[:2]):
+        stored[topic].stored(rows["publish_time_ms"])
+    for dispatcher, subject in subjects.items():
+        if dispatcher[:2] in stored:
+            subject.flow.merged(stored[dispatcher[:2]])
+    return dict(subjects)
+
+
+def _joined(subject: _Subject, rows: pa.Table) -> None:
+    for incarnation in sorted(rows["incarnation"].unique().to_pylist()):
+        mine = rows.filter(pc.equal(rows["incarnation"], incarnation)).sort_by("seq")
+        subject.changes += changes_of(mine)
+        for kind, consumer, name in zip(
+            *(mine[one].to_pylist() for one in ("kind", "consumer", "name")), strict=True
+        ):
+            if kind == "consumer_added" and name is not None:
+                subject.names[incarnation, consumer] = name
+
+
+def _groups(
+    warehouse: Path,
+    table: str,
+    span: Interval,
+    columns: Sequence[str] | None = None,
+    wanted: Any = None,
+    key: Sequence[str] = _KEY,
+) -> Iterator[tuple[Dispatcher, pa.Table]]:
+    """Rows of one interval, in pieces of one dispatcher each; of a large one there are several."""
+    files = data_files(warehouse, table, span)
+    if not files:
+        return
+    schema = file_schema(table)
+    names = list(dict.fromkeys([*key, *(columns or schema.names)]))
+    read = ds.dataset(files, format="parquet", schema=schema)
+    for batch in read.scanner(columns=names, filter=wanted, use_threads=False).to_batches():
+        if batch.num_rows:
+            rows = conform(
+                pa.Table.from_batches([batch]), pa.schema([CONTRACTS[table].field(one) for one in names])
+            )
+            yield from _by_key(rows, key)
+
+
+def _by_key(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[Dispatcher, pa.Table]]:
+    code = np.zeros(rows.num_rows, np.int64)
+    for name in key:
+        encoded = rows[name].combine_chunks().dictionary_encode()
+        code = code * len(encoded.dictionary) + np.asarray(encoded.indices)
+        code = np.unique(code, return_inverse=True)[1]
+    order = np.argsort(code, kind="stable")
+    borders = np.flatnonzero(np.diff(code[order])) + 1
+    rows = rows.take(pa.array(order)) if borders.size else rows
+    for low, high in zip([0, *borders.tolist()], [*borders.tolist(), rows.num_rows], strict=True):
+        part = rows.slice(low, high - low)
+        yield tuple(part[name][0].as_py() for name in key), part
+
+
+def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval) -> str:
+    _cluster, topic, subscription = dispatcher
+    small = {
+        table: pa.concat_tables(
+            [CONTRACTS[table].empty_table().select(file_schema(table).names), *subject.small[table]]
+        )
+        for table in _SMALL
+    }
+    last_us = pc.max(small["dispatcher_state"]["last_t_us"]).as_py()
+    until_us = span.end_us if last_us is None else max(span.start_us + 1, min(span.end_us, last_us + 1))
+    data = gather(
+        small,
+        title=topic,
+        subscription=subscription,
+        interval=f"{span.start:%Y-%m-%d %H:%M:%S} to {span.end:%Y-%m-%d %H:%M:%S} UTC, cluster {dispatcher[0]}",
+        span_us=(span.start_us, until_us),
+        verdicts=sorted(subject.verdicts, key=lambda one: one["promise"] != "all"),
+        changes=sorted(subject.changes, key=lambda one: (one.t_us, one.seq)),
+        flow=subject.flow,
+        never_sent=subject.never_sent,
+        anomalies=subject.anomalies,
+        names=subject.names,
+    )
+    return page(data)
+
+
+def _index(span: Interval, lines: Iterable[tuple[Dispatcher, str, str | None]]) -> str:
+    """A page that lists the interval's subscriptions, worst first, with links to their pages."""
+    rows = [
+        f"<tr><td>{html.escape(verdict)}</td><td>{_linked(topic, name)}</td><td>{_shown(subscription)}</td>"
+        f"<td>{_shown(cluster)}</td></tr>"
+        for (cluster, topic, subscription), verdict, name in lines
+    ]
+    return "\n".join(
+        [
+            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            f"<title>Dispatch reports {span.name}</title>",
+            "<style>body { font: 15px/1.6 system-ui, sans-serif; margin: 24px } td, th { text-align: left; "
+            "padding: 2px 18px 2px 0; overflow-wrap: anywhere }</style></head><body>",
+            f"<h1>Dispatch reports, {span.name}</h1>",
+            "<table><tr><th>verdict</th><th>topic</th><th>subscription</th><th>cluster</th></tr>",
+            *rows,
+            "</table></body></html>\n",
+        ]
+    )
+
+
+def _linked(topic: str, name: str | None) -> str:
+    return _shown(topic) if name is None else f'<a href="{name}">{_shown(topic)}</a>'
+
+
+def _shown(name: str) -> str:
+    return html.escape(printable(name))
+
+
+def _write(path: Path, text: str) -> int:
+    content = text.encode("utf-8", "backslashreplace")
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
+    return len(content)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the reports of one interval; see ``--help``."""
+    parser = stage.parser("python -m spark_jobs.reports", "one page per subscription of a judged interval")
+    parser.add_argument("--reports", required=True, type=Path, help="folder that the pages go to")
+    options = parser.parse_args(arguments)
+    try:
+        span = interval(options.interval_start, options.interval_end)
+        summary = write_reports(options.warehouse, span, options.reports)
+    except DispatchAuditError as error:
+        complain(f"error: {error}")
+        return 2
+    print(json.dumps(summary, sort_keys=True, default=str), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Pages of a judged interval, from the warehouse's tables; an alert leads to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.report.names import file_name
+from expectations.alert import alerts_for_interval
+from expectations.validate import validate_interval
+from spark_jobs.intervals import interval
+from spark_jobs.reports import LIMIT_VARIABLE, _by_key, folder_of, write_reports
+from tests.expectations.make import DAY, TOPIC, Day
+
+SPAN = interval(DAY)
+HOSTILE = "persistent://public/default/<script>alert(1)</script>"
+QUIET = "persistent://public/default/quiet"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A judged day: one subscription with findings, one with hostile names, one that passed."""
+    folder = tmp_path_factory.mktemp("pages")
+    day = Day()
+    day.dispatcher(QUIET)
+    who = day.dispatcher()
+    for kind in ("stuck_key", "ack_hole"):
+        day.anomaly(
+            who,
+            kind,
+            explanation=f"{kind}: 4 messages wait behind 5:1 at worker-2 for 12 s",
+            reason="draining_hash",
+        )
+    day.add(
+        "blocked",
+        **who,
+        hash=7,
+        reason="draining_hash",
+        consumer=0,
+        consumer_name="worker-1",
+        holder=1,
+        holder_name="worker-2",
+        from_seq=1,
+        from_t_us=SPAN.start_us + 5,
+        blocked_attempts=3,
+        entries=4,
+        messages=4,
+        message_ms=48_000,
+        needless_ms=0,
+        uncertain=False,
+    )
+    day.anomaly(day.dispatcher(HOSTILE), "out_of_order", key="<b>k</b>")
+    for row in day.rows["deliveries"]:
+        row["t_us"] = SPAN.start_us + 1_000_000 * row["seq"]
+    for row in day.rows["messages"]:
+        row["publish_time_ms"] = SPAN.start_us // 1000
+    for row in day.rows["dispatcher_state"]:
+        row["last_t_us"] = SPAN.start_us + 60_000_000
+    day.write(folder / "warehouse")
+    validate_interval(folder / "warehouse", DAY, folder / "docs")
+    write_reports(folder / "warehouse", SPAN, folder / "reports")
+    return folder
+
+
+def page_of(home: Path, topic: str) -> str:
+    return (folder_of(home / "reports", SPAN) / file_name("standalone", topic, "audit")).read_text("utf-8")
+
+
+def data_of(text: str) -> dict[str, dict[str, object]]:
+    return json.loads(text.split('id="report-data">', 1)[1].split("</script>", 1)[0])  # type: ignore[no-any-return]
+
+
+def test_every_subscription_has_a_page_with_its_own_verdict_and_findings(home: Path) -> None:
+    text = page_of(home, TOPIC)
+    verdict = text.split('id="verdict"', 1)[1].split("</section>", 1)[0]
+    assert verdict.index("FAIL") < verdict.index("completeness") < verdict.index("</table>")
+    assert "4 messages wait behind 5:1 at worker-2" in verdict
+    data = data_of(text)
+    assert {one["kind"] for one in data["findings"]} == {"stuck_key", "ack_hole"}  # type: ignore[index]
+    assert set(data["pictures"]) == {"blocked", "flow", "balance"}
+    assert "48.0 message-seconds altogether" in text
+    assert "3 sendings, 0 of them repeated" in text
+    assert "PASS" in page_of(home, QUIET).split("</p>", 2)[1]
+    assert data_of(page_of(home, QUIET))["findings"] == []
+
+
+def test_the_index_lists_the_worst_first_and_hostile_names_as_text(home: Path) -> None:
+    index = (folder_of(home / "reports", SPAN) / "index.html").read_text("utf-8")
+    assert index.index(">FAIL<") < index.index(">PASS<")
+    for topic in (TOPIC, HOSTILE, QUIET):
+        assert f'href="{file_name("standalone", topic, "audit")}"' in index
+    assert "<script>" not in index
+    assert "&lt;script&gt;alert(1)" in index
+
+
+def test_writing_again_changes_nothing_and_removes_what_is_nobodys(home: Path, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "reports", SPAN)
+    folder.mkdir(parents=True)
+    (folder / "0123.html").write_text("of a subscription that is gone")
+    write_reports(home / "warehouse", SPAN, tmp_path / "reports")
+    first = {path.name: path.read_bytes() for path in folder_of(home / "reports", SPAN).iterdir()}
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+
+
+def test_above_the_limit_those_that_passed_have_no_page(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "2")
+    summary = write_reports(home / "warehouse", SPAN, tmp_path)
+    assert (summary["reports"], summary["dispatchers"]) == (2, 3)
+    assert not (folder_of(tmp_path, SPAN) / file_name("standalone", QUIET, "audit")).exists()
+    assert QUIET in (folder_of(tmp_path, SPAN) / "index.html").read_text("utf-8")
+    monkeypatch.setenv(LIMIT_VARIABLE, "many")
+    with pytest.raises(DispatchAuditError, match="must be a number of pages"):
+        write_reports(home / "warehouse", SPAN, tmp_path)
+
+
+def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
+    folder = folder_of(home / "reports", SPAN)
+    alerts = {one.topic: one for one in alerts_for_interval(home / "warehouse", DAY, home / "docs", folder)}
+    assert set(alerts) == {TOPIC, HOSTILE}
+    alert = alerts[TOPIC]
+    page = folder / file_name("standalone", TOPIC, "audit")
+    assert alert.report == str(page)
+    assert f"- report: {page}\n" in alert.body
+    assert "stuck_key: 4 messages wait behind 5:1 at worker-2 for 12 s" in alert.body
+    assert {one.kind for one in alert.findings} == {"stuck_key", "ack_hole"}
+    # Where no page was written, the alert goes out without.
+    without = alerts_for_interval(home / "warehouse", DAY, home / "docs", home / "nowhere")
+    assert {one.report for one in without} == {None}
+    assert {one.idempotency_key for one in without} == {one.idempotency_key for one in alerts.values()}
+
+
+def test_an_interval_that_nobody_judged_has_pages_that_say_so(home: Path, tmp_path: Path) -> None:
+    day = Day()
+    day.dispatcher()
+    day.write(tmp_path / "warehouse")
+    write_reports(tmp_path / "warehouse", SPAN, tmp_path / "reports")
+    assert "This interval was not judged." in page_of(tmp_path, TOPIC)
+
+
+def test_rows_of_many_dispatchers_are_told_apart_however_they_lie() -> None:
+    rows = pa.table({"a": ["x", "y", "x", "x", "z", "y"], "b": ["1", "1", "2", "1", "1", "1"], "n": range(6)})
+    found = {key: part["n"].to_pylist() for key, part in _by_key(rows, ("a", "b"))}
+    assert found == {("x", "1"): [0, 3], ("x", "2"): [2], ("y", "1"): [1, 5], ("z", "1"): [4]}
