@@ -29,7 +29,7 @@ from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.clients import Sendings
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
-from dispatch_core.what_if.rules import SEEDS, RuleSet, same_rules
+from dispatch_core.what_if.rules import SEEDS, RuleSet, same_rules, without_effect
 from dispatch_core.what_if.run import sendings_of, simulate
 
 Ints = npt.NDArray[np.int64]
@@ -303,7 +303,7 @@ def _row(
         control=control,
         confidence=confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None,
         assumptions=() if case is None else case.assumptions,
-        warnings=() if profile is None else profile.warnings,
+        warnings=() if profile is None else (*profile.warnings, *without_effect(rules, profile)),
         problem=problem,
     )
 

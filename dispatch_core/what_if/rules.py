@@ -18,7 +18,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.profiles import NEWEST_KNOWN, Dispatcher, FailoverRule, Profile
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.settings import Value
+from dispatch_core.settings import SETTINGS, Value
 from dispatch_core.versions import PREVIEW_PIP_282, parse_version, text_of
 
 Settings = Mapping[str, Value | str]
@@ -140,6 +140,25 @@ def _fitting(rules: RuleSet, profile: Profile, version: str) -> RuleSet:
 def same_rules(one: Profile, other: Profile) -> bool:
     """Whether two profiles decide alike: their names may differ."""
     return (one.broker_version, one.name, one.settings) == (other.broker_version, other.name, other.settings)
+
+
+def without_effect(rules: RuleSet, profile: Profile) -> tuple[str, ...]:
+    """The settings of ``rules`` that change nothing under ``profile``, each with the reason, in sentences."""
+    found = []
+    single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
+    for name in rules.settings:
+        known = SETTINGS.get(name)
+        if known is None:
+            found.append(f"{name} changes no decision that is simulated")
+        elif name in profile.ignored_settings:
+            found.append(f"{name} has no effect in {profile.broker_version}")
+        elif name.startswith("activeConsumerFailover") and not single:
+            found.append(f"{name} has no effect on a Key_Shared subscription")
+        elif name.startswith(("subscriptionKeyShared", "keyShared")) and single:
+            found.append(f"{name} has no effect on a subscription with one active consumer")
+        elif name == _RING and profile.partition_index < 0:
+            found.append(f"{name} has no effect on a topic without partitions: it always uses the ring")
+    return tuple(found)
 
 
 def _is(profile: Profile, variant: str) -> bool:

@@ -11,7 +11,15 @@ import pytest
 from dispatch_core.errors import ProfileError
 from dispatch_core.profiles import Dispatcher, FailoverRule, OrderingRule
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.what_if.rules import RECORDED, RuleNameError, RuleSet, asked_for, matrix_for, named
+from dispatch_core.what_if.rules import (
+    RECORDED,
+    RuleNameError,
+    RuleSet,
+    asked_for,
+    matrix_for,
+    named,
+    without_effect,
+)
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 
 
@@ -127,3 +135,22 @@ def test_a_log_without_a_release_needs_one(tmp_path: Path) -> None:
     }
     with pytest.raises(ProfileError, match="--broker-version"):
         named("ch").profile_for(one)
+
+
+def test_settings_that_change_nothing_are_named(tmp_path: Path) -> None:
+    shared = log(tmp_path / "1")
+    failover = log(tmp_path / "2", subscription_type="Failover", partition_index=-1)
+    ring = {"activeConsumerFailoverConsistentHashing": True}
+    cases: list[tuple[DispatcherLog, str, dict[str, Any], str]] = [
+        (shared, "4.2.4", ring, "no effect on a Key_Shared subscription"),
+        (failover, "4.2.4", ring, "always uses the ring"),
+        (failover, "3.0.1", ring, "no effect in 3.0.1"),
+        (failover, "4.2.4", {"subscriptionKeySharedUseConsistentHashing": True}, "with one active consumer"),
+        (shared, "4.2.4", {"clusterName": "eu"}, "changes no decision that is simulated"),
+    ]
+    for one, version, settings, said in cases:
+        rules = RuleSet("given", version, settings)
+        (text,) = without_effect(rules, rules.profile_for(one))
+        assert said in text
+    effective = RuleSet("given", None, {"dispatcherMaxReadBatchSize": 7})
+    assert without_effect(effective, effective.profile_for(shared)) == ()
