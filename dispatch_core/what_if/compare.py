@@ -205,6 +205,7 @@ def case_of(log: DispatcherLog) -> Case:
     """
     log = replace(log, events=user_level(log.events)[0])
     load = load_of(log)
+    sendings = sendings_of(load)
     audit = audit_whole(log)
     return Case(
         recording=log.recording,
@@ -213,10 +214,10 @@ def case_of(log: DispatcherLog) -> Case:
         subscription=log.subscription,
         incarnation=log.incarnation,
         load=load,
-        sendings=sendings_of(load),
+        sendings=sendings,
         recorded=measures(log, audit),
         first=FirstConsumers.of(audit.deliveries),
-        assumptions=assumptions_of(load),
+        assumptions=assumptions_of(load, sendings),
     )
 
 

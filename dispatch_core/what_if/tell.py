@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dispatch_core.audit.findings import shown
+from dispatch_core.audit.words import shown
 from dispatch_core.what_if.compare import HIGH, Row
 from dispatch_core.what_if.measure import Measures, Spread
 
@@ -88,7 +89,8 @@ def for_people(rows: Sequence[Row]) -> str:
 def assumptions(rows: Sequence[Row]) -> str:
     """What all predictions assume, each once."""
     told = dict.fromkeys(text for row in rows for text in row.assumptions)
-    return "assumed:\n" + "\n".join(f"  - {shown(text) if len(text) < 100 else text}" for text in told)
+    lines = [textwrap.fill(text, 116, initial_indent="  - ", subsequent_indent="    ") for text in told]
+    return "\n".join(["assumed:", *lines])
 
 
 def _cells(measured: Measures) -> list[str]:
