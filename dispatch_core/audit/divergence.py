@@ -9,6 +9,7 @@ others.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -25,8 +26,7 @@ from dispatch_core.user_level.fold import KeySharedFold
 
 #: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
 _SAME_ROUND_US: Final = 100_000
-_ONE_ROUND_US: Final = 10_000
-#: Kinds whose proving line is a sending that the rules had not allowed; its connection stands first.
+#: Kinds whose proving line is a sending that the rules had not allowed.
 _BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
 #: Why a sending differs that only lacks a permit.
 NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
@@ -57,7 +57,7 @@ def of_sendings(
         anomalies: what else was found in the log.
     """
     took = _took_permits(anomalies)
-    missed: dict[int, list[int]] = {}  # consumer → when something that was for it went elsewhere
+    beyond_us = [row["t_us"] for row in anomalies if row["kind"] in _BEYOND_THE_RULES]
     doubtful = doubtful_from(anomalies)
     wrong = certain(deliveries.filter(pc.equal(deliveries["judgement"], "divergent")), doubtful).to_pylist()
     why = divergences.filter(pc.equal(divergences["status"], "divergent")).to_pylist()
@@ -68,13 +68,15 @@ def of_sendings(
     for row in wrong:
         reason = reasons[row["seq"]].pop(0) if reasons.get(row["seq"]) else None
         explained.append((row, reason))
-        if reason != NO_PERMITS and row["expected_consumer"] is not None:
-            missed.setdefault(row["expected_consumer"], []).append(row["t_us"])
+        if reason != NO_PERMITS:
+            beyond_us.append(row["t_us"])
+    beyond_us.sort()
     found = []
     for place, (row, reason) in enumerate(explained):
         to_seq = took.get(row["consumer"], row["seq"])
         if reason == NO_PERMITS:
-            near = any(abs(t_us - row["t_us"]) <= _ONE_ROUND_US for t_us in missed.get(row["consumer"], ()))
+            at = bisect_left(beyond_us, row["t_us"] - _SAME_ROUND_US)
+            near = at < len(beyond_us) and beyond_us[at] <= row["t_us"] + _SAME_ROUND_US
             if near or to_seq < row["seq"]:
                 continue
         took[row["consumer"]] = min(to_seq, row["seq"])
@@ -96,9 +98,10 @@ def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     """Consumer → line of the first sending to it that no rule allows."""
     took: dict[int, int] = {}
     for row in anomalies:
-        if row["kind"] in _BEYOND_THE_RULES and row["consumers"]:
-            consumer, seq = row["consumers"][0], row["seqs"][-1]
-            took[consumer] = min(took.get(consumer, seq), seq)
+        if row["kind"] in _BEYOND_THE_RULES:
+            # of an entry at two connections the ack of one leaves it with the other, and that one's count too high
+            for consumer in row["consumers"]:
+                took[consumer] = min(took.get(consumer, row["seqs"][-1]), row["seqs"][-1])
     return took
 
 
