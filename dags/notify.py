@@ -44,7 +44,7 @@ def alert(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     from spark_jobs.intervals import interval
     from spark_jobs.reports import folder_of
 
-    span = interval(chosen["interval_start"], chosen["interval_end"])
+    span = interval(chosen["interval_start"], chosen.get("interval_end"))
     alerts = alerts_for_interval(home.warehouse, span.start, home.data_docs, folder_of(home.reports, span))
     sent = {"alerts": len(alerts), "file": FileAlertSink(home.alerts).send(alerts)}
     for one in alerts:

@@ -162,13 +162,13 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
     from dispatch_core.report.page import page
     from dispatch_core.report.ring import changes_of
 
-    tables = _tables(logs, span, DEFAULT_LIMITS)
+    tables, doubted = _tables(logs, span, DEFAULT_LIMITS)
     if span is None:
         span = _whole(logs)
     unsent = never_sent(tables["deliveries"], logs[-1].messages)
     kind = subscription_type(logs[-1])
     promises = verdicts(
-        tables["anomalies"], policy=Policy(), subscription_type=kind, seen=_seen(tables, unsent)
+        tables["anomalies"], policy=Policy(), subscription_type=kind, seen=_seen(tables, doubted, unsent)
     )
     verdict = overall(promises)
     reason = "; ".join(f"{one.promise}: {one.reason}" for one in promises if one.verdict == verdict)
@@ -199,8 +199,8 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
     return page(data), verdict
 
 
-def _seen(tables: Mapping[str, pa.Table], unsent: int) -> Seen:
-    """What the replay of all incarnations saw beside its findings."""
+def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
+    """What the replay of all incarnations saw beside its findings; ``doubted``: differences behind what is missing."""
     from dispatch_core.audit.balance import not_judged
 
     states = tables["dispatcher_state"].to_pylist()
@@ -209,6 +209,8 @@ def _seen(tables: Mapping[str, pa.Table], unsent: int) -> Seen:
     reasons = sorted({one["not_judged_reason"] for one in states if one["not_judged_reason"]})
     return Seen(
         decisions=sum(one["decisions"] for one in states),
+        divergent=sum(one["divergent"] for one in states) - doubted,
+        doubted=doubted,
         uncertain=sum(one["uncertain"] for one in states),
         not_judged="; ".join(reasons) or None,
         sent=sum(one["entries_sent"] for one in states),
@@ -219,8 +221,8 @@ def _seen(tables: Mapping[str, pa.Table], unsent: int) -> Seen:
 
 def _tables(
     logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits
-) -> dict[str, pa.Table]:
-    """Result tables of all incarnations of a dispatcher, of the interval where there is one."""
+) -> tuple[dict[str, pa.Table], int]:
+    """Result tables of all incarnations of a dispatcher, of the interval where there is one; and comparisons in doubt."""
     from dispatch_core.audit.whole import audit_whole
 
     found = []
@@ -234,7 +236,8 @@ def _tables(
             audit_whole(log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on)
         )
     tables = {table: pa.concat_tables([getattr(one, name) for one in found]) for table, name in _TABLES}
-    return tables if span is None else _of_interval(tables, logs, span)
+    doubted = sum(one.doubted for one in found)
+    return (tables if span is None else _of_interval(tables, logs, span)), doubted
 
 
 def _of_interval(

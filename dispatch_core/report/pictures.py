@@ -128,7 +128,7 @@ def _ring(ring: Ring) -> Picture:
             )
     figure.update_layout(barmode="overlay", bargap=0, height=460)
     figure.update_xaxes(type="date", title="time (UTC)")
-    figure.update_yaxes(title="sticky key hash", range=[0, top * 1.1], tickformat=",d")
+    figure.update_yaxes(title="sticky key hash", range=[0, top * 1.1], tickformat=",d", automargin=True)
     joins = sum(one.joined for one in ring.changes)
     caption = f"{joins:,} joins (▲) and {len(ring.changes) - joins:,} leaves (▼) are marked"
     if ring.total_changes > len(ring.changes):
