@@ -88,6 +88,7 @@ UP_TO: Final = 2  # acknowledges it and everything before
 REFUSES: Final = 3  # asks for it again; the request has a row of its own
 KEEPS: Final = 4  # is sent it and does not answer, until this time
 REQUEST: Final = 5  # no entry's: a request to send again
+COVERED: Final = 6  # acknowledges it with a later entry, cumulatively: that one's row does it
 
 #: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).
 REPLAYS_KEPT: Final = 4

@@ -20,7 +20,7 @@ from dispatch_core.simulation.churn import Change
 from dispatch_core.simulation.life import Acts, Connecting, Delays
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
-from dispatch_core.simulation.world import KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
+from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
 from dispatch_core.what_if.recorded import Join, RecordedLoad, Request
 
 Ints = npt.NDArray[np.int64]
@@ -99,6 +99,10 @@ class RecordedClients:
             np.concatenate([column[known], asked[:, at]])
             for at, column in enumerate((acks.at_us, acks.consumer, acks.kind, acks.entry))
         )
+        covered = _covered(us, number, kind, entry)
+        us, number, kind, entry = (
+            np.concatenate([column, covered[at]]) for at, column in enumerate((us, number, kind, entry))
+        )
         acked = _first_acked(us, kind, entry, len(load.stored_us))
         kept, like = self._likes(names, sendings, (us, number, kind, entry), acked)
         us, number, kind, entry = (
@@ -163,7 +167,7 @@ class RecordedClients:
 def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:
     """When each sending was answered by the connection that it went to; NEVER = it was not, while that lasted."""
     us, number, kind, entry = acts
-    ends = np.isin(kind, (WHOLE, UP_TO))
+    ends = np.isin(kind, (WHOLE, UP_TO, COVERED))
     us, number, entry = us[ends], number[ends], entry[ends]
     order = np.lexsort((us, entry, number))
     _, ids = np.unique(np.concatenate([number, sendings.consumer]), return_inverse=True)
@@ -183,6 +187,18 @@ def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints
         at[found] = end[found]
         at[open_[late]] += 1
     return answer
+
+
+def _covered(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """A row for every entry that a cumulative ack covers besides its own, behind the cumulative acks before it."""
+    rows = np.flatnonzero(kind == UP_TO)
+    rows = rows[np.argsort(us[rows], kind="stable")]
+    reached = np.concatenate([[-1], np.maximum.accumulate(entry[rows])])[:-1]
+    counts = np.maximum(entry[rows] - reached - 1, 0)
+    row = np.repeat(rows, counts)
+    first = np.repeat(reached + 1 - (np.cumsum(counts) - counts), counts)
+    covered = first + np.arange(len(row))
+    return us[row], number[row], np.full(len(row), COVERED, np.int64), covered.astype(np.int64)
 
 
 def _first_acked(us: Ints, kind: Ints, entry: Ints, count: int) -> Ints:

@@ -32,7 +32,7 @@ from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
 Ints = npt.NDArray[np.int64]
 
 #: From an entry's publish time to the moment at which a read finds it: the median of recorded traces.
-STORED_AFTER_US: Final = 3_500
+STORED_AFTER_US: Final = 4_000
 #: From a removal's effect to its line: the median of recorded traces.
 LEAVES_BEFORE_US: Final = 200
 #: An entry is stored so long before it is acknowledged, at least.

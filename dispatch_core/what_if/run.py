@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,10 +30,10 @@ Ints = npt.NDArray[np.int64]
 
 #: The simulated broker's delays vary by up to this factor, either way, from seed to seed.
 _SPREAD: Final = 2.0
-USUAL: Final = Delays()
+USUAL: Final = Delays(hop_us=50, read_us=150, replay_us=150, write_us=300)
 #: Brokers that were faster or slower in something: their executor, their storage, their connections.
 OTHERS: Final = (
-    Delays(hop_us=50, read_us=150, replay_us=150, write_us=300),
+    Delays(hop_us=50, read_us=400, replay_us=400, write_us=400),
     Delays(hop_us=20, read_us=50, replay_us=50, write_us=100),
     Delays(hop_us=300, read_us=150, replay_us=150, write_us=300),
     Delays(hop_us=1000, read_us=150, replay_us=150, write_us=300),
@@ -57,7 +57,7 @@ def simulate(
     """
     sendings = sendings or sendings_of(load)
     if sendings is None:
-        return _simulate(load, profile, None, _varied(USUAL, seed), load.stored_us)
+        return _simulate(load, profile, None, _varied(usual(profile), seed), load.stored_us)
     return _simulate(load, profile, sendings, _varied(sendings.delays, seed), sendings.stored_us)
 
 
@@ -66,34 +66,34 @@ def sendings_of(load: RecordedLoad) -> Sendings | None:
 
     How fast the recorded broker was, no log of level E says; but a client that acknowledges an entry was sent it before.
     Of some brokers, fast and slow in this or that, that one is taken under which most acknowledgements come from clients
-    that hold the entry by then.
+    that hold the entry by then; of equal ones the most usual.
     """
     if load.profile is None:
         return None
-    best: Sendings | None = None
-    most = -1
     try:
-        for delays in (USUAL, *OTHERS):
-            found = _sendings(load, load.profile, delays, load.stored_us)
-            best, most = _better(load, found, best, most)
-            if most == len(load.acks.entry):
-                break
+        best = _sendings(load, load.profile, usual(load.profile), load.stored_us)
+        for delays in OTHERS:
+            best = _better(load, best, delays, best.stored_us)
         for after_us in STORED_AFTER:
-            if best is None or most == len(load.acks.entry):
-                break
-            stored_us = stored_after(load.published_us, load.acks, after_us)
-            found = _sendings(load, load.profile, best.delays, stored_us)
-            best, most = _better(load, found, best, most)
+            best = _better(load, best, best.delays, stored_after(load.published_us, load.acks, after_us))
     except UnsupportedRuleError:
         return None
     return best
 
 
-def _better(
-    load: RecordedLoad, found: Sendings, best: Sendings | None, most: int
-) -> tuple[Sendings | None, int]:
-    borne_out = acks_borne_out(load, found)
-    return (found, borne_out) if borne_out > most else (best, most)
+def usual(profile: Profile) -> Delays:
+    """The medians of recorded traces. Before 4.1 (PIP-430) the broker's cache does not keep what may be replayed."""
+    return USUAL if profile.version >= (4, 1, 0) else replace(USUAL, replay_us=400)
+
+
+def _better(load: RecordedLoad, best: Sendings, delays: Delays, stored_us: Ints) -> Sendings:
+    """The better one of what was found and what such a broker sends."""
+    before = acks_borne_out(load, best)
+    if before == len(load.acks.entry):
+        return best
+    assert load.profile is not None, "the recorded rules are known"
+    found = _sendings(load, load.profile, delays, stored_us)
+    return found if acks_borne_out(load, found) > before else best
 
 
 def acks_borne_out(load: RecordedLoad, sendings: Sendings) -> int:
