@@ -57,17 +57,21 @@ class TracedWaits:
             return
         last = line.kind in ("consumer_removing", "consumer_removed") and _only_one(driver)
         if self._holds.due(line.t_us) or last or (line.kind in _CHANGES and self._holds.stale(line.t_us)):
-            self._holds.sample(
-                driver.core, line.seq, line.t_us, reason=_reason_of_all(driver), last=last, first=self._first
-            )
+            self._look(driver, line.seq, line.t_us, last=last)
 
     def after(self, line: Line, driver: Verifier) -> None:
         """Count what draining held back at the line."""
         self._line = line
         if isinstance(driver, KeySharedVerifier) and driver.refused_now:
-            self._holds.sample(driver.core, line.seq, line.t_us, first=self._first)
+            self._look(driver, line.seq, line.t_us)
             for _, hash_value in driver.refused_now:
                 self._holds.refused(driver.core, hash_value)
+
+    def _look(self, driver: Verifier, seq: int, t_us: int, *, last: bool = False) -> None:
+        core = driver.core
+        again = isinstance(core, SingleActiveDispatcher) and core.delay_running
+        reason = _reason_of_all(driver)
+        self._holds.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
 
     def finish(self, end_us: int, *, closed: bool) -> tuple[list[Hold], End]:
         """What waited, and where the log ends."""
@@ -76,7 +80,7 @@ class TracedWaits:
             return [], End(0, end_us - 1, closed)
         as_of_us = last.t_us if closed else max(end_us - 1, last.t_us)
         core = self._driver.core
-        self._holds.sample(core, last.seq, as_of_us, reason=_reason_of_all(self._driver), first=self._first)
+        self._look(self._driver, last.seq, as_of_us)
         end = End(
             last.seq, as_of_us, closed, last_sent_us=_last_sent_us(self._audited), gap=self._audited.has_gaps
         )

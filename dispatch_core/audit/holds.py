@@ -22,7 +22,6 @@ from dispatch_core.audit.hold_notes import MOST_POSITIONS, Core, Key, Note, Note
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waiting import (
     DRAINING_HASH,
-    FAILOVER_DELAY,
     NOT_HELD,
     REASONS,
     UNCOVERED_RANGE,
@@ -176,6 +175,11 @@ class Holds:
         """Per slot how many entries were stored when the consumer joined."""
         self._stored_at_join = stored_at_join
 
+    @property
+    def looked_us(self) -> int:
+        """When it was looked last."""
+        return int(self._now[at_.T_US])
+
     def due(self, t_us: int) -> bool:
         """Whether a sample is due before a step at ``t_us``."""
         return t_us >= self.next_us
@@ -201,22 +205,25 @@ class Holds:
         reason: int | None = None,
         last: bool = False,
         first: int = 0,
+        again: bool = False,
     ) -> None:
         """Look at the dispatcher just before the line ``seq``, which stands at ``t_us``.
 
         ``reason``: the same for all that waits (Failover, Exclusive). ``last``: nobody is connected after it, so that no
         later sample could say what held what waits now. ``first``: entries before it were not for the subscription.
+        ``again``: all that is not acknowledged is to be sent again, to whoever became active.
         """
         st, now = core.state, self._now
         now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
         # a clock that goes back adds nothing
         now[at_.T_US], now[at_.SEQ] = max(t_us, int(now[at_.T_US])), seq
+        now[at_.GRACE_BEFORE_US] = now[at_.GRACE_US]
         if last:
             self._grace_us = 0  # what was stored by then should have been somebody's
         now[at_.GRACE_US] = self._grace_us
         now[at_.STAMP] += 1
         self._next(t_us)
-        self._aim(core, reason)
+        self._aim(core, reason, again=again)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
         if not len(self._stored_us):
@@ -249,13 +256,12 @@ class Holds:
     def _next(self, t_us: int) -> None:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
-    def _aim(self, core: Core, reason: int | None) -> None:
+    def _aim(self, core: Core, reason: int | None, *, again: bool) -> None:
         """Which entries are in question, and who says why they wait."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
-            # whoever becomes active is sent again what the one before did not acknowledge
             now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
-            if reason != FAILOVER_DELAY:
+            if not again:
                 now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
             now[at_.GIVEN] = NOT_HELD if reason is None else reason
             now[at_.GIVEN_SLOT] = NOBODY if core.active is None else core.active

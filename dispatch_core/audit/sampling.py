@@ -70,6 +70,7 @@ UNNAMED: Final = -1
     SEQ,
     BEFORE_SEQ,
     GRACE_US,  # what was stored so short a time ago does not wait yet
+    GRACE_BEFORE_US,  # the same in the sample before
     STAMP,
     FIRST,  # entries before it are out of the question
     END,  # and from here on: not stored yet
@@ -80,8 +81,8 @@ UNNAMED: Final = -1
     PINNED_BY,  # who holds the first entry that somebody holds
     OPEN,  # rows
     CLOSED,  # rows of waits that have ended
-) = range(15)
-NUMBERS: Final = 15
+) = range(16)
+NUMBERS: Final = 16
 
 #: Several consumers.
 _MANY: Final = -2
@@ -167,7 +168,9 @@ def sample(
         if not waits(st, stored_us, now, entry):
             continue
         hash_id = st.hash_id[entry] + WIDE
-        since = max(now[BEFORE_US], stored_us[entry])
+        since = now[BEFORE_US]
+        if stored_us[entry] + now[GRACE_BEFORE_US] > since:
+            since = stored_us[entry]  # it had only just been stored then
         lasted = now[T_US] - since
         at = row_of[hash_id] + WIDE
         if at < 0 or rows[at, SEEN] != now[STAMP]:
@@ -217,7 +220,7 @@ def _begin(rows: Rows, at: int, hash_id: int, entry: int, since: int, now: I64) 
     for column in range(COLUMNS):
         rows[at, column] = 0
     rows[at, HASH], rows[at, HEAD], rows[at, LEDGER] = hash_id, entry, UNNAMED
-    rows[at, FROM_US], rows[at, FROM_SEQ] = since, now[BEFORE_SEQ]
+    rows[at, FROM_US], rows[at, FROM_SEQ], rows[at, LEADING] = since, now[BEFORE_SEQ], -1
 
 
 @compiled
@@ -264,7 +267,8 @@ def _ask(
     ):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
-    if rows[at, SHARES + reason] >= rows[at, SHARES + rows[at, LEADING]]:
+    leading = rows[at, LEADING]
+    if reason == leading or leading < 0 or rows[at, SHARES + reason] > rows[at, SHARES + leading]:
         holder = NOBODY + WIDE
         if reason == DRAINING_HASH:
             holder = st.drain_owner[hash_id] + WIDE

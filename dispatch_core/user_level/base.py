@@ -148,12 +148,18 @@ class UserLevelFold(ABC):
         if not self._sends:
             # nothing was sent: what was stored since the log began was for whoever is there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
-        self.holds.sample(self.core, seq, t_us, reason=self._reason_of_all(t_us), first=first)
+        self.holds.sample(
+            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
+        )
         return self.holds.finish(self.core)
 
-    def _reason_of_all(self, _t_us: int) -> int | None:
-        """Why everything that waits does, where that is one reason."""
+    def reason_of_all(self) -> int | None:
+        """Why everything that waits has done so since the last look, where that is one reason."""
         return None
+
+    def sends_again(self) -> bool:
+        """Whether all that is not acknowledged is to be sent again."""
+        return False
 
     @property
     def state(self) -> State:
@@ -253,26 +259,21 @@ class Looks:
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
-    def look(
-        self, core: KeySharedDispatcher | SingleActiveDispatcher, at: int, reason: int | None = None
-    ) -> None:
-        """Look at what waits before the operation ``at``."""
-        self._holds.sample(core, int(self._stretch.op_seq[at]), int(self._times[at]), reason=reason)
+    def look(self, fold: UserLevelFold, at: int, *, last: bool = False) -> None:
+        """Look at what waits before the operation ``at``. ``last``: it leaves nobody."""
+        self._holds.sample(
+            fold.core,
+            int(self._stretch.op_seq[at]),
+            int(self._times[at]),
+            reason=fold.reason_of_all(),
+            last=last,
+            again=fold.sends_again(),
+        )
 
-    def before_change(
-        self,
-        core: KeySharedDispatcher | SingleActiveDispatcher,
-        at: int,
-        *,
-        last: bool,
-        reason: int | None = None,
-    ) -> None:
-        """The same before ``at`` changes who is connected. ``last``: it leaves nobody."""
-        t_us = int(self._times[at])
-        if at < self._begin:
-            return
-        if last or self._holds.stale(t_us):
-            self._holds.sample(core, int(self._stretch.op_seq[at]), t_us, reason=reason, last=last)
+    def before_change(self, fold: UserLevelFold, at: int, *, last: bool) -> None:
+        """The same before ``at`` changes who is connected, if the last look is not a moment ago."""
+        if at >= self._begin and (last or self._holds.stale(int(self._times[at]))):
+            self.look(fold, at, last=last)
 
 
 def _nearest(times: Ints, t_us: int) -> int | None:

@@ -142,12 +142,12 @@ class KeySharedFold(UserLevelFold):
             )
             if at == stop:
                 if at < end and looks is not None:
-                    looks.look(self.core, at)
+                    looks.look(self, at)
                 continue
             self._note_what_was_sent(stretch, begun, at, reason)
             self._tell_what_was_sent()
             if looks is not None:
-                looks.before_change(self.core, at, last=self._leaves_nobody(stretch, at))
+                looks.before_change(self, at, last=self._leaves_nobody(stretch, at))
             try:
                 self._membership(at, stretch)
             except IllegalTransitionError as error:

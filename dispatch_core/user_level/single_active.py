@@ -20,7 +20,7 @@ from dispatch_core.single_active import SingleActiveDispatcher
 from dispatch_core.single_active_rules import ConsumerBusyError
 from dispatch_core.state import NOBODY
 from dispatch_core.user_level import positions
-from dispatch_core.user_level.base import RACE_US, Ints, Stretch, UserLevelFold
+from dispatch_core.user_level.base import Ints, Stretch, UserLevelFold
 
 
 class SingleActiveFold(UserLevelFold):
@@ -40,6 +40,7 @@ class SingleActiveFold(UserLevelFold):
         self._rewind_due = False
         self._delay_us = 0 if exclusive else 1000 * profile.number("activeConsumerFailoverDelayTimeMillis")
         self._changed_us = -(1 << 62)  # when the active consumer changed last
+        self._waits_for_hand_over = False  # nothing was sent since then
         self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
 
     def _unknown(self) -> list[int]:
@@ -72,22 +73,23 @@ class SingleActiveFold(UserLevelFold):
                 expected,
                 reason,
             )
+            if (stretch.op_code[begun:at] == SENT).any():
+                self._waits_for_hand_over = False
             if looks is not None:
                 counted = stretch.op_consumer[begun:at] >= 0
                 np.add.at(self._permits, stretch.op_consumer[begun:at][counted], by[begun:at][counted])
             if at == stop:
                 if at < end and looks is not None:
-                    looks.look(self.core, at, self._reason_of_all(int(stretch.op_t_us[at])))
+                    looks.look(self, at)
                 continue
             if looks is not None:
                 last = int(stretch.op_code[at]) == REMOVED and len(self.core.members) == 1
-                looks.before_change(
-                    self.core, at, last=last, reason=self._reason_of_all(int(stretch.op_t_us[at]))
-                )
+                looks.before_change(self, at, last=last)
             before = self.core.active
             self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
             if self.core.active != before:
                 self._rewind_due, self._changed_us = True, int(stretch.op_t_us[at])
+                self._waits_for_hand_over = self._delay_us > 0
             owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
             self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
             at += 1
@@ -116,10 +118,14 @@ class SingleActiveFold(UserLevelFold):
         by[stretch.op_code == FLOW] = stretch.op_value[stretch.op_code == FLOW]
         return by
 
-    def _reason_of_all(self, t_us: int) -> int:
+    def reason_of_all(self) -> int:
         """Why what was not sent waits: one reason for all of it."""
-        if self.core.active is None:
+        if self.core.active is None or self.holds is None:
             return NO_CONSUMER
-        if self._rewind_due and t_us <= self._changed_us + self._delay_us + RACE_US and self._delay_us > 0:
+        if self._waits_for_hand_over and self.holds.looked_us < self._changed_us + self._delay_us:
             return FAILOVER_DELAY
         return NO_PERMITS if self._permits[self._index[self.core.active]] <= 0 else NOT_HELD
+
+    def sends_again(self) -> bool:
+        """Until something is sent to who became active."""
+        return self._waits_for_hand_over

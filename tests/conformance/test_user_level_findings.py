@@ -1,0 +1,170 @@
+"""What waits, is lost or stays unacknowledged: a user-level log must say what the trace says, on every recording.
+
+Limits are lowered to 100 ms, so that real recordings have stalls. A wait is the same on both levels if it is of the same
+hash, overlaps in time and has the same leading reason; where the user-level log calls it uncertain it is not the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.audit.holds import Hold
+from dispatch_core.audit.limits import Limits
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay import replay
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+START, END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+LOWERED = Limits(stuck_key_ms=100, stuck_consumer_ms=100, stuck_subscription_ms=100)
+STALLS = ("stuck_key", "stuck_consumer", "stuck_subscription")
+LOSSES = ("never_delivered", "ack_hole")
+#: Recordings in which work waits longer than the default limits, or still waits at the end, and why: all others have none.
+WAITING = {
+    # nobody owned part of the ranges (STICKY)
+    "random-0037-sticky-racing": {"uncovered_range"},
+    "4.2.4/random-0051-sticky-racing": {"uncovered_range"},
+    # 4.0.0 counts pending messages that are not there: the hashes drain for ever (#24736)
+    "4.0.0/designed-away-and-back-": {"draining_hash"},
+    "4.0.0/random-0011-range-racing": {"draining_hash"},
+    "4.0.0/random-0019-range-racing": {"draining_hash"},
+    # consumers that gave no permits, or too few, for ten seconds and more
+    "designed-zero-permits-lookahead-": {"no_permits", "look_ahead_limit"},
+    "random-0021-": {"no_permits", "look_ahead_limit", "draining_hash"},
+    "random-0040-": {"no_permits", "last_sent_position", "draining_hash", "look_ahead_limit"},
+    "4.0.0-preview.1/random-0048-range-quiet": {"last_sent_position", "look_ahead_limit"},
+    # a normal read waited for new messages while others waited to be sent again
+    "4.2.4/random-0069-classic-range-racing": {"no_permits"},
+}
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
+]
+
+Agreed = Counter[tuple[str, bool]]  # reason, whether both levels say it → waits
+Told = set[tuple[str, str | None, str | None, tuple[str, ...]]]
+
+
+def holds_of(log: DispatcherLog, *, user_level: bool) -> list[Hold]:
+    """Waits of 100 ms and more."""
+    holds: list[Hold] = []
+    replay(
+        log,
+        interval_start=START,
+        interval_end=END,
+        closed=True,
+        limits=LOWERED,
+        user_level=user_level,
+        holds=holds,
+    )
+    return [hold for hold in holds if hold.first_position is not None]
+
+
+def agreed(traced: list[Hold], user_level: list[Hold]) -> Agreed:
+    """For every wait of the trace whether the user-level log has it with the same reason."""
+    by_hash = defaultdict(list)
+    for hold in user_level:
+        by_hash[hold.hash].append(hold)
+    found: Agreed = Counter()
+    for hold in traced:
+        if hold.reason is None or hold.waited_us < 1000 * LOWERED.stuck_key_ms:
+            continue
+        nearest = max(by_hash[hold.hash], key=lambda other: overlap(hold, other), default=None)
+        same = (
+            nearest is not None
+            and overlap(hold, nearest) > 0
+            and nearest.reason == hold.reason
+            and not nearest.uncertain
+        )
+        found[hold.reason, same] += 1
+    return found
+
+
+def overlap(one: Hold, other: Hold) -> int:
+    """Microseconds in which both waited."""
+    ends = [end for end in (one.until_t_us, other.until_t_us) if end is not None]
+    return min(ends, default=1 << 62) - max(one.from_t_us, other.from_t_us)
+
+
+def told(log: DispatcherLog, *, user_level: bool) -> Told:
+    """Findings of stalls and losses under the default limits; of stalls, whose and why."""
+    tables = replay(log, interval_start=START, interval_end=END, closed=True, user_level=user_level)
+    found: Told = set()
+    for row in tables["anomalies"].to_pylist():
+        if row["kind"] in LOSSES:
+            found.add((row["kind"], row["reason"], row["key"], tuple(row["positions"])))
+        elif row["kind"] in STALLS:
+            whose = row["hash"] if row["kind"] == "stuck_key" else None
+            found.add((row["kind"], row["reason"], str(whose), ()))
+    return found
+
+
+def compared(folder: str) -> tuple[str, Agreed, Told, Told]:
+    recording = read_recording(find_recordings([folder])[0])
+    log = recording.logs[0]
+    waits = agreed(holds_of(log, user_level=False), holds_of(log, user_level=True))
+    return recording.name, waits, told(log, user_level=False), told(log, user_level=True)
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[tuple[str, Agreed, Told, Told]]:
+    folders = [str(one.folder) for one in find_recordings([RECORDINGS]) if "large-" not in str(one.folder)]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
+        return list(workers.map(compared, folders, chunksize=8))
+
+
+def test_both_levels_give_the_same_reason_for_nine_waits_in_ten(
+    everything: list[tuple[str, Agreed, Told, Told]],
+) -> None:
+    total: Agreed = Counter()
+    for _, waits, _, _ in everything:
+        total.update(waits)
+    reasons = {reason for reason, _ in total}
+    assert len(reasons) >= 10
+    shares = {
+        reason: total[reason, True] / (total[reason, True] + total[reason, False]) for reason in reasons
+    }
+    assert sum(total.values()) > 10_000
+    assert {reason: share for reason, share in shares.items() if share < 0.9} == {}
+
+
+def test_only_recordings_in_which_work_really_waits_have_stalls(
+    everything: list[tuple[str, Agreed, Told, Told]],
+) -> None:
+    unexpected = []
+    for name, _, traced, user_level in everything:
+        known = [reasons for part, reasons in WAITING.items() if part in name]
+        allowed = set().union(*known)
+        for kind, reason, *_ in traced | user_level:
+            if kind in STALLS and reason not in allowed:
+                unexpected.append((name, kind, reason))
+    assert unexpected == []
+
+
+def test_nothing_is_lost_in_real_recordings_and_both_levels_see_the_same_holes(
+    everything: list[tuple[str, Agreed, Told, Told]],
+) -> None:
+    holes = 0
+    for name, _, traced, user_level in everything:
+        lost = [{one for one in found if one[0] == "never_delivered"} for found in (traced, user_level)]
+        assert lost == [set(), set()], name
+        seen = [{one for one in found if one[0] == "ack_hole"} for found in (traced, user_level)]
+        assert seen[0] == seen[1], name
+        holes += len(seen[0])
+    assert holes > 0
+
+
+def test_stalls_of_the_user_level_log_are_in_the_trace(
+    everything: list[tuple[str, Agreed, Told, Told]],
+) -> None:
+    traced = {(name, *one) for name, _, found, _ in everything for one in found if one[0] in STALLS}
+    alone = {(name, *one) for name, _, _, found in everything for one in found if one[0] in STALLS}
+    assert len(alone & traced) >= 0.9 * len(traced)
+    assert len(alone - traced) <= 0.02 * len(alone)
