@@ -26,6 +26,9 @@ def findings(life: Life, folder: Path) -> list[Finding]:
 
 
 def signature(finding: Finding) -> Signature:
+    """What makes a finding the same one: its key and first position, or the consumer that it is about as a whole."""
+    if finding["kind"] == "unnecessary_blocking":
+        return finding["kind"], None, str(finding["consumers"])
     return finding["kind"], finding["key"], (finding["positions"] or [None])[0]
 
 

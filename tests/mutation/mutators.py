@@ -273,6 +273,17 @@ def duplicate_after_ack(life: Life, rng: random.Random) -> Mutation | None:
     return None
 
 
+def newcomers_wait(life: Life, since: int) -> tuple[May, ...]:
+    """By the rules of 3.x, classic and PIP-282 what is unacknowledged holds back who joined later, whatever the key."""
+    old = life.header["broker_version"] in ("4.0.0-preview.1",) or life.header["config"].get(
+        "subscriptionKeySharedUseClassicPersistentImplementation"
+    )
+    if not old:
+        return ()
+    behind = frozenset(one.position for one in life.sendings if one.line >= since)
+    return (May("divergence", None, behind),)
+
+
 # losses and stalls --------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +296,7 @@ def never_delivered(life: Life, rng: random.Random) -> Mutation | None:
     gone = rng.choice(good)
     key = life.key(gone.position)
     mine = frozenset(one.position for one in life.of_key[key or ""])
+    waits = newcomers_wait(life, gone.line)
     life = life.copied()
     drop(life, ("sent", "ack"), lambda _line, position: position == gone.position)
     return mutation(
@@ -293,6 +305,7 @@ def never_delivered(life: Life, rng: random.Random) -> Mutation | None:
         gone,
         May("ack_hole", key, frozenset({gone.position})),
         May("divergence", key, mine),
+        *waits,
     )
 
 
@@ -330,6 +343,7 @@ def stuck_key(life: Life, rng: random.Random) -> Mutation | None:
     key = rng.choice(sorted(keys))
     first = keys[key][rng.randrange(1, len(keys[key]) - 1)]
     gone = {one.position for one in keys[key] if ordinal(one.position) >= ordinal(first.position)}
+    waits = newcomers_wait(life, first.line)
     life = life.copied()
     for line in life.events[tail:]:
         line["t_us"] += LONG
@@ -341,6 +355,7 @@ def stuck_key(life: Life, rng: random.Random) -> Mutation | None:
         May("never_delivered", key, frozenset(gone)),
         May("stuck_key", key, frozenset(gone)),
         May("ack_hole", key, frozenset(gone)),
+        *waits,
     )
 
 
