@@ -149,9 +149,7 @@ def _print(rows: Sequence[compare.Row], options: argparse.Namespace) -> None:
         for row in rows:
             print(json.dumps(tell.as_json(row), ensure_ascii=False))
             if row.problem is not None:
-                print(
-                    f"{row.recording or row.subscription}: {row.rules.name}: {row.problem}", file=sys.stderr
-                )
+                print(tell.problem_of(row), file=sys.stderr)
     else:
         print(tell.for_people(rows))
     sys.stdout.flush()

@@ -45,9 +45,13 @@ def as_json(row: Row) -> dict[str, Any]:
         "subscription": row.subscription,
         "incarnation": row.incarnation,
         "rules": {
-            "name": row.rules.name,
+            "name": _printable(row.rules.name),
             "broker_version": row.rules.broker_version,
-            "settings": dict(row.rules.settings),
+            # given on a command line, so not always text that can be written
+            "settings": {
+                name: _printable(value) if isinstance(value, str) else value
+                for name, value in row.rules.settings.items()
+            },
             "profile": row.profile or None,
         },
         "recorded": None if row.recorded is None else row.recorded.as_json(),
@@ -91,6 +95,11 @@ def assumptions(rows: Sequence[Row]) -> str:
     told = dict.fromkeys(text for row in rows for text in row.assumptions)
     lines = [textwrap.fill(text, 116, initial_indent="  - ", subsequent_indent="    ") for text in told]
     return "\n".join(["assumed:", *lines])
+
+
+def problem_of(row: Row) -> str:
+    """Why a row has no prediction, for people, in one line."""
+    return _printable(f"{row.recording or row.subscription}: {row.rules.name}: {row.problem}")
 
 
 def _cells(measured: Measures) -> list[str]:
@@ -150,10 +159,18 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     found = []
     for row in rows:
         if row.problem is not None:
-            found.append(f"  {shown(row.rules.name)}: {row.problem}")
-        found += [f"  {shown(row.rules.name)}: {warning}" for warning in row.warnings]
+            found.append(f"  {shown(row.rules.name)}: {_printable(row.problem)}")
+        found += [f"  {shown(row.rules.name)}: {_printable(warning)}" for warning in row.warnings]
         if row.confidence is not None and row.confidence.level != HIGH:
             found.append(
                 f"  {shown(row.rules.name)}: {row.confidence.level} confidence: {row.confidence.reason}"
             )
     return found
+
+
+def _printable(text: str) -> str:
+    """All of a text that may quote foreign names, with nothing invisible in it."""
+    return "".join(shown(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
+
+
+_PIECE: Final = 100

@@ -240,7 +240,12 @@ def always_clean(pairs: Sequence[Pair]) -> Score:
 
 def page(pairs: Sequence[Pair], seeds: int, large: Sequence[Pair] = ()) -> str:
     """The page as Markdown."""
-    parts = [_INTRODUCTION.format(pairs=Score.of(pairs).pairs, seeds=seeds), _summary(pairs)]
+    parts = [
+        _INTRODUCTION.format(
+            pairs=Score.of(pairs).pairs, seeds=f"{seeds} seeds" if seeds > 1 else "one seed"
+        ),
+        _summary(pairs),
+    ]
     parts += ["## By confidence", _by_confidence(pairs), "## By script", _by_script(pairs)]
     parts += ["## Waits", _waits(pairs)]
     parts += ["## Misses", _misses(pairs), "## Every pair", _EVERY]
@@ -257,7 +262,7 @@ Written by `make accuracy` from the recordings beside the repository; do not edi
 
 One client script was recorded under several rules and releases. Load and clients are taken from one recording (the source,
 never its `sent` lines), the rules from another (the target); the prediction is whether the target has order violations
-(`out_of_order` or `split_key`). It comes from {seeds} seeds: violations are predicted if at least half of them have some.
+(`out_of_order` or `split_key`). It comes from {seeds}: violations are predicted if at least half of them have some.
 These are {pairs} pairs; the simulation under the source's own rules is its control and no pair.
 
 Most targets have no violation, so "always clean" is right most of the time. What counts beside the accuracy is how many of
@@ -413,13 +418,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     seeds = range(options.seeds)
     pairs: list[Pair] = []
+    large: list[Pair] = []
     for script, several in scripts(kinds=(options.only,)).items():
         pairs += pairs_of(several, seeds)
-        print(Score.of(pair for pair in pairs if pair.source.script == script).row(script), file=sys.stderr)
-    large: list[Pair] = []
+        score = Score.of(pair for pair in pairs if pair.source.script == script)
+        print(score.row(script), file=sys.stderr, flush=True)
+        # Written as it grows: what was measured is kept, whatever ends the rest.
+        options.out.write_text(page(pairs, len(seeds)), encoding="utf-8")
     for several in scripts(kinds=("large-",)).values() if options.large else ():
         large += pairs_of(several, range(1))
-    options.out.write_text(page(pairs, len(seeds), large), encoding="utf-8")
+        options.out.write_text(page(pairs, len(seeds), large), encoding="utf-8")
     print(Score.of(pairs).row("all"))
     return 0
 

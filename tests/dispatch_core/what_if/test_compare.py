@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from dispatch_core.what_if import compare
 from dispatch_core.what_if.compare import FirstConsumers, Outcome, Row, confidence_of, groups_of, rows_of
 from dispatch_core.what_if.measure import Measures, Spread
 from dispatch_core.what_if.rules import RECORDED, RuleSet, named
-from dispatch_core.what_if.tell import as_json, for_people
+from dispatch_core.what_if.tell import as_json, for_people, problem_of
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
@@ -191,7 +192,13 @@ def test_a_log_that_cannot_be_simulated_says_why_and_stays(tmp_path: Path) -> No
 
 
 def test_names_are_foreign_in_a_table() -> None:
-    hostile = replace(row("t\x1b[2J", (0,)), recording="r/\x1b[2J\n")
+    rules = RuleSet("clusterName=\udcff", None, {"clusterName": "\udcff"})
+    hostile = replace(
+        row("t\x1b[2J", (0,)), recording="r/\x1b[2J\n", rules=rules, problem="q\x1b" + "x" * 300
+    )
     text = for_people([hostile])
+    assert "x" * 300 in text
+    for told in (text, json.dumps(as_json(hostile), ensure_ascii=False), problem_of(hostile)):
+        told.encode()  # can be written
     assert "\x1b" not in text
     assert "\\x1b[2J" in text
