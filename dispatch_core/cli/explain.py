@@ -90,7 +90,7 @@ def _lives(
 ) -> Iterator[Life | _Missed]:
     """The life of the subject in every log of a recording that knows it."""
     from dispatch_core.audit.whole import audit_whole
-    from dispatch_core.explain.life import EVERY_LINE_US, life_of
+    from dispatch_core.explain.life import life_of, tick_for
     from dispatch_core.explain.record import Record
     from dispatch_core.explain.subject import NothingMatchedError, subject_of
     from dispatch_core.log_profile import with_overrides
@@ -108,7 +108,7 @@ def _lives(
         except NothingMatchedError as error:
             yield _Missed(str(error), error.near)
         else:
-            yield life_of(record, subject, audit_whole(log, earlier=earlier, tick_us=EVERY_LINE_US))
+            yield life_of(record, subject, audit_whole(log, earlier=earlier, tick_us=tick_for(log)))
         earlier.append(log)
 
 

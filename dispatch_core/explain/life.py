@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.audit import layout as at
 from dispatch_core.audit.catalogue import CRITICAL, INFO, KINDS, MAJOR, SEVERITIES
@@ -22,9 +23,12 @@ from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 from dispatch_core.explain.waits import Episode, Wait, episodes_of, waits_of
+from dispatch_core.recording.log import DispatcherLog
 
-#: How often the audit of a log has to look at what waits (``audit_whole``'s ``tick_us``), for a story of every line.
-EVERY_LINE_US: Final = 1
+#: Lines up to which the audit looks at what waits at every one of them; of longer logs it takes about so many samples.
+_EVERY_LINE: Final = 20_000
+_SAMPLES: Final = 2_000
+_SHORTEST_TICK_US: Final = 10_000
 
 
 class Audited(Protocol):
@@ -65,6 +69,15 @@ class Life:
             or (row["severity"] != INFO and KINDS[row["kind"]].default_tolerated is not None)
             for row in self.anomalies
         )
+
+
+def tick_for(log: DispatcherLog) -> int:
+    """How often the audit of a log has to look at what waits (``audit_whole``'s ``tick_us``) for a story of it."""
+    if log.events.num_rows <= _EVERY_LINE:
+        return 1
+    ends = pc.min_max(log.events["t_us"]).as_py()
+    span_us = 0 if ends["min"] is None else ends["max"] - ends["min"]
+    return max(_SHORTEST_TICK_US, int(span_us) // _SAMPLES)
 
 
 def life_of(record: Record, subject: Subject, audit: Audited) -> Life:

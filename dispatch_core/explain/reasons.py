@@ -71,6 +71,7 @@ def why(record: Record, episode: Episode) -> str:
     were = "was" if episode.held_by_count == 1 else "were"
     oldest = f", the oldest of them{at}" if episode.held_by_count > 1 else at
     unacked = f"; {ids} {were} unacknowledged{oldest}" if episode.held_by else ""
+    own = f"; it held {ids} unacknowledged" if episode.held_by else ""
     match episode.reason:
         case "draining_hash":
             if not episode.held_by_count and episode.phantom_since_us is None:
@@ -97,13 +98,13 @@ def why(record: Record, episode: Episode) -> str:
         case "no_permits":
             return (
                 f"{who} had no permits left: its client asked for no more messages (its receiver queue was full, or the "
-                "application had stopped receiving)"
+                f"application had stopped receiving){own}"
             )
         case "unacked_limit_consumer":
             limit = _setting(record, "maxUnackedMessagesPerConsumer")
             return (
-                f"{who} had as many unacknowledged messages as maxUnackedMessagesPerConsumer{limit} allows; it gets more "
-                "when it is down to half"
+                f"{who} had as many unacknowledged messages as maxUnackedMessagesPerConsumer{limit} allows, and gets more "
+                f"when it is down to half{own}"
             )
         case "unacked_limit_subscription":
             limit = _setting(record, "maxUnackedMessagesPerSubscription")

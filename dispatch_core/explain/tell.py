@@ -103,9 +103,8 @@ def _held(life: Life) -> list[str]:
     if others:
         reasons = Counter(episode.reason or "no rule" for episode in others)
         counted = ", ".join(f"{count} for {reason}" for reason, count in reasons.items())
-        said.append(
-            f"It was held back {len(others)} more times, for {duration(others[0].longest_us)} at most: {counted}."
-        )
+        times = f"{len(others)} {plural(len(others), 'time', 'times')} more"
+        said.append(f"It was held back {times}, for {duration(others[0].longest_us)} at most: {counted}.")
     return said
 
 
@@ -136,8 +135,8 @@ def _sentence(life: Life, episode: Episode) -> str:
         count = sum(hold.entries for hold in episode.holds)
     what = "It" if life.subject.kind == ENTRY else listed(positions, count)
     until = "to the end of the log" if episode.until_us is None else f"until {clock(episode.until_us)}"
-    text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {_share(episode)}"
-    text += why(record, episode)
+    text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {why(record, episode)}"
+    text += _share(episode)
     if episode.freed_op >= 0:
         op = episode.freed_op
         text += (
@@ -147,16 +146,15 @@ def _sentence(life: Life, episode: Episode) -> str:
 
 
 def _share(episode: Episode) -> str:
-    """How much of the wait its reason explains, where that is not most of it."""
+    """How much of the wait its reason explains, where other reasons explain much of it too."""
     whole = sum(us for _, us in episode.shares)
     own = dict(episode.shares).get(episode.reason, 0)
-    if not whole or own > _MOSTLY * whole:
-        return ""
     others = [
-        reason or "none" for reason, us in episode.shares if reason != episode.reason and us > whole // 20
+        reason for reason, us in episode.shares if reason not in (None, episode.reason) and 20 * us > whole
     ]
-    rest = f"; the rest was {', '.join(others)}" if others else ""
-    return f"{round(100 * own / whole)} % of it because of {episode.reason}{rest}. " if others else ""
+    if not whole or own > _MOSTLY * whole or not others:
+        return ""
+    return f". That was {round(100 * own / whole)} % of the wait, the rest was {', '.join(others)}"
 
 
 def _what_freed(life: Life, episode: Episode) -> str:

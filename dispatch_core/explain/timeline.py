@@ -35,7 +35,7 @@ from dispatch_core.explain.moments import (
 )
 from dispatch_core.explain.owners import JOINED, LEFT
 from dispatch_core.explain.reasons import duration, listed, plural
-from dispatch_core.explain.waits import BRIEF_US
+from dispatch_core.explain.waits import BRIEF_US, ITS_OWN
 from dispatch_core.times import clock
 
 WIDTH: Final = 120
@@ -161,8 +161,9 @@ def _sent_soon(read: Moment, sendings: dict[str, list[int]]) -> bool:
 
 def _briefly(life: Life, moment: Moment) -> str:
     """What was held, with the rule by its name only: the answer above says what that means."""
-    behind = f", behind {listed(moment.held_by)}" if moment.held_by else ""
-    holder = f" at {life.record.who(moment.holder)}" if moment.held_by and moment.holder is not None else ""
+    is_behind = bool(moment.held_by) and moment.reason not in ITS_OWN
+    behind = f", behind {listed(moment.held_by)}" if is_behind else ""
+    holder = f" at {life.record.who(moment.holder)}" if is_behind and moment.holder is not None else ""
     lasted = duration(moment.for_us or 0)
     return (
         f"{listed(moment.positions)} held back for {lasted}: {moment.reason or 'by no rule'}{behind}{holder}"
@@ -183,13 +184,15 @@ def _folded(moments: list[Moment]) -> Iterator[_Line]:
 
 def _run(run: list[Moment]) -> Iterator[_Line]:
     """A calm stretch: as it is if it is short, else one line for each thing that happened in it."""
+    if len(run) <= _SHORT_RUN:
+        yield from (_Line(moment, moment.text) for moment in run)
+        return
     groups: dict[tuple[str, int | None], list[Moment]] = {}
     for moment in run:
         groups.setdefault((moment.what, moment.consumer), []).append(moment)
     for group in groups.values():
-        if len(run) <= _SHORT_RUN or len(group) == 1:
-            for moment in group:
-                yield _Line(moment, moment.text)
+        if len(group) == 1:
+            yield _Line(group[0], group[0].text)
         else:
             yield _Line(group[0], _summary(group), group[-1].t_us)
 

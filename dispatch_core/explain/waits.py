@@ -36,6 +36,8 @@ BRIEF_US: Final = 20_000
 _BREAK_US: Final = 100_000
 DRAINING: Final = "draining_hash"
 LOOK_AHEAD: Final = "look_ahead_limit"
+#: Reasons for which nobody else holds the work back.
+ITS_OWN: Final = ("no_permits", "unacked_limit_consumer")
 _NEWCOMER: Final = ("recently_joined", "last_sent_position")
 #: Holds of one episode whose evidence is looked up: it may have one for each hash of a consumer.
 _MOST_LOOKED_AT: Final = 50
@@ -239,7 +241,7 @@ def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
     until = [part.until_us for part in run]
     until_us = None if None in until else max(t for t in until if t is not None)
     last = max(run, key=lambda part: float("inf") if part.until_us is None else part.until_us)
-    held = _pinning(record, holds[:_MOST_LOOKED_AT], run[0].from_us)
+    held = _pinning(record, holds[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us)
     d = record.deliveries
     oldest = held[np.argmin(d[held, at.ENTRY])] if len(held) else -1
     holder = lead.holder if oldest < 0 else record.number_of(int(d[oldest, at.CONSUMER]))
@@ -263,29 +265,31 @@ def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
     return replace(episode, freed_op=_freed(record, episode, held, last.delivery))
 
 
-def _pinning(record: Record, holds: list[Hold], from_us: int) -> npt.NDArray[np.int32]:
-    """Deliveries that kept work of these holds from going when it began to wait."""
+def _pinning(record: Record, holds: list[Hold], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
+    """Deliveries that kept work of these holds from going: who held what, as the audit's scan has it."""
     reason, history = holds[0].reason, record.history
+    begin, waiting = record.op_behind(from_us), record.place_of(holds[0].waiting)
+    everything = np.arange(len(history), dtype=np.int64)
+    joins = np.flatnonzero((history.op_code == ADDED) & (history.op_consumer == waiting))
+    joined = int(joins[-1]) + 1 if len(joins) else begin
     if reason == DRAINING:
-        op = record.op_behind(from_us)
-        found = [
-            record.held_at(
-                op,
-                np.flatnonzero(history.entry_hash == hold.hash).astype(np.int64),
-                record.place_of(hold.holder),
-            )
-            for hold in holds
-            if hold.hash is not None
-        ]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
-    if reason in _NEWCOMER:
-        joined = (history.op_code == ADDED) & (history.op_consumer == record.place_of(holds[0].waiting))
-        if joined.any():
-            everything = np.arange(len(history), dtype=np.int64)
-            op = int(np.flatnonzero(joined)[-1])
-            before = record.held_at(op, everything)
-            handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
-            return record.held_at(max(op + 1, record.op_behind(from_us)), handed_out)
+        # the hash may have been moved, and what holds it sent, while it waited
+        for op in (begin, joined, record.op_behind(holds[0].from_t_us)):
+            found = [
+                record.held_at(op, everything[history.entry_hash == hold.hash], record.place_of(hold.holder))
+                for hold in holds
+                if hold.hash is not None
+            ]
+            held = np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
+            if len(held):
+                return held
+    elif reason in _NEWCOMER:
+        before = record.held_at(joined - 1, everything)
+        handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
+        return record.held_at(max(joined, begin), handed_out)
+    elif reason in ITS_OWN:
+        middle = record.op_behind((from_us + until_us) // 2)
+        return record.held_at(middle, everything, waiting)
     return np.empty(0, np.int32)
 
 
@@ -308,7 +312,7 @@ def _freed(record: Record, episode: Episode, held: npt.NDArray[np.int32], delive
         return -1
     d, history = record.deliveries, record.history
     sent = int(d[delivery, at.OPERATION])
-    if len(held):
+    if len(held) and episode.reason not in ITS_OWN:
         if episode.reason == DRAINING:
             ended = d[held, at.END_OPERATION]
         else:  # all of these entries had to be acknowledged, by whomever

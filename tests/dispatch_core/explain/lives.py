@@ -1,0 +1,62 @@
+"""Lives of samples and of small hand-made logs, for the tests beside this."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatch_core.audit.whole import WholeAudit, audit_whole
+from dispatch_core.explain.life import Life, life_of, tick_for
+from dispatch_core.explain.record import Record
+from dispatch_core.explain.subject import subject_of
+from dispatch_core.recording.log import DispatcherLog
+from tests.dispatch_core.audit.small_logs import Event, message, numbered, read, user_level, write
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
+DRAIN = "designed-drain-one-by-one-ch"
+FAILOVER = "designed-failover-modulo-p1"
+NEGATIVE = "designed-negative-acks-ch"
+CLASSIC = "designed-rolling-restart-classic-ch"
+OWN = "designed-rolling-restart-ch"
+ALL = (DRAIN, FAILOVER, NEGATIVE, OWN, CLASSIC)
+
+
+@functools.cache
+def known(name: str, *, level: str = "T") -> tuple[Record, WholeAudit]:
+    """A sample, read and audited once: as it is, or as its user could have recorded it."""
+    log = read(SAMPLES / name)
+    return of(log if level == "T" else user_level(log))
+
+
+def of(log: DispatcherLog, earlier: Sequence[DispatcherLog] = ()) -> tuple[Record, WholeAudit]:
+    return Record.of(log, earlier), audit_whole(log, earlier=earlier, tick_us=tick_for(log))
+
+
+def life(name: str, *, level: str = "T", **whom: str) -> Life:
+    record, audit = known(name, level=level)
+    return life_of(record, subject_of(record, **whom), audit)
+
+
+def small(
+    folder: Path, events: list[Event], messages: list[Event], whom: dict[str, str], **header: Any
+) -> Life:
+    record, audit = of(read(write(folder, messages, numbered(events), **header)))
+    return life_of(record, subject_of(record, **whom), audit)
+
+
+def flow(consumer: int, permits: int = 1000) -> Event:
+    return {"kind": "flow", "consumer": consumer, "permits": permits}
+
+
+def stored(*keys: str | None) -> list[Event]:
+    return [message(entry, key) for entry, key in enumerate(keys)]
+
+
+def whats(told: Life) -> list[str]:
+    return [moment.what for moment in told.moments]
+
+
+def texts(told: Life, what: str) -> list[str]:
+    return [moment.text for moment in told.moments if moment.what == what]

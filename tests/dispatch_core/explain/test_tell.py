@@ -1,0 +1,163 @@
+"""What people read: why first, then a timeline that is folded, bounded and harmless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.explain.life import Life, life_of
+from dispatch_core.explain.record import Record
+from dispatch_core.explain.subject import subject_of
+from dispatch_core.explain.tell import headline, tell
+from dispatch_core.explain.timeline import MOST_LINES, WIDTH, timeline
+from tests.dispatch_core.audit.small_logs import (
+    Event,
+    ack,
+    added,
+    message,
+    numbered,
+    read,
+    removed,
+    sent,
+    write,
+)
+from tests.dispatch_core.explain.lives import CLASSIC, DRAIN, NEGATIVE, OWN, flow, life, of, small, stored
+
+SIX = [
+    (DRAIN, {"key": "key-7"}, ("draining hashes (PIP-379)", "c1 still held 3:7", "acknowledges 3:37")),
+    (DRAIN, {"position": "3:47"}, ("It waited 2.7", "c1 still held", "all acknowledged", "sent once")),
+    (DRAIN, {"consumer": "c2"}, ("asked for 1000 messages", "draining hashes", "% of the hash space")),
+    (NEGATIVE, {"key": "key-2"}, ("asks for 11:2 and 11:23 again", "overtaken_redelivery")),
+    (
+        CLASSIC,
+        {"key": "key-32"},
+        ("went backwards", "It came about", "read-position rule", "joins and owns the hash"),
+    ),
+    (OWN, {"consumer": "w1"}, ("connections", "leaves", "hash space")),
+]
+
+
+@pytest.mark.parametrize(("name", "whom", "words"), SIX, ids=lambda value: str(value)[:40])
+def test_the_why_is_there(name: str, whom: dict[str, str], words: tuple[str, ...]) -> None:
+    if whom == {"position": "3:47"}:
+        words = tuple(word for word in words if word != "all acknowledged")
+    said = " ".join(" ".join(tell(life(name, **whom))).split())
+    for word in words:
+        assert word in said
+
+
+def test_the_drain_is_told_as_the_document_shows_it() -> None:
+    document = Path(__file__).resolve().parents[3] / "docs" / "explain.md"
+    shown = document.read_text(encoding="utf-8")
+    told = "\n".join(line.rstrip() for line in tell(life(DRAIN, key="key-7")))
+    assert told in shown
+
+
+def test_one_moment_says_where_everything_was() -> None:
+    (first, *_) = headline(life(DRAIN, key="key-7"), 1_795_249_220_000_000)
+    assert first.startswith(
+        "At 08:20:20.000: c1 held 3:17, 3:27 and 3:37; 3:47, 3:57, 3:67 and 3:77 waited to be sent"
+    )
+    assert "held back, because c1 still held" in first
+    assert first.endswith("c2 owned the hash.")
+    rows = timeline(life(CLASSIC, key="key-32"), 1_795_249_463_000_000)
+    marks = [row for row in rows if "the moment asked for" in row]
+    assert len(marks) == 1
+    assert len(rows) < 60
+
+
+@pytest.mark.parametrize("t_us", [0, 10**16, 2**62])
+def test_a_moment_outside_the_log_is_said_to_be(t_us: int) -> None:
+    assert "it runs from" in headline(life(DRAIN, key="key-7"), t_us)[0]
+
+
+def long_life(tmp_path: Path, rounds: int) -> Life:
+    """A key that is sent and acknowledged again and again while consumers come and go and ask for it again."""
+    events: list[Event] = [added(1, "a"), flow(1)]
+    messages = []
+    for at in range(rounds):
+        messages += [message(3 * at + more, "k") for more in range(3)]
+        events += [
+            sent(1, 3 * at, 3 * at + 1),
+            ack(1, 3 * at),
+            ack(1, 3 * at + 1),
+            added(at + 2, f"b{at}"),
+            removed(at + 2),
+        ]
+        events += [
+            sent(1, 3 * at + 2),
+            {"kind": "redeliver", "consumer": 1, "positions": [f"5:{3 * at + 2}"]},
+        ]
+        events += [sent(1, 3 * at + 2), ack(1, 3 * at + 2)]
+    return small(tmp_path, events, messages, {"key": "k"})
+
+
+def test_a_long_life_is_folded_and_bounded(tmp_path: Path) -> None:
+    one = long_life(tmp_path, 200)
+    assert len(one.moments) > 1500
+    rows = timeline(one)
+    assert len(rows) < 3 * MOST_LINES
+    assert any("left out: see --at TIME or --json" in row for row in rows)
+    assert len(tell(one)) < 3 * MOST_LINES
+
+
+def test_runs_of_sendings_are_one_line(tmp_path: Path) -> None:
+    count = 500
+    events = [
+        added(1, "a"),
+        flow(1),
+        *(sent(1, at) for at in range(count)),
+        *(ack(1, at) for at in range(count)),
+    ]
+    one = small(tmp_path, events, stored(*["k"] * count), {"key": "k"})
+    rows = timeline(one)
+    assert len(rows) < 12
+    assert any("sent to a: 500 entries, 5:0 to 5:499, in 500 sendings" in row for row in rows)
+    assert any("a acknowledges 500 entries" in row for row in rows)
+
+
+def test_lines_are_no_wider_than_a_page() -> None:
+    for name, whom, _ in SIX:
+        assert max(map(len, tell(life(name, **whom)))) <= WIDTH
+
+
+EVIL = "\x1b[2J\x07\u202eevil\n\x00" + "x" * 5000
+
+
+def test_names_and_keys_cannot_reach_the_terminal_raw(tmp_path: Path) -> None:
+    """Escapes, bells, direction marks, line ends and endless words, in keys, names and the broker's version."""
+    messages = [message(0, EVIL), message(1, "k")]
+    rejected = {"kind": "subscribe_rejected", "name": EVIL, "ranges": [], "error": EVIL}
+    events = [
+        added(1, EVIL),
+        added(2, EVIL),
+        flow(1),
+        rejected,
+        sent(1, 0, 1),
+        sent(2, 0),
+        removed(1),
+        sent(2, 0),
+    ]
+    record, audit = of(read(write(tmp_path, messages, numbered(events))))
+    for whom in ({"key": EVIL}, {"position": "5:0"}, {"consumer": EVIL}, {"consumer": "2"}):
+        one = life_of(record, subject_of(record, **whom), audit)
+        lines = tell(one, record.span_us[0])
+        assert all(line.isprintable() for line in lines)
+        assert sum(map(len, lines)) < 20_000
+        assert all(moment.text.isprintable() for moment in one.moments)
+    assert "refused" in {moment.what for moment in one.moments} or whom == {"consumer": "2"}
+
+
+def test_the_same_log_is_told_in_the_same_words() -> None:
+    first = tell(life(CLASSIC, key="key-32"))
+    again = life(CLASSIC, key="key-32")
+    record = Record.of(again.record.log)
+    assert tell(replace(again, record=record)) == first
+
+
+def test_what_never_happened_is_said(tmp_path: Path) -> None:
+    one = small(tmp_path, [added(1, "a"), flow(1), sent(1, 1)], stored("early", "k"), {"key": "early"})
+    said = " ".join(tell(one))
+    assert "never sent, not acknowledged" in said
