@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dispatch_core import profiles
 from dispatch_core.audit.operations import ADDED, SENT
+from dispatch_core.audit.sampling import warm_up as waits_warm_up
 from dispatch_core.audit.scan import warm_up as audit_warm_up
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
@@ -145,6 +146,7 @@ def _folds() -> None:
     _tiny_life(ClassicKeySharedDispatcher, "3.0.17")
     for kind in ("Key_Shared", "Failover"):
         fold_of(profiles.resolve("4.2.4", subscription_type=kind), "t", kind).feed(_tiny_stretch())
+    waits_warm_up()
 
 
 def _tiny_life(dispatcher: type[KeySharedDispatcher], version: str) -> None:

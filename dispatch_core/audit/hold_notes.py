@@ -24,7 +24,7 @@ from dispatch_core.audit.waiting import (
 )
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.single_active import SingleActiveDispatcher
-from dispatch_core.state import I64, MARK_DELETE, NOBODY, READ_POSITION, State
+from dispatch_core.state import I32, I64, MARK_DELETE, NOBODY, READ_POSITION, State
 
 #: A key as text, or base64 where it is none (second: which).
 Key = tuple[str, bool]
@@ -75,6 +75,7 @@ class Notes:
         self.now = now
         self.window: Window
         self.stored_us: I64 = np.empty(0, np.int64)
+        self.outstanding: tuple[I32, I64] = np.empty(0, np.int32), np.empty(0, np.int64)
 
     def of_row(self, core: Core, row: Any) -> Note:
         """All that is listed of the wait in a row."""
@@ -108,16 +109,14 @@ class Notes:
             "keys": tuple(self.window.key(entry) for entry in entries),
         }
 
-    def waiting(self, st: State, hash_id: int) -> npt.NDArray[np.intp]:
+    def waiting(self, st: State, hash_id: int) -> I64:
         """Entries of a hash that wait, as of the last sample."""
-        low, high = int(self.now[at_.FIRST]), int(self.now[at_.END])
-        candidates = low + np.flatnonzero(
-            (st.deleted[low:high] == 0) & (st.holder[low:high] == NOBODY) & (st.hash_id[low:high] == hash_id)
-        )
-        return np.array(
-            [entry for entry in candidates.tolist() if at_.waits(st, self.stored_us, self.now, entry)],
-            np.intp,
-        )
+        now = self.now
+        listed = np.empty(int(now[at_.END] - now[at_.FIRST]), np.int64)
+        now[at_.WANTED] = hash_id
+        at_.survey(st, self.stored_us, now, *self.outstanding, listed)
+        now[at_.WANTED] = -1
+        return listed[: now[at_.LISTED]]
 
     def never_sent(self, st: State, hash_id: int) -> list[int]:
         """Waiting entries of a hash that were never sent."""

@@ -228,7 +228,7 @@ class Holds:
         self._make_room(st)
         if not len(self._stored_us):
             return
-        at_.survey(st, self._stored_us, now, self._outstanding, self._outstanding_at)
+        at_.survey(st, self._stored_us, now, self._outstanding, self._outstanding_at, _NOTHING)
         if not now[at_.WAITING] and not now[at_.OPEN]:
             return
         self._make_rows()
@@ -276,6 +276,7 @@ class Holds:
             self._row_of = _grown(self._row_of, hashes, -1)
             self._outstanding = _grown(self._outstanding, hashes, NOBODY)
             self._outstanding_at = _grown(self._outstanding_at, hashes, -1)
+            self._notes_of.outstanding = self._outstanding, self._outstanding_at
         if len(self._stored_at_join) < consumers:
             self._stored_at_join = _grown(self._stored_at_join, consumers, 0)
 
@@ -418,6 +419,8 @@ class Holds:
 
 #: As in the folds: hash of an entry that the message log does not hold.
 _NOT_STORED: Final = -1
+
+_NOTHING: Final = np.empty(0, np.int64)
 
 #: Columns that are added up.
 _SUMMED: Final = [at_.ENTRIES, at_.MESSAGES, at_.MESSAGE_US, at_.NEEDLESS_US, at_.ATTEMPTS, at_.UNCERTAIN_US]

@@ -28,7 +28,17 @@ from dispatch_core.audit.waiting import (
 )
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.recording.stream import AHEAD_ROWS
-from dispatch_core.state import I32, I64, MARK_DELETE, N_CONSUMERS, NOBODY, READ_POSITION, WIDE, State
+from dispatch_core.state import (
+    I32,
+    I64,
+    MARK_DELETE,
+    N_CONSUMERS,
+    NOBODY,
+    READ_POSITION,
+    WIDE,
+    State,
+    new_state,
+)
 
 Rows = npt.NDArray[np.int64]
 
@@ -81,8 +91,10 @@ UNNAMED: Final = -1
     PINNED_BY,  # who holds the first entry that somebody holds
     OPEN,  # rows
     CLOSED,  # rows of waits that have ended
-) = range(16)
-NUMBERS: Final = 16
+    WANTED,  # of which hash entries that wait are listed, -1 = none
+    LISTED,  # how many these are
+) = range(18)
+NUMBERS: Final = 18
 
 #: Several consumers.
 _MANY: Final = -2
@@ -93,19 +105,23 @@ MOST_AHEAD: Final = AHEAD_ROWS
 
 
 @compiled
-def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at: I64) -> int:
+def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at: I64, listed: I64) -> None:
     """How many entries wait, and who holds entries of which hash: ``outstanding``, valid where the stamp stands.
 
-    Sets ``END``, ``WAITING``, ``PINNED_BY``. Returns how many wait.
+    Sets ``END``, ``WAITING``, ``PINNED_BY``, ``LISTED``. ``listed`` gets those of the hash that is ``WANTED``.
     """
-    now[WAITING], now[PINNED_BY] = 0, NOBODY
+    now[WAITING], now[LISTED], now[PINNED_BY] = 0, 0, NOBODY
     entry = now[FIRST]
     end = min(len(st.deleted), max(entry, st.s[READ_POSITION]) + MOST_AHEAD)
     while entry < end and stored_us[entry] <= now[T_US] + _CLOCKS_US:
         if st.deleted[entry] == 0:
             slot = st.holder[entry] + WIDE
             if slot == NOBODY:
-                now[WAITING] += waits(st, stored_us, now, entry)
+                if waits(st, stored_us, now, entry):
+                    now[WAITING] += 1
+                    if st.hash_id[entry] == now[WANTED]:
+                        listed[now[LISTED]] = entry
+                        now[LISTED] += 1
             else:
                 hash_id = st.hash_id[entry]
                 if outstanding_at[hash_id] != now[STAMP]:
@@ -117,7 +133,6 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
                     now[PINNED_BY] = slot
         entry += 1
     now[END] = entry
-    return now[WAITING]
 
 
 @compiled
@@ -315,5 +330,16 @@ def first_that_may_wait(st: State) -> int:
 def numbers() -> I64:
     """The numbers of no sample yet."""
     now: npt.NDArray[Any] = np.zeros(NUMBERS, np.int64)
-    now[GIVEN] = now[UNKNOWN_HASH] = -1
+    now[GIVEN] = now[UNKNOWN_HASH] = now[WANTED] = -1
     return now
+
+
+def warm_up() -> None:
+    """Call every compiled function here once, over one entry for which nobody is there."""
+    st = new_state(np.zeros(1, np.int32), np.ones(1, np.int32), 1, 1)
+    now, per_hash, zeros = numbers(), np.full(1, -1, np.int32), np.zeros(1, np.int64)
+    survey(st, zeros, now, per_hash.copy(), zeros.copy(), zeros.copy())
+    rows = np.zeros((1, COLUMNS), np.int64)
+    sample(
+        st, False, True, False, zeros, zeros, now, per_hash.copy(), zeros, zeros, per_hash, rows, rows.copy()
+    )
