@@ -13,6 +13,7 @@ from tests.conformance.what_if_accuracy import (
     Score,
     always_clean,
     copied,
+    failover_scripts,
     pairs_of,
     scripts,
 )
@@ -53,3 +54,11 @@ def test_high_confidence_is_earned(pairs: list[Pair]) -> None:
     assert by_level["high"].accuracy >= 0.95
     others = Score.of(p for p in pairs if p.confidence is not None and p.confidence.level != "high")
     assert by_level["high"].accuracy > others.accuracy
+
+
+def test_failover_hands_over_where_the_other_rule_did() -> None:
+    """Modulo and ring of four partition indexes: who violates order by a rewind, and the control position by position."""
+    failover = [pair for several in failover_scripts().values() for pair in pairs_of(several, range(1))]
+    score = Score.of(failover)
+    assert (score.pairs, score.right, score.violating) == (8, 8, 6)
+    assert all(pair.outcomes[0].same_first_consumer == 1.0 for pair in failover if pair.source is pair.target)

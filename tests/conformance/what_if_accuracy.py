@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +111,19 @@ def scripts(folder: Path = RECORDINGS, kinds: Sequence[str] = ("designed-",)) ->
     return {script: several for script, several in sorted(found.items()) if len(several) > 1}
 
 
+def failover_scripts(folder: Path = RECORDINGS) -> dict[str, list[Recorded]]:
+    """The Failover scripts that were recorded under modulo and ring, by partition index."""
+    return {
+        f"designed-failover-p{index}": [
+            recorded(
+                folder / "4.2.4" / f"designed-failover-{rule}-p{index}", f"failover-p{index}", f"4.2.4/{rule}"
+            )
+            for rule in ("modulo", "ring")
+        ]
+        for index in (-1, 0, 1, 2)
+    }
+
+
 def recorded(path: Path, script: str, rules: str) -> Recorded:
     """Read and measure one recording."""
     (source,) = find_recordings([str(path)])
@@ -136,7 +149,8 @@ def pairs_of(several: Sequence[Recorded], seeds: Sequence[int]) -> Iterator[Pair
         for target in several:
             try:
                 profile = profile_of(target.log)
-                logs = [simulate(load, profile, seed=seed, sendings=sendings) for seed in seeds]
+                there = replace(load, topic=target.log.topic)  # Failover's ring places topics by name
+                logs = [simulate(there, profile, seed=seed, sendings=sendings) for seed in seeds]
                 found[target.rules] = tuple(
                     _outcome(source, log, seed) for log, seed in zip(logs, seeds, strict=True)
                 )
@@ -238,7 +252,7 @@ def always_clean(pairs: Sequence[Pair]) -> Score:
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def page(pairs: Sequence[Pair], seeds: int, large: Sequence[Pair] = ()) -> str:
+def page(pairs: Sequence[Pair], seeds: int, large: Sequence[Pair] = (), failover: Sequence[Pair] = ()) -> str:
     """The page as Markdown."""
     parts = [
         _INTRODUCTION.format(
@@ -251,8 +265,10 @@ def page(pairs: Sequence[Pair], seeds: int, large: Sequence[Pair] = ()) -> str:
     parts += ["## Misses", _misses(pairs), "## Every pair", _EVERY]
     for script in dict.fromkeys(pair.source.script for pair in pairs):
         parts.append(_matrix(script, [pair for pair in pairs if pair.source.script == script], seeds))
+    if failover:
+        parts += ["## Failover, modulo and ring", _listed(failover)]
     if large:
-        parts += ["## Large recordings", _large(large)]
+        parts += ["## Large recordings", _listed(large)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -389,7 +405,7 @@ def _short(rules: str) -> str:
     return f"{_SHORT.get(release, release)} {variant}"
 
 
-def _large(pairs: Sequence[Pair]) -> str:
+def _listed(pairs: Sequence[Pair]) -> str:
     rows = [
         "| script | source | target | recorded violations | simulated, least to most of the seeds | |",
         "|---|---|---|---:|---:|---|",
@@ -425,9 +441,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(score.row(script), file=sys.stderr, flush=True)
         # Written as it grows: what was measured is kept, whatever ends the rest.
         options.out.write_text(page(pairs, len(seeds)), encoding="utf-8")
+    failover = [pair for several in failover_scripts().values() for pair in pairs_of(several, seeds)]
     for several in scripts(kinds=("large-",)).values() if options.large else ():
         large += pairs_of(several, range(1))
-        options.out.write_text(page(pairs, len(seeds), large), encoding="utf-8")
+    options.out.write_text(page(pairs, len(seeds), large, failover), encoding="utf-8")
     print(Score.of(pairs).row("all"))
     return 0
 

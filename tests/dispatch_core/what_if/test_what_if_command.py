@@ -164,6 +164,7 @@ def test_failover_goes_to_the_ring(capsys: pytest.CaptureFixture[str]) -> None:
     assert ring["rules"]["profile"].endswith("ring")
 
 
+@pytest.mark.slow
 def test_pip_392_a_hundred_topics_of_one_partition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
