@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.tables import ANOMALIES, IDENTITY
+from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.intervals import Interval
-from spark_jobs.uneven import active_times, any_failover, found, publish
+from spark_jobs.uneven import active_times, any_failover, publish, read_staged, uneven_load, uneven_topics
 from spark_jobs.waits import INCARNATION, SUBSCRIPTION, first_waits, never_delivered
 from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
 
@@ -29,16 +29,27 @@ DISPATCHER = [one.name for one in IDENTITY]
 NO_RULES = LimitRules()
 
 
-def balance(deliveries: DataFrame, ownership: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
+def by_key(deliveries: DataFrame) -> DataFrame:
+    """Messages sent per dispatcher, consumer name and key, repeated sendings too; few rows, however many deliveries."""
+    return (
+        deliveries.where("key IS NOT NULL")
+        .select(*DISPATCHER, _name_of_consumer(), "key", "key_b64", "num_messages")
+        .groupBy(*DISPATCHER, "consumer_name", "key", "key_b64")
+        .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
+    )
+
+
+def balance(
+    deliveries: DataFrame, keyed: DataFrame, ownership: DataFrame, states: DataFrame, span: Interval
+) -> DataFrame:
     """What each consumer name got in the interval, against its time-weighted share of the hash space.
 
-    ``entries``, ``messages`` and ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer
-    that owned hashes and got nothing has a row of zeros. Connections of one name are one consumer: that is what a
-    rolling restart keeps. ``message_share`` is of the dispatcher's messages; ``hash_share`` of its range-microseconds.
+    ``keyed`` is ``by_key`` of the same deliveries. ``entries``, ``messages`` and ``size_bytes`` count every sending,
+    repeated ones too; ``keys`` are distinct. A consumer that owned hashes and got nothing has a row of zeros.
+    Connections of one name are one consumer: that is what a rolling restart keeps. ``message_share`` is of the
+    dispatcher's messages; ``hash_share`` of its range-microseconds.
     """
-    sent = deliveries.select(
-        *DISPATCHER, _name_of_consumer(), "consumer", "num_messages", "size_bytes", "key", "key_b64"
-    )
+    sent = deliveries.select(*DISPATCHER, _name_of_consumer(), "consumer", "num_messages", "size_bytes")
     # Sets are gathered from few rows, after the sums: over many groups Spark would sort all rows for them.
     got = (
         sent.groupBy(*DISPATCHER, "consumer_name", "consumer")
@@ -53,7 +64,7 @@ def balance(deliveries: DataFrame, ownership: DataFrame, states: DataFrame, span
             *(F.sum(name).alias(name) for name in ("entries", "messages", "size_bytes")),
         )
     )
-    keys = sent.groupBy(*DISPATCHER, "consumer_name").agg(F.countDistinct("key", "key_b64").alias("keys"))
+    keys = keyed.groupBy(*DISPATCHER, "consumer_name").agg(F.count(F.lit(1)).alias("keys"))
     owned = ownership.transform(hash_time, states, span)
     both = got.join(keys, [*DISPATCHER, "consumer_name"], "left").join(
         owned, [*DISPATCHER, "consumer_name"], "full"
@@ -158,18 +169,20 @@ def aggregate(
         ownership = tables.read(spark, warehouse, "ownership").where(here)
         messages = tables.read(spark, warehouse, "messages").where(until_now)
         blocked = tables.read(spark, warehouse, "blocked").where(here)
+        sent = deliveries.where(here)
+        # Balance counts it, and hot keys stand in it.
+        keyed = sent.transform(by_key).persist()
         frames = {
-            "balance": balance(deliveries.where(here), ownership, states, span),
+            "balance": balance(sent, keyed, ownership, states, span),
             "waits": waits(deliveries, messages, states, blocked, span),
         }
-        rows = {
-            name: replace_interval(warehouse, name, span, tables.stage(frame.coalesce(1), name, staging))
-            for name, frame in frames.items()
-        }
-        events = tables.read(spark, warehouse, "consumer_events").where(until_now)
-        uneven = ANOMALIES.empty_table()
+        staged = {name: tables.stage(frame.coalesce(1), name, staging) for name, frame in frames.items()}
+        uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), limits)
+        keyed.unpersist()
+        rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if any_failover(states):
-            uneven = found(active_times(ownership, events, states, span), span, limits)
+            events = tables.read(spark, warehouse, "consumer_events").where(until_now)
+            uneven += uneven_topics(active_times(ownership, events, states, span), span, limits)
         published = publish(spark, warehouse, span, uneven, staging)
         if published is not None:
             rows["anomalies"] = published

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from spark_jobs.aggregates import aggregate, balance, waits
+from spark_jobs.aggregates import aggregate, balance, by_key, waits
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
 from spark_jobs.warehouse import read_table, stored_schema
@@ -134,7 +134,8 @@ def test_the_hash_share_is_weighted_by_time_and_kept_within_the_interval(spark: 
             "key_b64": True,
         },
     )
-    rows = {row["consumer_name"]: row.asDict() for row in balance(sent, owned, states, DAY).collect()}
+    found = balance(sent, sent.transform(by_key), owned, states, DAY).collect()
+    rows = {row["consumer_name"]: row.asDict() for row in found}
     assert rows["a"]["hash_share"] == pytest.approx((100 * 10 + 50 * 30) / (100 * 40))
     assert rows["b"]["hash_share"] == pytest.approx(50 * 30 / (100 * 40))
     measured = {
