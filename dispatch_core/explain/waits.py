@@ -260,7 +260,7 @@ def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
         tuple(holds),
         _shares(holds),
         -1,
-        _phantom_since(record, lead, held, end_us if until_us is None else until_us),
+        _phantom_since(record, lead, end_us if until_us is None else until_us),
     )
     return replace(episode, freed_op=_freed(record, episode, held, last.delivery))
 
@@ -293,16 +293,21 @@ def _pinning(record: Record, holds: list[Hold], from_us: int, until_us: int) -> 
     return np.empty(0, np.int32)
 
 
-def _phantom_since(record: Record, hold: Hold, held: npt.NDArray[np.int32], until_us: int) -> int | None:
+def _phantom_since(record: Record, hold: Hold, until_us: int) -> int | None:
     """Since when a hash drained for a consumer that held nothing of it any more; None = it did not."""
-    if hold.reason != DRAINING or not hold.needless_us:
+    if hold.reason != DRAINING or not hold.needless_us or hold.hash is None:
         return None
-    if not len(held):
+    d = record.deliveries
+    own = d[
+        (d[:, at.CONSUMER] == record.place_of(hold.holder))
+        & (d[:, at.OPERATION] < record.op_behind(until_us))
+    ]
+    own = own[record.history.entry_hash[own[:, at.ENTRY]] == hold.hash]
+    if not len(own):
         return hold.from_t_us
-    ended = record.deliveries[held, at.END_OPERATION]
-    if (record.deliveries[held, at.END] == at.OPEN).any():
+    if (own[:, at.END] == at.OPEN).any():
         return None
-    since = int(record.history.op_t_us[ended].max())
+    since = int(record.history.op_t_us[own[:, at.END_OPERATION]].max())
     return since if until_us - since > _BREAK_US else None
 
 

@@ -1,0 +1,124 @@
+"""Explain over recordings whose stories are known, and over every kind of finding in all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.audit.whole import audit_whole
+from dispatch_core.explain.life import life_of, tick_for
+from dispatch_core.explain.record import Record
+from dispatch_core.explain.subject import subject_of
+from dispatch_core.explain.tell import headline, tell
+from tests.conformance.test_audit import RECORDINGS, folders
+from tests.dispatch_core.audit.small_logs import read, user_level
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
+]
+
+#: recording, whom to ask for, and what the answer must say.
+STORIES = [
+    (
+        "4.2.4/designed-drain-one-by-one-ch",
+        {"key": "key-7"},
+        ("c1 still held 3:7", "PIP-379", "acknowledges 3:37"),
+    ),
+    (
+        "4.2.4/designed-rolling-restart-classic-ch",
+        {"key": "key-32"},
+        ("went backwards at w2", "which was w1 (connection 5)'s", "still holds 21:55", "read-position rule"),
+    ),
+    (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        {"consumer": "c3"},
+        ("c3 had joined recently", "PIP-282", "unacknowledged"),
+    ),
+    (
+        "4.2.4/designed-zero-permits-lookahead-ch",
+        {"key": "key-3"},
+        ("waited 33.1 s", "look-ahead limit", "waiting for c1 (no_permits)", "PerConsumer = 20"),
+    ),
+    (
+        "4.2.4/designed-zero-permits-lookahead-ch",
+        {"consumer": "c1"},
+        ("waited 39.4 s", "no permits left", "c1 asks for"),
+    ),
+    ("4.2.4/designed-negative-acks-ch", {"key": "key-2"}, ("Allowed, and counted: 2 overtaken_redelivery",)),
+    (
+        "4.2.4/designed-failover-modulo-p1",
+        {"key": "key-1"},
+        ("double_outstanding", "c2 joins and becomes the active consumer", "rewound", "failover_delay"),
+    ),
+    (
+        "4.0.0/designed-away-and-back-ch",
+        {"key": "key-0"},
+        ("c1 still held 5:0 and 5:20", "holds nothing of it any more", "#24736", "1 never sent"),
+    ),
+    (
+        "4.0.0/random-0019-range-racing",
+        {"key": "key-1"},
+        ("holds nothing of it any more", "#24736", "51 never sent"),
+    ),
+    (
+        "4.2.4/designed-max-unacked-ch",
+        {"consumer": "c1"},
+        ("maxUnackedMessagesPerConsumer = 10", "down to half", "unacknowledged"),
+    ),
+    (
+        "4.2.4/designed-subscription-unacked-ch",
+        {"key": "key-1"},
+        ("maxUnackedMessagesPerSubscription = 30", "c1 acknowledges 19:71"),
+    ),
+    ("4.2.4/random-0037-sticky-racing", {"key": "key-0"}, ("nobody's range covers it", "never sent")),
+    (
+        "4.0.0/designed-same-name-batches-ch",
+        {"key": "key-1"},
+        ("out_of_order", "went backwards", "worker (connection 3)"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "whom", "words"), STORIES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("level", ["T", "E"])
+def test_known_stories_are_told(name: str, whom: dict[str, str], words: tuple[str, ...], level: str) -> None:
+    log = read(RECORDINGS / name)
+    log = log if level == "T" else user_level(log)
+    record = Record.of(log)
+    one = life_of(record, subject_of(record, **whom), audit_whole(log, tick_us=tick_for(log)))
+    said = " ".join(headline(one))
+    for word in words:
+        assert word in said, said
+
+
+@functools.cache
+def small_ones() -> tuple[Path, ...]:
+    return tuple(folder for folder in folders() if not folder.name.startswith("large-"))
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_findings_of_all_recordings_can_be_explained(tenth: int) -> None:
+    """From the user-level log: the first three of each kind, by key, entry and consumer."""
+    asked = 0
+    for folder in small_ones()[tenth::10]:
+        log = user_level(read(folder))
+        record, audit = Record.of(log), audit_whole(log, tick_us=tick_for(log))
+        met: Counter[str] = Counter()
+        for row in audit.anomalies.to_pylist():
+            met[row["kind"]] += 1
+            if met[row["kind"]] > 3:
+                continue
+            whom = [{"position": position} for position in row["positions"][:1]]
+            whom += [{"consumer": str(number)} for number in row["consumers"][:1]]
+            if row["key"] is not None:
+                whom.append({"key": f"base64:{row['key']}" if row["key_b64"] else row["key"]})
+            for one in whom:
+                lived = life_of(record, subject_of(record, **one), audit)
+                assert row["kind"] in {found["kind"] for found in lived.anomalies}, (folder.name, one, row)
+                assert all(line.isprintable() for line in tell(lived)), (folder.name, one)
+                asked += 1
+    assert asked > 100
