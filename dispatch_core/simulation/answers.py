@@ -32,6 +32,8 @@ from dispatch_core.simulation.world import (
 
 #: A recorded answer that stands so little before the simulated sending is an answer to it.
 LATE_US: Final = 20_000
+#: An entry that is sent so much sooner than under the recorded rules is answered like others that were sent then.
+EARLY_US: Final = 50_000
 #: What the log shows of a client and an entry: nothing, that it was sent it and did not answer, or what it answered.
 NOTHING: Final = 0
 KEPT: Final = 1
@@ -135,7 +137,7 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
         late = 0
         if kind < REFUSES:
             late = LATE_US
-        if world.act_us[row] + late < now:
+        if world.act_us[row] + late < now or world.act_sent_us[row] > now + EARLY_US:
             continue
         if connection:
             if world.act_number[row] != world.number[slot]:

@@ -69,6 +69,10 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
             if w[w_.ATTEMPT_AT] == w[w_.NOW]:
                 w[w_.ATTEMPT_AT] = w_.NEVER
                 attempt(st, world, out)
+        elif kind == w_.UNBLOCK:
+            if unblock(st, world):
+                w[w_.NEXT_STEP] = what
+                return w_.STEP_DUE
         elif kind == w_.REPLAY or w_.number_of(what) == w[w_.READ_NUMBER]:
             is_replay = kind == w_.REPLAY
             count = replayed(world, w_.number_of(what)) if is_replay else read_on(st, world)
@@ -167,6 +171,8 @@ def mark_delete_moved(st: State, world: World, out: Lines) -> None:
     w = world.w
     if w[w_.TRACE] == 1:
         line(out, kinds.MARK_DELETE, w[w_.NOW], w_.NO, st.s[st_.MARK_DELETE] + w[w_.BASE])
+    if st.s[st_.TRIMS_TO_MARK_DELETE] == 1:
+        start_unblock_timer(st, world)  # until #25592
     if w[w_.WATCHES_NEWCOMERS] == 0:
         return
     freed = read_position.prune(st) if w[w_.CLASSIC] == 1 else last_sent_position.prune(st)
@@ -182,7 +188,40 @@ def unblocked(st: State, world: World) -> None:
     """A draining hash that had held something back is free: the dispatcher looks at it a little later."""
     if st.s[st_.DRAIN_NOTICE] != 0:
         st.s[st_.DRAIN_NOTICE] = 0
-        attempt_at(world, world.w[w_.NOW] + world.w[w_.UNBLOCK_US])
+        start_unblock_timer(st, world)
+
+
+@compiled_inside
+def start_unblock_timer(st: State, world: World) -> None:
+    """A read attempt is due when the timer is over; calls until then are merged.
+
+    A normal read that waits all that time would keep the replay set waiting too: it is cancelled then (``unblock``).
+    Source: RescheduleReadHandler.
+    """
+    w = world.w
+    calls = 0
+    if st.s[st_.PENDING_READ] == 1:
+        calls = max(w[w_.CALLS], w[w_.UNBLOCK_CALLS])
+    w[w_.UNBLOCK_CALLS] = calls
+    if w[w_.UNBLOCK_AT] == 0:
+        w[w_.UNBLOCK_AT] = w[w_.NOW] + w[w_.UNBLOCK_US]
+        push(world, w[w_.UNBLOCK_AT], event(w_.UNBLOCK, w_.NO, w_.NO))
+
+
+@compiled_inside
+def unblock(st: State, world: World) -> bool:
+    """The timer is over. Returns whether a normal read is to be cancelled, which has waited since it was started."""
+    w = world.w
+    w[w_.UNBLOCK_AT] = 0
+    attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+    unchanged = w[w_.UNBLOCK_CALLS] != 0 and w[w_.UNBLOCK_CALLS] == w[w_.CALLS]
+    w[w_.UNBLOCK_CALLS] = 0
+    return (
+        unchanged
+        and st.s[st_.N_REPLAY] > 0
+        and st.s[st_.PENDING_READ] == 1
+        and w[w_.READ_READY_AT] > w[w_.NOW]
+    )
 
 
 @compiled_inside
@@ -219,6 +258,7 @@ def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int
 def attempt(st: State, world: World, out: Lines) -> None:
     """``readMoreEntries``: what it decides is issued to the storage."""
     w = world.w
+    w[w_.CALLS] += 1
     trace = w[w_.TRACE] == 1
     if trace:
         line(out, kinds.READ_ATTEMPT, w[w_.NOW], w_.NO, w_.NO)

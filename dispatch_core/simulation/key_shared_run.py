@@ -59,6 +59,9 @@ class KeySharedRun(Life):
             self._send_again()
             return
         what = int(self._world.w[w_.NEXT_STEP])
+        if w_.kind_of(what) == w_.UNBLOCK:
+            self._cancel_read()
+            return
         self._act(w_.slot_of(what), w_.number_of(what))
 
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
@@ -158,15 +161,20 @@ class KeySharedRun(Life):
             some = held[at : at + FINISHED_AT_ONCE]
             loop.acknowledge_all(self.core.state, self._world, self._lines, slot, some)
 
+    def _cancel_read(self) -> None:
+        """A normal read that waits for entries is cancelled."""
+        self._line(kinds.READ_CANCELLED, 0, 1)
+        self._world.w[w_.READ_NUMBER] += 1
+        self.core.read_cancelled()
+
     def _nobody_left(self) -> None:
         """The last consumer has left: a read that waits for entries is cancelled."""
         w, s = self._world.w, self.core.state.s
         if s[st_.PENDING_READ]:
-            waits = int(w[w_.READ_READY_AT]) > self._now
-            self._line(kinds.READ_CANCELLED, 0, int(waits))
-            if waits:
-                w[w_.READ_NUMBER] += 1
-                self.core.read_cancelled()
+            if int(w[w_.READ_READY_AT]) > self._now:
+                self._cancel_read()
+            else:
+                self._line(kinds.READ_CANCELLED, 0, 0)
         if w[w_.RELEASES_SHOWN]:
             self._line(kinds.DRAINING_CLEAR)
 

@@ -62,6 +62,7 @@ class Acts:
 
     start: Ints
     us: Ints
+    sent_us: Ints
     who: Ints
     number: Ints
     kind: Ints
@@ -83,6 +84,7 @@ _NOTHING: Final = np.zeros(0, np.int64)
 NO_ACTS: Final = Acts(
     start=_NOTHING,
     us=_NOTHING,
+    sent_us=_NOTHING,
     who=_NOTHING,
     number=_NOTHING,
     kind=_NOTHING,
@@ -220,6 +222,7 @@ class Life(ABC):
             refuses=given.clients.refuses,
             act_start=acts.start,
             act_us=acts.us,
+            act_sent_us=acts.sent_us,
             act_who=acts.who,
             act_number=acts.number,
             act_kind=acts.kind,

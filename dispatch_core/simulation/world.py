@@ -28,6 +28,7 @@ READ: Final = 3  # a normal read completes; number = which one
 REPLAY: Final = 4  # a replay read completes; number = which one
 DELAY: Final = 5  # the failover delay is over
 ACT: Final = 6  # a recorded client does something; number = its row of ``World.act_us`` and its neighbours
+UNBLOCK: Final = 7  # the timer that a freed hash has started is over
 _KIND_BITS: Final = 3
 _SLOT_BITS: Final = 24
 
@@ -79,7 +80,12 @@ SALT: Final = 33  # makes the answers of this dispatcher's consumers differ from
 NEXT_STEP: Final = 34  # an event taken from the heap
 RECORDED: Final = 35  # clients do what a log shows of them, see ``answers``
 REPLAY_US: Final = 36  # the storage answers a replay read
-N_SCALARS: Final = 37
+CALLS: Final = 37  # read attempts so far
+UNBLOCK_AT: Final = 38  # when that timer is over; 0 = it does not run
+UNBLOCK_CALLS: Final = (
+    39  # read attempts when it started or was started again; 0 = no normal read was pending then
+)
+N_SCALARS: Final = 40
 
 # what a recorded client does with an entry: World.act_kind
 WHOLE: Final = 0  # acknowledges it
@@ -122,6 +128,7 @@ class World(NamedTuple):
     # recorded clients; rows of one entry stand together, by time
     act_start: I64  # per entry number, and one more: its first row
     act_us: I64
+    act_sent_us: I64  # when the connection was sent the entry under the recorded rules; 0 = not known
     act_who: I64  # name
     act_number: I64  # connection
     act_kind: I64

@@ -118,6 +118,7 @@ class RecordedClients:
         return Acts(
             start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
             us=np.concatenate([us, np.array([one.at_us for one in requests], np.int64)]),
+            sent_us=np.concatenate([_sent_before(sendings, us, number, entry), nobody]),
             who=np.concatenate([self._names_of(number), nobody]),
             number=np.concatenate([number, nobody]),
             kind=np.concatenate([kind, np.full(len(requests), REQUEST, np.int64)]),
@@ -187,6 +188,23 @@ def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints
         at[found] = end[found]
         at[open_[late]] += 1
     return answer
+
+
+def _sent_before(sendings: Sendings | None, us: Ints, number: Ints, entry: Ints) -> Ints:
+    """When each connection was sent each entry last by then; 0 = it was not, or nothing is known."""
+    if sendings is None:
+        return np.zeros(len(us), np.int64)
+    times = np.concatenate([sendings.at_us, us])
+    numbers = np.concatenate([sendings.consumer, number])
+    entries = np.concatenate([sendings.entry, entry])
+    is_act = np.arange(len(times)) >= len(sendings.at_us)
+    order = np.lexsort((is_act, times, entries, numbers))
+    at = np.maximum.accumulate(np.where(is_act[order], -1, np.arange(len(order))))
+    last = order[np.maximum(at, 0)]
+    same = (at >= 0) & (numbers[last] == numbers[order]) & (entries[last] == entries[order])
+    sent = np.zeros(len(times), np.int64)
+    sent[order] = np.where(same, times[last], 0)
+    return sent[len(sendings.at_us) :]
 
 
 def _covered(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Ints, Ints, Ints]:
