@@ -28,6 +28,9 @@ from dispatch_core.user_level.fold import KeySharedFold
 _SAME_ROUND_US: Final = 100_000
 #: Kinds whose proving line is a sending that the rules had not allowed.
 _BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
+#: Kinds that say of an entry that it was left out, so that others of its hash went before it.
+_LEFT_OUT: Final = ("never_delivered", "stuck_key")
+_WAITS: Final = KeySharedFold.reasons[rounds.WAITS_IN_REPLAY]
 #: Why a sending differs that only lacks a permit.
 NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
 #: Kinds behind whose first line a comparison with the rules proves nothing.
@@ -47,7 +50,8 @@ def of_sendings(
 
     Who was sent something beyond what the rules allow has a permit less from then on, in the log as in the broker; and where
     something went elsewhere, the rules still spend a permit of whom it was for. So sendings without a permit count once per
-    consumer, and not at all behind another finding about a sending to it, or in one round with such a finding.
+    consumer, and not at all behind another finding about a sending to it, or in one round with such a finding. What overtook
+    an entry that a finding says was left out is told by that finding.
 
     Args:
         deliveries: as judged by who was sent each entry (docs/user-level.md).
@@ -57,6 +61,7 @@ def of_sendings(
         anomalies: what else was found in the log.
     """
     took = _took_permits(anomalies)
+    left_out = {row["hash"] for row in anomalies if row["kind"] in _LEFT_OUT and row["hash"] is not None}
     beyond_us = [row["t_us"] for row in anomalies if row["kind"] in _BEYOND_THE_RULES]
     doubtful = doubtful_from(anomalies)
     wrong = certain(deliveries.filter(pc.equal(deliveries["judgement"], "divergent")), doubtful).to_pylist()
@@ -73,6 +78,8 @@ def of_sendings(
     beyond_us.sort()
     found = []
     for place, (row, reason) in enumerate(explained):
+        if reason == _WAITS and row["hash"] in left_out:
+            continue
         to_seq = took.get(row["consumer"], row["seq"])
         if reason == NO_PERMITS:
             at = bisect_left(beyond_us, row["t_us"] - _SAME_ROUND_US)
