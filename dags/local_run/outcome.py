@@ -67,6 +67,12 @@ def show_places(
     home: Home, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]], screen: Screen
 ) -> None:
     """Print where pages, tables and alerts are, and the alerts that these verdicts have raised."""
+    from spark_jobs.intervals import interval
+
+    for day in days:
+        page = home.reports / interval(day).name / "index.html"
+        if page.exists():
+            screen.line(f"  Reports    {page.as_uri()}")
     screen.line(f"  Data Docs  {(home.data_docs / 'index.html').as_uri()}")
     screen.line(f"  Tables     {home.warehouse} (Delta)")
     alerts = standing_alerts(home.alerts, days, found)
