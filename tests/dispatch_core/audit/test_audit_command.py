@@ -80,8 +80,8 @@ def test_a_damaged_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_missing_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = numbered([added(1), flow(1), sent(1, 0), ack(1, 0), sent(1, 1), ack(1, 1)])
-    del events[3]
+    events = numbered([added(1), flow(1), flow(1), sent(1, 0), ack(1, 0), sent(1, 1), ack(1, 1)])
+    del events[2]
     folder = write(tmp_path / "a" / "b", [message(0, "k"), message(1, "k")], events)
     assert main(["audit", "--json", str(folder)]) == 2
     assert lines(capsys)[-1]["counts"] == {"log_gap": 1}
@@ -107,3 +107,58 @@ def test_nothing_to_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_setting_must_have_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--set", "x", str(ROLLING)]) == 2
     assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_limits_decide_what_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    drain = SAMPLES / "4.2.4" / "designed-drain-one-by-one-ch"
+    assert main(["audit", "--json", str(drain)]) == 0
+    assert lines(capsys)[-1]["counts"] == {}
+    assert main(["audit", "--json", "--limit", "stuck_key_ms=1000", str(drain)]) == 1
+    *found, verdict = lines(capsys)
+    assert verdict["counts"] == {"stuck_key": 6}
+    assert {row["reason"] for row in found} == {"draining_hash"}
+    assert "draining hashes (PIP-379) keep it back until c1 has acknowledged them" in found[0]["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("stuck_key_ms", "NAME=VALUE"), ("stuk_key_ms=1", "the nearest name is stuck_key_ms")]
+)
+def test_a_limit_must_be_one(limit: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--limit", limit, str(ROLLING)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_rules_only_order_duplicates_and_the_log_are_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["audit", "--json", "--no-rules", str(CLASSIC)]) == 1
+    verdict = lines(capsys)[-1]
+    assert verdict["counts"] == {"out_of_order": 23, "split_key": 40, "redelivered": 238}
+    assert [one["promise"] for one in verdict["promises"]] == [
+        "per_key_order",
+        "duplicate_delivery",
+        "input_quality",
+    ]
+
+
+def test_failover_is_judged_over_all_recordings_of_a_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(12):
+        topic = f"persistent://public/default/t-{number}-partition-0"
+        events = [*(added(n, f"c{n}") for n in (1, 2, 3, 4)), flow(1), sent(1, 0), ack(1, 0)]
+        write(
+            tmp_path / "a" / f"r{number}",
+            [message(0, "k", topic=topic)],
+            numbered(events),
+            topic=topic,
+            partition_index=0,
+            format="pulsar-consumer-events",
+            subscription_type="Failover",
+        )
+    assert main(["audit", "--json", str(tmp_path)]) == 0
+    *_, found, verdict = lines(capsys)
+    assert (found["recording"], found["kind"]) == ("*", "failover_imbalance")
+    assert verdict == {"verdict": "PASS", "recording": "*", "counts": {"failover_imbalance": 1}}
+    assert main(["audit", str(tmp_path)]) == 0
+    assert "over all topics  failover_imbalance" in capsys.readouterr().out
