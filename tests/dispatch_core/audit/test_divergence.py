@@ -65,14 +65,15 @@ def test_of_a_trace_the_first_decision_is_told_and_how_many_differ() -> None:
 
 
 def test_nothing_is_certain_behind_what_is_missing(tmp_path: Path) -> None:
-    lines = numbered([added(1), flow(1, 1), sent(1, 0), ack(1, 0), flow(1, 9), sent(1, 1), sent(1, 2)])
+    life = [added(1), flow(1, 1), sent(1, 0), ack(1, 0), flow(1, 9), sent(1, 1), sent(1, 2)]
+    lines = numbered(life)
     whole = audit_whole(of(tmp_path / "whole", lines))
     assert divergences(whole) == []
     cut = audit_whole(of(tmp_path / "cut", [line for line in lines if line["seq"] != 5]))
     assert "log_gap" in cut.anomalies["kind"].to_pylist()
     assert divergences(cut) == []
     assert cut.doubted == 2
-    told = audit_whole(of(tmp_path / "told", numbered([line for line in lines if line["kind"] != "flow"])))
+    told = audit_whole(of(tmp_path / "told", numbered([line for line in life if line["kind"] != "flow"])))
     assert [row["positions"] for row in divergences(told)] == [["5:0"]]
     assert told.doubted == 0
 
