@@ -128,7 +128,7 @@ class World(NamedTuple):
     # recorded clients; rows of one entry stand together, by time
     act_start: I64  # per entry number, and one more: its first row
     act_us: I64
-    act_sent_us: I64  # when the connection was sent the entry under the recorded rules; 0 = not known
+    act_sent_us: I64  # when the connection was sent the entry first under the recorded rules; 0 = not known
     act_who: I64  # name
     act_number: I64  # connection
     act_kind: I64

@@ -118,7 +118,7 @@ class RecordedClients:
         return Acts(
             start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
             us=np.concatenate([us, np.array([one.at_us for one in requests], np.int64)]),
-            sent_us=np.concatenate([_sent_before(sendings, us, number, entry), nobody]),
+            sent_us=np.concatenate([_first_sent(sendings, number, entry), nobody]),
             who=np.concatenate([self._names_of(number), nobody]),
             number=np.concatenate([number, nobody]),
             kind=np.concatenate([kind, np.full(len(requests), REQUEST, np.int64)]),
@@ -190,21 +190,21 @@ def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints
     return answer
 
 
-def _sent_before(sendings: Sendings | None, us: Ints, number: Ints, entry: Ints) -> Ints:
-    """When each connection was sent each entry last by then; 0 = it was not, or nothing is known."""
+def _first_sent(sendings: Sendings | None, number: Ints, entry: Ints) -> Ints:
+    """When each connection was sent each entry first; 0 = it was not, or nothing is known."""
     if sendings is None:
-        return np.zeros(len(us), np.int64)
-    times = np.concatenate([sendings.at_us, us])
+        return np.zeros(len(number), np.int64)
     numbers = np.concatenate([sendings.consumer, number])
     entries = np.concatenate([sendings.entry, entry])
-    is_act = np.arange(len(times)) >= len(sendings.at_us)
-    order = np.lexsort((is_act, times, entries, numbers))
-    at = np.maximum.accumulate(np.where(is_act[order], -1, np.arange(len(order))))
-    last = order[np.maximum(at, 0)]
-    same = (at >= 0) & (numbers[last] == numbers[order]) & (entries[last] == entries[order])
-    sent = np.zeros(len(times), np.int64)
-    sent[order] = np.where(same, times[last], 0)
-    return sent[len(sendings.at_us) :]
+    times = np.concatenate([sendings.at_us, np.full(len(number), NEVER)])
+    order = np.lexsort((times, entries, numbers))
+    new = np.ones(len(order), bool)
+    new[1:] = (np.diff(numbers[order]) != 0) | (np.diff(entries[order]) != 0)
+    head = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    first = np.empty(len(order), np.int64)
+    first[order] = times[order][head]
+    first[first == NEVER] = 0
+    return first[len(sendings.at_us) :]
 
 
 def _covered(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Ints, Ints, Ints]:

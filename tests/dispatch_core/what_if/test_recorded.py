@@ -1,0 +1,154 @@
+"""What is taken from a log: everything that clients and producers did, and nothing of what the broker decided."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.recording.schema import EVENTS
+from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
+from dispatch_core.what_if.clients import RecordedClients, changes_of
+from dispatch_core.what_if.recorded import Acks, NotSimulableError, RecordedLoad, load_of, stored_after
+from tests.dispatch_core.audit.small_logs import (
+    ack,
+    added,
+    message,
+    numbered,
+    read,
+    redeliver,
+    removed,
+    sent,
+    write,
+)
+from tests.dispatch_core.user_level.user_level_logs import DATA, stripped
+
+SAMPLES = sorted(path for part in ("recordings", "verify") for path in (DATA / part).glob("*/*-*"))
+SAMPLE_IDS = [f"{path.parent.name}/{path.name}" for path in SAMPLES]
+
+
+def log_of(path: Path) -> DispatcherLog:
+    (log,) = read_recording(find_recordings([str(path)])[0]).logs
+    return log
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two loads, or parts of them, are equal."""
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    if isinstance(one, RecordedLoad | Acks):
+        return all(alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, pa.Table):
+        return bool(one.equals(other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
+def with_sent(log: DispatcherLog, change: Any) -> DispatcherLog:
+    """The log with other ``sent`` lines: ``change`` gets a list of them and returns one."""
+    rows = log.events.to_pylist()
+    at = [i for i, row in enumerate(rows) if row["kind"] == "sent"]
+    assert at
+    changed = dict(zip(at, change([rows[i] for i in at]), strict=True))
+    rows = [changed.get(i, row) for i, row in enumerate(rows)]
+    table = pa.Table.from_pylist([row for row in rows if row is not None], schema=EVENTS)
+    return replace(log, events=table)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
+def test_nothing_of_sent_is_read(path: Path) -> None:
+    log = stripped(log_of(path))
+    load = load_of(log)
+
+    def shuffled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        content = [(row["consumer"], row["positions"], row["batch_sizes"]) for row in rows]
+        random.Random(1).shuffle(content)
+        names = ("consumer", "positions", "batch_sizes")
+        return [row | dict(zip(names, one, strict=True)) for row, one in zip(rows, content, strict=True)]
+
+    def emptied(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row | {"consumer": 10**9, "positions": [], "batch_sizes": []} for row in rows]
+
+    for change in (shuffled, emptied, lambda rows: [None] * len(rows)):
+        assert alike(load_of(with_sent(log, change)), load)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
+def test_a_trace_says_no_more_than_its_user_level_log(path: Path) -> None:
+    log = log_of(path)
+    assert alike(load_of(log), load_of(stripped(log)))
+
+
+def test_a_load_can_be_sent_to_another_process() -> None:
+    load = load_of(log_of(SAMPLES[0]))
+    assert alike(pickle.loads(pickle.dumps(load)), load)
+
+
+def small_log(folder: Path, events: list[dict[str, Any]], **header: Any) -> DispatcherLog:
+    """Four messages and these lines."""
+    write(folder, [message(entry, f"key-{entry}") for entry in range(4)], numbered(events), **header)
+    return read(folder)
+
+
+def flow(consumer: int, permits: int) -> dict[str, Any]:
+    return {"kind": "flow", "consumer": consumer, "permits": permits}
+
+
+def test_acks_of_parts_cumulative_ones_and_positions_that_nobody_stored(tmp_path: Path) -> None:
+    load = load_of(
+        small_log(
+            tmp_path,
+            [
+                added(1),
+                flow(1, 10),
+                sent(1, 0),
+                ack(1, 0, 77),
+                ack(1, 1, sets=[[6]]),
+                ack(1, 3, cumulative=True),
+                redeliver(1, 2, 99),
+                redeliver(1),
+            ],
+        )
+    )
+    assert load.acks.entry.tolist() == [0, 1, 3]
+    assert load.acks.kind.tolist() == [WHOLE, PART, UP_TO]
+    assert dict(load.acks.words) == {1: (6,)}
+    assert [request.entries for request in load.requests] == [(2,), None]
+    assert load.unknown == 2
+    acts = RecordedClients(load).acts
+    # the cumulative ack is the end of 1 and 2 as well, where nothing else was
+    assert [int(acts.acked_us[entry] == NEVER) for entry in range(4)] == [0, 0, 0, 0]
+
+
+def test_joins_and_leaves_are_in_order_and_a_second_removal_is_none(tmp_path: Path) -> None:
+    events = [added(1), added(2), flow(1, 5), removed(1), removed(1), removed(99)]
+    load = load_of(small_log(tmp_path, events))
+    assert [(change.joins, change.who) for change in changes_of(load)] == [(True, 1), (True, 2), (False, 1)]
+
+
+def test_what_cannot_be_simulated_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotSimulableError, match="no consumer"):
+        load_of(small_log(tmp_path / "a", [flow(1, 5)]))
+    with pytest.raises(NotSimulableError, match="Shared"):
+        load_of(small_log(tmp_path / "b", [added(1)], subscription_type="Shared"))
+    log = small_log(tmp_path / "c", [added(1), flow(1, 5)])
+    with pytest.raises(NotSimulableError, match="no message"):
+        load_of(replace(log, messages=log.messages.slice(0, 0)))
+
+
+def test_an_entry_is_stored_in_order_and_before_it_is_acknowledged() -> None:
+    published = np.array([1_000_000, 3_000_000, 0, 2_000_000])
+    acks = Acks(np.array([2_500_000]), np.array([1]), np.array([3]), np.array([WHOLE]), {})
+    stored = stored_after(published, acks, 4_000)
+    assert stored.tolist() == [1_004_000, 2_499_000, 2_499_000, 2_499_000]
