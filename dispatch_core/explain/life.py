@@ -22,7 +22,7 @@ from dispatch_core.explain.moments import Moment, Moments
 from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
-from dispatch_core.explain.waits import Episode, Wait, episodes_of, waits_of
+from dispatch_core.explain.waits import Episode, Kept, Wait, episodes_of, kept_by, waits_of
 from dispatch_core.recording.log import DispatcherLog
 
 #: Lines up to which the audit looks at what waits at every one of them; of longer logs it takes about so many samples.
@@ -49,7 +49,10 @@ class Audited(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The whole story. ``anomalies``: rows of the findings that touch it, worst first; ``shares`` of consumers only."""
+    """The whole story. ``anomalies``: rows of the findings that touch it, worst first.
+
+    Of consumers only: ``shares`` of the hash space, and whom they ``kept`` waiting.
+    """
 
     record: Record = field(repr=False)
     subject: Subject
@@ -58,6 +61,7 @@ class Life:
     episodes: list[Episode]
     owners: list[Owner]
     shares: list[Share]
+    kept: list[Kept]
     anomalies: list[dict[str, Any]]
 
     @property
@@ -93,7 +97,8 @@ def life_of(record: Record, subject: Subject, audit: Audited) -> Life:
     moments = sorted(
         (*story.moments(), *story.held(episodes), *story.found(anomalies)), key=lambda moment: moment.order
     )
-    return Life(record, subject, moments, waits, episodes, owners, shares, anomalies)
+    kept = kept_by(record, subject, audit.holds) if numbers else []
+    return Life(record, subject, moments, waits, episodes, owners, shares, kept, anomalies)
 
 
 def touching_anomalies(record: Record, subject: Subject, anomalies: pa.Table) -> list[dict[str, Any]]:

@@ -57,6 +57,15 @@ def plural(count: int, one: str, many: str) -> str:
     return one if count == 1 else many
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its word.
+
+    >>> counted(1, "entry", "entries"), counted(0, "entry", "entries")
+    ('1 entry', '0 entries')
+    """
+    return f"{count} {plural(count, one, many)}"
+
+
 def _follow(positions: Sequence[str]) -> bool:
     places = [tuple(int(part) for part in position.split(":")) for position in positions]
     return all(a[0] == b[0] and a[1] + 1 == b[1] for a, b in pairwise(places))
@@ -72,6 +81,7 @@ def why(record: Record, episode: Episode) -> str:
     oldest = f", the oldest of them{at}" if episode.held_by_count > 1 else at
     unacked = f"; {ids} {were} unacknowledged{oldest}" if episode.held_by else ""
     own = f"; it held {ids} unacknowledged" if episode.held_by else ""
+    hashes = plural(len({hold.hash for hold in episode.holds}), "hash", "hashes")
     match episode.reason:
         case "draining_hash":
             if not episode.held_by_count and episode.phantom_since_us is None:
@@ -79,7 +89,7 @@ def why(record: Record, episode: Episode) -> str:
             if not episode.held_by_count:
                 return _phantom(record, who, holder, None)
             real = (
-                f"{holder} still held {ids} of the same hash, and draining hashes (PIP-379) give {who} nothing of it "
+                f"{holder} still held {ids} of the same {hashes}, and draining hashes (PIP-379) give {who} nothing of it "
                 f"until {holder} has acknowledged that, or leaves"
             )
             if episode.phantom_since_us is None:

@@ -15,7 +15,7 @@ from dispatch_core.audit import layout as at
 from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
 from dispatch_core.explain.life import Life
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
-from dispatch_core.explain.reasons import duration, listed, plural, rule_of, why
+from dispatch_core.explain.reasons import counted, duration, listed, plural, rule_of, why
 from dispatch_core.explain.subject import CONSUMER, ENTRY
 from dispatch_core.explain.timeline import MOST_OF_A_KIND, WIDTH, timeline
 from dispatch_core.explain.waits import BRIEF_US, Episode, ahead_of
@@ -42,6 +42,7 @@ def headline(life: Life, at_us: int | None = None) -> list[str]:
     said = [_at(life, at_us)] if at_us is not None else []
     said += _found(life)
     said += _held(life)
+    said += _kept(life)
     said.append(_fate(life))
     said += _owned(life)
     said += _counted(life)
@@ -102,10 +103,23 @@ def _held(life: Life) -> list[str]:
     others = by_length[2:]
     if others:
         reasons = Counter(episode.reason or "no rule" for episode in others)
-        counted = ", ".join(f"{count} for {reason}" for reason, count in reasons.items())
-        times = f"{len(others)} {plural(len(others), 'time', 'times')} more"
-        said.append(f"It was held back {times}, for {duration(others[0].longest_us)} at most: {counted}.")
+        by_reason = ", ".join(f"{count} for {reason}" for reason, count in reasons.items())
+        times = f"{counted(len(others), 'time', 'times')} more"
+        said.append(f"It was held back {times}, for {duration(others[0].longest_us)} at most: {by_reason}.")
     return said
+
+
+def _kept(life: Life) -> list[str]:
+    """Whom it kept waiting: the other side of a hold."""
+    told = []
+    for one in life.kept[:2]:
+        whom = "others" if one.waiting is None else life.record.who(one.waiting)
+        told.append(
+            f"{whom} waited {duration(one.longest_us)} at most ({one.reason}: "
+            f"{counted(one.entries, 'entry', 'entries')} of {counted(one.hashes, 'hash', 'hashes')})"
+        )
+    more = f", and {len(life.kept) - 2} others" if len(life.kept) > 2 else ""
+    return [f"Others waited for it: {'; '.join(told)}{more}."] if told else []
 
 
 def _unheld(life: Life) -> list[str]:
@@ -197,7 +211,7 @@ def _fate(life: Life) -> str:
     )
     if still and count > 1:
         said.append(f"{still} unacknowledged at the end of the log")
-    return f"{count} {plural(count, 'entry', 'entries')}{batches}, {where}: {', '.join(said)}."
+    return f"{counted(count, 'entry', 'entries')}{batches}, {where}: {', '.join(said)}."
 
 
 def _fate_of_consumer(life: Life) -> str:
@@ -207,9 +221,11 @@ def _fate_of_consumer(life: Life) -> str:
     messages = int(record.history.num_messages[own[:, at.ENTRY]].sum())
     ends = Counter(own[:, at.END].tolist())
     granted = sum(moment.amount for moment in life.moments if moment.what == GRANTED)
+    acked = ends[at.ACKED]
     text = (
-        f"It was sent {len(own)} {plural(len(own), 'entry', 'entries')} ({messages} messages) of {keys} "
-        f"{plural(keys, 'key', 'keys')} and had asked for {granted} messages; {ends[at.ACKED]} were acknowledged"
+        f"It was sent {counted(len(own), 'entry', 'entries')} ({counted(messages, 'message', 'messages')}) of "
+        f"{counted(keys, 'key', 'keys')} and had asked for {counted(granted, 'message', 'messages')}; "
+        f"{acked} {plural(acked, 'was', 'were')} acknowledged"
     )
     lost = ends[at.DISCONNECTED] + ends[at.ALL_LEFT]
     if lost:

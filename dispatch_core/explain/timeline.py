@@ -34,7 +34,7 @@ from dispatch_core.explain.moments import (
     Moment,
 )
 from dispatch_core.explain.owners import JOINED, LEFT
-from dispatch_core.explain.reasons import duration, listed, plural
+from dispatch_core.explain.reasons import counted, duration, listed
 from dispatch_core.explain.waits import BRIEF_US, ITS_OWN
 from dispatch_core.times import clock
 
@@ -75,15 +75,11 @@ def timeline(life: Life, at_us: int | None = None) -> list[str]:
             left_out += 1
             continue
         if left_out:
-            rows.append(
-                f"{'':<22}  … {left_out} {plural(left_out, 'line', 'lines')} left out: see --at TIME or --json"
-            )
+            rows.append(f"{'':<22}  … {counted(left_out, 'line', 'lines')} left out: see --at TIME or --json")
             left_out = 0
         rows += _row(line)
     if left_out:
-        rows.append(
-            f"{'':<22}  … {left_out} {plural(left_out, 'line', 'lines')} left out: see --at TIME or --json"
-        )
+        rows.append(f"{'':<22}  … {counted(left_out, 'line', 'lines')} left out: see --at TIME or --json")
     return rows if folded else [*rows, "nothing happened to it in this log"]
 
 

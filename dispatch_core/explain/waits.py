@@ -206,6 +206,39 @@ class _Part:
     delivery: int
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A consumer kept work of others waiting: ``entries`` for ``waiting`` by the rule ``reason``, ``longest_us`` at most."""
+
+    reason: str
+    waiting: int | None
+    entries: int
+    hashes: int
+    longest_us: int
+
+
+def kept_by(record: Record, subject: Subject, holds: Sequence[Hold]) -> list[Kept]:
+    """Work of others that the consumer held back, the longest first."""
+    numbers = {record.number_of(place) for place in subject.places}
+    _, end_us = record.span_us
+    groups: dict[tuple[str, int | None], list[Hold]] = {}
+    for hold in holds:
+        of_others = hold.holder in numbers and hold.waiting not in numbers
+        if of_others and hold.reason is not None and _lasted_us(hold, end_us) > BRIEF_US:
+            groups.setdefault((hold.reason, hold.waiting), []).append(hold)
+    kept = [
+        Kept(
+            reason,
+            waiting,
+            sum(hold.entries for hold in group),
+            len({hold.hash for hold in group}),
+            max(_lasted_us(hold, end_us) for hold in group),
+        )
+        for (reason, waiting), group in groups.items()
+    ]
+    return sorted(kept, key=lambda one: (-one.longest_us, one.reason, one.waiting or 0))
+
+
 def _since_it_joined(record: Record, part: _Part) -> _Part:
     """A wait for a consumer, from when that was there to be waited for."""
     joined = (record.history.op_code == ADDED) & (

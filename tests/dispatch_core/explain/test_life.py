@@ -34,6 +34,9 @@ from tests.dispatch_core.explain.lives import (
     whats,
 )
 
+#: The samples as they are, and the most eventful as its user could have recorded it.
+BOTH = [*((name, "T") for name in ALL), (CLASSIC, "E"), (FAILOVER, "E")]
+
 
 def test_an_entry_is_stored_sent_asked_for_again_lost_and_acknowledged(tmp_path: Path) -> None:
     events = [
@@ -99,8 +102,7 @@ def test_a_second_load_of_the_topic_knows_what_the_first_one_sent(tmp_path: Path
 # --- against the audit -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("level", ["T", "E"])
+@pytest.mark.parametrize(("name", "level"), BOTH)
 def test_the_lives_of_all_keys_hold_every_delivery_once(name: str, level: str) -> None:
     record, audit = known(name, level=level)
     told: Counter[tuple[int, str]] = Counter()
@@ -128,8 +130,7 @@ def test_the_lives_of_all_consumers_hold_every_delivery_once(name: str) -> None:
     assert set(told.values()) == {1}
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("level", ["T", "E"])
+@pytest.mark.parametrize(("name", "level"), BOTH)
 def test_every_finding_of_the_samples_can_be_explained(name: str, level: str) -> None:
     """By its key, its entries and its consumers: the story touches the finding and says why in its first lines."""
     record, audit = known(name, level=level)
