@@ -11,7 +11,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
@@ -85,8 +84,6 @@ def _parser(name: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dispatch-audit {__version__}")
     subcommands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command, (module_name, summary) in COMMANDS.items():
-        if find_spec(module_name) is None:
-            continue  # not part of this installation
         subparser = subcommands.add_parser(
             command, help=summary, description=summary[0].upper() + summary[1:] + "."
         )

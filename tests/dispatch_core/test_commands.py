@@ -1,0 +1,37 @@
+"""Every command of the contract is there, and its options can be asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch_core.cli.main import COMMANDS, main
+
+NAMES = (
+    "verify",
+    "golden",
+    "audit",
+    "explain",
+    "what-if",
+    "report",
+    "strip",
+    "generate",
+    "convert",
+    "pipeline",
+)
+
+
+def test_the_commands_are_those_of_the_contract() -> None:
+    assert set(COMMANDS) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "pipeline"])
+def test_each_command_tells_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"dispatch-audit {name}" in capsys.readouterr().out
+
+
+def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "what-if" in capsys.readouterr().out
