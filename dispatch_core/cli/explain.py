@@ -113,6 +113,7 @@ def _lives(
 
 
 def _print(name: str, life: Life, options: argparse.Namespace) -> None:
+    from dispatch_core.audit.findings import shown
     from dispatch_core.explain.subject import moment_of
     from dispatch_core.explain.tell import tell
 
@@ -122,7 +123,7 @@ def _print(name: str, life: Life, options: argparse.Namespace) -> None:
             print(json.dumps(line))
         return
     log = life.record.log
-    print(f"{name}  {log.topic}  {log.subscription}  incarnation {log.incarnation}")
+    print(f"{shown(name)}  {shown(log.topic)}  {shown(log.subscription)}  incarnation {log.incarnation}")
     print("\n".join(tell(life, at_us)) + "\n")
 
 

@@ -117,3 +117,16 @@ def test_other_rules_can_be_asked_for_and_a_wrong_release_is_refused(
     assert "Pulsar 4.0.0" in capsys.readouterr().out
     assert main(["explain", folder, "--key", "key-7", "--broker-version", "two"]) == 2
     assert main(["explain", folder, "--key", "key-7", "--set", "noSuchSetting=1"]) == 2
+
+
+def test_a_topic_cannot_reach_the_terminal_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;owned\x07\u202e\nt"
+    events = numbered([added(1, evil), flow(1), sent(1, 0)])
+    folder = write(tmp_path / "log", [message(0, evil, topic=evil)], events, topic=evil, subscription=evil)
+    assert main(["explain", str(folder), "--key", evil]) == 0
+    out, _ = capsys.readouterr()
+    assert "sent to" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert main(["explain", str(folder), "--consumer", evil, "--json"]) == 0
+    out, _ = capsys.readouterr()
+    assert all(line.isprintable() for line in out.split("\n"))
