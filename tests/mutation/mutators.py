@@ -281,7 +281,7 @@ def newcomers_wait(life: Life, since: int) -> tuple[May, ...]:
     if not old:
         return ()
     behind = frozenset(one.position for one in life.sendings if one.line >= since)
-    return (May("divergence", None, behind),)
+    return May("divergence", None, behind), May("unnecessary_blocking")
 
 
 # losses and stalls --------------------------------------------------------------------------------------------------
@@ -459,31 +459,33 @@ def unknown_consumer(life: Life, rng: random.Random) -> Mutation | None:
 
 
 def divergence(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry goes to a connection that does not own its hash, with nothing of its key held anywhere."""
-    for sending in shuffled(life.sendings, rng):
-        if not life.is_plain(sending.position):
-            continue
-        key = life.key(sending.position)
-        mine = life.of_key[key or ""]
+    """An entry goes to a connection that does not own its hash; if possible with nothing of its key held anywhere."""
+    changes = [
+        line["t_us"]
+        for line in life.events
+        if line["kind"] in ("consumer_added", "consumer_removed", "redeliver")
+    ]
+
+    def others_of_key_held(sending: Sending) -> bool:
         here, done = sending.line, life.acked[sending.position]
-        alone = all(
-            one == sending
-            or (one.line < here and life.acked.get(one.position, here) < here)
-            or one.line > done
-            for one in mine
+        return any(
+            one != sending and one.line <= done and life.acked.get(one.position, done) >= here
+            for one in life.of_key[life.key(sending.position) or ""]
         )
+
+    plain = [one for one in shuffled(life.sendings, rng) if life.is_plain(one.position)]
+    for sending in sorted(plain, key=others_of_key_held):
+        t_us = life.events[sending.line]["t_us"]
         elsewhere = others(life, sending, rng)
-        t_us = life.events[here]["t_us"]
-        racing = any(
-            abs(line["t_us"] - t_us) < 100 * MILLISECOND
-            for line in life.events
-            if line["kind"] in ("consumer_added", "consumer_removed", "redeliver")
-        )
-        if racing or not alone or not elsewhere or here <= life.last_change:
+        mine = life.of_key[life.key(sending.position) or ""]
+        if sum(one.line == sending.line for one in mine) > 1:
+            continue  # the other of the line would go before it or after it
+        if not elsewhere or any(abs(change - t_us) < 100 * MILLISECOND for change in changes):
             continue
-        to = elsewhere[0]
+        to, key = elsewhere[0], life.key(sending.position)
+        later = frozenset(one.position for one in life.of_key[key or ""] if one.line >= sending.line)
         life = life.copied()
-        line = life.events[here]
+        line = life.events[sending.line]
         ack_at(life, sending.position, to)
         left = only_without(line, sending.position)
         number = next(at for at, other in enumerate(life.events) if other is line)
@@ -492,7 +494,14 @@ def divergence(life: Life, rng: random.Random) -> Mutation | None:
             *flow_of(line, to, rng),
             sent_to(line, to, sending.position),
         ]
-        return mutation(life, "divergence", sending, consumer=to)
+        return mutation(
+            life,
+            "divergence",
+            sending,
+            May("split_key", key, later),
+            May("divergence", key, later),
+            consumer=to,
+        )
     return None
 
 
