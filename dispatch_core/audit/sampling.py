@@ -24,6 +24,8 @@ from dispatch_core.audit.waiting import (
     RECENTLY_JOINED,
     UNACKED_LIMIT_CONSUMER,
     UNACKED_LIMIT_SUBSCRIPTION,
+    holds_too_much,
+    lacks_permits,
     why_waiting,
 )
 from dispatch_core.jit import compiled_in_place as compiled
@@ -263,7 +265,7 @@ def _ask(
 ) -> None:
     """Which rule holds the head of a row, for whom, by whom."""
     hash_id, entry = rows[at, HASH], rows[at, HEAD]
-    reason, slot = now[GIVEN], now[GIVEN_SLOT]
+    reason, slot, ahead = now[GIVEN], now[GIVEN_SLOT], WIDE
     if reason < 0:
         slot = st.hash_owner[hash_id] + WIDE
         ahead = taken[slot] if slot != NOBODY else 0
@@ -276,10 +278,7 @@ def _ask(
     by_order = reason in (DRAINING_HASH, RECENTLY_JOINED, LAST_SENT_POSITION)
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
     rows[at, NEEDLESS_NOW] = 1 if by_order and not elsewhere else 0
-    if inferred and (
-        (batches and reason in (NO_PERMITS, UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION))
-        or (reason == RECENTLY_JOINED and entry < stored_at_join[slot])
-    ):
+    if inferred and _cannot_tell(st, classic, batches, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
     leading = rows[at, LEADING]
@@ -292,6 +291,28 @@ def _ask(
         elif reason in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
             holder = slot
         _lead(rows, at, reason, slot, holder, lasted)
+
+
+@compiled
+def _cannot_tell(
+    st: State,
+    classic: bool,
+    batches: bool,
+    stored_at_join: I64,
+    reason: int,
+    slot: int,
+    entry: int,
+    ahead: int,
+) -> bool:
+    """Whether a log without its reads leaves it open which of two rules held an entry.
+
+    What may have been read before a newcomer joined is held by its joining for certain only if nothing else holds it: it
+    would have been sent. Acknowledgements of parts of entries, which need not be in the log, lower the counters of what is
+    unacknowledged, not permits.
+    """
+    if reason == RECENTLY_JOINED and entry < stored_at_join[slot]:
+        return holds_too_much(st, slot) or lacks_permits(st, classic, slot, ahead)
+    return batches and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
 
 
 @compiled

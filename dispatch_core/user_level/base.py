@@ -249,18 +249,20 @@ class Looks:
     def __init__(self, holds: Holds, stretch: Stretch, begin: int, *, inside_run: bool) -> None:
         """``begin``: the first operation before which to look."""
         self._holds, self._stretch, self._begin = holds, stretch, begin
+        self._looked = 0  # operations up to which it was looked: never twice before one
         self._times = np.maximum.accumulate(stretch.op_t_us)
         sent = np.append(inside_run, stretch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
 
     def stop(self, at: int) -> int:
         """Up to which operation to go on from ``at``: there a sample is due, or the stretch ends."""
-        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at, self._begin)
+        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at, self._begin, self._looked)
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
     def look(self, fold: UserLevelFold, at: int, *, last: bool = False) -> None:
         """Look at what waits before the operation ``at``. ``last``: it leaves nobody."""
+        self._looked = at + 1
         self._holds.sample(
             fold.core,
             int(self._stretch.op_seq[at]),
