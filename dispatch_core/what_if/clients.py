@@ -123,7 +123,9 @@ class RecordedClients:
             number=np.concatenate([number, nobody]),
             kind=np.concatenate([kind, np.full(len(requests), REQUEST, np.int64)]),
             entry=np.concatenate([entry, np.full(len(requests), _NO_ENTRY, np.int64)]),
-            acked_us=acked,
+            # With one active consumer a rewind sends again what another connection holds and acknowledges: who does not
+            # answer then does not answer as others do, it does not answer.
+            acked_us=np.full(len(acked), NEVER, np.int64) if load.is_single_active else acked,
             flow_us=load.flows[0][flow_order],
             flow_permits=load.flows[2][flow_order],
             like_start=like[0],

@@ -1,4 +1,4 @@
-"""A simulated load is a log like any other: legal under its rules, the same every time; recorded rules make what was recorded."""
+"""A simulated load is a log like any other: legal under its rules, repeatable, and as recorded under recorded rules."""
 
 from __future__ import annotations
 
