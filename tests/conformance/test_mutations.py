@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.faults import Mutation
 from tests.mutation.judging import Finding, findings, judge
 from tests.mutation.lives import Life
-from tests.mutation.mutators import MUTATORS, Mutation, mutations
+from tests.mutation.mutators import MUTATORS, mutations
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dispatch_core.cli.main import main
+from tests.mutation.faults import Mutation
 from tests.mutation.lives import Life
-from tests.mutation.mutators import Mutation
 
 Finding = dict[str, Any]
 Signature = tuple[str, str | None, str | None]
