@@ -16,6 +16,8 @@ JOINED: Final = "joined"
 LEFT: Final = "left"
 #: A hash that stands for the whole topic.
 _ANY: Final = 0
+#: Shares that differ by less are told as the same.
+_SAME_SHARE: Final = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +74,26 @@ def owners_of(record: Record, ownership: pa.Table, hash_value: int | None) -> li
 
 def shares_of(record: Record, ownership: pa.Table, consumers: frozenset[int]) -> list[Share]:
     """How much of the hash space each of ``consumers`` owned, whenever that changed."""
-    columns = {name: np.asarray(ownership[name]) for name in ("from_seq", "from_t_us", "consumer")}
-    until = np.asarray(pc.fill_null(ownership["until_seq"], -1))
+    spans = {name: np.asarray(ownership[name]) for name in ("from_seq", "from_t_us", "consumer")}
     width = np.asarray(ownership["range_end"]) - np.asarray(ownership["range_start"]) + 1
-    seqs, first = np.unique(columns["from_seq"], return_index=True)
-    ends = np.unique(until[until >= 0])
-    times = dict(zip(seqs.tolist(), columns["from_t_us"][first].tolist(), strict=True))
-    closed = np.asarray(pc.fill_null(ownership["until_t_us"], 0))
-    times |= {int(seq): int(closed[until == seq][0]) for seq in ends.tolist() if seq not in times}
+    ended = np.asarray(pc.is_valid(ownership["until_seq"]))
+    until = [np.asarray(pc.fill_null(ownership[name], 0))[ended] for name in ("until_seq", "until_t_us")]
+    seq, first, at = np.unique(
+        np.concatenate([spans["from_seq"], until[0]]), return_index=True, return_inverse=True
+    )
+    t_us = np.concatenate([spans["from_t_us"], until[1]])[first]
+    delta = np.concatenate([width, -width[ended]])
+    owner = np.concatenate([spans["consumer"], spans["consumer"][ended]])
+    whole = np.cumsum(np.bincount(at, delta, minlength=len(seq)))
     shares: list[Share] = []
     for consumer in sorted(consumers):
+        own = np.cumsum(np.bincount(at, np.where(owner == consumer, delta, 0), minlength=len(seq)))
         last = 0.0
-        for seq in sorted(times):
-            is_open = (columns["from_seq"] <= seq) & ((until > seq) | (until < 0))
-            whole = int(width[is_open].sum())
-            own = int(width[is_open & (columns["consumer"] == consumer)].sum())
-            part = own / whole if whole else 0.0
-            if abs(part - last) > 0.0005:
-                shares.append(Share(consumer, seq, times[seq], part, *moved_by(record, seq)))
+        for line, when, part in zip(
+            seq.tolist(), t_us.tolist(), (own / np.maximum(whole, 1)).tolist(), strict=True
+        ):
+            if abs(part - last) > _SAME_SHARE:
+                shares.append(Share(consumer, line, when, part, *moved_by(record, line)))
                 last = part
     return sorted(shares, key=lambda share: share.seq)
 

@@ -48,6 +48,7 @@ class Record:
     deliveries: npt.NDArray[np.int32] = field(repr=False)
     ended_before: npt.NDArray[np.int8] = field(repr=False)
     names: list[str]
+    places: dict[int, int] = field(repr=False)
     first_op: int
 
     @classmethod
@@ -74,6 +75,8 @@ class Record:
             scan.deliveries,
             scanned.ended,
             names_of(history.consumers),
+            # of two loads of the topic that number their connections alike, this one's are the later
+            {one.number: place for place, one in enumerate(history.consumers)},
             history.first_op_of_last_log,
         )
 
@@ -89,8 +92,7 @@ class Record:
 
     def place_of(self, number: int | None) -> int:
         """Where a connection of this incarnation, by its number in the log, stands in ``names``; -1 = nowhere."""
-        places = [at for at, one in enumerate(self.history.consumers) if one.number == number]
-        return places[-1] if places else NONE
+        return NONE if number is None else self.places.get(number, NONE)
 
     def who(self, number: int | None) -> str:
         """How a connection, by its number in the log, is called."""

@@ -119,12 +119,12 @@ def waits_of(record: Record, subject: Subject) -> list[Wait]:
             waits.append(Wait(ordinal, min(from_us, until), until, delivery, from_op, cause))
     if subject.kind == CONSUMER or not len(d):
         return waits
-    first_ever = int(d[:, at.ENTRY].min())
+    first_ever, acked = int(d[:, at.ENTRY].min()), _acked(record)
     for ordinal in subject.ordinals.tolist():
         last = last_of.get(ordinal, -1)
         if last >= 0 and d[last, at.END] not in TAKEN_BACK:
             continue
-        if last < 0 and (ordinal < first_ever or _acked(record, ordinal) or not history.stored[ordinal]):
+        if last < 0 and (ordinal < first_ever or ordinal in acked or not history.stored[ordinal]):
             continue  # before the subscription, or settled by an earlier incarnation
         began = _began(record, ordinal, last, begin_us)
         if began is not None:
@@ -155,10 +155,11 @@ def _began(record: Record, ordinal: int, before: int, begin_us: int) -> tuple[in
     )
 
 
-def _acked(record: Record, ordinal: int) -> bool:
-    starts = record.operations.start
-    owner = np.searchsorted(starts, np.flatnonzero(record.operations.ordinals == ordinal), side="right") - 1
-    return bool(np.isin(record.operations.code[owner], (ACK, ACK_CUMULATIVE)).any())
+def _acked(record: Record) -> set[int]:
+    """Entries that some acknowledgement names."""
+    operations = record.operations
+    of_acks = np.isin(operations.code, (ACK, ACK_CUMULATIVE))
+    return set(operations.ordinals[np.repeat(of_acks, np.diff(operations.start))].tolist())
 
 
 def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequence[Hold]) -> list[Episode]:
@@ -171,17 +172,18 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequ
             continue  # sums of many, and what only had others before it
         if _lasted_us(hold, end_us) > BRIEF_US and (subject.kind != CONSUMER or hold.waiting in numbers):
             by_hash.setdefault(hold.hash, []).append(hold)
+    if record.history.single_active and by_hash:
+        by_hash = {-1: [hold for found in by_hash.values() for hold in found]}
+    near = {sticky: _Near(found, end_us) for sticky, found in by_hash.items()}
     parts: list[_Part] = []
     explained: set[int] = set()
     for wait in waits:
-        if wait.lasted_us(end_us) <= BRIEF_US:
-            continue
         sticky = int(record.history.entry_hash[wait.ordinal])
-        near = by_hash.get(sticky, ()) if sticky >= 0 else [h for found in by_hash.values() for h in found]
-        best = max(near, key=lambda hold: _common_us(hold, wait, end_us), default=None)
-        if best is not None and _common_us(best, wait, end_us) > BRIEF_US:
-            parts.append(_Part(best, wait.ordinal, wait.from_us, wait.until_us, wait.delivery))
-            explained.add(id(best))
+        if wait.lasted_us(end_us) > BRIEF_US and sticky in near:
+            best = near[sticky].best(wait, end_us)
+            if best is not None:
+                parts.append(_Part(best, wait.ordinal, wait.from_us, wait.until_us, wait.delivery))
+                explained.add(id(best))
     if subject.kind == CONSUMER:
         # what it was to get and never got is nobody's delivery: the holds alone know of it
         rest = [hold for found in by_hash.values() for hold in found if id(hold) not in explained]
@@ -193,6 +195,22 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequ
     return [
         _with_others(episode, holds, end_us) if episode.reason == LOOK_AHEAD else episode for episode in told
     ]
+
+
+class _Near:
+    """Holds of one hash: which of them a wait has most in common with."""
+
+    def __init__(self, holds: list[Hold], end_us: int) -> None:
+        self._holds = holds
+        self._from = np.array([hold.from_t_us for hold in holds], np.int64)
+        self._until = np.array([end_us if h.until_t_us is None else h.until_t_us for h in holds], np.int64)
+
+    def best(self, wait: Wait, end_us: int) -> Hold | None:
+        """None where they have next to nothing in common."""
+        until_us = end_us if wait.until_us is None else wait.until_us
+        common = np.minimum(self._until, until_us) - np.maximum(self._from, wait.from_us)
+        at_ = int(np.argmax(common))
+        return self._holds[at_] if common[at_] > BRIEF_US else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +406,3 @@ def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episod
 
 def _lasted_us(hold: Hold, end_us: int) -> int:
     return (end_us if hold.until_t_us is None else hold.until_t_us) - hold.from_t_us
-
-
-def _common_us(hold: Hold, wait: Wait, end_us: int) -> int:
-    """How long both were."""
-    ends = [end_us if t is None else t for t in (hold.until_t_us, wait.until_us)]
-    return min(ends) - max(hold.from_t_us, wait.from_us)
