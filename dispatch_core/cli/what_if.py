@@ -97,8 +97,9 @@ def run(options: argparse.Namespace) -> int:
         _print_all(found, options)
         rows += [row for some in found for row in some]
     groups = list(compare.groups_of(rows))
-    for name in dict.fromkeys((row.cluster, row.subscription) for row in groups):
-        _print([row for row in groups if (row.cluster, row.subscription) == name], options)
+    names = [(row.cluster, row.subscription, row.subscription_type) for row in groups]
+    for name in dict.fromkeys(names):
+        _print([row for row, its in zip(groups, names, strict=True) if its == name], options)
     if not options.json and any(row.assumptions for row in rows):
         print(f"{tell.LEGEND}\n\n{tell.assumptions(rows)}")
     given_verdicts = {row.verdict for row in rows}

@@ -21,7 +21,7 @@ from dispatch_core.audit.positions import locate
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.audit.whole import audit_whole
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import profile_of
+from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.strip import user_level
@@ -155,6 +155,7 @@ class Row:
     cluster: str
     topic: str
     subscription: str
+    subscription_type: str
     incarnation: int | None
     rules: RuleSet
     profile: str
@@ -296,6 +297,7 @@ def _row(
         cluster=log.cluster,
         topic=log.topic,
         subscription=log.subscription,
+        subscription_type=subscription_type(log),
         incarnation=log.incarnation,
         rules=rules,
         profile="" if profile is None else profile.name,
@@ -314,10 +316,11 @@ def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
 
     A topic that stands there twice (recorded twice, or loaded twice) makes no group: its parts are not there at one time.
     """
-    of: dict[tuple[str, str, str], list[Row]] = {}
+    of: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
-        of.setdefault((row.cluster, row.subscription, row.rules.name), []).append(row)
-    for (cluster, subscription, _), some in of.items():
+        group = row.cluster, row.subscription, row.subscription_type, row.rules.name
+        of.setdefault(group, []).append(row)
+    for (cluster, subscription, kind, _), some in of.items():
         able = [row for row in some if row.outcomes and row.recorded is not None]
         if len({row.topic for row in able}) < 2 or len({row.topic for row in some}) < len(some):
             continue
@@ -330,6 +333,7 @@ def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
             cluster=cluster,
             topic="",
             subscription=subscription,
+            subscription_type=kind,
             incarnation=None,
             rules=some[0].rules,
             profile=able[0].profile,

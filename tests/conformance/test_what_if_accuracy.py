@@ -1,6 +1,6 @@
-"""The truth check: each script that was recorded under several rules predicts its other recordings, with one seed.
+"""The truth check: recordings of 4.2.4 predict all other recordings of their scripts, with one seed.
 
-``docs/what-if-accuracy.md`` has the same of several seeds, and every pair.
+``make accuracy`` makes all pairs with several seeds: ``docs/what-if-accuracy.md``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    return [pair for several in scripts().values() for pair in pairs_of(several, range(1))]
+    return [
+        pair
+        for several in scripts().values()
+        for pair in pairs_of(several, range(1), sources=lambda one: one.rules.startswith("4.2.4/"))
+    ]
 
 
 def test_presence_of_order_violations_is_right_in_nine_of_ten_pairs(pairs: list[Pair]) -> None:
     score = Score.of(pairs)
-    assert (score.pairs, score.violating) == (1350, 126)
+    assert (score.pairs, score.violating) == (540, 50)
     assert score.accuracy >= 0.9
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -136,9 +136,11 @@ def _load(log: DispatcherLog) -> tuple[object, ...]:
     return log.header.get("seed"), log.messages["key"].to_pylist(), log.messages["num_messages"].to_pylist()
 
 
-def pairs_of(several: Sequence[Recorded], seeds: Sequence[int]) -> Iterator[Pair]:
-    """All ordered pairs of one script, and the controls."""
-    for source in several:
+def pairs_of(
+    several: Sequence[Recorded], seeds: Sequence[int], sources: Callable[[Recorded], bool] = lambda _: True
+) -> Iterator[Pair]:
+    """All ordered pairs of one script from some ``sources``, and the controls."""
+    for source in filter(sources, several):
         try:
             load = load_of(source.log)
             sendings = sendings_of(load)

@@ -39,6 +39,7 @@ def row(
         cluster="c",
         topic=topic,
         subscription=subscription,
+        subscription_type="Key_Shared",
         incarnation=0,
         rules=RuleSet(rules),
         profile="p",
