@@ -104,12 +104,12 @@ def tick_of(limit_us: int) -> int:
 def holds_for(
     limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
 ) -> Holds:
-    """The waits that ``limits`` call for; with ``tick_us`` = 0 all that can be seen, each told by itself.
+    """The waits that ``limits`` call for; whoever names a ``tick_us`` (0 = every line) is told each wait by itself.
 
     ``closely``: look so many times more often than the limits need, and from the moment an entry is stored.
     """
     shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
-    everything = tick_us == 0
+    everything = tick_us is not None
     return Holds(
         inferred=inferred,
         tick_us=tick_of(shortest) // closely if tick_us is None else tick_us,
@@ -359,7 +359,8 @@ class Holds:
         if note is None or not note.positions or note.positions[0] != first:
             keys = (self._notes_of.window.key(row[at_.HEAD]),) if open_ else ()
             note = Note(number_of(core, row[at_.HOLDER]), (), 0, (first,), keys)
-        if leading == NOT_HELD and never:
+        not_passed = self._notes_of.not_passed(never)
+        if never and (leading == NOT_HELD or not_passed < len(never)):
             note = replace(note, **self._notes_of.called(never))
         shares = sorted(
             (
@@ -391,7 +392,7 @@ class Holds:
             attempts=row[at_.ATTEMPTS],
             uncertain=2 * row[at_.UNCERTAIN_US] > row[at_.SHARES + leading],
             never_sent=len(never),
-            never_passed=self._notes_of.not_passed(never),
+            never_passed=not_passed,
         )
 
     # --- what a row cannot hold ------------------------------------------------------------------------------

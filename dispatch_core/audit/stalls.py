@@ -84,9 +84,11 @@ def never_delivered(
     words = Words(names)
     found = []
     for hold in holds:
-        if hold.until_seq is not None or hold.reason is not None or not hold.never_sent:
+        if hold.until_seq is not None or not hold.never_sent:
             continue
         overtaken = hold.never_passed < hold.never_sent
+        if hold.reason is not None and not overtaken:
+            continue  # a rule holds it; none lets a later message of the key go first
         waited_us = hold.waited_us
         if not (end.closed or overtaken or waited_us > 1000 * limits.stuck_key_ms):
             continue  # it may be on its way
@@ -129,6 +131,8 @@ def _too_long(hold: Hold, limits: Limits, end: End) -> bool:
         return True
     if hold.until_seq is not None or not end.closed or not hold.never_sent:
         return False
+    if hold.reason is not None and hold.never_passed < hold.never_sent:
+        return False  # it was left out: ``never_delivered``
     # Nobody will ever send it. What came when everybody had left is nobody's fault.
     return any(reason != "no_consumer" for reason, _ in hold.shares)
 
@@ -252,7 +256,7 @@ def _needless(holds: Sequence[Hold], words: Words, limits: Limits, end: End) -> 
                 t_us=_until_us(ended, end),
                 cause=None,
                 reason=reason,
-                uncertain=2 * sum(hold.uncertain for hold in members) > len(members),
+                uncertain=end.gap or 2 * sum(hold.uncertain for hold in members) > len(members),
                 explanation=words.needless(reason, waiting, needless_us, len(hashes)),
                 place=2,
             )
