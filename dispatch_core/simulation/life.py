@@ -51,9 +51,15 @@ class Delays:
     network_us: int = 150
 
 
-def _milliseconds(profile: Profile, setting: str, default: int) -> int:
-    """A setting that is given in milliseconds, in microseconds."""
-    return int(profile.settings.get(setting, default)) * 1000
+#: The most that a timer is taken for, ms.
+_LONGEST_TIMER: Final = 3_600_000
+
+
+def _timer_us(timers: Mapping[str, object], setting: str, default_ms: int) -> int:
+    """A timer that is set in milliseconds, in microseconds; what is no such number is the default."""
+    text = str(timers.get(setting, default_ms)).strip()
+    known = text.isascii() and text.isdecimal() and len(text) < 10
+    return min(int(text) if known else default_ms, _LONGEST_TIMER) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +151,10 @@ class Clients(Protocol):
 class Given:
     """What one dispatcher's life is made of.
 
-    ``changes``: by time. ``until_us``: when its log ends; ``NEVER`` = when all is done. ``delays_us``: how long the parts
-    of the simulated broker take; ``salt`` makes its synthetic clients differ from those of another one.
+    ``timers``: settings by their ``broker.conf`` names, of which those are used that only say when the dispatcher reads
+    again; no rule of a profile has them. ``changes``: by time. ``until_us``: when its log ends; ``NEVER`` = when all is
+    done. ``delays``: how long the parts of the simulated broker take; ``salt`` makes its synthetic clients differ from those
+    of another one.
     """
 
     profile: Profile
@@ -160,6 +168,7 @@ class Given:
     salt: int = 0
     until_us: int = w_.NEVER
     delays: Delays = Delays()
+    timers: Mapping[str, object] = field(default_factory=dict)
 
 
 class Life(ABC):
@@ -199,9 +208,9 @@ class Life(ABC):
         w[w_.EMPTY_WHEN_WAITED] = "waiting_read_gets_entries" not in profile.changes
         w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = delays.read_us, delays.write_us, delays.hop_us
         w[w_.REPLAY_US], w[w_.NETWORK_US] = delays.replay_us, delays.network_us
-        w[w_.UNBLOCK_US] = _milliseconds(profile, "keySharedUnblockingIntervalMs", 10)
-        w[w_.BACK_OFF_FIRST_US] = _milliseconds(profile, "dispatcherRetryBackoffInitialTimeInMs", 1)
-        w[w_.BACK_OFF_MOST_US] = _milliseconds(profile, "dispatcherRetryBackoffMaxTimeInMs", 10)
+        w[w_.UNBLOCK_US] = _timer_us(given.timers, "keySharedUnblockingIntervalMs", 10)
+        w[w_.BACK_OFF_FIRST_US] = _timer_us(given.timers, "dispatcherRetryBackoffInitialTimeInMs", 1)
+        w[w_.BACK_OFF_MOST_US] = _timer_us(given.timers, "dispatcherRetryBackoffMaxTimeInMs", 10)
         return w_.World(
             w=w,
             heap_at=np.zeros(_HEAP + batch, np.int64),

@@ -54,6 +54,7 @@ def given_by(scenario: Scenario, dispatcher: int, shared: Common) -> Given:
         clients=SyntheticClients(scenario, shared),
         trace=scenario.trace,
         salt=dispatcher,
+        timers=scenario.settings,
     )
 
 

@@ -138,7 +138,7 @@ def _simulate(
         **load.header,
         "format": "pulsar-consumer-events",
         "broker_version": profile.broker_version,
-        "config": {**(load.header.get("config") or {}), **profile.settings},
+        "config": {**recorded_settings(load), **profile.settings},
         "simulated": True,
     }
     log = RecordedLog(
@@ -168,6 +168,7 @@ def _simulate(
         exclusive=load.subscription_type == "Exclusive",
         until_us=load.until_us,
         delays=delays,
+        timers=recorded_settings(load),
     )
     life: Life = (FailoverRun if single else KeySharedRun)(given, sink)
     life.run()
@@ -182,6 +183,12 @@ def _simulate(
         messages=load.messages,
         events=_of_incarnation(sink.events(), load),
     )
+
+
+def recorded_settings(load: RecordedLoad) -> Mapping[str, Any]:
+    """The settings in the log's header."""
+    config = load.header.get("config")
+    return config if isinstance(config, Mapping) else {}
 
 
 def _of_incarnation(events: pa.Table, load: RecordedLoad) -> pa.Table:

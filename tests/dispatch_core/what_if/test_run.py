@@ -179,3 +179,21 @@ def test_a_simulation_of_a_simulation_sends_what_it_did(
     assert shown(load) >= 0.9 * len(load.acks.entry)
     assert small(**wanted).messages == log.messages.num_rows
     assert isinstance(log.events, pa.Table)
+
+
+@pytest.mark.parametrize("value", [200, "200"])
+def test_the_timers_of_the_header_are_kept(value: object) -> None:
+    """A freed hash waits for the unblock timer, whatever else it waits for."""
+    load = load_of(log_of(DATA / "recordings" / KEY_SHARED[1]))
+    assert load.profile is not None
+    usual = simulate(load, load.profile).events
+    slow = replace(load, header={"config": {"keySharedUnblockingIntervalMs": value}})
+    assert not simulate(slow, load.profile).events.equals(usual)
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, None, [1], -5, True])
+def test_a_timer_that_is_none_is_the_usual_one(value: object) -> None:
+    load = load_of(log_of(DATA / "recordings" / KEY_SHARED[1]))
+    assert load.profile is not None
+    odd = replace(load, header={"config": {"keySharedUnblockingIntervalMs": value}})
+    assert simulate(odd, load.profile).events.equals(simulate(load, load.profile).events)
