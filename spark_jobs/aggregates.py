@@ -20,7 +20,7 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.intervals import Interval
-from spark_jobs.uneven import active_times, any_failover, publish, read_staged, uneven_load, uneven_topics
+from spark_jobs.uneven import active_times, enough_topics, publish, read_staged, uneven_load, uneven_topics
 from spark_jobs.waits import INCARNATION, SUBSCRIPTION, first_waits, never_delivered
 from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
 
@@ -180,7 +180,7 @@ def aggregate(
         uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), limits)
         keyed.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
-        if any_failover(states):
+        if enough_topics(states, limits):
             events = tables.read(spark, warehouse, "consumer_events").where(until_now)
             uneven += uneven_topics(active_times(ownership, events, states, span), span, limits)
         published = publish(spark, warehouse, span, uneven, staging)

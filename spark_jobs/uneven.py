@@ -22,7 +22,7 @@ from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_jud
 from dispatch_core.audit.catalogue import KINDS as CATALOGUE
 from dispatch_core.audit.findings import shown
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs import tables
 from spark_jobs.intervals import Interval
@@ -70,9 +70,11 @@ def active_times(ownership: DataFrame, events: DataFrame, states: DataFrame, spa
     )
 
 
-def any_failover(states: DataFrame) -> bool:
-    """Whether there is a Failover topic at all; most intervals of most clusters are done with that."""
-    return not states.where("subscription_type = 'Failover'").isEmpty()
+def enough_topics(states: DataFrame, limits: LimitRules) -> bool:
+    """Whether there are as many Failover topics as are judged; most intervals of most clusters are done with that."""
+    least = min(DEFAULT_LIMITS.min_topics, *(rule.limits.min_topics for rule in limits.rules), 1 << 30)
+    topics = states.where("subscription_type = 'Failover'").select(*_TOPIC).distinct()
+    return topics.limit(max(least, 1)).count() >= least
 
 
 def uneven_topics(times: DataFrame, span: Interval, limits: LimitRules) -> list[dict[str, Any]]:

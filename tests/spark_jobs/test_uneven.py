@@ -13,7 +13,7 @@ from dispatch_core.tables import BALANCE
 from spark_jobs.aggregates import by_key
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
-from spark_jobs.uneven import active_times, any_failover, publish, uneven_load, uneven_topics
+from spark_jobs.uneven import active_times, enough_topics, publish, uneven_load, uneven_topics
 from spark_jobs.warehouse import read_table, stored_schema
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def times(spark: SparkSession, active_of: list[int], *, left: int | None = None)
     states.append({"topic": "keys", "subscription_type": "Key_Shared", "last_t_us": T0 + 100})
     ownership.append({"topic": "keys", "consumer": 1, "consumer_name": "w1", "from_t_us": T0, "range_end": 5})
     made = frame(spark, "dispatcher_state", states)
-    assert any_failover(made)
-    assert not any_failover(made.where("topic = 'keys'"))
+    assert enough_topics(made, LimitRules())
+    assert not enough_topics(made.limit(9), LimitRules())
     return active_times(
         frame(spark, "ownership", ownership), frame(spark, "consumer_events", events), made, DAY
     )
