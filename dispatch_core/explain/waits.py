@@ -170,7 +170,7 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequ
     for hold in holds:
         if hold.first_position is None or (hold.reason is None and hold.until_t_us is not None):
             continue  # sums of many, and what only had others before it
-        if _lasted_us(hold, end_us) > BRIEF_US and (subject.kind != CONSUMER or hold.waiting in numbers):
+        if _lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).append(hold)
     if record.history.single_active and by_hash:
         by_hash = {-1: [hold for found in by_hash.values() for hold in found]}
@@ -187,9 +187,9 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequ
     if subject.kind == CONSUMER:
         # what it was to get and never got is nobody's delivery: the holds alone know of it
         rest = [hold for found in by_hash.values() for hold in found if id(hold) not in explained]
-        parts += [_Part(hold, -1, hold.from_t_us, hold.until_t_us, -1) for hold in rest]
-    if subject.kind == CONSUMER:
-        parts = [_since_it_joined(record, part) for part in parts]
+        parts += [_Part(h, -1, h.from_t_us, h.until_t_us, -1) for h in rest if h.waiting in numbers]
+        # what waited for somebody before it waited for this one is told from its beginning
+        parts = [_since_it_joined(record, part) if part.hold.waiting in numbers else part for part in parts]
     parts.sort(key=lambda part: (part.from_us, part.ordinal))
     told = [_episode(record, run, end_us) for run in _runs(parts)]
     return [
