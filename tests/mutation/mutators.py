@@ -313,15 +313,16 @@ def unknown_consumer(life: Life, rng: random.Random) -> Mutation | None:
     stranger = 999
     acks = [number for number, line in enumerate(life.events) if line["kind"] == "ack"]
     flows = [number for number, line in enumerate(life.events) if line["kind"] == "flow"]
-    life = life.copied()
     number = rng.choice(acks or flows)
+    waits = newcomers_wait(life, number)
+    life = life.copied()
     if rng.random() < 0.5 and flows:
         number = rng.choice(flows)
         like = life.events[number]
         life.events.insert(number, {**like, "consumer": stranger})
     else:
         life.events[number]["consumer"] = stranger
-    return Mutation(life.numbered(), "unknown_consumer", None, None, stranger, ())
+    return Mutation(life.numbered(), "unknown_consumer", None, None, stranger, waits)
 
 
 def divergence(life: Life, rng: random.Random) -> Mutation | None:
