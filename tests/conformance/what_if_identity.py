@@ -132,8 +132,8 @@ than that, their order decides, and the simulation's order is one of several tha
   leaves differs then, and the findings with it.
 * `designed-same-name-batches-*` of 4.0.0: its duplicates need a replay read that is still under way when the unblock timer
   cancels the waiting read (#23384). That read took 13 ms there; the simulated storage is faster.
-* `large-50000-ch`: the producer published faster than the broker stored, the lag grew to 200 ms and more, and only whole
-  milliseconds of publish times show it. Entries published while consumers join and leave meet another set of them.
+* `large-50000-ch`: 94.3 %. Not settled: neither slower storage nor entries that are stored up to 400 ms after they were
+  published bring it above 94.5 %.
 """
 
 
