@@ -35,8 +35,8 @@ def states(draw: st.DrawFn) -> State:
     for array in (one.hash_owner, one.drain_owner):
         array[:] = draw(st.lists(slots, min_size=HASHES, max_size=HASHES))
     one.replay_count[:] = draw(st.lists(st.integers(0, 2), min_size=HASHES, max_size=HASHES))
-    for array in (one.permits, one.unacked):
-        array[:] = draw(st.lists(st.integers(-2, 4), min_size=CONSUMERS, max_size=CONSUMERS))
+    for counter in (one.permits, one.unacked):
+        counter[:] = draw(st.lists(st.integers(-2, 4), min_size=CONSUMERS, max_size=CONSUMERS))
     one.in_replay[:] = draw(st.lists(st.integers(0, 1), min_size=ENTRIES, max_size=ENTRIES))
     newcomers = draw(st.lists(st.integers(0, CONSUMERS - 1), unique=True))
     for slot in newcomers:
@@ -47,7 +47,7 @@ def states(draw: st.DrawFn) -> State:
 
 
 def copy(one: State) -> State:
-    return State(*(array.copy() for array in one))
+    return one._make(array.copy() for array in one)
 
 
 ENTRY = st.integers(0, ENTRIES - 1)
