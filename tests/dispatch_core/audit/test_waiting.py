@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,7 +49,8 @@ def states(draw: st.DrawFn) -> State:
 
 
 def copy(one: State) -> State:
-    return one._make(array.copy() for array in one)
+    fields: dict[str, Any] = {name: array.copy() for name, array in zip(State._fields, one, strict=True)}
+    return State(**fields)
 
 
 ENTRY = st.integers(0, ENTRIES - 1)
