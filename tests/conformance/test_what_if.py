@@ -6,7 +6,6 @@ Every third recording is simulated here; the page holds all of them, and has to 
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 import pytest
 
@@ -40,12 +39,15 @@ def test_the_page_is_of_these_recordings(listed: set[str]) -> None:
     assert len(listed) < len(names) / 8
 
 
-def test_nearly_all_reach_what_is_asked(found: list[Identity]) -> None:
-    all_, passed = Counter(one.kind for one in found), Counter(one.kind for one in found if one.passes)
-    assert set(all_) == set(BARS) - {"large"}
-    assert passed["designed"] >= 0.92 * all_["designed"]
-    assert passed["quiet"] >= 0.75 * all_["quiet"]
-    assert passed["racing"] >= 0.8 * all_["racing"]
+def test_the_page_counts_what_it_lists(listed: set[str]) -> None:
+    """Of all recordings; the misses are few scripts, which lie unevenly in a sample."""
+    text = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| \d+ \| \d+ \| (\d+) \|", text, re.MULTILINE)
+    counts = {kind: (int(count), int(reached)) for kind, count, reached in rows}
+    assert set(counts) == set(BARS)
+    assert sum(count - reached for count, reached in counts.values()) == len(listed)
+    for kind, least in (("designed", 0.94), ("quiet", 0.83), ("racing", 0.87)):
+        assert counts[kind][1] >= least * counts[kind][0], kind
 
 
 def test_of_all_positions_few_go_to_another_consumer(found: list[Identity]) -> None:
