@@ -110,7 +110,7 @@ def replay(
     began, started_at = time.monotonic(), datetime.now(UTC)
     until_now = f"interval_start <= TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
     with stage_run(warehouse, "replay", span) as staging:
-        found = _with_local_paths(
+        found = with_local_paths(
             tables.read(spark, warehouse, "consumer_events")
             .where(until_now)
             .transform(dispatchers, tables.read(spark, warehouse, "messages").where(until_now), span)
@@ -183,7 +183,7 @@ def _staged(
     return result.sort_by([(name, "ascending") for name in (*schema.DISPATCHER_KEY, "table")])
 
 
-def _with_local_paths(found: pa.Table) -> pa.Table:
+def with_local_paths(found: pa.Table) -> pa.Table:
     """The same, dispatchers of one file beside each other. Spark names files by URI; the tasks open them by path."""
     rows = found.cast(_DISPATCHERS).to_pylist()
     for row in rows:

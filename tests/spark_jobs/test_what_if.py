@@ -1,0 +1,49 @@
+"""What-if on Spark: each dispatcher and rule set in a task of its own gives what one process gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.what_if.compare import rows_of
+from dispatch_core.what_if.rules import named
+from dispatch_core.what_if.tell import as_json
+from spark_jobs.intervals import interval
+from spark_jobs.what_if import what_if
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark_jobs.conftest import Home
+
+pytestmark = pytest.mark.spark
+
+SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
+
+
+def test_tasks_predict_what_one_process_predicts(spark: SparkSession, sample: Home) -> None:
+    rules = [named("ch"), named("classic-ch")]
+    found = what_if(spark, sample.warehouse, sample.span, rules, seeds=1).to_pylist()
+    topics = [row for row in found if row["topic"] is not None]
+    assert len(topics) == 5 * len(rules)
+    direct = {
+        (log.topic, row.rules.name): as_json(row)
+        for source in find_recordings([SAMPLE])
+        for log in read_recording(source).logs
+        for row in rows_of(log, rules, seeds=[0])
+    }
+    for row in topics:
+        there = direct[row["topic"], row["rules"]]
+        here = json.loads(row["prediction"])
+        assert here["simulated"] == json.loads(json.dumps(there["simulated"])), row["topic"]
+        assert (here["recorded"], row["verdict"]) == (there["recorded"], there["verdict"])
+    restarts = {row["rules"]: row["verdict"] for row in topics if "rolling-restart-ch" in row["topic"]}
+    assert restarts == {"ch": "PASS", "classic-ch": "FAIL"}
+
+
+def test_an_interval_without_dispatchers_has_no_predictions(spark: SparkSession, sample: Home) -> None:
+    assert what_if(spark, sample.warehouse, interval("2020-01-01"), [named("ch")]).num_rows == 0
