@@ -49,7 +49,7 @@ def states(draw: st.DrawFn) -> State:
 
 
 def copy(one: State) -> State:
-    fields: dict[str, Any] = {name: array.copy() for name, array in zip(State._fields, one, strict=True)}
+    fields: dict[str, Any] = {name: getattr(one, name).copy() for name in State._fields}
     return State(**fields)
 
 
