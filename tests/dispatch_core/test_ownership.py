@@ -52,8 +52,7 @@ def test_a_span_ends_only_when_a_change_cuts_it(changes: list[list[int | None]])
     for start, end, owner, first, last in zip(
         *(columns[name].tolist() for name in ("start", "end", "owner", "from_seq", "until_seq")), strict=True
     ):
-        while first + 1 <= (last - 1 if last != OPEN else len(changes)):
-            first += 1
-            assert all(changes[first - 1][value] == owner for value in range(start, end + 1))
+        for number in range(first, last if last != OPEN else len(changes) + 1):
+            assert all(changes[number - 1][value] == owner for value in range(start, end + 1))
         if last != OPEN:
             assert any(changes[last - 1][value] != owner for value in range(start, end + 1))

@@ -92,7 +92,8 @@ def test_blocked_hashes_name_their_holder_and_end(
     assert len(draining) > 10
     for row in draining:
         assert row["holder_name"]
-        assert row["consumer_name"] and row["consumer"] != row["holder"]
+        assert row["consumer_name"]
+        assert row["consumer"] != row["holder"]
         assert row["entries"] >= 1
         assert row["until_seq"] is None or row["until_seq"] > row["from_seq"]
 
