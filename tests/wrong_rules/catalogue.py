@@ -178,7 +178,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "disconnect_drops_the_hash": edit(
         "entries of a consumer that leaves enter the replay set without their hash",
         "membership:replay_held",
-        "add_to_replay(st, entry, st.pending_hash[entry])",
+        "add_to_replay(st, entry, st.pending_hash[entry] + WIDE)",
         "add_to_replay(st, entry, -1)",
     ),
     "no_rewind": edit(
