@@ -113,7 +113,9 @@ def test_a_table_with_other_columns_is_refused_and_left_alone(tmp_path: Path) ->
     write_deltalake(
         path, pa.table({"interval_start": pa.array([DAY.start], pa.timestamp("us", "UTC")), "old": [1]})
     )
-    with pytest.raises(WarehouseError, match=r"waits.*missing \['blocked_message_ms', 'cluster'.*extra \['old'\]"):
+    with pytest.raises(
+        WarehouseError, match=r"waits.*missing \['blocked_message_ms', 'cluster'.*extra \['old'\]"
+    ):
         replace_interval(tmp_path, "waits", DAY, [])
     assert DeltaTable(path).version() == 0
 
