@@ -41,6 +41,9 @@ browser: setup ## Open reports in a headless Chromium, which the machine must ha
 accuracy: setup ## How often what-if is right, from the recordings in ../shared: docs/what-if-accuracy.md, half an hour
 	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)
 
+conformance-all: setup ## The same with every recording in every test; half an hour
+	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
+
 bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)
 

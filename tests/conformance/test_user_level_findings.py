@@ -19,6 +19,7 @@ from dispatch_core.audit.limits import Limits
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay
+from tests.conformance.sample import WHOLE, some
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 START, END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
@@ -116,6 +117,8 @@ def compared(folder: str) -> tuple[str, Agreed, Told, Told]:
 @pytest.fixture(scope="module")
 def everything() -> list[tuple[str, Agreed, Told, Told]]:
     folders = [str(one.folder) for one in find_recordings([RECORDINGS]) if "large-" not in str(one.folder)]
+    waiting = [folder for folder in folders if any(part in folder for part in WAITING)]
+    folders = sorted({*some(folders, 6), *waiting})
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         return list(workers.map(compared, folders, chunksize=8))
 
@@ -131,8 +134,11 @@ def test_both_levels_give_the_same_reason_for_nine_waits_in_ten(
     shares = {
         reason: total[reason, True] / (total[reason, True] + total[reason, False]) for reason in reasons
     }
-    assert sum(total.values()) > 10_000
-    assert {reason: share for reason, share in shares.items() if share < 0.9} == {}
+    assert sum(total.values()) > (10_000 if WHOLE else 1500)
+    enough = {
+        reason for reason in reasons if total[reason, True] + total[reason, False] >= (1 if WHOLE else 30)
+    }
+    assert {reason: shares[reason] for reason in enough if shares[reason] < 0.9} == {}
 
 
 def test_only_recordings_in_which_work_really_waits_have_stalls(
