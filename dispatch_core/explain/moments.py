@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -267,17 +267,8 @@ class Moments:
                     REDELIVERED,
                     f"sent again, to {record.names[place]}: {listed(positions)}, {said}{late}",
                 )
-            yield Moment(
-                record.seq(op),
-                record.t_us(op),
-                what,
-                text,
-                consumer=record.number_of(place),
-                positions=positions,
-                hash=self._subject.hash,
-                reason=cause or None,
-                for_us=longest,
-            )
+            moment = self._of_line(op, what, text, place, positions)
+            yield replace(moment, reason=cause or None, for_us=longest)
 
     def _told(self, positions: tuple[str, ...], ordinals: np.ndarray[Any, Any]) -> str:
         if self._subject.kind != CONSUMER or len(positions) < 4:
@@ -302,15 +293,20 @@ class Moments:
             else:
                 everything = " (all that it holds)" if end == at.NACKED_ALL else ""
                 what, text = ASKED_AGAIN, f"{who} asks for {listed(positions)} again{everything}"
-            yield Moment(
-                record.seq(op),
-                record.t_us(op),
-                what,
-                text,
-                consumer=record.number_of(place),
-                positions=positions,
-                hash=self._subject.hash,
-            )
+            yield self._of_line(op, what, text, place, positions)
+
+    def _of_line(self, op: int, what: str, text: str, place: int, positions: tuple[str, ...]) -> Moment:
+        """What one line of the log says of entries and the consumer in ``place``."""
+        record = self._record
+        return Moment(
+            record.seq(op),
+            record.t_us(op),
+            what,
+            text,
+            consumer=record.number_of(place),
+            positions=positions,
+            hash=self._subject.hash,
+        )
 
     # who came and went -------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,19 +108,19 @@ def _suffix(name: str) -> str:
     )
 
 
-class _File:
+class _File(ABC):
     """A file that gets its name when it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._partial = path.with_name(path.name + PARTIAL)
 
+    @abstractmethod
     def take(self, table: pa.Table) -> None:
         """Append rows of a batch as the reader gave it."""
-        raise NotImplementedError
 
-    def _finish(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _finish(self) -> None: ...
 
     def __enter__(self) -> _File:
         return self
