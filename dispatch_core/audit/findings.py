@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, MINOR, ORDER_NOT_PROMISED
 from dispatch_core.audit.evidence import Line, Sent, lines_of, sent_of
 from dispatch_core.audit.history import History
-from dispatch_core.audit.layout import ALL_LEFT, DISCONNECTED, NACKED, NACKED_ALL, RELOADED, REWOUND
+from dispatch_core.audit.layout import ALL_LEFT, DISCONNECTED, ENTRY, NACKED, NACKED_ALL, RELOADED, REWOUND
 from dispatch_core.audit.log_quality import Gaps, LogFinding
 from dispatch_core.audit.scan import Scanned
 from dispatch_core.audit.words import names_of, shown
@@ -200,6 +200,9 @@ class Findings:
                 if state is False
                 else f"; the ack had arrived only {lag_us / 1000:.1f} ms before and may not have been applied yet"
             )
+        elif state is None and self._may_be_of_a_part(delivery, acked):
+            reason = "part_of_batch"
+            text += "; the log does not say whether that ack was for the whole batch"
         return self._finding(
             "duplicate_after_ack",
             delivery,
@@ -209,6 +212,16 @@ class Findings:
             reason=reason,
             uncertain=reason is not None,
         )
+
+    def _may_be_of_a_part(self, delivery: int, acked: Line) -> bool:
+        """Whether an ack may have been for some messages of a batch only, in a log that does not record which."""
+        of_each = self._profile is not None and self._profile.settings.get(
+            "acknowledgmentAtBatchIndexLevelEnabled"
+        )
+        since = self._history.ack_sets_from_seq
+        if not of_each or (since is not None and since <= acked.seq):
+            return False
+        return bool(self._history.num_messages[self._state[delivery, ENTRY]] > 1)
 
     def _redelivered(self, delivery: int, other: int, op: int) -> Finding:
         cause = self._cause(delivery)

@@ -66,6 +66,8 @@ class History:
         self._stored = Growing(np.bool_)
         self._num_messages = Growing(np.int32)
         self._size = Growing(np.int64)
+        #: The first ack that says which messages of a batch it is for; None = no line has said so by now.
+        self.ack_sets_from_seq: int | None = None
         self._size_known = Growing(np.bool_)
         self._published = Growing(np.int64)
         self._published_known = Growing(np.bool_)
@@ -297,6 +299,8 @@ class History:
         self, lines: Lines, ordinals: npt.NDArray[np.int32], connections: Connections
     ) -> tuple[slice, Operations]:
         lengths = lines.lengths
+        if lines.ack_sets is not None and self.ack_sets_from_seq is None:
+            self.ack_sets_from_seq = int(lines.seq[int(np.flatnonzero(valid(lines.ack_sets))[0])])
         keep = whole_acks(lines, ordinals, self._left)
         if not keep.all():
             owner = np.repeat(np.arange(len(lengths)), lengths)
