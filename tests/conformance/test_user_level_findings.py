@@ -118,7 +118,7 @@ def compared(folder: str) -> tuple[str, Agreed, Told, Told]:
 def everything() -> list[tuple[str, Agreed, Told, Told]]:
     folders = [str(one.folder) for one in find_recordings([RECORDINGS]) if "large-" not in str(one.folder)]
     waiting = [folder for folder in folders if any(part in folder for part in WAITING)]
-    folders = sorted({*some(folders, 6), *waiting})
+    folders = sorted({*some(folders, 4), *waiting})
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         return list(workers.map(compared, folders, chunksize=8))
 
@@ -130,7 +130,7 @@ def test_both_levels_give_the_same_reason_for_nine_waits_in_ten(
     for _, waits, _, _ in everything:
         total.update(waits)
     reasons = {reason for reason, _ in total}
-    assert len(reasons) >= 10
+    assert len(reasons) >= (10 if WHOLE else 9)
     shares = {
         reason: total[reason, True] / (total[reason, True] + total[reason, False]) for reason in reasons
     }
