@@ -83,8 +83,8 @@ def identity_of(folder: Path) -> Identity:
     load = load_of(log)
     assert load.profile is not None, f"{log.recording}: no rules in its header"
     found = simulate(load, load.profile)
-    recorded, again = _first_consumers(log), _first_consumers(found)
-    before, after = _findings(log), _findings(found)
+    recorded, again = first_consumers(log), first_consumers(found)
+    before, after = findings(log), findings(found)
     return Identity(
         log.recording,
         len(recorded.keys() | again.keys()),
@@ -95,7 +95,8 @@ def identity_of(folder: Path) -> Identity:
     )
 
 
-def _first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
+def first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
+    """Who was sent each entry first, by ledger and entry id."""
     found: dict[tuple[int, int], int] = {}
     sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
     for consumer, positions in zip(sent["consumer"].to_pylist(), sent["positions"].to_pylist(), strict=True):
@@ -104,7 +105,8 @@ def _first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
     return found
 
 
-def _findings(log: DispatcherLog) -> Counter[tuple[str, str | None]]:
+def findings(log: DispatcherLog) -> Counter[tuple[str, str | None]]:
+    """Kind and key of every finding."""
     rows = audit_log(log, interval_start=datetime(2020, 1, 1, tzinfo=UTC)).anomalies
     return Counter(zip(rows["kind"].to_pylist(), rows["key"].to_pylist(), strict=True))
 

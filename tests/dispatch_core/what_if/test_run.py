@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatch_core.audit import audit_log
 from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, with_overrides
 from dispatch_core.recording.log import DispatcherLog
@@ -23,6 +21,7 @@ from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay import replay
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.run import acks_borne_out, sendings_of, simulate
+from tests.conformance.what_if_identity import findings, first_consumers
 from tests.dispatch_core.simulation.simulated import simulated, small
 from tests.dispatch_core.user_level.user_level_logs import DATA, stripped
 
@@ -42,20 +41,6 @@ UNLIKE = {
 def log_of(path: Path) -> DispatcherLog:
     (log,) = read_recording(find_recordings([str(path)])[0]).logs
     return stripped(log)
-
-
-def first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
-    found: dict[tuple[int, int], int] = {}
-    sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
-    for consumer, positions in zip(sent["consumer"].to_pylist(), sent["positions"].to_pylist(), strict=True):
-        for position in positions:
-            found.setdefault((position["ledger_id"], position["entry_id"]), consumer)
-    return found
-
-
-def findings(log: DispatcherLog) -> Counter[tuple[str, str | None]]:
-    rows = audit_log(log, interval_start=DAY).anomalies.to_pylist()
-    return Counter((row["kind"], row["key"]) for row in rows)
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
