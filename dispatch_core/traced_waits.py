@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.audit.beginning import first_of
 from dispatch_core.audit.fold import AuditFold
 from dispatch_core.audit.holds import Hold, Key, holds_for
 from dispatch_core.audit.limits import Limits
@@ -42,9 +43,8 @@ class TracedWaits:
         stored_ms = np.asarray(log.messages["publish_time_ms"].fill_null(0), dtype=np.int64)
         rows = _Rows(log, audited)
         self._holds.go_on(0, rows, stored_ms * 1000)
-        # What lies before all that was ever sent was not for the subscription.
-        sent = np.flatnonzero(rows.times_sent())
-        self._first = int(sent[0]) if len(sent) else 0
+        # What lies before was not for the subscription.
+        self._first = rows.first()
         self._driver: Verifier | None = None
         self._line: Line | None = None  # the last one
 
@@ -119,8 +119,13 @@ class _Rows:
         self.ledger_ids = np.asarray(log.messages["ledger_id"], dtype=np.int64)
         self.entry_ids = np.asarray(log.messages["entry_id"], dtype=np.int64)
         self._history = audited.history
-        self._sent = audited.scan.times_sent
+        self._scan = audited.scan
         self._ordinals = locate(self._history.ledger, self._history.entry, self.ledger_ids, self.entry_ids)
+
+    def first(self) -> int:
+        """The first entry that was for the subscription; 0 where nothing was sent."""
+        first = first_of(self._history, self._scan)
+        return int(np.flatnonzero(self._ordinals >= first)[0]) if first is not None else 0
 
     def position(self, ordinal: int) -> str:
         """``"L:E"``."""
@@ -138,5 +143,5 @@ class _Rows:
 
     def times_sent(self) -> npt.NDArray[np.int32]:
         """See ``Window``."""
-        times: npt.NDArray[np.int32] = self._sent[self._ordinals]
+        times: npt.NDArray[np.int32] = self._scan.times_sent[self._ordinals]
         return times

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dispatch_core.audit.beginning import first_of, for_subscription
 from dispatch_core.audit.history import History
 from dispatch_core.audit.holds import MOST_POSITIONS, Hold, Key
 from dispatch_core.audit.scan import Scan
@@ -28,7 +29,7 @@ class Skipped:
 
     def __init__(self, *, certain: bool) -> None:
         self._certain = certain
-        self._first: int | None = None  # ordinal of the first entry that was sent
+        self._first: int | None = None  # ordinal of the first entry that was for the subscription
         self._highest = -1
         self._settled: dict[
             Key | None, list[_Entry]
@@ -42,9 +43,12 @@ class Skipped:
         sent = np.flatnonzero(times)
         self._highest = max(self._highest - dropped, int(sent[-1]) if len(sent) else -1)
         if self._first is None:
-            if not len(sent):
+            first = first_of(history, scan)
+            if first is None:
                 return
-            self._first = int(sent[0])
+            self._first = first
+            past = np.flatnonzero(~for_subscription(history, scan, int(sent[0])))
+            self._known.update(history.position(ordinal) for ordinal in past[past >= first].tolist())
         else:
             self._first = max(self._first - dropped, 0)
         self._open = {}

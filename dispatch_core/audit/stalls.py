@@ -80,9 +80,13 @@ def stalls(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end:
 def never_delivered(
     holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end: End
 ) -> list[Finding]:
-    """``never_delivered``: entries that no rule held, and nobody was ever sent; one finding per key."""
+    """``never_delivered``: entries that no rule held, and nobody was ever sent; one finding per key.
+
+    An entry that several of ``holds`` name is told with the first of them.
+    """
     words = Words(names)
     found = []
+    told: set[str] = set()
     for hold in holds:
         if hold.until_seq is not None or not hold.never_sent:
             continue
@@ -94,7 +98,9 @@ def never_delivered(
             continue  # it may be on its way
         of_key: dict[Key | None, list[str]] = {}
         for position, key in zip(hold.positions, hold.keys or [None] * len(hold.positions), strict=True):
-            of_key.setdefault(key, []).append(position)
+            if position not in told:
+                of_key.setdefault(key, []).append(position)
+        told.update(hold.positions)
         for key, positions in of_key.items():
             uncertain = hold.uncertain or waited_us < GRACE_US or end.gap
             found.append(

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from dispatch_core import CORE_VERSION, result_rows, tables
 from dispatch_core import state as st_
+from dispatch_core.audit.beginning import for_subscription
 from dispatch_core.audit.fold import AuditFold
 from dispatch_core.audit.history import History
 from dispatch_core.audit.holds import Hold, Key, holds_for
@@ -168,14 +169,14 @@ class UserLevelReplay:
             last_sent_us=self._last_sent_us(),
             gap=self._audit.has_gaps,
         )
-        found = []
+        waited: list[Hold] = []
         if self._skipped is not None and self._first_line is not None:
-            skipped = self._skipped.holds(*self._first_line, self._as_of_us())
-            found += stalls(skipped, self._names, self._limits, end)
-            found += never_delivered(skipped, self._names, self._limits, end)
+            waited += self._skipped.holds(*self._first_line, self._as_of_us())
+        found = stalls(waited, self._names, self._limits, end)
         if judged:
             found += stalls(holds, self._names, self._limits, end)
-            found += never_delivered(holds, self._names, self._limits, end)
+            waited += holds
+        found += never_delivered(waited, self._names, self._limits, end)
         found += ack_holes(self._audit.scan, self._audit.history, self._limits, end)
         anomalies = self._told.anomalies(found)
         return {
@@ -263,15 +264,16 @@ class UserLevelReplay:
     def _settled_before(self, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
         """Entries that are nobody's business any more when the first one is sent: before the subscription, or acked.
 
-        A subscription may begin anywhere in the topic; nothing before what is sent first was for it. What an earlier
-        incarnation acknowledged stays so.
+        A subscription may begin anywhere in the topic; nothing before what is sent first was for it, but for what was
+        stored when somebody had joined already. What an earlier incarnation acknowledged stays so.
         """
         lengths = np.diff(start)
         of_sent = np.repeat(code == SENT, lengths)
         of_sent[: start[first]] = False
         before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
         lowest = int(ordinals[of_sent].min())
-        return np.union1d(np.arange(lowest), ordinals[before]).astype(np.int64)
+        past = np.flatnonzero(~for_subscription(self._audit.history, self._audit.scan, lowest))
+        return np.union1d(past, ordinals[before]).astype(np.int64)
 
     def _count_stored(self, messages: pa.Table) -> None:
         time_ms = messages["publish_time_ms"]
