@@ -148,9 +148,8 @@ BALANCE: Final = _table(
     _required("size_bytes", pa.int64()),
     _required("keys", pa.int64()),
     _required("message_share", pa.float64()),
-    pa.field(
-        "hash_share", pa.float64()
-    ),  # time-weighted share of the hash space; null for Failover/Exclusive
+    # of the messages, by the hashes it owned when they were sent (audit.fair); null for Failover/Exclusive
+    pa.field("hash_share", pa.float64()),
 )
 
 #: How long entries waited between being stored and first being sent, and what rules held back, per dispatcher.

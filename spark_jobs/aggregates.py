@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,7 +21,17 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.intervals import Interval
-from spark_jobs.uneven import active_times, enough_topics, publish, read_staged, uneven_load, uneven_topics
+from spark_jobs.uneven import (
+    active_times,
+    enough_topics,
+    fair_loads,
+    name_of_consumer,
+    owned_hashes,
+    publish,
+    read_staged,
+    uneven_load,
+    uneven_topics,
+)
 from spark_jobs.waits import INCARNATION, SUBSCRIPTION, first_waits, never_delivered
 from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
 
@@ -33,23 +44,25 @@ def by_key(deliveries: DataFrame) -> DataFrame:
     """Messages sent per dispatcher, consumer name and key, repeated sendings too; few rows, however many deliveries."""
     return (
         deliveries.where("key IS NOT NULL")
-        .select(*DISPATCHER, _name_of_consumer(), "key", "key_b64", "num_messages")
+        .select(*DISPATCHER, name_of_consumer().alias("consumer_name"), "key", "key_b64", "num_messages")
         .groupBy(*DISPATCHER, "consumer_name", "key", "key_b64")
         .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
     )
 
 
-def balance(
-    deliveries: DataFrame, keyed: DataFrame, ownership: DataFrame, states: DataFrame, span: Interval
-) -> DataFrame:
-    """What each consumer name got in the interval, against its time-weighted share of the hash space.
+def balance(deliveries: DataFrame, keyed: DataFrame, owned: DataFrame, fair: pa.Table) -> DataFrame:
+    """What each consumer name got in the interval, against its share of the hash space.
 
-    ``keyed`` is ``by_key`` of the same deliveries. ``entries``, ``messages`` and ``size_bytes`` count every sending,
-    repeated ones too; ``keys`` are distinct. A consumer that owned hashes and got nothing has a row of zeros.
+    ``keyed`` is ``by_key`` of the same deliveries, ``owned`` is ``owned_hashes``, ``fair`` is ``fair_loads``. ``entries``,
+    ``messages`` and ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer that owned
+    hashes and got nothing has a row of zeros.
     Connections of one name are one consumer: that is what a rolling restart keeps. ``message_share`` is of the
-    dispatcher's messages; ``hash_share`` of its range-microseconds.
+    dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood for when they were sent
+    (``dispatch_core.audit.fair``), null for Failover and Exclusive, and where nothing was sent.
     """
-    sent = deliveries.select(*DISPATCHER, _name_of_consumer(), "consumer", "num_messages", "size_bytes")
+    sent = deliveries.select(
+        *DISPATCHER, name_of_consumer().alias("consumer_name"), "consumer", "num_messages", "size_bytes"
+    )
     # Sets are gathered from few rows, after the sums: over many groups Spark would sort all rows for them.
     got = (
         sent.groupBy(*DISPATCHER, "consumer_name", "consumer")
@@ -65,13 +78,21 @@ def balance(
         )
     )
     keys = keyed.groupBy(*DISPATCHER, "consumer_name").agg(F.count(F.lit(1)).alias("keys"))
-    owned = ownership.transform(hash_time, states, span)
-    both = got.join(keys, [*DISPATCHER, "consumer_name"], "left").join(
-        owned, [*DISPATCHER, "consumer_name"], "full"
+    owners = owned.groupBy(*DISPATCHER, F.col("name").alias("consumer_name")).agg(
+        F.collect_set("consumer").alias("owned_by")
+    )
+    parts = deliveries.sparkSession.createDataFrame(fair).withColumnsRenamed(
+        {"name": "consumer_name", "by_hashes": "hash_messages"}
+    )
+    both = (
+        got.join(keys, [*DISPATCHER, "consumer_name"], "left")
+        .join(owners, [*DISPATCHER, "consumer_name"], "full")
+        .join(F.broadcast(parts), [*INCARNATION, "consumer_name"], "left")
     )
     connections = F.size(F.array_union(F.coalesce("sent_to", _no_ids()), F.coalesce("owned_by", _no_ids())))
     messages, hashes = (
-        F.expr(f"sum({name}) OVER (PARTITION BY {', '.join(DISPATCHER)})") for name in _SHARED
+        F.expr(f"sum({name}) OVER (PARTITION BY {', '.join(DISPATCHER)})")
+        for name in ("messages", "hash_messages")
     )
     return both.select(
         *DISPATCHER,
@@ -79,37 +100,7 @@ def balance(
         connections.cast("long").alias("connections"),
         *(F.coalesce(name, _none()).alias(name) for name in ("entries", "messages", "size_bytes", "keys")),
         F.coalesce(F.try_divide("messages", messages), F.lit(0.0)).alias("message_share"),
-        F.when(hashes > 0, F.coalesce("hash_time", F.lit(0.0)) / hashes).alias("hash_share"),
-    )
-
-
-_SHARED = ("messages", "hash_time")
-
-
-def hash_time(ownership: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
-    """Per dispatcher and consumer name: hashes owned x microseconds within the interval, and by which connections.
-
-    An ownership without an end lasts until the dispatcher's last event. Failover and Exclusive own no hashes and
-    are left out: their share is null.
-    """
-    ends = (
-        states.where("subscription_type = 'Key_Shared'")
-        .groupBy(*DISPATCHER)
-        .agg(F.max("last_t_us").alias("last_t_us"))
-    )
-    until = F.least(F.coalesce("until_t_us", "last_t_us"), F.lit(span.end_us))
-    since = F.greatest("from_t_us", F.lit(span.start_us))
-    width = F.col("range_end") - F.col("range_start") + 1
-    return (
-        ownership.join(ends, DISPATCHER)
-        .select(
-            *DISPATCHER,
-            _name_of_consumer(),
-            "consumer",
-            (width * F.greatest(until - since, F.lit(0))).cast("double").alias("hash_time"),
-        )
-        .groupBy(*DISPATCHER, "consumer_name")
-        .agg(F.collect_set("consumer").alias("owned_by"), F.sum("hash_time").alias("hash_time"))
+        F.when(hashes > 0, F.coalesce("hash_messages", F.lit(0.0)) / hashes).alias("hash_share"),
     )
 
 
@@ -172,12 +163,14 @@ def aggregate(
         sent = deliveries.where(here)
         # Balance counts it, and hot keys stand in it.
         keyed = sent.transform(by_key).persist()
+        owned = owned_hashes(ownership, states)
+        fair = fair_loads(sent, owned)
         frames = {
-            "balance": balance(sent, keyed, ownership, states, span),
+            "balance": balance(sent, keyed, owned, fair),
             "waits": waits(deliveries, messages, states, blocked, span),
         }
         staged = {name: tables.stage(frame.coalesce(1), name, staging) for name, frame in frames.items()}
-        uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), limits)
+        uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), fair, limits)
         keyed.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if enough_topics(states, limits):
@@ -195,11 +188,6 @@ def aggregate(
         }
         record_run(warehouse, "aggregates", span, started_at, summary)
     return summary
-
-
-def _name_of_consumer() -> Any:
-    """A consumer's name; one without a name is known by its connection's number."""
-    return F.coalesce("consumer_name", F.concat(F.lit("consumer "), F.col("consumer"))).alias("consumer_name")
 
 
 def _none() -> Any:

@@ -1,13 +1,12 @@
 """Findings about balance: consumers and keys that carry too much, and Failover's active topics (PIP-392's case).
 
-Spark sums up; what reaches the driver is a row per consumer, per hot key, or per topic and consumer. Where the command line
-has a whole log in memory (``dispatch_core.audit.balance``) it weighs a consumer's hashes by the messages sent while it had
-them; here they are weighted by time, as the table ``balance`` has them.
+Spark sums up; what reaches the driver is a row per consumer and membership change, per stretch of a log, per hot key, or
+per topic and consumer. What is too much is for ``dispatch_core.audit`` to say, in the functions that the command line
+calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,21 +17,32 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
+from dispatch_core.audit.balance import (
+    ActiveTime,
+    KeyLoad,
+    Load,
+    Uneven,
+    failover_imbalances,
+    not_judged,
+    uneven,
+)
 from dispatch_core.audit.catalogue import KINDS as CATALOGUE
-from dispatch_core.audit.findings import shown
+from dispatch_core.audit.fair import fair_parts
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs import tables
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse import StagedFile, data_files, replace_interval
+from spark_jobs.contracts import StagedFile
+from spark_jobs.warehouse import data_files, replace_interval
 
 #: Kinds whose rows this stage adds to those of the replay.
 KINDS: Final = ("imbalance", "hot_key", "hot_consumer", "failover_imbalance")
 
 _TOPIC: Final = ("cluster", "topic", "subscription")
 _LOG: Final = (*_TOPIC, "incarnation")
+#: Lines of a log whose messages are counted as one, where nothing changes hands meanwhile.
+_STRETCH: Final = 64
 
 
 def active_times(ownership: DataFrame, events: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
@@ -93,93 +103,122 @@ def uneven_topics(times: DataFrame, span: Interval, limits: LimitRules) -> list[
     ]
 
 
+def owned_hashes(ownership: DataFrame, states: DataFrame) -> DataFrame:
+    """Who of a Key_Shared dispatcher owned how many hashes, and when: rows of ``fair.fair_parts``, its ranges summed up.
+
+    Failover and Exclusive own no hashes and are left out.
+    """
+    key_shared = states.where("subscription_type = 'Key_Shared'").select(*_LOG).distinct()
+    return (
+        ownership.join(F.broadcast(key_shared), list(_LOG))
+        .groupBy(
+            "interval_start", *_LOG, name_of_consumer().alias("name"), "consumer", "from_seq", "until_seq"
+        )
+        .agg(F.sum(F.col("range_end") - F.col("range_start") + 1).alias("hashes"))
+    )
+
+
+def stretches(deliveries: DataFrame, owned: DataFrame) -> DataFrame:
+    """Messages sent, summed over stretches of the log in which nothing changed hands: few rows, however many deliveries.
+
+    A stretch is ``_STRETCH`` lines long; where ownership begins or ends within it, its lines are kept apart.
+    """
+    stretch = F.floor(F.col("seq") / _STRETCH)
+    changes = owned.select(*_LOG, F.explode(F.array("from_seq", "until_seq")).alias("seq")).where(
+        "seq IS NOT NULL"
+    )
+    cut = changes.select(*_LOG, stretch.alias("stretch")).distinct().withColumn("cut", F.lit(True))
+    begins = F.when(F.col("cut"), F.col("seq")).otherwise(F.col("stretch") * _STRETCH)
+    return (
+        deliveries.select(*_LOG, "seq", stretch.alias("stretch"), "num_messages")
+        .join(F.broadcast(cut), [*_LOG, "stretch"], "left")
+        .groupBy(*_LOG, begins.cast("long").alias("seq"))
+        .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
+    )
+
+
+def fair_loads(deliveries: DataFrame, owned: DataFrame) -> pa.Table:
+    """``fair.fair_parts`` of all Key_Shared dispatchers of the interval, from sums that Spark makes."""
+    return fair_parts(owned.toArrow(), stretches(deliveries, owned).toArrow(), _LOG)
+
+
 def uneven_load(
-    deliveries: DataFrame, keyed: DataFrame, balance: pa.Table, limits: LimitRules
+    deliveries: DataFrame, keyed: DataFrame, balance: pa.Table, fair: pa.Table, limits: LimitRules
 ) -> list[dict[str, Any]]:
     """Rows of ``anomalies`` for consumers and keys that carry too much, where there is enough to judge.
 
-    ``deliveries`` are of the interval, ``keyed`` is ``aggregates.by_key`` of them, ``balance`` the rows made of both. What a
-    consumer should have is its share of the hash space as the table has it: weighted by time.
+    ``deliveries`` are of the interval, ``keyed`` is ``aggregates.by_key`` of them, ``balance`` the rows made of both,
+    ``fair`` is ``fair_loads``. What is too much is decided by ``dispatch_core.audit.balance.uneven``.
     """
-    judged = []
-    for dispatcher, rows in _by_dispatcher(balance.to_pylist()).items():
-        mine = limits.limits_for(*dispatcher[1:3])
-        table = pa.Table.from_pylist(rows, schema=BALANCE)
-        owned = [row for row in rows if row["hash_share"] is not None]
-        if owned and not_judged(table, mine) is None:
-            judged.append((rows[0], owned, mine))
+    judged = {}
+    for log, rows in _by_log(balance.to_pylist()).items():
+        mine = limits.limits_for(*log[1:3])
+        if not_judged(pa.Table.from_pylist(rows, schema=BALANCE), mine) is None:
+            judged[log] = (rows, mine)
     if not judged:
         return []
-    heavy = [one for shared, owned, mine in judged for one in _heavy_consumers(shared, owned, mine)]
-    heavy += _heavy_keys(keyed, judged)
-    return _with_evidence(deliveries, heavy)
+    parts = {(log, row["name"]): row for log, rows in _by_log(fair.to_pylist()).items() for row in rows}
+    hottest, keys = _hot_keys(keyed, judged)
+    found = []
+    for log, (rows, mine) in judged.items():
+        loads = []
+        for row in rows:
+            name = row["consumer_name"]
+            part = parts.get((log, name), {"by_hashes": 0.0, "by_number": 0.0})
+            hot = hottest.get((log, name), (None, 0))
+            loads.append(Load(name, row["messages"], part["by_hashes"], part["by_number"], *hot))
+        found += [_row(rows[0], one) for one in uneven(loads, keys.get(log, []), mine)]
+    return _with_evidence(deliveries, found)
 
 
-def _by_dispatcher(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def _by_log(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda one: (*(one[name] for name in _LOG), one["consumer_name"])):
+    for row in sorted(rows, key=lambda one: [one[name] for name in _LOG]):
         groups.setdefault(tuple(row[name] for name in _LOG), []).append(row)
     return groups
 
 
-def _heavy_consumers(
-    shared: dict[str, Any], rows: list[dict[str, Any]], limits: Limits
-) -> Iterator[dict[str, Any]]:
-    whole = sum(row["messages"] for row in rows)
-    fair = {
-        "imbalance": ("its part of the hash space", lambda row: row["hash_share"]),
-        "hot_consumer": ("an equal part", lambda _row: 1 / len(rows)),
-    }
-    for kind, (means, share_of) in fair.items():
-        for row in rows:
-            share = share_of(row)
-            if share > 0 and row["message_share"] > limits.share_ratio * share:
-                text = (
-                    f"{shown(row['consumer_name'])} got {row['message_share']:.1%} of {whole:,} messages, "
-                    f"{row['message_share'] / share:.1f} times {means} ({share:.1%})"
-                )
-                if kind == "hot_consumer":
-                    text += f"; it owned {row['hash_share']:.1%} of the hash space"
-                yield _row(shared, kind, text) | {"_consumer": row["consumer_name"]}
-
-
-def _heavy_keys(
-    keyed: DataFrame, judged: list[tuple[dict[str, Any], list[dict[str, Any]], Limits]]
-) -> Iterator[dict[str, Any]]:
-    """A key's part of all messages, of every dispatcher that is judged."""
-    least = min(mine.hot_key_share for _shared, _owned, mine in judged)
+def _hot_keys(
+    keyed: DataFrame, judged: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Limits]]
+) -> tuple[dict[tuple[Any, ...], tuple[str, int]], dict[tuple[Any, ...], list[KeyLoad]]]:
+    """By log and consumer name the key that is at least half of what it got; by log the keys that may be too hot."""
     session = keyed.sparkSession
-    wholes = [
-        (*(shared[name] for name in _LOG), sum(row["messages"] for row in owned))
-        for shared, owned, _ in judged
+    named = "cluster string, topic string, subscription string, incarnation long"
+    got = [(*log, row["consumer_name"], row["messages"]) for log, (rows, _) in judged.items() for row in rows]
+    at_consumer = F.broadcast(session.createDataFrame(got, f"{named}, consumer_name string, got long"))
+    half = keyed.join(at_consumer, [*_LOG, "consumer_name"]).where("2 * messages >= got")
+    hottest: dict[tuple[Any, ...], tuple[str, int]] = {}
+    for row in half.sort(F.desc("messages"), "key", "key_b64").toArrow().to_pylist():
+        whose = tuple(row[name] for name in _LOG), row["consumer_name"]
+        hottest.setdefault(whose, (row["key"], row["messages"]))
+    most = [
+        (*log, limits.hot_key_share * sum(row["messages"] for row in rows))
+        for log, (rows, limits) in judged.items()
     ]
-    whole = session.createDataFrame(
-        wholes, "cluster string, topic string, subscription string, incarnation long, whole long"
-    )
     carried = (
-        keyed.join(F.broadcast(whole), list(_LOG))
-        .groupBy(*_LOG, "key", "key_b64")
-        .agg(F.sum("messages").alias("messages"), F.first("whole").alias("whole"))
-        .where(F.col("messages") > F.lit(least) * F.col("whole"))
-        .sort(*_LOG, "key", "key_b64")
+        keyed.join(F.broadcast(session.createDataFrame(most, f"{named}, most double")), list(_LOG))
+        .groupBy(*_LOG, "key", "key_b64", "most")
+        .agg(F.sum("messages").alias("messages"))
+        .where("messages > most")
     )
-    of = {tuple(shared[name] for name in _LOG): (shared, mine) for shared, _owned, mine in judged}
-    for row in carried.toArrow().to_pylist():
-        shared, mine = of[tuple(row[name] for name in _LOG)]
-        if row["messages"] > mine.hot_key_share * row["whole"]:
-            text = (
-                f"key {shown(row['key'])} carries {row['messages'] / row['whole']:.1%} of {row['whole']:,} messages: "
-                "whoever owns its hash gets at least as much, however the ranges are cut; split the key, or give its "
-                "consumer room"
-            )
-            yield _row(shared, "hot_key", text) | {"key": row["key"], "key_b64": row["key_b64"]}
+    keys = {
+        log: [KeyLoad(row["key"], row["key_b64"], row["messages"]) for row in rows]
+        for log, rows in _by_log(carried.toArrow().to_pylist()).items()
+    }
+    return hottest, keys
 
 
-def _row(shared: dict[str, Any], kind: str, text: str) -> dict[str, Any]:
+def _row(shared: dict[str, Any], found: Uneven) -> dict[str, Any]:
     empty: dict[str, Any] = {one.name: None if one.nullable else [] for one in ANOMALIES}
     identity = {name: shared[name] for name in ("interval_start", *_LOG)}
-    found = {"kind": kind, "severity": CATALOGUE[kind].severity, "key_b64": False, "uncertain": False}
-    return empty | identity | found | {"explanation": text}
+    told = {"kind": found.kind, "severity": CATALOGUE[found.kind].severity, "uncertain": False}
+    about = {"key": found.key, "key_b64": found.key_b64, "_consumer": found.consumer_name}
+    return empty | identity | told | about | {"explanation": found.explanation}
+
+
+def name_of_consumer() -> Any:
+    """A consumer's name; one without a name is known by its connection's number (``fair.names_in``)."""
+    return F.coalesce("consumer_name", F.concat(F.lit("consumer "), F.col("consumer")))
 
 
 def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,18 +227,17 @@ def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[d
         return []
     wanted = deliveries.sparkSession.createDataFrame(
         [
-            (at, *(one[name] for name in _LOG), one.get("_consumer"), one["key"], one["key_b64"])
+            (at, *(one[name] for name in _LOG), one["_consumer"], one["key"], one["key_b64"])
             for at, one in enumerate(found)
         ],
         "at long, cluster string, topic string, subscription string, incarnation long, "
         "wanted_consumer string, wanted_key string, wanted_b64 boolean",
     )
-    name = F.coalesce("consumer_name", F.concat(F.lit("consumer "), F.col("consumer")))
     sending = F.struct("seq", "index_in_send", "t_us", "ledger_id", "entry_id", "hash")
     ends = (
         deliveries.join(F.broadcast(wanted), list(_LOG))
         .where(
-            (F.col("wanted_key").isNull() & (name == F.col("wanted_consumer")))
+            (F.col("wanted_key").isNull() & (name_of_consumer() == F.col("wanted_consumer")))
             | ((F.col("key") == F.col("wanted_key")) & (F.col("key_b64") == F.col("wanted_b64")))
         )
         .groupBy("at")

@@ -1,29 +1,24 @@
 """Is the work spread as it should be? Findings about consumers and keys that carry too much, and about Failover's topics.
 
 A consumer's fair part is what it would have got if every message sent had been spread over the hash space (or over the
-consumers) as it was owned at that moment. So neither who came late nor who stayed short is blamed for it.
+consumers) as it was owned at that moment (``fair``). So neither who came late nor who stayed short is blamed for it. Here
+is judged, from sums: those of a log in memory, or those that Spark brings (``spark_jobs.uneven``).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.audit.columns import ints
+from dispatch_core.audit.fair import fair_of, messages_of, names_in
 from dispatch_core.audit.findings import Finding, shown
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.totals import names_in
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _NAMED_AT_MOST: Final = 5
 
@@ -39,142 +34,137 @@ def not_judged(balance: pa.Table, limits: Limits) -> str | None:
             f"{keys:,} keys at {balance.num_rows} consumers; below {limits.min_keys_per_consumer} for each "
             "balance is not judged"
         )
+    if balance["hash_share"].null_count == balance.num_rows:
+        return "no consumer has a share of the hash space"
     return None
 
 
-def imbalances(deliveries: pa.Table, ownership: pa.Table, balance: pa.Table, limits: Limits) -> list[Finding]:
-    """``imbalance``, ``hot_key`` and ``hot_consumer`` of a Key_Shared log; nothing where it is not judged.
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one consumer name got, in messages, and what it would have got (``fair.fair_parts``).
 
-    The proving line is the last sending to the consumer, or of the key.
+    ``hottest`` is the key that makes up at least half of it, ``None`` if no key does.
     """
-    if not_judged(balance, limits) is not None or not ownership.num_rows:
-        return []
-    spread = _Spread(deliveries, ownership)
-    return [
-        *spread.consumers("imbalance", spread.by_hashes(), limits.share_ratio),
-        *spread.consumers("hot_consumer", spread.by_number(), limits.share_ratio),
-        *spread.keys(limits.hot_key_share),
-    ]
+
+    consumer_name: str
+    messages: int
+    by_hashes: float
+    by_number: float
+    hottest: str | None = None
+    hottest_messages: int = 0
 
 
-class _Spread:
-    """The messages of one log by consumer and by key, in the order of sending."""
+@dataclass(frozen=True, slots=True)
+class KeyLoad:
+    """The messages that one key carries, whoever got them."""
 
-    def __init__(self, deliveries: pa.Table, ownership: pa.Table) -> None:
-        self._deliveries = deliveries
-        self._ownership = ownership
-        self._seq = ints(deliveries["seq"])
-        self._messages = ints(deliveries["num_messages"], 1).astype(np.float64)
-        self._total = float(self._messages.sum())
-        both = pa.concat_arrays([names_in(table).combine_chunks() for table in (deliveries, ownership)])
-        codes = both.dictionary_encode()
-        self._names: list[str] = codes.dictionary.to_pylist()
-        at = np.asarray(codes.indices)
-        self._to, self._owner = at[: len(deliveries)], at[len(deliveries) :]
-        keyed = pc.binary_join_element_wise(deliveries["key_b64"].cast(pa.string()), deliveries["key"], " ")
-        keys = keyed.combine_chunks().dictionary_encode(null_encoding="encode")
-        self._key = np.asarray(keys.indices)
-        self._key_is_none = np.append(np.asarray(keys.dictionary.is_null()), False)
+    key: str
+    key_b64: bool
+    messages: int
 
-    def by_hashes(self) -> Floats:
-        """Each consumer's fair messages, by the part of the hash space it owned when they were sent."""
-        width = ints(self._ownership["range_end"]) - ints(self._ownership["range_start"]) + 1
-        sent = np.concatenate([[0.0], np.cumsum(self._messages)])
-        first, last = self._spans()
-        fair = np.bincount(self._owner, width * (sent[last] - sent[first]), len(self._names))
-        return self._scaled(fair.astype(np.float64))
 
-    def by_number(self) -> Floats:
-        """Each consumer's fair messages, if all that owned anything when they were sent had got the same."""
-        first, last = self._spans()
-        connections, at = np.unique(np.asarray(self._ownership["consumer"]), return_inverse=True)
-        came = np.full(len(connections), len(self._seq))
-        left = np.zeros(len(connections), np.int64)
-        np.minimum.at(came, at, first)
-        np.maximum.at(left, at, last)
-        change = np.zeros(len(self._seq) + 1)
-        np.add.at(change, came, 1)
-        np.add.at(change, np.maximum(left, came), -1)
-        present = np.maximum(np.cumsum(change)[:-1], 1)
-        part = np.concatenate([[0.0], np.cumsum(self._messages / present)])
-        name_of = np.zeros(len(connections), np.int64)
-        name_of[at] = self._owner
-        fair = np.bincount(name_of, part[np.maximum(left, came)] - part[came], len(self._names))
-        return self._scaled(fair.astype(np.float64))
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """A finding about a consumer name, or about a key."""
 
-    def _spans(self) -> tuple[Ints, Ints]:
-        """Which sendings, by their place in the log, fall into each span of ownership."""
-        until = ints(self._ownership["until_seq"], np.iinfo(np.int64).max)
-        first = np.searchsorted(self._seq, ints(self._ownership["from_seq"]))
-        return first, np.searchsorted(self._seq, until)
+    kind: str
+    consumer_name: str | None
+    key: str | None
+    key_b64: bool
+    explanation: str
 
-    def _scaled(self, fair: Floats) -> Floats:
-        return fair * (self._total / fair.sum()) if fair.sum() else fair
 
-    def consumers(self, kind: str, fair: Floats, ratio: float) -> list[Finding]:
-        """One finding for every consumer that got more than ``ratio`` times its fair part."""
-        got = np.bincount(self._to, self._messages, len(self._names))
-        found = []
-        for at in np.flatnonzero((got > ratio * fair) & (fair > 0)).tolist():
-            rows = np.flatnonzero(self._to == at)
-            key, share = self._hottest(rows)
-            means = "its part of the hash space" if kind == "imbalance" else "an equal part"
-            text = (
-                f"{shown(self._names[at])} got {_percent(got[at], self._total)} of {self._total:,.0f} messages, "
-                f"{got[at] / fair[at]:.1f} times {means} ({_percent(fair[at], self._total)})"
-            )
-            if share >= 0.5:
-                text += f"; key {shown(key)} alone is {share:.0%} of what it got"
-            elif kind == "hot_consumer":
-                hashes = self.by_hashes()[at]
-                text += f"; it owned {_percent(hashes, self._total)} of the hash space"
-            found.append(self._finding(kind, rows, text, None))
-        return found
+def uneven(loads: Iterable[Load], keys: Iterable[KeyLoad], limits: Limits) -> list[Uneven]:
+    """``imbalance``, ``hot_consumer`` and ``hot_key`` of one Key_Shared log, for the command line and the pipeline alike.
 
-    def keys(self, most: float) -> list[Finding]:
-        """One finding for every key that carries more than the share ``most`` of all messages."""
-        carried = np.bincount(self._key, self._messages)
-        found = []
-        for at in np.flatnonzero(carried > most * self._total).tolist():
-            if self._key_is_none[at]:
+    ``loads``: all consumer names that got or owned anything. ``keys``: at least those with more than ``hot_key_share``.
+    Whether there is enough to judge at all is ``not_judged``'s to say.
+    """
+    loads = sorted(loads, key=lambda one: one.consumer_name)
+    total = sum(one.messages for one in loads)
+    found = []
+    for kind, means in (("imbalance", "its part of the hash space"), ("hot_consumer", "an equal part")):
+        for one in loads:
+            fair = one.by_hashes if kind == "imbalance" else one.by_number
+            if fair <= 0 or one.messages <= limits.share_ratio * fair:
                 continue
-            rows = np.flatnonzero(self._key == at)
-            row = self._deliveries.slice(int(rows[0]), 1).to_pylist()[0]
             text = (
-                f"key {shown(row['key'])} carries {_percent(carried[at], self._total)} of {self._total:,.0f} messages: "
+                f"{shown(one.consumer_name)} got {_percent(one.messages, total)} of {total:,} messages, "
+                f"{one.messages / fair:.1f} times {means} ({_percent(fair, total)})"
+            )
+            if one.hottest is not None and 2 * one.hottest_messages >= one.messages:
+                part = one.hottest_messages / one.messages
+                text += f"; key {shown(one.hottest)} alone is {part:.0%} of what it got"
+            elif kind == "hot_consumer":
+                text += f"; it owned {_percent(one.by_hashes, total)} of the hash space"
+            found.append(Uneven(kind, one.consumer_name, None, False, text))
+    for key in sorted(keys, key=lambda one: (-one.messages, one.key, one.key_b64)):
+        if key.messages > limits.hot_key_share * total:
+            text = (
+                f"key {shown(key.key)} carries {_percent(key.messages, total)} of {total:,} messages: "
                 "whoever owns its hash gets at least as much, however the ranges are cut; split the key, or give its "
                 "consumer room"
             )
-            found.append(self._finding("hot_key", rows, text, row))
-        return found
+            found.append(Uneven("hot_key", None, key.key, key.key_b64, text))
+    return found
 
-    def _hottest(self, rows: Ints) -> tuple[str, float]:
-        """The key that carries most of what these sendings carry, and its part of it."""
-        carried = np.bincount(self._key[rows], self._messages[rows])
-        carried[self._key_is_none[: len(carried)]] = 0
-        key = int(carried.argmax())
-        at = int(rows[np.flatnonzero(self._key[rows] == key)[0]])
-        return self._deliveries["key"][at].as_py() or "", float(carried[key] / self._messages[rows].sum())
 
-    def _finding(self, kind: str, rows: Ints, text: str, row: Mapping[str, Any] | None) -> Finding:
-        ends = self._deliveries.take(pa.array([rows[0], rows[-1]])).to_pylist()
-        numbers = pc.unique(self._deliveries["consumer"].take(pa.array(rows)))
-        return Finding(
-            kind=kind,
-            severity=KINDS[kind].severity,
-            key=None if row is None else row["key"],
-            key_b64=False if row is None else row["key_b64"],
-            hash=None if row is None else row["hash"],
-            positions=list(dict.fromkeys(f"{end['ledger_id']}:{end['entry_id']}" for end in ends)),
-            consumers=sorted(numbers.to_pylist()),
-            seqs=sorted({end["seq"] for end in ends}),
-            t_us=ends[1]["t_us"],
-            cause=None,
-            reason=None,
-            uncertain=False,
-            explanation=text,
-            place=len(self._seq),
-        )
+def imbalances(deliveries: pa.Table, ownership: pa.Table, balance: pa.Table, limits: Limits) -> list[Finding]:
+    """``uneven`` of a whole log in memory; nothing where it is not judged.
+
+    The proving lines are the first and the last sending to the consumer, or of the key.
+    """
+    if not_judged(balance, limits) is not None:
+        return []
+    fair = fair_of(deliveries, ownership)
+    sent = pa.table(
+        {
+            "name": names_in(deliveries),
+            "key": deliveries["key"],
+            "key_b64": deliveries["key_b64"],
+            "messages": messages_of(deliveries),
+        }
+    )
+    by_key = sent.filter(pc.is_valid(sent["key"])).group_by(["name", "key", "key_b64"])
+    carried = by_key.aggregate([("messages", "sum")]).rename_columns(["name", "key", "key_b64", "messages"])
+    ranked = carried.sort_by([("messages", "descending"), ("key", "ascending"), ("key_b64", "ascending")])
+    hottest: dict[str, dict[str, Any]] = {}
+    for row in ranked.to_pylist():
+        hottest.setdefault(row["name"], row)
+    loads = []
+    for row in balance.to_pylist():
+        parts = fair.get(row["consumer_name"], (0.0, 0.0))
+        key = hottest.get(row["consumer_name"], {"key": None, "messages": 0})
+        loads.append(Load(row["consumer_name"], row["messages"], *parts, key["key"], key["messages"]))
+    totals = carried.group_by(["key", "key_b64"]).aggregate([("messages", "sum")]).to_pylist()
+    keys = [KeyLoad(row["key"], row["key_b64"], row["messages_sum"]) for row in totals]
+    return [_finding(one, deliveries, sent) for one in uneven(loads, keys, limits)]
+
+
+def _finding(one: Uneven, deliveries: pa.Table, sent: pa.Table) -> Finding:
+    """With its evidence; ``sent`` is of ``deliveries``, row by row."""
+    if one.key is None:
+        mine = pc.equal(sent["name"], one.consumer_name)
+    else:
+        mine = pc.and_(pc.equal(sent["key"], one.key), pc.equal(sent["key_b64"], one.key_b64))
+    rows = deliveries.filter(pc.fill_null(mine, False))
+    ends = [rows.slice(at, 1).to_pylist()[0] for at in (0, rows.num_rows - 1)]
+    return Finding(
+        kind=one.kind,
+        severity=KINDS[one.kind].severity,
+        key=one.key,
+        key_b64=one.key_b64,
+        hash=None if one.key is None else ends[1]["hash"],
+        positions=list(dict.fromkeys(f"{end['ledger_id']}:{end['entry_id']}" for end in ends)),
+        consumers=sorted(pc.unique(rows["consumer"]).to_pylist()),
+        seqs=sorted({end["seq"] for end in ends}),
+        t_us=ends[1]["t_us"],
+        cause=None,
+        reason=None,
+        uncertain=False,
+        explanation=one.explanation,
+        place=deliveries.num_rows,
+    )
 
 
 def _beginning(names: list[str]) -> str:

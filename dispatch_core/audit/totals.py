@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.columns import ints
+from dispatch_core.audit.fair import fair_of, messages_of, names_in
 from dispatch_core.audit.positions import distinct, locate
 from dispatch_core.tables import BALANCE, WAITS
 
@@ -22,30 +23,23 @@ Ints = npt.NDArray[np.int64]
 _PERCENTILES: Final = (50, 99)
 
 
-def names_in(table: pa.Table) -> pa.ChunkedArray:
-    """Who each row is about; a consumer without a name is known by its connection's number."""
-    number = pc.binary_join_element_wise("consumer", table["consumer"].cast(pa.string()), " ")
-    return pc.coalesce(table["consumer_name"], number)
-
-
 def balance_table(
     deliveries: pa.Table,
     ownership: pa.Table,
     identity: Mapping[str, Any],
     *,
     key_shared: bool,
-    last_t_us: int,
 ) -> pa.Table:
-    """What each consumer name got, repeated sendings too, against its time-weighted share of the hash space.
+    """What each consumer name got, repeated sendings too, against its share of the hash space (``fair``).
 
-    Rows are ordered by name. ``identity``: the columns that every row begins with. ``last_t_us``: ownership without an end
-    lasts until then. Single-active subscriptions own no hashes: their ``hash_share`` is null.
+    Rows are ordered by name. ``identity``: the columns that every row begins with. Single-active subscriptions own no
+    hashes: their ``hash_share`` is null, as it is where nothing was sent while anything was owned.
     """
     sent = pa.table(
         {
             "name": names_in(deliveries),
             "consumer": deliveries["consumer"],
-            "messages": pc.fill_null(deliveries["num_messages"].cast(pa.int64()), 1),
+            "messages": messages_of(deliveries),
             "size": pc.fill_null(deliveries["size_bytes"], 0),
         }
     )
@@ -64,11 +58,11 @@ def balance_table(
     for pairs in (sent, pa.table({"name": names_in(ownership), "consumer": ownership["consumer"]})):
         for pair in pairs.group_by(["name", "consumer"]).aggregate([]).to_pylist():
             connections.setdefault(pair["name"], set()).add(pair["consumer"])
-    owned = _hash_time(ownership, last_t_us) if key_shared else {}
+    owned = fair_of(deliveries, ownership) if key_shared else {}
     if not key_shared:
         connections = {name: numbers for name, numbers in connections.items() if name in rows}
     messages = sum(row["messages"] for row in rows.values())
-    hashes = sum(owned.values())
+    hashes = sum(by_hashes for by_hashes, _by_number in owned.values())
     nothing = {"entries": 0, "messages": 0, "size_bytes": 0, "keys": 0}
     return pa.Table.from_pylist(
         [
@@ -78,7 +72,7 @@ def balance_table(
                 "consumer_name": name,
                 "connections": len(connections[name]),
                 "message_share": row["messages"] / messages if messages else 0.0,
-                "hash_share": owned.get(name, 0.0) / hashes if hashes else None,
+                "hash_share": owned.get(name, (0.0, 0.0))[0] / hashes if hashes else None,
             }
             for name in sorted(connections)
         ],
@@ -129,13 +123,3 @@ def _keys_of(deliveries: pa.Table) -> dict[str, int]:
     keyed = keyed.filter(pc.is_valid(keyed["key"])).group_by(["name", "key", "b64"]).aggregate([])
     counted = keyed.group_by("name").aggregate([("key", "count")])
     return dict(zip(counted["name"].to_pylist(), counted["key_count"].to_pylist(), strict=True))
-
-
-def _hash_time(ownership: pa.Table, last_t_us: int) -> dict[str, float]:
-    """Hashes owned times microseconds, by consumer name."""
-    until = np.minimum(ints(ownership["until_t_us"], last_t_us), last_t_us)
-    for_us = np.maximum(until - ints(ownership["from_t_us"]), 0)
-    width = ints(ownership["range_end"]) - ints(ownership["range_start"]) + 1
-    spans = pa.table({"name": names_in(ownership), "time": (width * for_us).astype(np.float64)})
-    summed = spans.group_by("name").aggregate([("time", "sum")])
-    return dict(zip(summed["name"].to_pylist(), summed["time_sum"].to_pylist(), strict=True))

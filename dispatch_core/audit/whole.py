@@ -187,7 +187,6 @@ def _balance(log: DispatcherLog, found: dict[str, pa.Table], start: datetime) ->
         found["ownership"],
         result_rows.identity_of(log, start),
         key_shared=subscription_type(log) not in (*SINGLE_ACTIVE, "Shared"),
-        last_t_us=int(pc.max(log.events["t_us"]).as_py() or 0),
     )
 
 

@@ -248,23 +248,18 @@ def _of_interval(
     from dispatch_core.audit.totals import balance_table
     from dispatch_core.result_rows import identity_of
 
-    start_us, end_us = span
+    start_us = span[0]
     since = {name: pc.greater_equal(tables[name]["t_us"], start_us) for name in ("deliveries", "anomalies")}
     reaching = {
         name: pc.fill_null(pc.greater(tables[name]["until_t_us"], start_us), True)
         for name in ("ownership", "blocked")
     }
     of_it = {name: tables[name].filter(pc.fill_null(mask, True)) for name, mask in (since | reaching).items()}
-    owned = of_it["ownership"]
-    at = owned.schema.get_field_index("from_t_us")
-    clipped = owned.set_column(at, owned.schema.field(at), pc.max_element_wise(owned["from_t_us"], start_us))
-    last_us = max((int(pc.max(log.events["t_us"]).as_py() or 0) for log in logs), default=0)
     balance = balance_table(
         of_it["deliveries"],
-        clipped,
+        of_it["ownership"],
         identity_of(logs[-1], from_micros(start_us)),
         key_shared=subscription_type(logs[-1]) not in (*SINGLE_ACTIVE, "Shared"),
-        last_t_us=min(last_us, end_us),
     )
     return {**tables, **of_it, "balance": balance}
 

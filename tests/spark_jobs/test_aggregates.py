@@ -12,6 +12,7 @@ import pytest
 from spark_jobs.aggregates import aggregate, balance, by_key, waits
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
+from spark_jobs.uneven import fair_loads, owned_hashes
 from spark_jobs.warehouse import read_table, stored_schema
 
 if TYPE_CHECKING:
@@ -95,49 +96,30 @@ def frame(spark: SparkSession, name: str, *rows: dict[str, object]) -> DataFrame
     return spark.createDataFrame([{**empty, **same, **row} for row in rows], spark_schema(contract))
 
 
-def test_the_hash_share_is_weighted_by_time_and_kept_within_the_interval(spark: SparkSession) -> None:
-    whole = {"range_start": 0, "range_end": 99}
-    owned = frame(
-        spark,
-        "ownership",
-        # Since before the interval, alone for 10 µs of it; then half each for 30 µs, until the last event.
-        {"consumer": 1, "consumer_name": "a", "from_t_us": T0 - 50, "until_t_us": T0 + 10, **whole},
-        {"consumer": 1, "consumer_name": "a", "from_t_us": T0 + 10, "range_start": 0, "range_end": 49},
-        {"consumer": 2, "consumer_name": "b", "from_t_us": T0 + 10, "range_start": 50, "range_end": 99},
-    )
-    states = frame(spark, "dispatcher_state", {"subscription_type": "Key_Shared", "last_t_us": T0 + 40})
+def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(spark: SparkSession) -> None:
+    ranges = ((1, "a", 0, 99, 1, 100), (1, "a", 0, 49, 100, None), (2, "b", 50, 99, 100, None))
+    spans = [
+        {"consumer": consumer, "consumer_name": name, "range_start": start, "range_end": end}
+        | {"from_seq": since, "until_seq": until}
+        for consumer, name, start, end, since, until in ranges
+    ]
+    states = frame(spark, "dispatcher_state", {"subscription_type": "Key_Shared"})
+    owned = owned_hashes(frame(spark, "ownership", *spans), states)
+    # Four messages while a was alone, the last of them in the stretch of the log in which b joins, and one after.
+    sendings = ((1, 2, "x", 3, False), (3, 99, "x", 1, False), (1, 101, "eA==", 1, True))
     sent = frame(
         spark,
         "deliveries",
-        {
-            "consumer": 1,
-            "consumer_name": "a",
-            "key": "x",
-            "num_messages": 3,
-            "size_bytes": 5,
-            "key_b64": False,
-        },
-        {
-            "consumer": 3,
-            "consumer_name": "a",
-            "key": "x",
-            "num_messages": 1,
-            "size_bytes": 5,
-            "key_b64": False,
-        },
-        {
-            "consumer": 1,
-            "consumer_name": "a",
-            "key": "eA==",
-            "num_messages": 1,
-            "size_bytes": 5,
-            "key_b64": True,
-        },
+        *(
+            {"consumer": to, "consumer_name": "a", "seq": seq, "key": key, "num_messages": number}
+            | {"size_bytes": 5, "key_b64": coded}
+            for to, seq, key, number, coded in sendings
+        ),
     )
-    found = balance(sent, sent.transform(by_key), owned, states, DAY).collect()
+    found = balance(sent, sent.transform(by_key), owned, fair_loads(sent, owned)).collect()
     rows = {row["consumer_name"]: row.asDict() for row in found}
-    assert rows["a"]["hash_share"] == pytest.approx((100 * 10 + 50 * 30) / (100 * 40))
-    assert rows["b"]["hash_share"] == pytest.approx(50 * 30 / (100 * 40))
+    assert rows["a"]["hash_share"] == pytest.approx((4 + 0.5) / 5)
+    assert rows["b"]["hash_share"] == pytest.approx(0.5 / 5)
     measured = {
         name: rows["a"][name] for name in ("connections", "entries", "messages", "size_bytes", "keys")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,23 +10,35 @@ import pytest
 
 from dispatch_core.audit.limit_rules import LimitRule, LimitRules
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.whole import audit_whole
+from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.tables import BALANCE
-from spark_jobs.aggregates import by_key
+from spark_jobs.aggregates import balance, by_key
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
-from spark_jobs.uneven import active_times, enough_topics, publish, uneven_load, uneven_topics
+from spark_jobs.uneven import (
+    active_times,
+    enough_topics,
+    fair_loads,
+    owned_hashes,
+    publish,
+    uneven_load,
+    uneven_topics,
+)
 from spark_jobs.warehouse import read_table, stored_schema
+from tests.dispatch_core.audit.small_logs import added, message, numbered, read, removed, sent, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
+
+    from dispatch_core.recording.log import DispatcherLog
 
 pytestmark = pytest.mark.spark
 
 DAY = interval("2026-11-21")
 T0 = DAY.start_us
 TOPICS, CONSUMERS = 100, 10
+RECORDINGS = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
 
 
 def frame(spark: SparkSession, name: str, rows: list[dict[str, Any]]) -> DataFrame:
@@ -132,22 +145,30 @@ def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(
 
 
 def load(spark: SparkSession, hot: int) -> list[dict[str, Any]]:
-    """A thousand keys at three consumers with equal hashes; ``hot`` messages of key 0 besides; small limits."""
+    """A thousand keys at three consumers, of which the first has few hashes; ``hot`` messages of key 0 besides."""
     sent = [
         {"topic": "t", "seq": at + 1, "t_us": T0 + at, "consumer": key % 3, "consumer_name": f"w{key % 3}"}
         | {"ledger_id": 5, "entry_id": at, "key": f"k{key}", "key_b64": False, "num_messages": 1, "hash": key}
         for at, key in enumerate([*range(1_000), *[0] * hot])
     ]
-    deliveries = frame(spark, "deliveries", sent)
-    counts = [sum(row["consumer"] == one for row in sent) for one in range(3)]
-    rows = [
-        {"topic": "t", "consumer_name": f"w{one}", "messages": count, "keys": 333}
-        | {"message_share": count / len(sent), "hash_share": (0.1, 0.45, 0.45)[one]}
-        for one, count in enumerate(counts)
+    owned = [
+        {"topic": "t", "consumer": at, "consumer_name": f"w{at}", "range_start": start, "range_end": end}
+        for at, (start, end) in enumerate(((0, 9), (10, 54), (55, 99)))
     ]
-    balance = pa.Table.from_pylist(frame(spark, "balance", rows).toArrow().to_pylist(), schema=BALANCE)
+    states = frame(spark, "dispatcher_state", [{"topic": "t", "subscription_type": "Key_Shared"}])
     small = LimitRules((LimitRule("*", "*", Limits(min_messages=1_000, share_ratio=2.0)),))
-    return uneven_load(deliveries, deliveries.transform(by_key), balance, small)
+    return judged(frame(spark, "deliveries", sent), frame(spark, "ownership", owned), states, small)
+
+
+def judged(
+    sent: DataFrame, ownership: DataFrame, states: DataFrame, limits: LimitRules
+) -> list[dict[str, Any]]:
+    """What the aggregates find in these tables."""
+    keyed = sent.transform(by_key)
+    owned = owned_hashes(ownership, states)
+    fair = fair_loads(sent, owned)
+    rows = balance(sent, keyed, owned, fair).toArrow().to_pylist()
+    return uneven_load(sent, keyed, pa.Table.from_pylist(rows, schema=BALANCE), fair, limits)
 
 
 def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSession) -> None:
@@ -156,10 +177,10 @@ def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSessio
     key = found["hot_key"]
     assert (key["key"], key["hash"], key["consumers"]) == ("k0", 0, [0])
     assert (key["positions"], key["seqs"], key["t_us"]) == (["5:0", "5:2999"], [1, 3_000], T0 + 2_999)
-    assert "key k0 carries 66.7% of 3,000 messages" in key["explanation"]
-    assert (
-        "w0 got 77.8% of 3,000 messages, 7.8 times its part of the hash space"
-        in found["imbalance"]["explanation"]
+    assert "key k0 carries 66.7 % of 3,000 messages" in key["explanation"]
+    assert found["imbalance"]["explanation"] == (
+        "w0 got 77.8 % of 3,000 messages, 7.8 times its part of the hash space (10.0 %); "
+        "key k0 alone is 86% of what it got"
     )
     assert found["hot_consumer"]["consumers"] == [0]
     assert set(key) == set(stored_schema("anomalies").names)
@@ -168,3 +189,61 @@ def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSessio
 def test_load_as_the_hashes_are_is_no_finding_but_where_hashes_are_few(spark: SparkSession) -> None:
     # w0 has a tenth of the hashes and a third of the messages: too much for its hashes, not for one of three.
     assert [one["kind"] for one in load(spark, 0)] == ["imbalance"]
+
+
+#: Low enough that a small log is judged, and that some of what it holds is too much.
+LOW = Limits(min_messages=20, min_keys_per_consumer=1, share_ratio=1.1, hot_key_share=0.02)
+
+
+def made_up(folder: Path) -> DispatcherLog:
+    """One consumer is alone for a third of the messages, two come, one of them goes and comes back."""
+    stored = [message(n, "hot" if n % 3 == 0 else None if n % 7 == 0 else f"k{n}") for n in range(600)]
+    events = [
+        added(1),
+        *(sent(1, n) for n in range(200)),
+        *(added(n) for n in (2, 3)),
+        *(sent(1 + n % 3, n) for n in range(200, 400)),
+        removed(3),
+        added(4, "worker-3"),
+        *(sent((1, 2, 4)[n % 3], n) for n in range(400, 600)),
+        # by time this outweighs all the rest
+        {**removed(2), "t_us": 1_795_900_000_000_000},
+    ]
+    return read(write(folder / "a" / "b", stored, numbered(events), format="pulsar-consumer-events"))
+
+
+@pytest.mark.parametrize("name", [*sorted(one.name for one in RECORDINGS.iterdir()), "made up"])
+def test_command_line_and_pipeline_find_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    if name == "made up":
+        log = made_up(tmp_path)
+    else:
+        (log,) = read_recording(find_recordings([str(RECORDINGS / name)])[0]).logs
+    audit = audit_whole(log, limits=LOW)
+    made = {
+        table: spark.createDataFrame(rows.to_pylist(), spark_schema(rows.schema))
+        for table, rows in (
+            ("deliveries", audit.deliveries),
+            ("ownership", audit.ownership),
+            ("states", audit.state),
+        )
+    }
+    keyed = made["deliveries"].transform(by_key)
+    owned = owned_hashes(made["ownership"], made["states"])
+    shares = (
+        balance(made["deliveries"], keyed, owned, fair_loads(made["deliveries"], owned)).toArrow().to_pylist()
+    )
+    assert {row["consumer_name"]: row["hash_share"] for row in shares} == {
+        row["consumer_name"]: None if row["hash_share"] is None else pytest.approx(row["hash_share"])
+        for row in audit.balance.to_pylist()
+        if row["messages"] or row["hash_share"] is not None
+    }
+    rules = LimitRules((LimitRule("*", "*", LOW),))
+    piped = judged(made["deliveries"], made["ownership"], made["states"], rules)
+    kinds = {"imbalance", "hot_consumer", "hot_key"}
+    told = [row for row in audit.anomalies.to_pylist() if row["kind"] in kinds]
+    assert sorted(map(_plain, piped)) == sorted(map(_plain, told))
+    assert told or "failover" in name
+
+
+def _plain(row: dict[str, Any]) -> str:
+    return repr({name: row[name] for name in sorted(row) if name != "interval_start"})

@@ -96,7 +96,7 @@ def test_who_was_alone_while_everything_was_sent_is_not_blamed(tmp_path: Path) -
     end = [{**removed(1), "t_us": 1_795_900_000_000_000}]
     audit = whole(tmp_path / "a" / "b", stored, [added(1), *one_by_one(1, range(40)), *later, *end])
     share = next(row["hash_share"] for row in audit.balance.to_pylist() if row["consumer_name"] == "worker-1")
-    assert share < 0.3
+    assert share == 1.0
     assert not of_kind(audit, "imbalance")
     assert not of_kind(audit, "hot_consumer")
 
