@@ -27,6 +27,7 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.skipped import Skipped
 from dispatch_core.audit.stalls import End, never_delivered, stalls
+from dispatch_core.audit.told import with_divergences
 from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
@@ -93,16 +94,38 @@ def replay(
     Never raises for what a log may hold: a log that cannot be judged gets a ``dispatcher_state`` row that says why, and
     deliveries and anomalies all the same.
     """
-    start_us, end_us = micros(interval_start), micros(interval_end)
+    end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
+    asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, tick_us)
     if user_level or not is_trace(log):
-        return _of_user_level(
-            log, (interval_start, interval_end), earlier, limits, closed=closed, holds=holds, tick_us=tick_us
-        )
+        found = by_sending = _of_user_level(log, asked, holds)
+    else:
+        found = by_sending = _of_trace(log, asked, holds)
+        if any(found["dispatcher_state"]["divergent"].to_pylist()):
+            by_sending = _of_user_level(log, asked, None)
+    return found | {"anomalies": with_divergences(log, interval_start, found, by_sending)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The arguments of ``replay`` that hold on every level."""
+
+    interval_start: datetime
+    interval_end: datetime
+    earlier: tuple[DispatcherLog, ...]
+    limits: Limits
+    closed: bool
+    tick_us: int | None
+
+
+def _of_trace(log: DispatcherLog, asked: _Asked, holds: list[Hold] | None) -> dict[str, pa.Table]:
+    """The tables of a trace, compared decision by decision, but for its divergences as findings."""
+    interval_start, earlier, limits = asked.interval_start, asked.earlier, asked.limits
+    start_us, end_us = micros(interval_start), micros(asked.interval_end)
     audited = AuditFold(log, interval_start=interval_start, earlier=earlier, whole=True)
     audit = audited.feed(all_messages([*earlier, log]), log.events)
     before = log.events.filter(pc.less(log.events["t_us"], start_us))["seq"]
-    waits = TracedWaits(log, audited, limits, start_us=start_us, tick_us=tick_us)
+    waits = TracedWaits(log, audited, limits, start_us=start_us, tick_us=asked.tick_us)
     watch = _Watch(start_us, before[-1].as_py() if len(before) else None, waits)
     # What the interval's end cuts through is judged with the interval in which it ends.
     verification = verify(log, watch=watch, before=waits.before, goes_on=True)
@@ -112,22 +135,20 @@ def replay(
     shared = result_rows.identity_of(log, interval_start)
     findings = [f for f in verification.tally.findings if start_us <= f.t_us < end_us]
     deliveries = _judged(result_rows.within(audit.deliveries, start_us), verification)
-    divergences = [result_rows.divergence(f, log) for f in findings if f.status == "divergent"]
-    waited, end = waits.finish(end_us, closed=closed)
+    waited, end = waits.finish(end_us, closed=asked.closed)
     if holds is not None:
         holds.extend(waited)
     rows = {
         "blocked": result_rows.blocked(waited, names),
         "divergences": map(result_rows.difference, findings),
         "dispatcher_state": [_state(log, verification, watch, deliveries.num_rows, (start_us, end_us))],
-        "anomalies": divergences,
     }
     found = {name: result_rows.rows(tables.REPLAY_TABLES[name], shared, rows[name]) for name in rows}
     found["ownership"] = result_rows.ownership(watch.history.ownership, shared, names, start_us)
     gone_over = _gone_over(log, audited, verification, end)
     told = [
         *stalls([*waited, *gone_over], names, limits, end),
-        *never_delivered([*waited, *gone_over], names, limits, end),
+        *never_delivered([*gone_over, *waited], names, limits, end),
         *filled_holes(
             audited.scan, audited.history, audited.history.first_op_of_last_log, limits, gap=audited.has_gaps
         ),
@@ -136,7 +157,6 @@ def replay(
     found["anomalies"] = pa.concat_tables(
         [
             result_rows.within(audit.anomalies, start_us),
-            found["anomalies"],
             result_rows.within(Rows(log, interval_start).anomalies(told), start_us),
         ]
     )
@@ -153,26 +173,17 @@ def _gone_over(log: DispatcherLog, audited: AuditFold, verification: Verificatio
     return skipped.holds(log.events["seq"][0].as_py(), log.events["t_us"][0].as_py() or 0, end.as_of_us)
 
 
-def _of_user_level(
-    log: DispatcherLog,
-    interval: tuple[datetime, datetime],
-    earlier: Sequence[DispatcherLog],
-    limits: Limits,
-    *,
-    closed: bool,
-    holds: list[Hold] | None,
-    tick_us: int | None,
-) -> dict[str, pa.Table]:
+def _of_user_level(log: DispatcherLog, asked: _Asked, holds: list[Hold] | None) -> dict[str, pa.Table]:
     """The tables of a log without a trace, taken in one piece."""
     replay = UserLevelReplay(
         replace(log, messages=log.messages.slice(0, 0)),
-        interval_start=interval[0],
-        interval_end=interval[1],
-        earlier=earlier,
+        interval_start=asked.interval_start,
+        interval_end=asked.interval_end,
+        earlier=asked.earlier,
         whole=True,
-        limits=limits,
-        closed=closed,
-        tick_us=tick_us,
+        limits=asked.limits,
+        closed=asked.closed,
+        tick_us=asked.tick_us,
     )
     found = replay.feed(log.messages, log.events)
     told = replay.finish(holds)

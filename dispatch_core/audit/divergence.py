@@ -169,6 +169,12 @@ def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:
     return divergences if doubtful is None else divergences.filter(pc.less(divergences["seq"], doubtful))
 
 
+def doubted(divergences: pa.Table, anomalies: pa.Table) -> int:
+    """How many decisions differ behind lines that are missing or cannot be: these are no findings."""
+    wrong = divergences.filter(pc.equal(divergences["status"], "divergent"))
+    return len(wrong) - len(certain(wrong, doubtful_from(anomalies.select(["kind", "seqs"]).to_pylist())))
+
+
 def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:
     """A delivery of an entry, for its key and hash."""
     ledger, entry = (int(part) for part in position.rsplit(":", 1))

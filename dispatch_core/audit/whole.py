@@ -6,10 +6,9 @@ the same columns, that the pipeline writes for an interval, and the two tables t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ from dispatch_core.audit.judge import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.totals import balance_table, waits_table
-from dispatch_core.audit.words import names_by_number
 from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import replay
@@ -102,18 +100,18 @@ def audit_whole(
         audit = audit_log(log, interval_start=start, earlier=earlier)
         found |= {"deliveries": audit.deliveries, "anomalies": audit.anomalies}
     else:
-        again = partial(
-            replay,
+        found |= replay(
             log,
             interval_start=start,
             interval_end=end,
             earlier=earlier,
             limits=limits,
             closed=closed,
+            user_level=shortened,
+            holds=holds,
             tick_us=tick_us,
         )
-        replayed, doubted = _with_divergences(log, again(user_level=shortened, holds=holds), again, start)
-        found |= replayed
+        doubted = divergence.doubted(found["divergences"], found["anomalies"])
     balance = _balance(log, found, start)
     uneven = imbalances(found["deliveries"], found["ownership"], balance, limits)
     found["anomalies"] = pa.concat_tables([found["anomalies"], Rows(log, start).anomalies(uneven)])
@@ -132,31 +130,6 @@ def audit_whole(
         level=("T" if trace and not shortened else "E") if rules else "",
         shortened=shortened,
     )
-
-
-def _with_divergences(
-    log: DispatcherLog, found: dict[str, pa.Table], again: Callable[..., dict[str, pa.Table]], start: datetime
-) -> tuple[dict[str, pa.Table], int]:
-    """The tables of a replay with its divergences as findings about entries; ``again`` replays on another level.
-
-    Also returns how many decisions differ behind lines that are missing or cannot be: these are no findings.
-    """
-    state = found["dispatcher_state"].to_pylist()[0]
-    if not state["divergent"]:
-        return found, 0
-    rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
-    others = found["anomalies"].filter(pc.not_equal(found["anomalies"]["kind"], "divergence"))
-    beside = others.to_pylist()
-    # rounds are seen in a trace only, and only where it is compared decision by decision
-    by_sending = again(user_level=True) if state["rounds"] else found
-    told = divergence.of_sendings(by_sending["deliveries"], by_sending["divergences"], names, rule, beside)
-    if by_sending is not found:
-        decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule, beside)
-        told = divergence.of_trace(decisions, told)
-    differing = found["divergences"].filter(pc.equal(found["divergences"]["status"], "divergent"))
-    doubted = len(differing) - len(divergence.certain(differing, divergence.doubtful_from(beside)))
-    anomalies = pa.concat_tables([others, Rows(log, start).anomalies(told)])
-    return found | {"anomalies": anomalies}, min(doubted, state["divergent"])
 
 
 def across(

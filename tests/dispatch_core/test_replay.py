@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,12 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dispatch_core.audit.told import in_pieces
+from dispatch_core.audit.whole import audit_whole
 from dispatch_core.log_profile import with_overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay
 from dispatch_core.stats import stats_at
 from dispatch_core.tables import REPLAY_TABLES
+from dispatch_core.user_level.replay import UserLevelReplay
+from tests.dispatch_core.user_level.user_level_logs import stripped
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
@@ -150,9 +155,46 @@ def test_a_tampered_delivery_is_a_divergence_with_both_answers(rolling: Dispatch
     result = replay(tampered, interval_start=DAY, interval_end=NEXT)
     first = result["divergences"].to_pylist()[0]
     assert (first["seq"], first["decision_class"], first["status"]) == (sent["seq"], "dispatch", "divergent")
-    assert "divergence" in result["anomalies"]["kind"].to_pylist()
+    found = [row for row in result["anomalies"].to_pylist() if row["kind"] == "divergence"]
+    position = "{ledger_id}:{entry_id}".format_map(sent["positions"][0])
+    assert position in [told for row in found for told in row["positions"]]
     judged = result["deliveries"].filter(pc.equal(result["deliveries"]["seq"], sent["seq"]))
     assert set(judged["judgement"].to_pylist()) == {"divergent"}
+
+
+def test_divergences_of_a_trace_are_told_as_the_whole_audit_tells_them(rolling: DispatcherLog) -> None:
+    """One finding per sending that differs, not one per decision; and nothing of another interval."""
+    other_ring = {"subscriptionKeySharedConsistentHashingReplicaPoints": 50}
+    log = with_overrides(log_of("designed-drain-one-by-one-ch"), None, other_ring)
+    result = replay(log, interval_start=DAY, interval_end=NEXT, closed=True)
+
+    def told(anomalies: pa.Table) -> list[dict[str, object]]:
+        rows = anomalies.drop_columns("interval_start").to_pylist()
+        return [row for row in rows if row["kind"] == "divergence"]
+
+    assert told(result["anomalies"]) == told(audit_whole(log).anomalies)
+    differing = pc.sum(pc.equal(result["divergences"]["status"], "divergent")).as_py()
+    assert 1 < len(told(result["anomalies"])) < differing
+    later = replay(log, interval_start=NEXT, interval_end=NEXT + timedelta(days=1))
+    assert told(later["anomalies"]) == []
+
+
+def test_divergences_are_told_alike_when_a_log_comes_in_pieces() -> None:
+    other_ring = {"subscriptionKeySharedConsistentHashingReplicaPoints": 50}
+    log = with_overrides(stripped(log_of("designed-drain-one-by-one-ch")), None, other_ring)
+    whole = replay(log, interval_start=DAY, interval_end=NEXT)
+    head = replace(log, messages=log.messages.slice(0, 0))
+    again = UserLevelReplay(head, interval_start=DAY, interval_end=NEXT)
+    cut = log.events.num_rows // 2
+
+    def pieces() -> Iterator[dict[str, pa.Table]]:
+        yield again.feed(log.messages, log.events.slice(0, cut), log.events.slice(cut))
+        yield again.feed(log.messages.slice(0, 0), log.events.slice(cut))
+        yield again.finish()
+
+    found = pa.concat_tables([one["anomalies"] for one in in_pieces(head, DAY, pieces())])
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, whole["anomalies"].to_pylist()))
+    assert "divergence" in found["kind"].to_pylist()
 
 
 def test_a_user_level_log_has_its_sendings_put_to_the_rules(rolling: DispatcherLog) -> None:

@@ -1,0 +1,87 @@
+"""The anomalies of a replay with its divergences as findings about entries: one way for every road through a log.
+
+A replay judges decision by decision. What its readers get is the folded form of ``audit.divergence``: one finding per
+sending that the rules did not allow, consequences left out, and of a trace the first decision that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core import result_rows
+from dispatch_core.audit import divergence
+from dispatch_core.audit.rows import Rows
+from dispatch_core.audit.words import names_by_number
+from dispatch_core.recording.log import DispatcherLog
+
+#: Which column says that a row differs from the rules.
+_MARKS: Final = {"deliveries": "judgement", "divergences": "status"}
+
+
+def with_divergences(
+    log: DispatcherLog,
+    interval_start: datetime,
+    found: Mapping[str, pa.Table],
+    by_sending: Mapping[str, pa.Table],
+) -> pa.Table:
+    """The anomalies of ``found`` with its divergences as findings.
+
+    Args:
+        log: whose replay it is; its events name the consumers.
+        interval_start: of the interval that was replayed.
+        found: the tables of the replay.
+        by_sending: the same log judged by who was sent each entry; ``found`` itself where that is how it was judged.
+    """
+    others = _others(found["anomalies"])
+    return pa.concat_tables([others, _told(log, interval_start, found, by_sending, others)])
+
+
+def _others(anomalies: pa.Table) -> pa.Table:
+    return anomalies.filter(pc.not_equal(anomalies["kind"], "divergence"))
+
+
+def _told(
+    log: DispatcherLog,
+    interval_start: datetime,
+    found: Mapping[str, pa.Table],
+    by_sending: Mapping[str, pa.Table],
+    others: pa.Table,
+) -> pa.Table:
+    state = found["dispatcher_state"].to_pylist()[0]
+    if not state["divergent"]:
+        return found["anomalies"].slice(0, 0)
+    beside = others.to_pylist()
+    rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
+    told = divergence.of_sendings(by_sending["deliveries"], by_sending["divergences"], names, rule, beside)
+    if by_sending is not found:
+        decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule, beside)
+        told = divergence.of_trace(decisions, told)
+    return Rows(log, interval_start).anomalies(told)
+
+
+def in_pieces(
+    head: DispatcherLog, interval_start: datetime, pieces: Iterable[dict[str, pa.Table]]
+) -> Iterator[dict[str, pa.Table]]:
+    """The tables of a replay that comes in pieces, the last of which has its state: the same findings, at the end.
+
+    Kept until then are the sendings that differ, and the other findings without their words.
+    """
+    kept: dict[str, list[pa.Table]] = {"deliveries": [], "divergences": [], "anomalies": []}
+    last: dict[str, pa.Table] = {}
+    for last in pieces:
+        for name, mark in _MARKS.items():
+            if name in last:
+                kept[name].append(last[name].filter(pc.equal(last[name][mark], "divergent")))
+        others = _others(last["anomalies"])
+        kept["anomalies"].append(others.drop_columns("explanation"))
+        yield last | {"anomalies": others}
+    if "dispatcher_state" in last:
+        whole = {name: pa.concat_tables(tables) for name, tables in kept.items()}
+        whole["dispatcher_state"] = last["dispatcher_state"]
+        found = whole | {"anomalies": last["anomalies"]}
+        yield {"anomalies": _told(head, interval_start, found, found, whole["anomalies"])}
