@@ -18,6 +18,7 @@ from bench.harness import BenchError
 from dispatch_core.recording.reader import find_recordings, read_recording
 from spark_jobs.intervals import interval
 from spark_jobs.replay_task import replay_dispatchers
+from spark_jobs.worker import take_little_memory
 
 _COUNTS: Final = ("entries_stored", "entries_sent", "decisions", "uncertain", "divergent")
 
@@ -73,6 +74,7 @@ def verify_trace(source: str, warm: str) -> tuple[float, dict[str, Any]]:
 
 
 def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
+    take_little_memory()
     given, day = dispatchers(source)
     folder = Path(staging)
     shutil.rmtree(folder, ignore_errors=True)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from dispatch_core.errors import LogError
 from dispatch_core.recording import schema
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
-from spark_jobs.warehouse import conform
+from spark_jobs.contracts import conform
 
 
 def load_logs(dispatcher: dict[str, Any]) -> list[DispatcherLog]:

@@ -29,13 +29,14 @@ from pyspark.sql import functions as F
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.ahead import usable_threads
 from spark_jobs import stage, tables
+from spark_jobs.contracts import StagedFile, file_schema
 from spark_jobs.dealing import deal
 from spark_jobs.ingest_task import HANDS, STAGED, read_partition
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.pull import landed_files
 from spark_jobs.runs import GROUP, ORDER, not_runs
-from spark_jobs.warehouse import StagedFile, compact, file_schema, record_run, replace_interval, stage_run
+from spark_jobs.warehouse import compact, record_run, replace_interval, stage_run
 
 #: A task reads at least so many bytes of small files.
 _BYTES_PER_TASK = 8_000_000

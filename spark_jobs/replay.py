@@ -28,11 +28,12 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage, tables
+from spark_jobs.contracts import StagedFile
 from spark_jobs.dealing import deal
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay_task import NO_RULES, STAGED, Rule, replay_partition
-from spark_jobs.warehouse import StagedFile, compact, record_run, replace_interval, stage_run
+from spark_jobs.warehouse import compact, record_run, replace_interval, stage_run
 
 #: A task replays at least so many events of small dispatchers.
 _EVENTS_PER_TASK = 200_000

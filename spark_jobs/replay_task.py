@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -34,10 +33,11 @@ from dispatch_core.recording import schema
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
 from dispatch_core.times import micros
+from spark_jobs.contracts import PARTITION, conform
 from spark_jobs.dispatcher_log import load_logs
 from spark_jobs.intervals import Interval
 from spark_jobs.staging import Sink
-from spark_jobs.warehouse import PARTITION, conform
+from spark_jobs.worker import take_little_memory
 
 #: ``replay.replay``'s shape: one log in, the tables of ``REPLAY_TABLES`` out.
 Rule = Callable[..., dict[str, pa.Table]]
@@ -70,17 +70,12 @@ def replay_partition(
     limits: LimitRules = NO_RULES,
 ) -> Iterator[pa.RecordBatch]:
     """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
+    take_little_memory()
     span = Interval(interval_start, interval_end)
     dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
     if dispatchers:
         staged = replay_dispatchers(dispatchers, Path(staging), span, rule, limits)
         yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
-
-
-def _give_memory_back() -> None:
-    """Arrow's memory comes from an allocator that returns what is free: a task's peak is what it holds, not what it held."""
-    with suppress(NotImplementedError):  # not in every build of pyarrow
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def replay_dispatchers(
@@ -94,7 +89,6 @@ def replay_dispatchers(
 
     Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
     """
-    _give_memory_back()
     identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []

@@ -32,9 +32,10 @@ from dispatch_core.report.names import file_name
 from dispatch_core.report.page import page, printable
 from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage
+from spark_jobs.contracts import CONTRACTS, conform, file_schema
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.progress import complain, say
-from spark_jobs.warehouse import CONTRACTS, conform, data_files, file_schema
+from spark_jobs.warehouse import data_files
 
 #: (cluster, topic, subscription)
 Dispatcher = tuple[str, ...]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
-from spark_jobs.warehouse import StagedFile, conform, file_schema
+from spark_jobs.contracts import StagedFile, conform, file_schema
 
 #: A piece with more rows than this in one table gets a file of its own for it.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS

@@ -12,8 +12,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
+from spark_jobs.contracts import StagedFile, stored_schema
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse import StagedFile, WarehouseError, ensure_table, stored_schema, table_path
+from spark_jobs.warehouse import WarehouseError, ensure_table, table_path
 
 
 def spark_schema(contract: pa.Schema) -> StructType:

@@ -32,8 +32,8 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs import tables
-from spark_jobs.intervals import Interval
 from spark_jobs.contracts import StagedFile
+from spark_jobs.intervals import Interval
 from spark_jobs.warehouse import data_files, replace_interval
 
 #: Kinds whose rows this stage adds to those of the replay.

@@ -1,6 +1,6 @@
-"""The warehouse: one folder of Delta tables, their contracts, and the one way rows get into them.
+"""The warehouse: one folder of Delta tables, and the one way rows get into them.
 
-Every table has its contract here (``CONTRACTS``): names, order and types of its columns, from ``dispatch_core``.
+Every table has its contract (``contracts.CONTRACTS``): names, order and types of its columns, from ``dispatch_core``.
 All but ``run_metadata`` are partitioned by ``interval_start``, and an interval's rows are always replaced as a whole by
 one Delta commit (``replace_interval``): a reader sees the earlier rows or the new ones. Run ids and clock times of
 processing are in ``run_metadata`` alone, so that every other table is a function of the logs.
@@ -19,14 +19,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -34,45 +32,17 @@ from deltalake.transaction import AddAction
 
 from dispatch_core import tables
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording import schema
-from spark_jobs.intervals import Interval
-
-RUN_METADATA: Final = pa.schema(
-    [
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("stage", pa.string(), nullable=False),
-        tables.INTERVAL_START,
-        pa.field("started_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("finished_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        # ingest: rows_in = rows_accepted + rows_quarantined + rows_other_interval
-        pa.field("files", pa.int64()),
-        pa.field("files_failed", pa.int64()),
-        pa.field("rows_in", pa.int64()),
-        pa.field("rows_accepted", pa.int64()),
-        pa.field("rows_quarantined", pa.int64()),
-        pa.field("rows_other_interval", pa.int64()),
-        # replay
-        pa.field("dispatchers", pa.int64()),
-        pa.field("dispatchers_failed", pa.int64()),
-        pa.field("summary_json", pa.string(), nullable=False),
-    ]
+from spark_jobs.contracts import (
+    CONTRACTS,
+    PARTITION,
+    RUN_METADATA,
+    StagedFile,
+    conform,
+    file_schema,
+    same_type,
+    stored_schema,
 )
-
-
-def _with_interval(contract: pa.Schema) -> pa.Schema:
-    return pa.schema([tables.INTERVAL_START, *contract])
-
-
-#: Every table of the warehouse by name, column for column.
-CONTRACTS: Final[dict[str, pa.Schema]] = {
-    "messages": _with_interval(schema.MESSAGES),
-    "consumer_events": _with_interval(schema.EVENTS),
-    "quarantine": _with_interval(schema.QUARANTINE),
-    **tables.ALL_TABLES,
-    "run_metadata": RUN_METADATA,
-}
-
-PARTITION: Final = "interval_start"
+from spark_jobs.intervals import Interval
 
 #: Staged files below half of this are joined before they are published.
 ROWS_PER_FILE: Final = 1_000_000
@@ -85,28 +55,9 @@ class WarehouseError(DispatchAuditError):
     """A table that is missing, has other columns than its contract, or is being written by another run."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A finished Parquet file in the staging folder, not yet part of any table."""
-
-    table: str
-    path: Path
-    rows: int
-
-
 def table_path(warehouse: Path, name: str) -> Path:
     """The folder of one Delta table."""
     return Path(warehouse) / name
-
-
-def stored_schema(name: str) -> pa.Schema:
-    """A table's contract as Delta can hold it: nullability inside structs and lists is given up."""
-    return pa.schema([pa.field(one.name, _relaxed(one.type), one.nullable) for one in CONTRACTS[name]])
-
-
-def file_schema(name: str) -> pa.Schema:
-    """Columns of a data file: the stored schema without the partition column."""
-    return pa.schema([one for one in stored_schema(name) if one.name != PARTITION or name == "run_metadata"])
 
 
 def ensure_table(warehouse: Path, name: str) -> DeltaTable:
@@ -137,14 +88,14 @@ def check_columns(name: str, columns: list[tuple[str, pa.DataType]], *, where: s
     """Raise ``WarehouseError`` unless the columns are the contract's, in its order and of its types."""
     wanted = [(one.name, one.type) for one in stored_schema(name)]
     if [column for column, _kind in columns] == [column for column, _kind in wanted] and all(
-        _same_type(have, want) for (_a, have), (_b, want) in zip(columns, wanted, strict=True)
+        same_type(have, want) for (_a, have), (_b, want) in zip(columns, wanted, strict=True)
     ):
         return
     have_names, want_names = {one for one, _ in columns}, {one for one, _ in wanted}
     others = [
         f"{column} is {kind}, not {dict(wanted)[column]}"
         for column, kind in columns
-        if column in want_names and not _same_type(kind, dict(wanted)[column])
+        if column in want_names and not same_type(kind, dict(wanted)[column])
     ]
     raise WarehouseError(
         f"{where}: table {name} has other columns than this version writes: missing {sorted(want_names - have_names)}, "
@@ -344,52 +295,6 @@ def _sweep(leftover: Path) -> None:
     raise WarehouseError(
         f"{leftover}: leftovers of a run that died cannot be removed; remove the folder and try again"
     )
-
-
-def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The table with exactly the wanted columns, order and types; nullability inside structs is re-established."""
-    columns = [_conform(table[one.name].combine_chunks(), one.type) for one in wanted]
-    return pa.Table.from_arrays(columns, schema=wanted)
-
-
-def _conform(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
-    array = (
-        pa.concat_arrays(column.chunks)
-        if isinstance(column, pa.ChunkedArray) and column.num_chunks
-        else column
-    )
-    if isinstance(array, pa.ChunkedArray):
-        return pa.array([], wanted)
-    if array.type.equals(wanted):
-        return array
-    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
-        missing = array.is_null()
-        children = []
-        for one in wanted:
-            child = _conform(pc.struct_field(array, one.name), one.type)
-            # Under a missing struct a child has no value; a child that may not be null gets one there.
-            children.append(child if one.nullable or child.null_count == 0 else pc.fill_null(child, 0))
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=missing)
-    return array.cast(wanted)
-
-
-def _relaxed(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _relaxed(one.type)) for one in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_relaxed(kind.value_type))
-    return kind
-
-
-def _same_type(one: pa.DataType, other: pa.DataType) -> bool:
-    """Equal but for the name of a list's element, which Spark, Delta and Arrow spell differently."""
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return _same_type(one.value_type, other.value_type)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return [a.name for a in one] == [b.name for b in other] and all(
-            _same_type(a.type, b.type) for a, b in zip(one, other, strict=True)
-        )
-    return bool(one.equals(other))
 
 
 def _partition_text(span: Interval) -> str:

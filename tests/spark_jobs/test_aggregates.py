@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from spark_jobs.aggregates import aggregate, balance, by_key, waits
+from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
 from spark_jobs.uneven import fair_loads, owned_hashes
-from spark_jobs.warehouse import read_table, stored_schema
+from spark_jobs.warehouse import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ import pytest
 
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
+from spark_jobs.contracts import conform, file_schema
 from spark_jobs.intervals import interval
 from spark_jobs.replay_task import replay_dispatchers
-from spark_jobs.warehouse import conform, file_schema
 
 DAY = interval("2026-11-21")
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"

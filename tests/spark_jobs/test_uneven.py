@@ -14,6 +14,7 @@ from dispatch_core.audit.whole import audit_whole
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.tables import BALANCE
 from spark_jobs.aggregates import balance, by_key
+from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
 from spark_jobs.uneven import (
@@ -25,7 +26,7 @@ from spark_jobs.uneven import (
     uneven_load,
     uneven_topics,
 )
-from spark_jobs.warehouse import read_table, stored_schema
+from spark_jobs.warehouse import read_table
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, removed, sent, write
 
 if TYPE_CHECKING:

@@ -14,20 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_jobs.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse import (
-    CONTRACTS,
-    StagedFile,
     WarehouseError,
     compact,
-    conform,
     ensure_table,
-    file_schema,
     read_table,
     record_run,
     replace_interval,
     stage_run,
-    stored_schema,
     table_path,
 )
 

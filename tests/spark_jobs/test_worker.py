@@ -1,0 +1,47 @@
+"""A worker takes no more memory than its replays need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+
+def _says(code: str) -> str:
+    """What a process of its own prints: what is tried here holds for a whole process."""
+    script = (
+        "import sys\nimport pyarrow as pa\nfrom spark_jobs.worker import take_little_memory\n"
+        + textwrap.dedent(code)
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    return run.stdout.strip()
+
+
+def test_arrow_loads_no_pandas() -> None:
+    said = _says(
+        """
+        take_little_memory()
+        pa.array([1, None]), pa.scalar("a"), pa.table({"a": [1]}).group_by("a").aggregate([])
+        print("pandas" in sys.modules)
+        """
+    )
+    assert said == "False"
+    assert _says('pa.array([1]); print("pandas" in sys.modules)') == "True", "else nothing has to be done"
+
+
+def test_whoever_wants_pandas_gets_it() -> None:
+    assert _says("take_little_memory(); import pandas; print(pandas.Series([1, 2]).sum())") == "3"
+
+
+def test_a_process_that_has_pandas_keeps_it_in_arrow_too() -> None:
+    assert (
+        _says("import pandas; take_little_memory(); print(pa.array(pandas.Series([1, 2])).to_pylist())")
+        == "[1, 2]"
+    )
+
+
+def test_a_replay_task_loads_no_table_format() -> None:
+    said = _says('import spark_jobs.replay_task; print("deltalake" in sys.modules)')
+    assert said == "False"
