@@ -137,6 +137,8 @@ ANOMALIES: Final = _table(
     pa.field("reason", pa.string()),
     _required("uncertain", pa.bool_()),
     _required("explanation", pa.string()),
+    # never sent by then, listed in ``positions`` or not; each entry is counted in one finding; null: not of that kind
+    pa.field("unsent", pa.int64()),
 )
 
 #: What each consumer got against its share of the hash space.

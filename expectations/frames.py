@@ -40,7 +40,6 @@ UNORDERED: Final = ("Shared",)
 REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
 _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
-_EXPLAINS_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Waiting times that the policy may limit.
 WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
 _MAX_LABEL: Final = 200
@@ -60,7 +59,7 @@ class _Row:
     states: list[dict[str, Any]] = field(default_factory=list)
     balance: list[dict[str, Any]] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
-    explained_positions: int = 0
+    explained: int = 0
     quarantined: int = 0
     first_quarantined: str = ""
 
@@ -162,17 +161,13 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
             row.uncertain[PROMISE_OF_KIND[kind]] += count
         else:
             row.kinds["redelivered_unexplained" if kind == "redelivered" else kind] += count
-    waiting = pc.field("kind").isin(_EXPLAINS_WAITING)
-    for group in wh.aggregate(
-        _position_counts(wh.read_batches(anomalies, [*KEY, "positions"], waiting)), KEY, ["n"]
-    ):
-        rows[_dispatcher(group)].explained_positions = group["n"]
-
-
-def _position_counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        lengths = pc.fill_null(pc.list_value_length(batch.column("positions")), 0).cast(pa.int64())
-        yield pa.RecordBatch.from_arrays([*(batch.column(key) for key in KEY), lengths], [*KEY, "n"])
+    # Evidence lists the first positions only: what a finding tells of is counted apart.
+    telling = pc.field("unsent") > 0
+    logs = [*KEY, "incarnation"]
+    for group in wh.aggregate(wh.read_batches(anomalies, [*logs, "unsent"], telling), logs, ["unsent"]):
+        row = rows[_dispatcher(group)]
+        if group["incarnation"] == row.incarnation:  # what an earlier one left unsent, the next may have sent
+            row.explained = group["unsent"]
 
 
 def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
@@ -253,7 +248,7 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     uncertain = sum(state["uncertain"] for state in row.states)
     undelivered: float | None = None
     if row.waits:
-        undelivered = max(0, sum(wait["never_delivered"] for wait in row.waits) - row.explained_positions)
+        undelivered = max(0, sum(wait["never_delivered"] for wait in row.waits) - row.explained)
     elif nobody or not (row.sent_in_log or row.delivered):
         undelivered = 0
     record: dict[str, Any] = {

@@ -68,6 +68,8 @@ class Finding(NamedTuple):
     uncertain: bool
     explanation: str
     place: int  # order within the proving line
+    #: Entries that this finding tells of and nobody was ever sent, listed or not; each is counted in one finding only.
+    unsent: int | None = None
 
     @property
     def order(self) -> tuple[int, int, int]:

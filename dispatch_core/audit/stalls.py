@@ -63,7 +63,8 @@ def stalls(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end:
         if hold.reason is None:
             groups.setdefault(("", None, hold.waiting), []).append(hold)
         elif KIND_OF[hold.reason] == "stuck_key":
-            found.append(_finding("stuck_key", hold.reason, [hold], words, end))
+            stuck = _finding("stuck_key", hold.reason, [hold], words, end)
+            found.append(stuck._replace(unsent=_unsent([hold], names, limits, end)))
         else:
             kind = KIND_OF[hold.reason]
             waiting = hold.waiting if kind == "stuck_consumer" else None
@@ -71,7 +72,8 @@ def stalls(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end:
     for (kind, reason, waiting), members in groups.items():
         for together in _overlapping(members):
             if reason is not None:
-                found.append(_finding(kind, reason, together, words, end))
+                stuck = _finding(kind, reason, together, words, end)
+                found.append(stuck._replace(unsent=_unsent(together, names, limits, end)))
             else:
                 found.extend(_of_nothing(waiting, together, words, limits, end))
     return found + _needless(holds, words, limits, end)
@@ -100,8 +102,12 @@ def never_delivered(
         for position, key in zip(hold.positions, hold.keys or [None] * len(hold.positions), strict=True):
             if position not in told:
                 of_key.setdefault(key, []).append(position)
+        left = hold.never_sent - len(told.intersection(hold.positions))
         told.update(hold.positions)
         for key, positions in of_key.items():
+            # Of many the first are named; who is named last stands for the others, too.
+            unsent = left if key == list(of_key)[-1] else min(len(positions), left)
+            left -= unsent
             uncertain = hold.uncertain or waited_us < GRACE_US or end.gap
             found.append(
                 Finding(
@@ -119,6 +125,7 @@ def never_delivered(
                     uncertain=uncertain,
                     explanation=words.never_delivered(key, positions, hold, end.as_of_us, end.gap),
                     place=0,
+                    unsent=unsent,
                 )
             )
     return found
@@ -128,6 +135,12 @@ def _why_uncertain(hold: Hold, end: End) -> str:
     if end.gap:
         return "log_gap"
     return "stored_at_the_end" if hold.waited_us < GRACE_US else "undecided"
+
+
+def _unsent(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end: End) -> int:
+    """Entries of waits that nobody was ever sent, but for those that ``never_delivered`` tells of: each counts once."""
+    waiting = (hold for hold in holds if hold.never_sent)
+    return sum(hold.never_sent for hold in waiting if not never_delivered([hold], names, limits, end))
 
 
 def _too_long(hold: Hold, limits: Limits, end: End) -> bool:

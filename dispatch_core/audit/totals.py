@@ -117,6 +117,15 @@ def never_sent(deliveries: pa.Table, messages: pa.Table) -> int:
     return int(len(order) - sent[0] - len(sent)) if len(sent) else 0
 
 
+def unexplained(unsent: int, anomalies: pa.Table, incarnation: int) -> int:
+    """Of the entries that were not sent (``never_sent``): those that no finding about the last incarnation tells of.
+
+    What an earlier one left unsent, the next may have sent.
+    """
+    told = anomalies.filter(pc.equal(anomalies["incarnation"], incarnation))["unsent"]
+    return max(0, unsent - int(pc.sum(told).as_py() or 0))
+
+
 def _keys_of(deliveries: pa.Table) -> dict[str, int]:
     """Distinct keys by consumer name."""
     keyed = pa.table({"name": names_in(deliveries), "key": deliveries["key"], "b64": deliveries["key_b64"]})

@@ -15,9 +15,9 @@ import pyarrow as pa
 from dispatch_core import settings
 from dispatch_core.audit import Policy, PromiseVerdict, overall, verdicts
 from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
-from dispatch_core.audit.catalogue import COMPLETENESS, KIND_ORDER, KINDS
+from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
-from dispatch_core.audit.totals import never_sent
+from dispatch_core.audit.totals import never_sent, unexplained
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.audit.whole import WholeAudit, active_times, audit_whole
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
@@ -156,8 +156,7 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: Limits) -> Seen:
     """What the replay saw; ``sent``: positions that this and earlier loads sent, empty = more will be."""
     state = audit.state.to_pylist()[0]
-    explained = any(KINDS[kind].promise == COMPLETENESS for kind in audit.anomalies["kind"].to_pylist())
-    undelivered = never_sent(pa.concat_tables(sent), log.messages) if sent and not explained else 0
+    unsent = never_sent(pa.concat_tables(sent), log.messages) if sent else 0
     return Seen(
         decisions=state["decisions"],
         divergent=state["divergent"] - audit.doubted,
@@ -165,7 +164,7 @@ def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: L
         doubted=audit.doubted,
         not_judged=state["not_judged_reason"],
         sent=state["entries_sent"],
-        undelivered=undelivered,
+        undelivered=unexplained(unsent, audit.anomalies, log.incarnation),
         balance=not_judged(audit.balance, limits),
     )
 

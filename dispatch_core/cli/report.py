@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from dispatch_core import settings
 from dispatch_core.audit import Policy, overall, verdicts
-from dispatch_core.audit.catalogue import COMPLETENESS, KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
@@ -202,10 +201,9 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
 def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
     """What the replay of all incarnations saw beside its findings; ``doubted``: differences behind what is missing."""
     from dispatch_core.audit.balance import not_judged
+    from dispatch_core.audit.totals import unexplained
 
     states = tables["dispatcher_state"].to_pylist()
-    kinds = tables["anomalies"]["kind"].unique().to_pylist()
-    explained = any(KINDS[kind].promise == COMPLETENESS for kind in kinds)
     reasons = sorted({one["not_judged_reason"] for one in states if one["not_judged_reason"]})
     return Seen(
         decisions=sum(one["decisions"] for one in states),
@@ -214,7 +212,7 @@ def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
         uncertain=sum(one["uncertain"] for one in states),
         not_judged="; ".join(reasons) or None,
         sent=sum(one["entries_sent"] for one in states),
-        undelivered=0 if explained else unsent,
+        undelivered=unexplained(unsent, tables["anomalies"], max(one["incarnation"] for one in states)),
         balance=not_judged(tables["balance"], DEFAULT_LIMITS),
     )
 

@@ -149,7 +149,7 @@ class Day:
             "uncertain": False,
             "explanation": f"{kind}: key order-17 went backwards at worker-2: it got 5:2 and then 5:1",
         }
-        return self.add("anomalies", **who, **(defaults | {"kind": kind} | fields))
+        return self.add("anomalies", **(who | defaults | {"kind": kind} | fields))
 
     def of(self, table: str, who: dict[str, Any]) -> list[dict[str, Any]]:
         """Rows of one dispatcher in a table, to be changed."""

@@ -65,6 +65,10 @@ def quarantine(day: Day, who: dict[str, Any]) -> None:
     )
 
 
+def both(*spoils: Spoil) -> Spoil:
+    return lambda day, who: [spoil(day, who) for spoil in spoils]
+
+
 def drop(table: str, last: int | None = None) -> Spoil:
     return lambda day, who: day.drop(table, who, last)
 
@@ -117,6 +121,18 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         first("waits", never_delivered=2),
         "completeness",
         "UNKNOWN",
+        "no finding says why: 2",
+    ),
+    "waiting, more than evidence lists": (
+        both(first("waits", never_delivered=50), finding("never_delivered", unsent=45, uncertain=True)),
+        "completeness",
+        "UNKNOWN",
+        "no finding says why: 5",
+    ),
+    "waiting, an earlier load's": (
+        both(first("waits", never_delivered=2), finding("stuck_key", unsent=2, incarnation=-1)),
+        "completeness",
+        "FAIL",
         "no finding says why: 2",
     ),
     "no waits": (drop("waits"), "completeness", "UNKNOWN", "no waiting times"),

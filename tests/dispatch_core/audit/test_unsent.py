@@ -1,0 +1,54 @@
+"""Entries that nobody was sent are counted exactly, however many of them a finding lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.audit.hold_notes import MOST_POSITIONS
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.totals import unexplained
+from dispatch_core.audit.whole import WholeAudit, audit_whole
+from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, read, sent, write
+
+AT_ONCE = Limits(stuck_key_ms=0, stuck_consumer_ms=0, stuck_subscription_ms=0)
+MANY = 3 * MOST_POSITIONS
+
+
+def audit(
+    folder: Path, keys: int, gone_over: int, tail: int, permits: int, kind: str, limits: Limits
+) -> WholeAudit:
+    """Five entries are sent, then ``gone_over`` are not, six are, and ``tail`` are not."""
+    entries = 11 + gone_over + tail
+    events: list[Event] = [added(1), {"kind": "flow", "consumer": 1, "permits": permits}]
+    for entry in (*range(5), *range(5 + gone_over, 11 + gone_over)):
+        events += [sent(1, entry), ack(1, entry)]
+    stored = [message(entry, f"k{entry % keys}") for entry in range(entries)]
+    fields = {"format": "pulsar-consumer-events", "subscription_type": kind}
+    return audit_whole(read(write(folder / "a" / "b", stored, numbered(events), **fields)), limits=limits)
+
+
+@pytest.mark.parametrize("keys", [1, 4])
+@pytest.mark.parametrize(("gone_over", "tail"), [(MANY, 0), (0, MANY), (MANY, MANY)])
+@pytest.mark.parametrize(
+    ("kind", "permits"), [("Key_Shared", 1_000), ("Key_Shared", 11), ("Failover", 1_000), ("Failover", 11)]
+)
+def test_all_that_findings_tell_of_is_counted_once(
+    tmp_path: Path, kind: str, permits: int, gone_over: int, tail: int, keys: int
+) -> None:
+    found = audit(tmp_path, keys, gone_over, tail, permits, kind, AT_ONCE)
+    (unsent,) = found.waits["never_delivered"].to_pylist()
+    assert unsent == gone_over + tail
+    assert sum(found.anomalies["unsent"].fill_null(0).to_pylist()) == unsent
+    assert unexplained(unsent, found.anomalies, 0) == 0
+    assert unexplained(unsent + 3, found.anomalies, 0) == 3
+    assert unexplained(unsent, found.anomalies, 1) == unsent, "of another load of the topic"
+
+
+def test_what_was_sent_in_the_end_explains_nothing(tmp_path: Path) -> None:
+    """It waited too long, and was sent: what else was not sent is not told by that."""
+    found = audit(tmp_path, 1, 0, 0, 1_000, "Key_Shared", AT_ONCE)
+    assert "stuck_key" in found.anomalies["kind"].to_pylist()
+    assert sum(found.anomalies["unsent"].fill_null(0).to_pylist()) == 0
+    assert unexplained(5, found.anomalies, 0) == 5
