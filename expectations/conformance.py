@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from expectations.promise import FAIL, UNKNOWN, Check, Promise
+from expectations.promise import FAIL, NEVER_RECORDED, UNKNOWN, Check, Promise
 
 #: Why PASS, where the log shows no reads.
 KEPT_UNSEEN: Final = "every sending was as the rules of the release ask for; reads are unseen without a trace"
@@ -27,6 +27,7 @@ PROMISE: Final = Promise(
             limit="conformance.divergent",
             kinds=("divergence",),
         ),
+        NEVER_RECORDED,
         Check(
             "not_judged",
             UNKNOWN,

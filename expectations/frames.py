@@ -126,7 +126,7 @@ def _with_sent(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[p
 def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """What the replay and the aggregates published."""
     state_columns = [*KEY, "incarnation", "subscription_type", "not_judged_reason"]
-    state_columns += ["rounds", "decisions", "uncertain", "divergent"]
+    state_columns += ["rounds", "decisions", "uncertain", "divergent", "last_seq", "last_t_us"]
     states = wh.interval_dataset(warehouse, "dispatcher_state", interval_start)
     for state in wh.read_rows(states, state_columns):
         row = rows[_dispatcher(state)]
@@ -261,6 +261,10 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "unordered": unordered,
         "policy": rule.name,
         "replay_missing": int(row.in_log and not row.states),
+        # As of the interval's end, over all intervals.
+        "never_recorded": int(
+            bool(row.states) and all(not one["last_seq"] and one["last_t_us"] is None for one in row.states)
+        ),
         "sent_in_log": row.sent_in_log,
         "sent_unaudited": abs(row.sent_in_log - row.delivered),
         "because": f": {'; '.join(reasons)}" if reasons else "",

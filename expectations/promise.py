@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from dispatch_core.audit.verdict import NOTHING_RECORDED
+
 PASS: Final = "PASS"  # noqa: S105  # a verdict, not a password
 FAIL: Final = "FAIL"
 UNKNOWN: Final = "UNKNOWN"
@@ -76,8 +78,11 @@ def plain(value: Any) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
+#: No event up to the interval's end. An interval without one, after others with events, is a quiet one and no alert.
+NEVER_RECORDED: Final = Check("never_recorded", UNKNOWN, NOTHING_RECORDED, counts_findings=False)
 #: What keeps a log from reaching the audit at all.
 REPLAY_CHECKS: Final = (
+    NEVER_RECORDED,
     Check(
         "replay_missing",
         UNKNOWN,

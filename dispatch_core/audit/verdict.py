@@ -2,8 +2,12 @@
 
 * ``FAIL``: more findings of a kind than the policy bears, each proven by the log.
 * ``UNKNOWN``: no such finding, but lines of the log are missing, or findings are uncertain, so that the promise cannot be
-  said to have held.
+  said to have held; or the log has no event at all, so that there was nothing to judge.
 * ``PASS``: neither. Tolerated findings are counted beside it.
+
+A log without any event says nothing: whether nobody used the subscription or nobody recorded it cannot be told apart. A log
+*with* events in which nothing was sent, or an interval without traffic after intervals with events, is another matter: there
+the log shows a recorder at work and nothing that breaks a promise, so that a quiet day is PASS and raises no alert.
 
 What the log alone decides (``AUDITED_PROMISES``) can be judged by findings; balance, completeness and conformance need
 what the replay of the rules saw (``Seen``) as well.
@@ -46,6 +50,12 @@ _TOUCHES: Final = {
     COMPLETENESS: ("log_gap", "unknown_position", "overlapping_incarnations"),
     INPUT_QUALITY: ("log_gap",),
 }
+#: Promises of which nothing is known where the log has no event (balance has limits of its own, rows can be understood).
+_NEED_EVENTS: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, COMPLETENESS, CONFORMANCE)
+NOTHING_RECORDED: Final = (
+    "the log has a header and no event: there was nothing to judge; see that the recorder ran while the subscription was in "
+    "use, and that its event files are among those given"
+)
 _TOUCHES_BECAUSE: Final = {
     "log_gap": "lines of the log are missing",
     "unknown_position": "the message log lacks entries",
@@ -121,16 +131,17 @@ def verdicts(
     policy: Policy = DEFAULT_POLICY,
     subscription_type: str = "Key_Shared",
     seen: Seen | None = None,
+    recorded: bool = True,
 ) -> list[PromiseVerdict]:
     """Judge the promises by the anomalies of one dispatcher: all of them, or those in ``AUDITED_PROMISES`` if the rules were
-    not replayed (``seen`` is ``None``).
+    not replayed (``seen`` is ``None``). ``recorded``: its log has events at all.
     """
     if isinstance(anomalies, pa.Table):
         names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
         anomalies = anomalies.select(names).to_pylist()
     rows = list(anomalies)
     promises = AUDITED_PROMISES if seen is None else PROMISES
-    return [_judge(promise, rows, policy, subscription_type, seen) for promise in promises]
+    return [_judge(promise, rows, policy, subscription_type, seen, recorded=recorded) for promise in promises]
 
 
 def overall(promises: Iterable[PromiseVerdict]) -> str:
@@ -145,6 +156,8 @@ def _judge(
     policy: Policy,
     subscription_type: str,
     seen: Seen | None,
+    *,
+    recorded: bool,
 ) -> PromiseVerdict:
     certain: Counter[str] = Counter()
     uncertain: Counter[str] = Counter()
@@ -177,6 +190,8 @@ def _judge(
         )
     elif touching or sum(uncertain.values()) > policy.uncertain_tolerated:
         verdict, reason = UNKNOWN, _open_question(touching, uncertain)
+    elif not recorded and promise in _NEED_EVENTS:
+        verdict, reason = UNKNOWN, NOTHING_RECORDED
     elif unseen is not None:
         verdict, reason = UNKNOWN, unseen
     else:

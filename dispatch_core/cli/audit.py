@@ -142,10 +142,13 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
         sent.append(audit.deliveries.select(_POSITION))
         kind = subscription_type(log)
         seen = _seen(audit, log, sent if last else [], asked.limits) if asked.rules else None
+        recorded = any(one.events.num_rows for one in [*earlier, log])
         yield _Judged(
             log,
             audit.anomalies.to_pylist(),
-            verdicts(audit.anomalies, policy=asked.policy, subscription_type=kind, seen=seen),
+            verdicts(
+                audit.anomalies, policy=asked.policy, subscription_type=kind, seen=seen, recorded=recorded
+            ),
             *_rules(log),
             audit.level,
             active_times(log, audit.ownership) if kind == "Failover" and asked.rules else [],

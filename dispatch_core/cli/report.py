@@ -167,7 +167,11 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
     unsent = never_sent(tables["deliveries"], logs[-1].messages)
     kind = subscription_type(logs[-1])
     promises = verdicts(
-        tables["anomalies"], policy=Policy(), subscription_type=kind, seen=_seen(tables, doubted, unsent)
+        tables["anomalies"],
+        policy=Policy(),
+        subscription_type=kind,
+        seen=_seen(tables, doubted, unsent),
+        recorded=any(log.events.num_rows for log in logs),
     )
     verdict = overall(promises)
     reason = "; ".join(f"{one.promise}: {one.reason}" for one in promises if one.verdict == verdict)

@@ -144,6 +144,28 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         "did not reach the audit: 1 of 3",
     ),
     "divergent": (state(divergent=2), "conformance", "FAIL", "differ from the rule: 2 of 100"),
+    "never recorded": (
+        both(
+            drop("consumer_events"),
+            drop("deliveries"),
+            drop("balance"),
+            state(last_seq=0, decisions=0, exact=0, entries_sent=0, events=0),
+        ),
+        "completeness",
+        "UNKNOWN",
+        "no event: there was nothing to judge",
+    ),
+    "quiet day": (
+        both(
+            drop("consumer_events"),
+            drop("deliveries"),
+            drop("balance"),
+            state(decisions=0, exact=0, entries_sent=0, events=0),
+        ),
+        "all",
+        "PASS",
+        "every promise was kept",
+    ),
     "racy": (state(uncertain=6), "conformance", "UNKNOWN", "does not show: 6 % of 100"),
     "a little racy": (state(uncertain=5), "conformance", "PASS", "every decision"),
     "no rule": (state(not_judged_reason="classic rule"), "conformance", "UNKNOWN", "classic rule"),

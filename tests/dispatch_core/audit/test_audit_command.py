@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from dispatch_core.audit.catalogue import PROMISES
 from dispatch_core.cli.main import main
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay import replay
 from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
@@ -162,3 +165,25 @@ def test_failover_is_judged_over_all_recordings_of_a_call(
     assert verdict == {"verdict": "PASS", "recording": "*", "counts": {"failover_imbalance": 1}}
     assert main(["audit", str(tmp_path)]) == 0
     assert "over all topics  failover_imbalance" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [[], ["--no-rules"]])
+@pytest.mark.parametrize("stored", [[], [message(0, "k")]])
+def test_a_log_with_a_header_alone_is_unknown_and_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: list[Event], options: list[str]
+) -> None:
+    folder = write(tmp_path / "a" / "b", stored, [])
+    assert main(["audit", *options, str(folder)]) == 2
+    out = capsys.readouterr().out
+    assert "a/b  UNKNOWN" in out
+    assert "no event: there was nothing to judge; see that the recorder ran" in out
+    (log,) = read_recording(find_recordings([str(folder)])[0]).logs
+    day = datetime(2026, 11, 21, tzinfo=UTC)
+    (state,) = replay(log, interval_start=day, interval_end=day + timedelta(days=1))[
+        "dispatcher_state"
+    ].to_pylist()
+    assert (state["last_seq"], state["last_t_us"]) == (0, None), "by which the pipeline knows it"
+
+
+def test_a_log_in_which_consumers_came_and_nothing_was_sent_is_clean(tmp_path: Path) -> None:
+    assert main(["audit", str(write(tmp_path / "a" / "b", [], numbered([added(1), flow(1)])))]) == 0

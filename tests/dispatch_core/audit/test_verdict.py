@@ -203,3 +203,13 @@ def test_what_follows_from_other_findings_still_breaks_conformance() -> None:
         "FAIL",
         "4 decisions differ from the rules, as follows from other findings",
     )
+
+
+def test_of_a_log_without_events_nothing_is_known_and_the_next_step_is_said() -> None:
+    given = {one.promise: one for one in verdicts([], seen=ALL_SEEN, recorded=False)}
+    assert overall(given.values()) == "UNKNOWN"
+    unknown = {name for name, one in given.items() if one.verdict == "UNKNOWN"}
+    assert unknown == {"per_key_order", "duplicate_delivery", "completeness", "conformance"}
+    assert all("see that the recorder ran" in given[name].reason for name in unknown)
+    assert overall(verdicts([], recorded=False)) == "UNKNOWN", "without the rules, too"
+    assert overall(verdicts([], seen=ALL_SEEN)) == "PASS"
