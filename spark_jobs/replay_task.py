@@ -37,12 +37,14 @@ from spark_jobs.contracts import PARTITION, conform
 from spark_jobs.dispatcher_log import load_logs
 from spark_jobs.intervals import Interval
 from spark_jobs.staging import Sink
-from spark_jobs.worker import take_little_memory
+from spark_jobs.worker import give_back_what_is_free, take_little_memory
 
 #: ``replay.replay``'s shape: one log in, the tables of ``REPLAY_TABLES`` out.
 Rule = Callable[..., dict[str, pa.Table]]
 
 MAX_WORKER_DEATHS: Final = 2
+#: Arrays of many sizes come and go; after so many pieces of a log the gaps between them are given back.
+_PIECES_BETWEEN: Final = 4
 #: The limits that hold where no policy is given.
 NO_RULES: Final = LimitRules()
 
@@ -143,11 +145,12 @@ def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: L
     from dispatch_core.user_level.files import NotUserLevelError, replay_files
 
     try:
-        for tables in replay_files(
-            dispatcher, interval_start=span.start, interval_end=span.end, limits=limits
-        ):
+        pieces = replay_files(dispatcher, interval_start=span.start, interval_end=span.end, limits=limits)
+        for number, tables in enumerate(pieces, 1):
             for name, table in tables.items():
                 sink.write(name, table)
+            if number % _PIECES_BETWEEN == 0:
+                give_back_what_is_free()
     except (NotUserLevelError, NotStreamableError):
         sink.discard()
         return False

@@ -54,8 +54,9 @@ class Growing:
         """Make the array ``count`` rows longer; returns the new rows, not yet written."""
         before = self._used
         if before + count > len(self._room):
-            # The first time exactly what is asked for: a whole log comes in one piece.
-            self._move(max(before + count, 2 * before))
+            # The first time exactly what is asked for: a whole log comes in one piece. Later little more: a window stays
+            # as wide as it is, and dozens of these arrays are kept for each of its entries.
+            self._move(before + max(count, before // 4))
         self._used += count
         return self._room[before : self._used]
 
