@@ -26,7 +26,7 @@ from dispatch_core.audit.judge import all_messages
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.skipped import Skipped
-from dispatch_core.audit.stalls import End, never_delivered, stalls
+from dispatch_core.audit.stalls import LEFT_WAITING, End, never_delivered, stalls
 from dispatch_core.audit.told import with_divergences
 from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
@@ -97,12 +97,18 @@ def replay(
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
     asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, tick_us)
+    waited: list[Hold] = []
     if user_level or not is_trace(log):
-        found = by_sending = _of_user_level(log, asked, holds)
+        found = by_sending = _of_user_level(log, asked, waited)
     else:
-        found = by_sending = _of_trace(log, asked, holds)
+        found = by_sending = _of_trace(log, asked, waited)
         if any(found["dispatcher_state"]["divergent"].to_pylist()):
-            by_sending = _of_user_level(log, asked, None)
+            waited_then: list[Hold] = []
+            by_sending = _of_user_level(log, asked, waited_then)
+            if by_sending["dispatcher_state"]["not_judged_reason"].null_count:
+                waited, found = waited_then, _with_waits(found, by_sending)
+    if holds is not None:
+        holds.extend(waited)
     return found | {"anomalies": with_divergences(log, interval_start, found, by_sending)}
 
 
@@ -118,7 +124,18 @@ class _Asked:
     tick_us: int | None
 
 
-def _of_trace(log: DispatcherLog, asked: _Asked, holds: list[Hold] | None) -> dict[str, pa.Table]:
+def _with_waits(found: dict[str, pa.Table], by_sending: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The tables of a trace whose decisions differ from the rules, with what waited by what was sent.
+
+    What follows the rules sent what the broker left out, so that to them nothing waits.
+    """
+    waits = pa.array(LEFT_WAITING)
+    ours, others = (pc.is_in(one["anomalies"]["kind"], value_set=waits) for one in (by_sending, found))
+    anomalies = [found["anomalies"].filter(pc.invert(others)), by_sending["anomalies"].filter(ours)]
+    return found | {"blocked": by_sending["blocked"], "anomalies": pa.concat_tables(anomalies)}
+
+
+def _of_trace(log: DispatcherLog, asked: _Asked, holds: list[Hold]) -> dict[str, pa.Table]:
     """The tables of a trace, compared decision by decision, but for its divergences as findings."""
     interval_start, earlier, limits = asked.interval_start, asked.earlier, asked.limits
     start_us, end_us = micros(interval_start), micros(asked.interval_end)
@@ -136,8 +153,7 @@ def _of_trace(log: DispatcherLog, asked: _Asked, holds: list[Hold] | None) -> di
     findings = [f for f in verification.tally.findings if start_us <= f.t_us < end_us]
     deliveries = _judged(result_rows.within(audit.deliveries, start_us), verification)
     waited, end = waits.finish(end_us, closed=asked.closed)
-    if holds is not None:
-        holds.extend(waited)
+    holds.extend(waited)
     rows = {
         "blocked": result_rows.blocked(waited, names),
         "divergences": map(result_rows.difference, findings),
@@ -173,7 +189,7 @@ def _gone_over(log: DispatcherLog, audited: AuditFold, verification: Verificatio
     return skipped.holds(log.events["seq"][0].as_py(), log.events["t_us"][0].as_py() or 0, end.as_of_us)
 
 
-def _of_user_level(log: DispatcherLog, asked: _Asked, holds: list[Hold] | None) -> dict[str, pa.Table]:
+def _of_user_level(log: DispatcherLog, asked: _Asked, holds: list[Hold]) -> dict[str, pa.Table]:
     """The tables of a log without a trace, taken in one piece."""
     replay = UserLevelReplay(
         replace(log, messages=log.messages.slice(0, 0)),

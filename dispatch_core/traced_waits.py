@@ -82,7 +82,7 @@ class TracedWaits:
         core = self._driver.core
         self._look(self._driver, last.seq, as_of_us)
         end = End(
-            last.seq, as_of_us, closed, last_sent_us=_last_sent_us(self._audited), gap=self._audited.has_gaps
+            last.seq, as_of_us, closed, last_sent_us=_last_sent_us(self._audited), gap=self._audited.in_doubt
         )
         return self._holds.take() + self._holds.finish(core), end
 

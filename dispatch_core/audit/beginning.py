@@ -23,27 +23,34 @@ _SLACK_US: Final = 50_000
 _ROUNDED_US: Final = 1_000
 
 
-def for_subscription(history: History, scan: Scan, before: int) -> Mask:
-    """Which of the window's first ``before`` entries, none of which was sent, were stored after the first join.
+def begins_us(history: History, scan: Scan, before: int) -> int | None:
+    """From when on what was stored was for the subscription; ``None`` if the log shows nobody joining.
 
     Producers whose clocks are ahead of the broker's show it by entries that were sent before they were stored: entries
-    must be later than the join by as much more.
+    must be later than the join by as much more. ``before``: entries before the first one that was sent; where none of them
+    is older than the join, the topic has no past, and clocks need not be doubted.
     """
     joined = np.flatnonzero(history.op_code == ADDED)
+    if not len(joined):
+        return None
     published, known = history.publish_time_ms
-    if not len(joined) or not before:
-        return np.zeros(before, np.bool_)
     stored_us = 1000 * published
-    sent = scan.deliveries[:, ENTRY]
-    sent = np.where(sent >= 0, sent, 0)
+    sent = np.maximum(scan.deliveries[:, ENTRY], 0)
     sent_us = history.op_t_us[scan.deliveries[:, OPERATION]]
     ahead_us = (stored_us[sent] - sent_us)[known[sent]].max(initial=0)
-    begins_us = int(history.op_t_us[joined[0]]) - _ROUNDED_US + int(ahead_us)
-    stored = history.stored[:before] & known[:before]
-    later = stored_us[:before] >= begins_us
-    if later[stored].all():
-        return stored
-    return stored & (stored_us[:before] >= begins_us + _ROUNDED_US + _SLACK_US)
+    earliest_us = int(history.op_t_us[joined[0]]) - _ROUNDED_US + int(ahead_us)
+    if (stored_us[:before] >= earliest_us)[history.stored[:before] & known[:before]].all():
+        return earliest_us
+    return earliest_us + _ROUNDED_US + _SLACK_US
+
+
+def for_subscription(history: History, scan: Scan, before: int) -> Mask:
+    """Which of the window's first ``before`` entries, none of which was sent, were stored after the first join."""
+    since_us = begins_us(history, scan, before) if before else None
+    if since_us is None:
+        return np.zeros(before, np.bool_)
+    published, known = history.publish_time_ms
+    return history.stored[:before] & known[:before] & (1000 * published[:before] >= since_us)
 
 
 def first_of(history: History, scan: Scan) -> int | None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.consequences import Consequences, holders_of_holes, unfinished
 from dispatch_core.audit.findings import Finding
 from dispatch_core.audit.words import shown
 from dispatch_core.times import clock
@@ -51,7 +52,7 @@ def of_sendings(
     Who was sent something beyond what the rules allow has a permit less from then on, in the log as in the broker; and where
     something went elsewhere, the rules still spend a permit of whom it was for. So sendings without a permit count once per
     consumer, and not at all behind another finding about a sending to it, or in one round with such a finding. What overtook
-    an entry that a finding says was left out is told by that finding.
+    an entry that a finding says was left out is told by that finding; see also ``consequences``.
 
     Args:
         deliveries: as judged by who was sent each entry (docs/user-level.md).
@@ -60,6 +61,7 @@ def of_sendings(
         rule: the rules in force, for people.
         anomalies: what else was found in the log.
     """
+    consequences = Consequences(anomalies)
     took = _took_permits(anomalies)
     left_out = {row["hash"] for row in anomalies if row["kind"] in _LEFT_OUT and row["hash"] is not None}
     beyond_us = [row["t_us"] for row in anomalies if row["kind"] in _BEYOND_THE_RULES]
@@ -79,6 +81,8 @@ def of_sendings(
     found = []
     for place, (row, reason) in enumerate(explained):
         if reason == _WAITS and row["hash"] in left_out:
+            continue
+        if consequences.explain((row["ledger_id"], row["entry_id"]), row["seq"], reason):
             continue
         to_seq = took.get(row["consumer"], row["seq"])
         if reason == NO_PERMITS:
@@ -103,7 +107,7 @@ def of_sendings(
 
 def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     """Consumer → line of the first sending to it that no rule allows."""
-    took: dict[int, int] = {}
+    took = holders_of_holes(anomalies)
     for row in anomalies:
         if row["kind"] in _BEYOND_THE_RULES:
             # of an entry at two connections the ack of one leaves it with the other, and that one's count too high
@@ -121,7 +125,8 @@ def of_decisions(
         divergences: of a comparison decision by decision.
         deliveries: to tell the key of an entry that the decision names.
         rule: the rules in force, for people.
-        anomalies: what else was found; one that the same line proves tells entries that the decision does not name.
+        anomalies: what else was found; one that the same line proves tells entries that the decision does not name. One that
+            says of an entry that it was left out, or never acknowledged, tells the decision about it too.
     """
     wrong = certain(
         divergences.filter(pc.equal(divergences["status"], "divergent")), doubtful_from(anomalies)
@@ -143,6 +148,8 @@ def of_decisions(
     expected, recorded = (_POSITION.findall(first[side]) for side in ("expected", "recorded"))
     both = set(expected) & set(recorded)
     positions = [one for one in dict.fromkeys([*expected, *recorded]) if one not in both]
+    if unfinished(anomalies, positions):
+        return []
     positions = positions if same is None else list(same["positions"])
     consumers = [int(one) for side in ("expected", "recorded") for one in _CONSUMER.findall(first[side])]
     row = _row_of(positions[0], deliveries) if positions else {}

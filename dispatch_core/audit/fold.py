@@ -29,6 +29,7 @@ from dispatch_core.audit.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.findings import Findings, names_of
 from dispatch_core.audit.history import History, Operations
 from dispatch_core.audit.keys import Keys
+from dispatch_core.audit.layout import CONSUMER
 from dispatch_core.audit.log_quality import Connected, Gaps, LastLine, LogFinding
 from dispatch_core.audit.rows import Audit, Rows
 from dispatch_core.audit.scan import Scan, Scanned
@@ -135,6 +136,13 @@ class AuditFold:
     def has_gaps(self) -> bool:
         """Whether lines are missing anywhere."""
         return bool(self._gaps)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether lines are missing anywhere: gaps, or the line that adds a connection which is sent entries."""
+        numbers = [consumer.number for consumer in self.history.consumers]
+        strangers = [at for at, number in enumerate(numbers) if number in self._connected.strangers]
+        return self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], strangers).any())
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.

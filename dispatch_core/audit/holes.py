@@ -60,7 +60,8 @@ def _acknowledged(scan: Scan, history: History) -> tuple[Ints, Ints]:
     ops = scan.acknowledged_by
     acked_us = np.full(len(ops), _NEVER, np.int64)
     acked = ops >= 0
-    acked_us[acked] = history.op_t_us[ops[acked]]
+    # A clock that goes back makes no hole older.
+    acked_us[acked] = np.maximum.accumulate(history.op_t_us)[ops[acked]] if len(history.op_t_us) else 0
     above_us = np.full(len(ops), _NEVER, np.int64)
     above_us[:-1] = np.minimum.accumulate(acked_us[:0:-1])[::-1]
     return acked_us, above_us

@@ -253,6 +253,11 @@ class Connected:
             )
         self._added |= named
 
+    @property
+    def strangers(self) -> frozenset[int]:
+        """Connections that lines named before any line added them."""
+        return frozenset(self._reported)
+
     def unknown(self, events: pa.Table) -> list[LogFinding]:
         """Events of the next lines whose connection was never added, or was removed before; one finding per event."""
         self.meet(events)

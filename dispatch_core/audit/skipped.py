@@ -7,13 +7,17 @@ replayed (Shared, and what a release does that is not known) a limit may have he
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from dispatch_core.audit.beginning import first_of, for_subscription
+from dispatch_core.audit.beginning import begins_us, first_of, for_subscription
 from dispatch_core.audit.history import History
 from dispatch_core.audit.holds import MOST_POSITIONS, Hold, Key
 from dispatch_core.audit.scan import Scan
+
+_NEVER_US: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +29,24 @@ class _Entry:
 
 
 class Skipped:
-    """Call ``look`` after each piece of a log, then ``holds``. ``certain``: nothing but a fault leaves an entry out."""
+    """Call ``look`` after each piece of a log, then ``holds``. ``certain``: nothing but a fault leaves an entry out.
 
-    def __init__(self, *, certain: bool) -> None:
+    ``by_rules``: rules say of what is not acknowledged why it waits. What was acknowledged without having been sent waits
+    for nothing, and was left out all the same.
+    """
+
+    def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
         self._certain = certain
+        self._by_rules = by_rules
         self._first: int | None = None  # ordinal of the first entry that was for the subscription
         self._highest = -1
+        self._begins_us: int | None = None  # the subscription
         self._settled: dict[
             Key | None, list[_Entry]
         ] = {}  # acknowledged with others, so that they leave the window
         self._open: dict[Key | None, list[_Entry]] = {}
         self._known: set[str] = set()
+        self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
 
     def look(self, history: History, scan: Scan, dropped: int) -> None:
         """``dropped``: entries that have left the window since the last look."""
@@ -47,22 +58,32 @@ class Skipped:
             if first is None:
                 return
             self._first = first
+            self._begins_us = begins_us(history, scan, int(sent[0]))
             past = np.flatnonzero(~for_subscription(history, scan, int(sent[0])))
             self._known.update(history.position(ordinal) for ordinal in past[past >= first].tolist())
         else:
             self._first = max(self._first - dropped, 0)
+        self._forget_sent(times, dropped)
         self._open = {}
         low = self._first
-        never = low + np.flatnonzero((times[low : self._highest] == 0) & history.stored[low : self._highest])
         acknowledged = scan.acknowledged_by >= 0
-        for ordinal in never.tolist():
+        never = (times[low:] == 0) & history.stored[low:]
+        behind = np.arange(low, len(times)) >= self._highest
+        published, known = history.publish_time_ms
+        if self._by_rules:
+            # What is older may have been sent before the log begins.
+            never &= (
+                acknowledged[low:] & known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
+            )
+        else:
+            never &= ~behind
+        for ordinal in (low + np.flatnonzero(never)).tolist():
             position = history.position(ordinal)
             if position in self._known:
                 continue
             key = int(history.entry_key[ordinal])
             named = None if key < 0 else (history.keys.text(key), bool(history.keys.base64[key]))
             later = sent[np.searchsorted(sent, ordinal) :]
-            published, known = history.publish_time_ms
             entry = _Entry(
                 position,
                 1000 * int(published[ordinal]) if known[ordinal] else 0,
@@ -71,9 +92,20 @@ class Skipped:
             )
             if acknowledged[ordinal]:
                 self._known.add(position)
+                self._acknowledged[position] = ordinal
                 self._settled.setdefault(named, []).append(entry)
             else:
                 self._open.setdefault(named, []).append(entry)
+
+    def _forget_sent(self, times: npt.NDArray[np.int32], dropped: int) -> None:
+        """What was sent behind its acknowledgement was not left out."""
+        within = {position: at - dropped for position, at in self._acknowledged.items() if at >= dropped}
+        self._acknowledged = within
+        sent = {position for position, ordinal in within.items() if times[ordinal]}
+        if sent:
+            for entries in self._settled.values():
+                entries[:] = [entry for entry in entries if entry.position not in sent]
+            self._settled = {key: entries for key, entries in self._settled.items() if entries}
 
     def holds(self, first_seq: int, first_us: int, as_of_us: int) -> list[Hold]:
         """One wait for each key of what was gone over, as of the end; the log begins with ``first_seq``."""

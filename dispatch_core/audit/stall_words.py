@@ -97,9 +97,10 @@ class Words:
             also = ", and later messages of its key were sent"
         else:
             also = ""
+        held = "no rule held it back" if hold.reason is None else "in the end no rule held it back"
         text = (
             f"{few(positions, len(positions))}{of_key} could be read since {clock(hold.from_t_us)} at the latest and was "
-            f"sent to nobody by {clock(as_of_us)}: {owner}no rule held it back{also}"
+            f"sent to nobody by {clock(as_of_us)}: {owner}{held}{also}"
         )
         return text + ("; but lines of the log are missing" if gap else "")
 

@@ -32,6 +32,8 @@ KIND_OF: Final[dict[str | None, str]] = {
     "failover_delay": "stuck_subscription",
     "no_consumer": "stuck_subscription",
 }
+#: What says of entries that they were not sent, or long not sent.
+LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Rules that keep the order of a key, and may hold back more than that needs.
 _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 
@@ -93,9 +95,11 @@ def never_delivered(
         if hold.until_seq is not None or not hold.never_sent:
             continue
         overtaken = hold.never_passed < hold.never_sent
-        if hold.reason is not None and not overtaken:
-            continue  # a rule holds it; none lets a later message of the key go first
         waited_us = hold.waited_us
+        if hold.reason is not None and not overtaken:
+            waited_us = _free_us(hold)
+            if not waited_us:
+                continue  # a rule holds it; none lets a later message of the key go first
         if not (end.closed or overtaken or waited_us > 1000 * limits.stuck_key_ms):
             continue  # it may be on its way
         of_key: dict[Key | None, list[str]] = {}
@@ -121,7 +125,7 @@ def never_delivered(
                     seqs=_seqs(hold.from_seq, end.seq),
                     t_us=end.as_of_us,
                     cause=None,
-                    reason=_why_uncertain(hold, end) if uncertain else None,
+                    reason=_why_uncertain(waited_us, end) if uncertain else None,
                     uncertain=uncertain,
                     explanation=words.never_delivered(key, positions, hold, end.as_of_us, end.gap),
                     place=0,
@@ -131,10 +135,15 @@ def never_delivered(
     return found
 
 
-def _why_uncertain(hold: Hold, end: End) -> str:
+def _why_uncertain(waited_us: int, end: End) -> str:
     if end.gap:
         return "log_gap"
-    return "stored_at_the_end" if hold.waited_us < GRACE_US else "undecided"
+    return "stored_at_the_end" if waited_us < GRACE_US else "undecided"
+
+
+def _free_us(hold: Hold) -> int:
+    """For how long no rule held what waits."""
+    return sum(us for reason, us in hold.shares if reason is None)
 
 
 def _unsent(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end: End) -> int:
@@ -152,6 +161,8 @@ def _too_long(hold: Hold, limits: Limits, end: End) -> bool:
         return False
     if hold.reason is not None and hold.never_passed < hold.never_sent:
         return False  # it was left out: ``never_delivered``
+    if hold.reason is not None and _free_us(hold):
+        return False  # at last nothing held it any more: ``never_delivered``
     # Nobody will ever send it. What came when everybody had left is nobody's fault.
     return any(reason != "no_consumer" for reason, _ in hold.shares)
 

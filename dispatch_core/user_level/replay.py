@@ -89,7 +89,8 @@ class UserLevelReplay:
         self._holds: list[Hold] = []  # that have ended
         # What the rules say of an entry that was gone over: nothing where they are not replayed.
         single = self._audit.history.single_active
-        self._skipped = Skipped(certain=single) if single or self._fold is None else None
+        by_rules = self._fold is not None and not single
+        self._skipped = Skipped(certain=single or by_rules, by_rules=by_rules)
         self._first_line: tuple[int, int] | None = None  # its seq and time
         self._sent_us = _NOTHING  # per consumer of the history: when it was sent something last, -1 = never
         if self._fold is not None:
@@ -111,8 +112,7 @@ class UserLevelReplay:
         self._count_stored(messages)
         audit = self._audit.feed(messages, events)
         self._count(events)
-        if self._skipped is not None:
-            self._skipped.look(self._audit.history, self._audit.scan, self._audit.dropped)
+        self._skipped.look(self._audit.history, self._audit.scan, self._audit.dropped)
         deliveries = audit.deliveries
         findings = []
         if self._fold is not None:
@@ -167,10 +167,10 @@ class UserLevelReplay:
             self._as_of_us(),
             self._closed,
             last_sent_us=self._last_sent_us(),
-            gap=self._audit.has_gaps,
+            gap=self._audit.in_doubt,
         )
         waited: list[Hold] = []
-        if self._skipped is not None and self._first_line is not None:
+        if self._first_line is not None:
             waited += self._skipped.holds(*self._first_line, self._as_of_us())
         found = stalls(waited, self._names, self._limits, end)
         if judged:

@@ -139,11 +139,14 @@ def _differing_sends(
     def part(consumer: int, expected: Sequence[int], got: Sequence[int], seq: int) -> None:
         pairs = [pair for pair in zip_longest(expected, got) if pair[0] != pair[1]]
         parted = {entry for pair in pairs for entry in pair if entry is not None}
+        missing = [entry for entry in expected if entry not in set(got)]
+        more = [entry for entry in got if entry not in set(expected)]
         found.append(
             Difference(
                 "dispatch",
-                f"consumer {consumer} gets {show(expected)}",
-                f"gets {show(got)}",
+                f"consumer {consumer} gets {show(expected)}"
+                + (f", also {show(missing)}" if got and missing else ""),
+                f"gets {show(got)}" + (f", also {show(more)}" if expected and more else ""),
                 decisions=len(parted & uncounted),
                 seq=seq,
                 weight=len(parted) + 1,

@@ -75,3 +75,32 @@ def test_a_producer_whose_clock_is_ahead_makes_no_past_into_a_loss(tmp_path: Pat
     hour_ms = 3600 * SECOND_MS
     times = [JOINED_MS - 500 + hour_ms + at for at in range(4)]
     assert never_delivered(tmp_path, times, log(2, 4)) == []
+
+
+def test_what_was_acknowledged_without_having_been_sent_was_left_out(tmp_path: Path) -> None:
+    times = [JOINED_MS + 200 + at for at in range(4)]
+    lines = numbered(
+        [
+            added(1),
+            {"kind": "flow", "consumer": 1, "permits": 100},
+            sent(1, 0, 1, 3),
+            ack(1, 0, 1, 2, 3),
+            removed(1),
+        ]
+    )
+    assert never_delivered(tmp_path, times, lines) == ["5:2"]
+    old = [JOINED_MS - 300, JOINED_MS - 200, JOINED_MS - 100, JOINED_MS + 200]
+    assert never_delivered(tmp_path / "old", old, lines) == []
+
+
+def test_a_clock_that_goes_back_makes_no_hole_older(tmp_path: Path) -> None:
+    times = [JOINED_MS + 200 + at for at in range(4)]
+    lines = log(0, 4)
+    lines[3] = ack(1, 3) | {"seq": 4, "t_us": lines[3]["t_us"]}
+    back_us = T0_US - 300_000_000
+    lines[4:] = [ack(1, 0, 1, 2) | {"seq": 5, "t_us": back_us}, removed(1) | {"seq": 6, "t_us": back_us}]
+    stored = [message(entry, "k", publish_time_ms=time_ms) for entry, time_ms in enumerate(times)]
+    audit = audit_whole(read(write(tmp_path / "a" / "b", stored, lines, format="pulsar-consumer-events")))
+    kinds = audit.anomalies["kind"].to_pylist()
+    assert "clock_step" in kinds
+    assert "ack_hole" not in kinds
