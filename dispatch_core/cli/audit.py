@@ -6,13 +6,12 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatch_core import settings
 from dispatch_core.audit import Policy, PromiseVerdict, overall, verdicts
 from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
@@ -21,13 +20,19 @@ from dispatch_core.audit.totals import never_sent, unexplained
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.audit.whole import WholeAudit, active_times, audit_whole
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
+from dispatch_core.cli.recordings import (
+    Overrides,
+    add_recording_arguments,
+    dispatchers,
+    progress,
+    read_all,
+    set_aside,
+)
 from dispatch_core.errors import ProfileError
-from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
+from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.recording.reader import Recording
 from dispatch_core.verify.runner import is_trace
-from dispatch_core.versions import parse_version
 
 #: Stands for the recording in findings over the topics of many.
 _ALL: Final = "*"
@@ -52,8 +57,7 @@ class _Judged:
 class _Asked:
     """What the options ask for."""
 
-    broker_version: str | None
-    settings: Mapping[str, Any]
+    overrides: Overrides
     policy: Policy
     limits: Limits
     rules: bool
@@ -82,21 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Audit all recordings; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
-    if options.broker_version is not None:
-        parse_version(options.broker_version)
     asked = _Asked(
-        options.broker_version,
-        settings.given(options.settings),
+        Overrides.given(options),
         Policy(top=options.top),
         _limits(options.limits),
         not options.no_rules,
     )
     given: list[str] = []
     times: list[ActiveTime] = []
-    sources = find_recordings(options.paths)
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
-        recording = read_recording(source)
+    for recording in read_all(options.paths):
         judged = list(_judge(recording, asked))
         verdict = _verdict(recording, judged)
         given.append(verdict)
@@ -130,14 +128,16 @@ def _limits(given: list[str]) -> Limits:
 
 
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
-    earlier: list[DispatcherLog] = []
+    for logs in dispatchers(recording, asked.overrides):
+        yield from _judge_dispatcher(logs, asked)
+
+
+def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Judged]:
     sent: list[pa.Table] = []
-    for number, read in enumerate(recording.logs, start=1):
-        log = with_overrides(read, asked.broker_version, asked.settings)
-        if earlier and _dispatcher(earlier[-1]) != _dispatcher(log):
-            earlier, sent = [], []
+    for number, log in enumerate(logs):
+        earlier = logs[:number]
         # what a load of the topic leaves unsent is for the next one
-        last = number == len(recording.logs) or _dispatcher(recording.logs[number]) != _dispatcher(log)
+        last = log is logs[-1]
         audit = audit_whole(log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules)
         sent.append(audit.deliveries.select(_POSITION))
         kind = subscription_type(log)
@@ -153,7 +153,6 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
             audit.level,
             active_times(log, audit.ownership) if kind == "Failover" and asked.rules else [],
         )
-        earlier.append(log)
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: Limits) -> Seen:
@@ -290,7 +289,3 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: 
 def _names(log: DispatcherLog) -> dict[int, str]:
     known = log.events.select(["consumer", "name"]).to_pydict()
     return {n: name for n, name in zip(known["consumer"], known["name"], strict=True) if name is not None}
-
-
-def _dispatcher(log: DispatcherLog) -> tuple[str, str, str]:
-    return log.cluster, log.topic, log.subscription

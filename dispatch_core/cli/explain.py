@@ -8,15 +8,18 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dispatch_core import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
-from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.versions import parse_version
+from dispatch_core.cli.recordings import (
+    Overrides,
+    add_recording_arguments,
+    dispatchers,
+    progress,
+    read_all,
+    set_aside,
+)
 
 if TYPE_CHECKING:
     from dispatch_core.explain.life import Life
-    from dispatch_core.recording.log import DispatcherLog
     from dispatch_core.recording.reader import Recording
 
 
@@ -38,24 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Explain in all recordings; returns 0 told, 1 a finding touches it, 2 nothing matched or a log is incomplete."""
-    if options.broker_version is not None:
-        parse_version(options.broker_version)
-    given = settings.given(options.settings)
-    sources = find_recordings(options.paths)
+    overrides = Overrides.given(options)
     told = found = 0
     incomplete = False
     near: dict[str, None] = {}
     complaint = ""
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
-        recording = read_recording(source)
+    for recording in read_all(options.paths):
         progress("")
         problem = set_aside(recording)
         if problem is not None:
             print(f"{problem}; the story is told without them", file=sys.stderr)
             incomplete = True
         here = here_found = moments = 0
-        for result in _lives(recording, options, given):
+        for result in _lives(recording, options, overrides):
             if isinstance(result, _Missed):
                 complaint = complaint or result.why
                 near.update(dict.fromkeys(result.near))
@@ -86,30 +84,26 @@ class _Missed:
 
 
 def _lives(
-    recording: Recording, options: argparse.Namespace, given: dict[str, Any]
+    recording: Recording, options: argparse.Namespace, overrides: Overrides
 ) -> Iterator[Life | _Missed]:
     """The life of the subject in every log of a recording that knows it."""
     from dispatch_core.audit.whole import audit_whole
     from dispatch_core.explain.life import life_of, tick_for
     from dispatch_core.explain.record import Record
     from dispatch_core.explain.subject import NothingMatchedError, subject_of
-    from dispatch_core.log_profile import with_overrides
 
-    earlier: list[DispatcherLog] = []
-    for read in recording.logs:
-        log = with_overrides(read, options.broker_version, given)
-        if earlier and _dispatcher(earlier[-1]) != _dispatcher(log):
-            earlier = []
-        record = Record.of(log, earlier)
-        try:
-            subject = subject_of(
-                record, key=options.key, position=options.position, consumer=options.consumer
-            )
-        except NothingMatchedError as error:
-            yield _Missed(str(error), error.near)
-        else:
-            yield life_of(record, subject, audit_whole(log, earlier=earlier, tick_us=tick_for(log)))
-        earlier.append(log)
+    for logs in dispatchers(recording, overrides):
+        for number, log in enumerate(logs):
+            record = Record.of(log, logs[:number])
+            try:
+                subject = subject_of(
+                    record, key=options.key, position=options.position, consumer=options.consumer
+                )
+            except NothingMatchedError as error:
+                yield _Missed(str(error), error.near)
+            else:
+                audit = audit_whole(log, earlier=logs[:number], tick_us=tick_for(log))
+                yield life_of(record, subject, audit)
 
 
 def _print(name: str, life: Life, options: argparse.Namespace) -> None:
@@ -150,7 +144,3 @@ def _json_lines(name: str, life: Life) -> Iterator[dict[str, Any]]:
             "for_ms": None if moment.for_us is None else moment.for_us / 1000,
             "text": moment.text,
         }
-
-
-def _dispatcher(log: DispatcherLog) -> tuple[str, str, str]:
-    return log.cluster, log.topic, log.subscription

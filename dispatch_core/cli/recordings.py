@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from dispatch_core.recording.reader import Recording
+from dispatch_core import settings
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.versions import parse_version
 
 T = TypeVar("T")
 
@@ -29,6 +33,47 @@ def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> 
         metavar="NAME=VALUE",
         help="a broker.conf setting that replaces the header's; may be given again",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What ``--broker-version`` and ``--set`` put in place of a log's header."""
+
+    broker_version: str | None
+    settings: dict[str, settings.Value | str]
+
+    @classmethod
+    def given(cls, options: argparse.Namespace) -> Overrides:
+        """Of the command line; raises an error that names what is wrong before anything is read."""
+        if options.broker_version is not None:
+            parse_version(options.broker_version)
+        return cls(options.broker_version, settings.given(options.settings))
+
+    def of(self, log: DispatcherLog) -> DispatcherLog:
+        """The log under these rules."""
+        from dispatch_core.log_profile import with_overrides
+
+        return with_overrides(log, self.broker_version, self.settings)
+
+
+def read_all(paths: Sequence[str]) -> Iterator[Recording]:
+    """The recordings below ``paths``, one after the other; raises for a path under which there is none.
+
+    On a terminal a line says which one is being worked on: call ``progress("")`` before anything is printed.
+    """
+    sources = find_recordings(paths)
+    for number, source in enumerate(sources, start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        yield read_recording(source)
+        progress("")
+
+
+def dispatchers(recording: Recording, overrides: Overrides) -> list[list[DispatcherLog]]:
+    """The logs of a recording under the rules asked for: of each dispatcher its incarnations, oldest first."""
+    of: dict[tuple[str, str, str], list[DispatcherLog]] = {}
+    for log in recording.logs:
+        of.setdefault((log.cluster, log.topic, log.subscription), []).append(overrides.of(log))
+    return list(of.values())
 
 
 def progress(text: str) -> None:

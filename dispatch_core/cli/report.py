@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,18 +16,23 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core import settings
 from dispatch_core.audit import Policy, overall, verdicts
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
+from dispatch_core.cli.recordings import (
+    Overrides,
+    add_recording_arguments,
+    dispatchers,
+    progress,
+    read_all,
+    set_aside,
+)
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import subscription_type, with_overrides
+from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.recording.reader import Recording
 from dispatch_core.times import from_micros, micros
-from dispatch_core.versions import parse_version
 
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 _DAY: Final = timedelta(days=1)
@@ -80,23 +85,18 @@ def _moment(text: str) -> datetime:
 
 def run(options: argparse.Namespace) -> int:
     """Write all reports; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
-    if options.broker_version is not None:
-        parse_version(options.broker_version)
-    given_settings = settings.given(options.settings)
+    overrides = Overrides.given(options)
     span = _interval(options.interval_start, options.interval_end)
     given: list[str] = []
     taken: set[Path] = set()
-    sources = find_recordings(options.paths)
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
-        recording = read_recording(source)
+    for recording in read_all(options.paths):
         problem = set_aside(recording)
         if problem is not None:
             progress("")
             print(f"{problem}; the report is of the rest, so its verdict cannot be PASS", file=sys.stderr)
         found = 0
-        for read in _dispatchers(recording):
-            logs = [with_overrides(log, options.broker_version, given_settings) for log in _begun(read, span)]
+        for read in dispatchers(recording, overrides):
+            logs = _begun(read, span)
             if not logs:
                 continue
             text, verdict = _report(logs, span, problem)
@@ -115,7 +115,6 @@ def run(options: argparse.Namespace) -> int:
             given.append(UNKNOWN)
             why = "no dispatcher's events could be read" if span is None else "no event lies in the interval"
             print(f"{recording.name}: {why}, no report", file=sys.stderr)
-    progress("")
     return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
 
 
@@ -130,14 +129,6 @@ def _interval(start: datetime | None, end: datetime | None) -> tuple[int, int] |
             f"the interval ends at {end.isoformat()}, not after its start {start.isoformat()}; nothing was written"
         )
     return micros(start), micros(end)
-
-
-def _dispatchers(recording: Recording) -> Iterator[list[DispatcherLog]]:
-    """The incarnations of each dispatcher, oldest first."""
-    by_name: dict[tuple[str, str, str], list[DispatcherLog]] = {}
-    for log in recording.logs:
-        by_name.setdefault((log.cluster, log.topic, log.subscription), []).append(log)
-    yield from by_name.values()
 
 
 def _begun(logs: list[DispatcherLog], span: tuple[int, int] | None) -> list[DispatcherLog]:

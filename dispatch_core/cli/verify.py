@@ -13,19 +13,16 @@ import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from dispatch_core import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import add_recording_arguments, set_aside, with_progress_bar
+from dispatch_core.cli.recordings import Overrides, add_recording_arguments, set_aside, with_progress_bar
 from dispatch_core.errors import DispatchAuditError, LogError
 from dispatch_core.recording.reader import RecordingSource, find_recordings, read_recording
-from dispatch_core.versions import parse_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,7 @@ class _Order:
     """What is asked of one process."""
 
     source: RecordingSource
-    broker_version: str | None
-    settings: Mapping[str, Any]
+    overrides: Overrides
     strict: bool
     as_json: bool
 
@@ -73,12 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify all recordings; returns 0 clean, 1 divergent, 2 could not judge."""
-    if options.broker_version is not None:
-        parse_version(options.broker_version)
-    given = settings.given(options.settings)
+    overrides = Overrides.given(options)
     orders = [
-        _Order(source, options.broker_version, given, options.strict, options.json)
-        for source in find_recordings(options.paths)
+        _Order(source, overrides, options.strict, options.json) for source in find_recordings(options.paths)
     ]
     total = _Verified("")
     jobs = max(1, min(options.jobs, len(orders)))
@@ -169,7 +162,6 @@ def _failed(order: _Order, reason: str) -> _Verified:
 
 def _verify_source(order: _Order) -> _Verified:
     from dispatch_core.cli.verify_report import for_people
-    from dispatch_core.log_profile import with_overrides
     from dispatch_core.verify.runner import verify
 
     recording = read_recording(order.source)
@@ -189,7 +181,7 @@ def _verify_source(order: _Order) -> _Verified:
     if not recording.logs:
         return _failed(order, "no dispatcher's events could be read")
     for log in recording.logs:
-        result = verify(with_overrides(log, order.broker_version, order.settings), strict=order.strict)
+        result = verify(order.overrides.of(log), strict=order.strict)
         verified.divergent += result.tally.total("divergent")
         judged = result.tally.total("decisions") > 0
         verified.judged += judged

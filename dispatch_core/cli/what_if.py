@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Final
 from dispatch_core import settings
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import add_recording_arguments, progress, set_aside
+from dispatch_core.cli.recordings import Overrides, add_recording_arguments, progress, read_all, set_aside
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.versions import parse_version
 from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet, asked_for, matrix_for
 
 if TYPE_CHECKING:
@@ -60,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if something was not simulated."""
-    if options.broker_version is not None:
-        parse_version(options.broker_version)
-    given = settings.given(options.settings)
+    given = Overrides.given(options).settings
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
     seeds = _seeds(options)
     if asked == [RECORDED]:
@@ -76,10 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
     rows: list[compare.Row] = []
     incomplete = False
-    sources = find_recordings(options.paths)
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
-        recording = read_recording(source)
+    for recording in read_all(options.paths):
         found: list[list[compare.Row]] = []
         for log in recording.logs:
             rules = [*asked, *_matrix(log, options, given)]
