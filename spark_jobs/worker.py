@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -14,36 +15,48 @@ import pyarrow as pa
 
 
 class _Hidden(MetaPathFinder):
-    """A module that cannot be found."""
+    """A package that cannot be found."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, package: str) -> None:
+        self._package = package
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname == self._name:
+        if fullname.partition(".")[0] == self._package:
             raise ModuleNotFoundError(f"no {fullname} here", name=fullname)
         return None
 
 
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Meanwhile nobody can load ``package``; whoever asks afterwards gets it."""
+    hidden = _Hidden(package)
+    sys.meta_path.insert(0, hidden)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hidden)
+
+
 def take_little_memory() -> None:
-    """Give back what is free, and load nothing that no replay uses. For a process that does nothing else.
+    """Give back what is free, and load nothing that no replay uses. For a process that does nothing else; once is enough.
 
     Arrow's memory comes from an allocator that returns what is free: a task's peak is what it holds, not what it held.
-    Arrow also looks for pandas, once, at its first conversion of a Python object, and loads it: 32 MB a worker. It finds
-    none here; whoever imports pandas afterwards gets it, but Arrow does not know its types in this process.
+
+    Two libraries look once for another one and would load it. Arrow at its first conversion looks for pandas, to know its
+    types (32 MB); numba for SciPy's linear algebra, to compile calls of it (17 MB, a quarter of a second). They find none
+    here. Whoever imports these afterwards gets them; only Arrow does not know pandas' types in this process, nor does numba
+    compile ``numpy.dot``.
     """
     with suppress(NotImplementedError):  # not in every build of pyarrow
         pa.set_memory_pool(pa.jemalloc_memory_pool())
-    if "pandas" in sys.modules:
-        return
-    hidden = _Hidden("pandas")
-    sys.meta_path.insert(0, hidden)
-    try:
-        pa.scalar(0)
-    finally:
-        sys.meta_path.remove(hidden)
+    if "pandas" not in sys.modules:
+        with _without("pandas"):
+            pa.scalar(0)
+    if "scipy.linalg" not in sys.modules:
+        with _without("scipy"):
+            importlib.import_module("numba.np.arraymath")
 
 
 def give_back_what_is_free() -> None:

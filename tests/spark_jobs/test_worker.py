@@ -31,6 +31,20 @@ def test_arrow_loads_no_pandas() -> None:
     assert _says('pa.array([1]); print("pandas" in sys.modules)') == "True", "else nothing has to be done"
 
 
+def test_numba_loads_no_linear_algebra_and_compiles_all_the_same() -> None:
+    said = _says(
+        """
+        take_little_memory()
+        from dispatch_core.audit.scan import warm_up
+        warm_up()
+        print("scipy.linalg" in sys.modules)
+        import scipy.linalg
+        print(scipy.linalg.norm([3.0, 4.0]))
+        """
+    )
+    assert said.split() == ["False", "5.0"]
+
+
 def test_whoever_wants_pandas_gets_it() -> None:
     assert _says("take_little_memory(); import pandas; print(pandas.Series([1, 2]).sum())") == "3"
 
