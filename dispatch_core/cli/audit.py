@@ -22,6 +22,7 @@ from dispatch_core.audit.whole import WholeAudit, active_times, audit_whole
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
     Overrides,
+    Recurring,
     add_recording_arguments,
     dispatchers,
     progress,
@@ -94,7 +95,9 @@ def run(options: argparse.Namespace) -> int:
     )
     given: list[str] = []
     times: list[ActiveTime] = []
+    recurring = Recurring()
     for recording in read_all(options.paths):
+        recurring.note(recording)
         judged = list(_judge(recording, asked))
         verdict = _verdict(recording, judged)
         given.append(verdict)
@@ -106,7 +109,10 @@ def run(options: argparse.Namespace) -> int:
             print(_for_people(recording, judged, verdict, options.top))
         sys.stdout.flush()
         times += [time for one in judged for time in one.times]
-    together = failover_imbalances(times, asked.limits)
+    once = [one for one in times if not recurring.again(one.cluster, one.topic, one.subscription)]
+    together = failover_imbalances(once, asked.limits)
+    if (problem := recurring.complaint()) is not None:
+        print(problem, file=sys.stderr)
     if options.json:
         _print_json(_json_lines_of_all(together))
     else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from dispatch_core import settings
 from dispatch_core.recording.log import DispatcherLog
@@ -66,6 +66,50 @@ def read_all(paths: Sequence[str]) -> Iterator[Recording]:
         progress(f"[{number}/{len(sources)}] {source.name}")
         yield read_recording(source)
         progress("")
+
+
+#: Dispatchers that are named where several stand in more than one recording.
+_NAMED_AT_MOST: Final = 3
+
+
+@dataclass(slots=True)
+class Recurring:
+    """Which dispatchers stand in several of the recordings that one call names.
+
+    A dispatcher is (cluster, topic, subscription). Recordings of two clusters whose headers name none look like one; so do
+    two parts of one log. Which of these it is cannot be told, so each recording is judged by itself, and what is judged over
+    all topics of a subscription leaves such a topic out.
+    """
+
+    _recordings: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+
+    def note(self, recording: Recording) -> None:
+        """Take the dispatchers of one more recording."""
+        for one in dict.fromkeys((log.cluster, log.topic, log.subscription) for log in recording.logs):
+            self._recordings.setdefault(one, []).append(recording.name)
+
+    def again(self, cluster: str, topic: str, subscription: str) -> bool:
+        """Whether the dispatcher stands in more than one."""
+        return len(self._recordings.get((cluster, topic, subscription), ())) > 1
+
+    def complaint(self) -> str | None:
+        """What to say of them; ``None`` = there are none."""
+        several = {one: names for one, names in self._recordings.items() if len(names) > 1}
+        if not several:
+            return None
+        from dispatch_core.audit.words import shown
+
+        named = [
+            f"{shown(topic)} / {shown(subscription)} of cluster {shown(cluster)} in {', '.join(map(shown, names))}"
+            for (cluster, topic, subscription), names in list(several.items())[:_NAMED_AT_MOST]
+        ]
+        more = f"; and {len(several) - len(named)} more" if len(several) > len(named) else ""
+        return (
+            f"{len(several)} {'dispatcher stands' if len(several) == 1 else 'dispatchers stand'} in more than one "
+            f"recording: {'; '.join(named)}{more}. Each recording was looked at by itself, and these topics were left out "
+            "of what is said over all topics. If they are of different clusters, give each its own cluster in its "
+            "header; if they are parts of one log, put the files into one folder"
+        )
 
 
 def dispatchers(recording: Recording, overrides: Overrides) -> list[list[DispatcherLog]]:

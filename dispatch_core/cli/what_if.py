@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 from dispatch_core import settings
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import Overrides, add_recording_arguments, progress, read_all, set_aside
+from dispatch_core.cli.recordings import (
+    Overrides,
+    Recurring,
+    add_recording_arguments,
+    progress,
+    read_all,
+    set_aside,
+)
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet, asked_for, matrix_for
@@ -72,7 +79,9 @@ def run(options: argparse.Namespace) -> int:
 
     rows: list[compare.Row] = []
     incomplete = False
+    recurring = Recurring()
     for recording in read_all(options.paths):
+        recurring.note(recording)
         found: list[list[compare.Row]] = []
         for log in recording.logs:
             rules = [*asked, *_matrix(log, options, given)]
@@ -89,6 +98,8 @@ def run(options: argparse.Namespace) -> int:
         incomplete |= problem is not None or not recording.logs
         _print_all(found, options)
         rows += [row for some in found for row in some]
+    if (problem := recurring.complaint()) is not None:
+        print(problem, file=sys.stderr)
     groups = list(compare.groups_of(rows))
     names = [(row.cluster, row.subscription, row.subscription_type) for row in groups]
     for name in dict.fromkeys(names):

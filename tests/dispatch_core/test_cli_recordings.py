@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from dispatch_core.cli.main import main
 from dispatch_core.cli.recordings import Overrides, add_recording_arguments, dispatchers, read_all
 from dispatch_core.errors import DispatchAuditError
+from tests.dispatch_core.audit.small_logs import added, message, numbered, removed, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
 
@@ -67,3 +69,68 @@ def test_all_commands_refuse_it_alike(
     assert "noSuchSetting" in capsys.readouterr().err
     assert main([*command, "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def topics(folder: Path, **header: Any) -> str:
+    """Twelve Failover topics of one partition in a folder each; the same consumer is active for all of them."""
+    members = range(1, 5)
+    for number in range(12):
+        topic = f"persistent://public/default/t-{number}-partition-0"
+        write(
+            folder / "a" / f"{folder.name}-{number}",
+            [message(0, "k", topic=topic, **header)],
+            numbered([*(added(n, f"c{n}") for n in members), sent(1, 0), *(removed(n) for n in members)]),
+            topic=topic,
+            partition_index=0,
+            format="pulsar-consumer-events",
+            subscription_type="Failover",
+            **header,
+        )
+    return str(folder)
+
+
+def imbalances(out: str) -> list[str]:
+    rows = [json.loads(line) for line in out.splitlines()]
+    return [row["cluster"] for row in rows if row.get("kind") == "failover_imbalance"]
+
+
+def test_topics_of_two_clusters_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [topics(tmp_path / name, cluster=name) for name in ("east", "west")]
+    main(["audit", "--json", *paths])
+    captured = capsys.readouterr()
+    assert imbalances(captured.out) == ["east", "west"]
+    assert "in more than one recording" not in captured.err
+
+
+def test_a_dispatcher_in_two_recordings_is_judged_in_each_and_said_to_be_there_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (topics(tmp_path / name) for name in ("one", "other"))
+    main(["audit", "--json", one])
+    captured = capsys.readouterr()
+    assert (imbalances(captured.out), captured.err) == (["standalone"], "")
+    main(["audit", "--json", one, other])
+    captured = capsys.readouterr()
+    verdicts = [json.loads(line) for line in captured.out.splitlines() if line.startswith('{"verdict"')]
+    assert len({row["recording"] for row in verdicts}) == len(verdicts) == 24
+    assert imbalances(captured.out) == []
+    assert captured.err.startswith("12 dispatchers stand in more than one recording: ")
+    assert "t-0-partition-0 / s of cluster standalone in a/one-0, a/other-0" in captured.err
+    assert "and 9 more" in captured.err
+    assert "give each its own cluster in its header" in captured.err
+
+
+def test_what_if_says_so_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "other"):
+        topics(tmp_path / name)
+    paths = [
+        str(tmp_path / name / "a" / f"{name}-{number}") for name in ("one", "other") for number in (0, 1)
+    ]
+    main(["what-if", "--json", "--seeds", "1", *paths])
+    captured = capsys.readouterr()
+    assert "2 dispatchers stand in more than one recording" in captured.err
+    assert not [row for row in map(json.loads, captured.out.splitlines()) if "group" in row]
+    main(["what-if", "--json", "--seeds", "1", *paths[:2]])
+    captured = capsys.readouterr()
+    assert "more than one recording" not in captured.err
+    assert [row for row in map(json.loads, captured.out.splitlines()) if "group" in row]
