@@ -26,7 +26,7 @@ from dispatch_core.audit.judge import all_messages
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.skipped import Skipped
-from dispatch_core.audit.stalls import LEFT_WAITING, End, never_delivered, stalls
+from dispatch_core.audit.stalls import LEFT_WAITING, End, but_for, never_delivered, stalls
 from dispatch_core.audit.told import with_divergences
 from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
@@ -162,9 +162,12 @@ def _of_trace(log: DispatcherLog, asked: _Asked, holds: list[Hold]) -> dict[str,
     found = {name: result_rows.rows(tables.REPLAY_TABLES[name], shared, rows[name]) for name in rows}
     found["ownership"] = result_rows.ownership(watch.history.ownership, shared, names, start_us)
     gone_over = _gone_over(log, audited, verification, end)
+    left_out = never_delivered(gone_over, names, limits, end)
+    others = but_for(waited, left_out)
     told = [
-        *stalls([*waited, *gone_over], names, limits, end),
-        *never_delivered([*gone_over, *waited], names, limits, end),
+        *stalls([*others, *gone_over], names, limits, end),
+        *left_out,
+        *never_delivered(others, names, limits, end),
         *filled_holes(
             audited.scan, audited.history, audited.history.first_op_of_last_log, limits, gap=audited.has_gaps
         ),

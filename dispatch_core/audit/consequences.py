@@ -16,6 +16,8 @@ from dispatch_core.user_level.single_active import SingleActiveFold
 
 NEWCOMER: Final = KeySharedFold.reasons[rounds.NEWCOMER]
 SKIPS: Final = SingleActiveFold.reasons[positions.SKIPS]
+GOES_BACK: Final = SingleActiveFold.reasons[positions.GOES_BACK]
+NOT_ACTIVE: Final = SingleActiveFold.reasons[positions.NOT_ACTIVE]
 
 #: Kinds that say of entries that they were not sent, or not acknowledged, until the last line of the evidence.
 _UNFINISHED: Final = ("never_delivered", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription")
@@ -29,11 +31,17 @@ Position = tuple[int, int]
 
 
 class Consequences:
-    """What may follow from ``anomalies``, the findings of a log other than divergences."""
+    """What may follow from ``anomalies``, the findings of a log other than divergences.
 
-    def __init__(self, anomalies: Iterable[Mapping[str, Any]]) -> None:
+    ``elsewhere``: what Failover or Exclusive sent to another than who was active, by position, and in which line.
+    """
+
+    def __init__(
+        self, anomalies: Iterable[Mapping[str, Any]], elsewhere: Iterable[tuple[Position, int]] = ()
+    ) -> None:
         self._unfinished: list[tuple[Position, int, int]] = []  # the earliest, from line, to line
         self._out_of_turn_from = _NEVER
+        self._out_of_turn = [(position, position, seq) for position, seq in elsewhere]  # from, to, from line
         self._clock_from = _NEVER
         for row in anomalies:
             first = row["seqs"][0]
@@ -44,11 +52,15 @@ class Consequences:
             named = [_position(text) for text in row["positions"]]
             if named and row["kind"] in _UNFINISHED:
                 self._unfinished.append((min(named), first, row["seqs"][-1]))
+            elif named and row["kind"] in _OUT_OF_TURN and row["cause"] is None:
+                self._out_of_turn.append((min(named), max(named), first))
 
     def explain(self, position: Position, seq: int, reason: str | None) -> bool:
         """Whether an entry that was sent in line ``seq`` differs from the rules, by ``reason``, as a consequence."""
         if reason == SKIPS:
-            return any(first < position for first, _, _ in self._unfinished)
+            return any(first < position for first, *_ in [*self._unfinished, *self._out_of_turn])
+        if reason == GOES_BACK:
+            return any(position < last and since <= seq for _, last, since in self._out_of_turn)
         if reason != NEWCOMER:
             return False
         if self._clock_from < seq:

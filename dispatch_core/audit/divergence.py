@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.audit.consequences import Consequences, holders_of_holes, unfinished
+from dispatch_core.audit.consequences import NOT_ACTIVE, Consequences, holders_of_holes, unfinished
 from dispatch_core.audit.findings import Finding
 from dispatch_core.audit.words import shown
 from dispatch_core.times import clock
@@ -61,7 +61,6 @@ def of_sendings(
         rule: the rules in force, for people.
         anomalies: what else was found in the log.
     """
-    consequences = Consequences(anomalies)
     took = _took_permits(anomalies)
     left_out = {row["hash"] for row in anomalies if row["kind"] in _LEFT_OUT and row["hash"] is not None}
     beyond_us = [row["t_us"] for row in anomalies if row["kind"] in _BEYOND_THE_RULES]
@@ -78,6 +77,10 @@ def of_sendings(
         if reason != NO_PERMITS:
             beyond_us.append(row["t_us"])
     beyond_us.sort()
+    elsewhere = [
+        ((r["ledger_id"], r["entry_id"]), r["seq"]) for r, reason in explained if reason == NOT_ACTIVE
+    ]
+    consequences = Consequences(anomalies, elsewhere)
     found = []
     for place, (row, reason) in enumerate(explained):
         if reason == _WAITS and row["hash"] in left_out:
@@ -103,6 +106,29 @@ def of_sendings(
         consumers = [row["consumer"], *([] if expected is None else [expected])]
         found.append(_finding([row["seq"]], row["t_us"], text, "dispatch", [position], consumers, place, row))
     return found
+
+
+def of_the_rest(
+    deliveries: pa.Table, unseen: int, rule: str, anomalies: Sequence[Mapping[str, Any]] = ()
+) -> list[Finding]:
+    """One finding for all sendings that are not told one by one: ``deliveries`` and ``unseen`` more; none if there are none.
+
+    ``anomalies``: what else was found in the log; behind lines that may be missing nothing is told.
+    """
+    rest = certain(deliveries, doubtful_from(anomalies))
+    if not rest.num_rows:
+        return []
+    first = rest.slice(0, 1).to_pylist()[0]
+    text = (
+        f"{rest.num_rows + unseen:,} more sendings, from {clock(first['t_us'])} (seq {first['seq']}) on, differ from the "
+        f"rules of {rule}; all of them are rows of divergences. Where so many differ the rules are most likely not those "
+        "of this broker: see the settings in the header of the log"
+    )
+    position = f"{first['ledger_id']}:{first['entry_id']}"
+    consumers = [first["consumer"]]
+    row = {"hash": first["hash"]}
+    behind = deliveries.num_rows + unseen  # told last
+    return [_finding([first["seq"]], first["t_us"], text, "dispatch", [position], consumers, behind, row)]
 
 
 def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:

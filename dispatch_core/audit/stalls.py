@@ -135,6 +135,16 @@ def never_delivered(
     return found
 
 
+def but_for(holds: Iterable[Hold], found: Iterable[Finding]) -> list[Hold]:
+    """``holds`` without those that go on at the end and whose entries are all told by ``found``, as left out."""
+    told = {position for one in found if one.kind == "never_delivered" for position in one.positions}
+    return [
+        hold
+        for hold in holds
+        if hold.until_seq is not None or not hold.positions or not told.issuperset(hold.positions)
+    ]
+
+
 def _why_uncertain(waited_us: int, end: End) -> str:
     if end.gap:
         return "log_gap"

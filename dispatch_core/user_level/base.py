@@ -115,6 +115,7 @@ class UserLevelFold(ABC):
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
         self._ends_with_sent = False  # the last stretch
         self._begins_us: int | None = None  # the log
+        self.looks_us = 0  # as of when what waits is looked at
         self._sends = False  # something was sent
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
@@ -148,6 +149,7 @@ class UserLevelFold(ABC):
         if not self._sends:
             # nothing was sent: what was stored since the log began was for whoever is there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
+        self.looks_us = t_us
         self.holds.sample(
             self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
         )
@@ -263,6 +265,7 @@ class Looks:
     def look(self, fold: UserLevelFold, at: int, *, last: bool = False) -> None:
         """Look at what waits before the operation ``at``. ``last``: it leaves nobody."""
         self._looked = at + 1
+        fold.looks_us = int(self._times[at])
         self._holds.sample(
             fold.core,
             int(self._stretch.op_seq[at]),

@@ -32,7 +32,7 @@ from dispatch_core.audit.operations import ACK, SENT
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.scan import Scan
 from dispatch_core.audit.skipped import Skipped
-from dispatch_core.audit.stalls import End, never_delivered, stalls
+from dispatch_core.audit.stalls import End, but_for, never_delivered, stalls
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.ownership import OwnershipSpans
@@ -107,6 +107,8 @@ class UserLevelReplay:
     ) -> dict[str, pa.Table]:
         """Take the next piece; returns the rows of ``deliveries``, ``divergences`` and ``anomalies`` that it proves.
 
+        Anomalies without divergences: these are told when all else is known (``audit.told``).
+
         ``ahead``: the events that follow, as far as they may race with the last ones of this piece.
         """
         self._count_stored(messages)
@@ -136,14 +138,12 @@ class UserLevelReplay:
             self._limits,
             gap=self._audit.has_gaps,
         )
-        anomalies = [result_rows.divergence(one, self._head) for one in findings if one.status == "divergent"]
         return {
             "deliveries": deliveries,
             "divergences": self._rows("divergences", [result_rows.difference(one) for one in findings]),
             "anomalies": pa.concat_tables(
                 [
                     result_rows.within(audit.anomalies, self._start_us),
-                    self._rows("anomalies", anomalies),
                     result_rows.within(self._told.anomalies(holes), self._start_us),
                 ]
             ),
@@ -173,10 +173,11 @@ class UserLevelReplay:
         if self._first_line is not None:
             waited += self._skipped.holds(*self._first_line, self._as_of_us())
         found = stalls(waited, self._names, self._limits, end)
-        if judged:
-            found += stalls(holds, self._names, self._limits, end)
-            waited += holds
         found += never_delivered(waited, self._names, self._limits, end)
+        if judged:
+            others = but_for(holds, found)
+            found += stalls(others, self._names, self._limits, end)
+            found += never_delivered(others, self._names, self._limits, end)
         found += ack_holes(self._audit.scan, self._audit.history, self._limits, end)
         anomalies = self._told.anomalies(found)
         return {

@@ -122,7 +122,10 @@ class SingleActiveFold(UserLevelFold):
         """Why what was not sent waits: one reason for all of it."""
         if self.core.active is None or self.holds is None:
             return NO_CONSUMER
-        if self._waits_for_hand_over and self.holds.looked_us < self._changed_us + self._delay_us:
+        # the delay ends on its own: what has waited since the last look did so mostly before its end, or mostly behind it
+        if self._waits_for_hand_over and (
+            self.holds.looked_us + self.looks_us < 2 * (self._changed_us + self._delay_us)
+        ):
             return FAILOVER_DELAY
         return NO_PERMITS if self._permits[self._index[self.core.active]] <= 0 else NOT_HELD
 

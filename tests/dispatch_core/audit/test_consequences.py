@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.audit.consequences import NEWCOMER, SKIPS, Consequences, holders_of_holes, unfinished
+from dispatch_core.audit.consequences import (
+    GOES_BACK,
+    NEWCOMER,
+    SKIPS,
+    Consequences,
+    holders_of_holes,
+    unfinished,
+)
 
 
 def finding(
     kind: str, positions: list[str], seqs: list[int], consumers: tuple[int, ...] = ()
 ) -> dict[str, Any]:
-    return {"kind": kind, "positions": positions, "seqs": seqs, "consumers": list(consumers)}
+    return {"kind": kind, "positions": positions, "seqs": seqs, "consumers": list(consumers), "cause": None}
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,15 @@ def test_a_decision_about_an_entry_that_a_finding_says_was_left_out_is_the_same_
     assert unfinished(found, ["5:9", "5:11"])
     assert not unfinished(found, ["5:3"])
     assert holders_of_holes([*found, finding("ack_hole", ["5:2"], [6, 30], (2,))]) == {2: 6}
+
+
+def test_one_entry_out_of_turn_makes_one_consumer_s_cursor_go_on_and_back_once() -> None:
+    swapped = finding("out_of_order", ["5:3", "5:9"], [4, 8])
+    consequences = Consequences([swapped])
+    assert consequences.explain((5, 4), 5, GOES_BACK)
+    assert not consequences.explain((5, 10), 5, GOES_BACK)
+    assert consequences.explain((5, 4), 5, SKIPS)
+    assert not consequences.explain((5, 2), 5, SKIPS)
+    handed_over = Consequences([swapped | {"cause": "rewind"}])
+    assert not handed_over.explain((5, 4), 5, GOES_BACK)
+    assert Consequences([], [((5, 3), 4)]).explain((5, 4), 5, SKIPS)
