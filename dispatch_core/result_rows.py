@@ -11,12 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.holds import Hold
 from dispatch_core.ownership import OPEN, OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import OWNERSHIP
-from dispatch_core.times import clock
 from dispatch_core.verify.tally import Finding
 
 
@@ -122,30 +120,6 @@ def difference(finding: Finding) -> dict[str, Any]:
         "recorded": finding.recorded,
         "racing_seq": finding.racing_seq,
         "reason": finding.reason,
-    }
-
-
-def divergence(finding: Finding, log: DispatcherLog) -> dict[str, Any]:
-    """The anomaly that a divergent decision is."""
-    why = "" if finding.reason is None else f" ({finding.reason})"
-    return {
-        "kind": "divergence",
-        "severity": KINDS["divergence"].severity,
-        "key": None,
-        "key_b64": False,
-        "hash": None,
-        "positions": [],
-        "consumers": [],
-        "seqs": [finding.seq],
-        "t_us": finding.t_us,
-        "cause": None,
-        "reason": finding.decision_class,
-        "uncertain": False,
-        "explanation": (
-            f"at {clock(finding.t_us)} (seq {finding.seq}) the {finding.decision_class} decision of broker "
-            f"{log.header.get('broker_version')} differs from its rule: expected {finding.expected}, "
-            f"recorded {finding.recorded}{why}"
-        ),
     }
 
 

@@ -36,6 +36,8 @@ _WAITS: Final = KeySharedFold.reasons[rounds.WAITS_IN_REPLAY]
 NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
 #: Kinds behind whose first line a comparison with the rules proves nothing.
 _DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
+#: A place in a line behind all others.
+_BEHIND_ALL: Final = 1 << 40
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
 _CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
 
@@ -127,8 +129,7 @@ def of_the_rest(
     position = f"{first['ledger_id']}:{first['entry_id']}"
     consumers = [first["consumer"]]
     row = {"hash": first["hash"]}
-    behind = deliveries.num_rows + unseen  # told last
-    return [_finding([first["seq"]], first["t_us"], text, "dispatch", [position], consumers, behind, row)]
+    return [_finding([first["seq"]], first["t_us"], text, "dispatch", [position], consumers, _BEHIND_ALL, row)]
 
 
 def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:

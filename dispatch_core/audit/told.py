@@ -21,6 +21,9 @@ from dispatch_core.recording.log import DispatcherLog
 
 #: Which column says that a row differs from the rules.
 _MARKS: Final = {"deliveries": "judgement", "divergences": "status"}
+#: Sendings that are told one by one, and other findings that are looked at for what they explain: so many, from the first
+#: on. A log read by the wrong rules differs everywhere; all rows of it are in ``divergences``.
+MOST_TOLD: Final = 10_000
 
 
 def with_divergences(
@@ -51,17 +54,27 @@ def _told(
     found: Mapping[str, pa.Table],
     by_sending: Mapping[str, pa.Table],
     others: pa.Table,
+    unseen: int = 0,
 ) -> pa.Table:
+    """``unseen``: sendings that differ behind those of ``by_sending``."""
     state = found["dispatcher_state"].to_pylist()[0]
     if not state["divergent"]:
         return found["anomalies"].slice(0, 0)
-    beside = others.to_pylist()
+    beside = others.slice(0, MOST_TOLD).to_pylist()
     rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
-    told = divergence.of_sendings(by_sending["deliveries"], by_sending["divergences"], names, rule, beside)
+    wrong = {name: _differing(name, by_sending[name]) for name in _MARKS}
+    told = divergence.of_sendings(
+        wrong["deliveries"].slice(0, MOST_TOLD), wrong["divergences"].slice(0, MOST_TOLD), names, rule, beside
+    )
+    told += divergence.of_the_rest(wrong["deliveries"].slice(MOST_TOLD), unseen, rule, beside)
     if by_sending is not found:
         decisions = divergence.of_decisions(found["divergences"], found["deliveries"], rule, beside)
         told = divergence.of_trace(decisions, told)
     return Rows(log, interval_start).anomalies(told)
+
+
+def _differing(name: str, table: pa.Table) -> pa.Table:
+    return table.filter(pc.equal(table[_MARKS[name]], "divergent"))
 
 
 def in_pieces(
@@ -69,19 +82,28 @@ def in_pieces(
 ) -> Iterator[dict[str, pa.Table]]:
     """The tables of a replay that comes in pieces, the last of which has its state: the same findings, at the end.
 
-    Kept until then are the sendings that differ, and the other findings without their words.
+    Kept until then are the sendings that differ, and the other findings without their words; of each the first
+    ``MOST_TOLD`` and the piece that brings more.
     """
     kept: dict[str, list[pa.Table]] = {"deliveries": [], "divergences": [], "anomalies": []}
+    counted = dict.fromkeys(kept, 0)
+
+    def keep(name: str, table: pa.Table) -> None:
+        if counted[name] <= MOST_TOLD:
+            kept[name].append(table)
+        counted[name] += table.num_rows
+
     last: dict[str, pa.Table] = {}
     for last in pieces:
-        for name, mark in _MARKS.items():
+        for name in _MARKS:
             if name in last:
-                kept[name].append(last[name].filter(pc.equal(last[name][mark], "divergent")))
+                keep(name, _differing(name, last[name]))
         others = _others(last["anomalies"])
-        kept["anomalies"].append(others.drop_columns("explanation"))
+        keep("anomalies", others.drop_columns("explanation"))
         yield last | {"anomalies": others}
     if "dispatcher_state" in last:
         whole = {name: pa.concat_tables(tables) for name, tables in kept.items()}
+        unseen = counted["deliveries"] - whole["deliveries"].num_rows
         whole["dispatcher_state"] = last["dispatcher_state"]
         found = whole | {"anomalies": last["anomalies"]}
-        yield {"anomalies": _told(head, interval_start, found, found, whole["anomalies"])}
+        yield {"anomalies": _told(head, interval_start, found, found, whole["anomalies"], unseen)}

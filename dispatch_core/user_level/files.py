@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.told import in_pieces
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
@@ -40,6 +41,12 @@ def replay_files(
     events, messages = dispatcher["event_files"], dispatcher["message_files"]
     head = _head(identity, events)
     replay = UserLevelReplay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
+    yield from in_pieces(head, interval_start, _fed(replay, identity, events, messages))
+
+
+def _fed(
+    replay: UserLevelReplay, identity: Mapping[str, str], events: list[str], messages: list[str]
+) -> Iterator[dict[str, pa.Table]]:
     log = pieces(events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS)
     for piece, following in _with_next(log):
         if piece.nobodys:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dispatch_core.audit import fold
+from dispatch_core.audit import fold, told
+from dispatch_core.log_profile import with_overrides
 from dispatch_core.recording import stream
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
@@ -86,6 +87,27 @@ def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_
     assert len(in_pieces["deliveries"]) > 50
     for table in REPLAY_TABLES:
         assert in_pieces[table] == whole[table], table
+
+
+@pytest.mark.parametrize("most", [3, 10_000])
+def test_a_log_by_other_rules_is_told_alike_and_within_bounds(
+    most: int, small_pieces: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(told, "MOST_TOLD", most)
+    ranges = {"subscriptionKeySharedUseConsistentHashing": False}
+    log = with_overrides(recorded("recordings/4.2.4/designed-drain-one-by-one-ch"), None, ranges)
+    dispatcher = written(log, tmp_path, row_group_rows=max(small_pieces, 20))
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(log, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["anomalies"] == whole["anomalies"].to_pylist()
+    texts = [row["explanation"] for row in in_pieces["anomalies"] if row["kind"] == "divergence"]
+    differing = sum(row["judgement"] == "divergent" for row in in_pieces["deliveries"])
+    assert differing > 3
+    if most == 3:
+        assert 1 < len(texts) <= 4
+        assert texts[-1].startswith(f"{differing - 3} more sendings, from "), texts[-1]
+    else:
+        assert not any("more sendings" in text for text in texts)
 
 
 def test_a_trace_is_left_to_the_exact_comparison(tmp_path: Path) -> None:
