@@ -27,6 +27,12 @@ PROMISE: Final = Promise(
             limit="conformance.divergent",
             kinds=("divergence",),
         ),
+        Check(
+            "doubted",
+            UNKNOWN,
+            "decisions that differ from the rule behind lines that are missing or cannot be: {value} of {decisions}",
+            counts_findings=False,
+        ),
         NEVER_RECORDED,
         Check(
             "not_judged",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
+from dispatch_core.audit.catalogue import DOUBTS, ORDER_NOT_PROMISED
 from expectations import warehouse as wh
 from expectations.balance import GATES
 from expectations.duplicate_delivery import CAUSES
@@ -60,6 +60,7 @@ class _Row:
     balance: list[dict[str, Any]] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
     explained: int = 0
+    doubted: int = 0
     quarantined: int = 0
     first_quarantined: str = ""
 
@@ -76,6 +77,7 @@ def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) 
     _read_log(warehouse, interval_start, rows)
     _read_replay(warehouse, interval_start, rows)
     _read_anomalies(warehouse, interval_start, rows)
+    _read_doubted(warehouse, interval_start, rows)
     unaccounted = _rows_unaccounted(warehouse, interval_start)
     _read_quarantine(warehouse, interval_start, rows)
     if not rows:
@@ -170,6 +172,26 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
             row.explained = group["unsent"]
 
 
+def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+    """Decisions that differ behind lines that are missing or cannot be: they prove nothing, and are no findings."""
+    logs = [*KEY, "incarnation"]
+    anomalies = wh.interval_dataset(warehouse, "anomalies", interval_start)
+    since: dict[tuple[Any, ...], int] = {}
+    for batch in wh.read_batches(anomalies, [*logs, "seqs"], pc.field("kind").isin(DOUBTS)):
+        for found in batch.to_pylist():
+            log = tuple(found[name] for name in logs)
+            if found["seqs"]:
+                since[log] = min([*found["seqs"], *([since[log]] if log in since else [])])
+    if not since:
+        return
+    divergences = wh.interval_dataset(warehouse, "divergences", interval_start)
+    for batch in wh.read_batches(divergences, [*logs, "seq"], pc.field("status") == "divergent"):
+        for one in batch.to_pylist():
+            log = tuple(one[name] for name in logs)
+            if log in since and one["seq"] >= since[log]:
+                rows[_dispatcher(one)].doubted += 1
+
+
 def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
     """Rows of the newest ingest of the interval that no count explains; None if no ingest left its counts."""
     if not wh.has_table(warehouse, "run_metadata"):
@@ -246,6 +268,8 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     reasons = sorted({state["not_judged_reason"] for state in row.states if state["not_judged_reason"]})
     unjudged = [] if unordered else reasons
     uncertain = sum(state["uncertain"] for state in row.states)
+    divergent = sum(state["divergent"] for state in row.states)
+    doubted = min(row.doubted, divergent)
     undelivered: float | None = None
     if row.waits:
         undelivered = max(0, sum(wait["never_delivered"] for wait in row.waits) - row.explained)
@@ -269,7 +293,8 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "sent_unaudited": abs(row.sent_in_log - row.delivered),
         "because": f": {'; '.join(reasons)}" if reasons else "",
         "decisions": decisions,
-        "divergent": sum(state["divergent"] for state in row.states),
+        "divergent": divergent - doubted,
+        "doubted": doubted,
         "uncertain_percent": 100.0 * uncertain / decisions if decisions else 0.0,
         "not_judged": len(unjudged),
         # A trace shows the round of every sending, a log of level E shows none.

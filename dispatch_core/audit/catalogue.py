@@ -27,6 +27,8 @@ PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INP
 CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload")
 #: ``reason`` of an order finding at a connection that had allowed delivery out of order.
 ORDER_NOT_PROMISED: Final = "out_of_order_allowed"
+#: Kinds behind whose first line a comparison with the rules proves nothing: something is missing, or cannot be.
+DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
 #: Why work waits.
 STALL_REASONS: Final = (
     "draining_hash",

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.catalogue import DOUBTS, KINDS
 from dispatch_core.audit.consequences import NOT_ACTIVE, Consequences, holders_of_holes, unfinished
 from dispatch_core.audit.findings import Finding
 from dispatch_core.audit.words import shown
@@ -34,8 +34,6 @@ _LEFT_OUT: Final = ("never_delivered", "stuck_key")
 _WAITS: Final = KeySharedFold.reasons[rounds.WAITS_IN_REPLAY]
 #: Why a sending differs that only lacks a permit.
 NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
-#: Kinds behind whose first line a comparison with the rules proves nothing.
-_DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
 #: A place in a line behind all others.
 _BEHIND_ALL: Final = 1 << 40
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
@@ -129,7 +127,9 @@ def of_the_rest(
     position = f"{first['ledger_id']}:{first['entry_id']}"
     consumers = [first["consumer"]]
     row = {"hash": first["hash"]}
-    return [_finding([first["seq"]], first["t_us"], text, "dispatch", [position], consumers, _BEHIND_ALL, row)]
+    return [
+        _finding([first["seq"]], first["t_us"], text, "dispatch", [position], consumers, _BEHIND_ALL, row)
+    ]
 
 
 def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
@@ -171,7 +171,10 @@ def of_decisions(
     if wrong.num_rows > 1:
         others = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         text += f"; in all {wrong.num_rows} decisions differ ({others}), those that follow may be its consequences"
-    same = next((row for row in anomalies if first["seq"] in row["seqs"] and row["positions"]), None)
+    of_line = [row for row in anomalies if first["seq"] in row["seqs"] and row["positions"]]
+    same = min(
+        of_line, key=lambda row: row["cause"] is not None, default=None
+    )  # what nothing explains, before the rest
     expected, recorded = (_POSITION.findall(first[side]) for side in ("expected", "recorded"))
     both = set(expected) & set(recorded)
     positions = [one for one in dict.fromkeys([*expected, *recorded]) if one not in both]
@@ -195,7 +198,7 @@ def of_trace(decisions: list[Finding], sendings: list[Finding]) -> list[Finding]
 
 def doubtful_from(anomalies: Iterable[Mapping[str, Any]]) -> int | None:
     """The first line from which on a log may not say what happened: something is missing or cannot be; ``None`` = none."""
-    return min((min(row["seqs"]) for row in anomalies if row["kind"] in _DOUBTS), default=None)
+    return min((min(row["seqs"]) for row in anomalies if row["kind"] in DOUBTS), default=None)
 
 
 def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:

@@ -73,6 +73,7 @@ def drop(table: str, last: int | None = None) -> Spoil:
     return lambda day, who: day.drop(table, who, last)
 
 
+DIFFERS = {"t_us": 1, "decision_class": "dispatch", "status": "divergent", "expected": "a", "recorded": "b"}
 CASES: dict[str, tuple[Spoil, str, str, str]] = {
     "order": (
         finding("out_of_order"),
@@ -165,6 +166,26 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         "all",
         "PASS",
         "every promise was kept",
+    ),
+    "divergent behind a gap": (
+        both(
+            state(divergent=1),
+            finding("log_gap", key=None, seqs=[5]),
+            lambda day, who: day.add("divergences", **who, **DIFFERS, seq=5),
+        ),
+        "conformance",
+        "UNKNOWN",
+        "behind lines that are missing or cannot be: 1 of 100",
+    ),
+    "divergent before a gap": (
+        both(
+            state(divergent=1),
+            finding("log_gap", key=None, seqs=[5]),
+            lambda day, who: day.add("divergences", **who, **DIFFERS, seq=4),
+        ),
+        "conformance",
+        "FAIL",
+        "differ from the rule: 1 of 100",
     ),
     "racy": (state(uncertain=6), "conformance", "UNKNOWN", "does not show: 6 % of 100"),
     "a little racy": (state(uncertain=5), "conformance", "PASS", "every decision"),
