@@ -129,6 +129,14 @@ def differing_round(
     return found
 
 
+def differing_entries(expected: Sequence[int], got: Sequence[int]) -> tuple[list[int], list[int]]:
+    """What of ``expected`` is not among ``got``, and the reverse; nothing where one side is empty: that says it all."""
+    if not expected or not got:
+        return [], []
+    sides = set(expected), set(got)
+    return [one for one in expected if one not in sides[1]], [one for one in got if one not in sides[0]]
+
+
 def _differing_sends(
     outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
 ) -> list[Difference]:
@@ -139,14 +147,12 @@ def _differing_sends(
     def part(consumer: int, expected: Sequence[int], got: Sequence[int], seq: int) -> None:
         pairs = [pair for pair in zip_longest(expected, got) if pair[0] != pair[1]]
         parted = {entry for pair in pairs for entry in pair if entry is not None}
-        missing = [entry for entry in expected if entry not in set(got)]
-        more = [entry for entry in got if entry not in set(expected)]
+        missing, more = differing_entries(expected, got)
         found.append(
             Difference(
                 "dispatch",
-                f"consumer {consumer} gets {show(expected)}"
-                + (f", also {show(missing)}" if got and missing else ""),
-                f"gets {show(got)}" + (f", also {show(more)}" if expected and more else ""),
+                f"consumer {consumer} gets {show(expected)}" + (f", also {show(missing)}" if missing else ""),
+                f"gets {show(got)}" + (f", also {show(more)}" if more else ""),
                 decisions=len(parted & uncounted),
                 seq=seq,
                 weight=len(parted) + 1,

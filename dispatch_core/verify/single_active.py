@@ -25,6 +25,7 @@ from dispatch_core.verify.driver import who
 from dispatch_core.verify.hand_over import HandOverVerifier
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.notices import Sender
+from dispatch_core.verify.recorded import differing_entries
 from dispatch_core.verify.tally import Tally, cut_off
 from dispatch_core.verify.under_way import Attempt, FlowHistory
 
@@ -217,10 +218,13 @@ class SingleActiveVerifier(HandOverVerifier):
         if (consumer, expected) == (line.consumer, entries) and -1 not in expected:
             self.tally.exact("dispatch", len(expected))
         else:
+            missing, more = differing_entries(expected, entries)
             self._differ(
                 "dispatch",
-                f"consumer {consumer} gets {self._positions(expected)}",
-                f"consumer {line.consumer} gets {self._positions(entries)}",
+                f"consumer {consumer} gets {self._positions(expected)}"
+                + (f", also {self._positions(missing)}" if missing else ""),
+                f"consumer {line.consumer} gets {self._positions(entries)}"
+                + (f", also {self._positions(more)}" if more else ""),
                 decisions=len(expected),
             )
         recorded = line.recorded["permits_before"]

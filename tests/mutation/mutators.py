@@ -381,15 +381,21 @@ MUTATORS: dict[str, Mutator] = {
 }  # fmt: skip
 
 
-def mutations(kind: str, lives: Iterable[Life], count: int, seed: int) -> Iterator[Mutation]:
-    """``count`` lives with a fault of ``kind``, from different recordings as long as there are any."""
+def mutations(
+    kind: str, lives: Iterable[Life], count: int, seed: int, mutator: Mutator | None = None
+) -> Iterator[Mutation]:
+    """``count`` lives with a fault of ``kind``, from different recordings as long as there are any.
+
+    ``mutator``: another way to put it there than that of ``MUTATORS``.
+    """
+    mutator = MUTATORS[kind] if mutator is None else mutator
     rng = random.Random(f"{seed}-{kind}")
     left = count
     lives = list(lives)
     rng.shuffle(lives)
     for _ in range(count):
         for life in lives:
-            found = MUTATORS[kind](life, rng) if left else None
+            found = mutator(life, rng) if left else None
             if found is not None:
                 left -= 1
                 yield found

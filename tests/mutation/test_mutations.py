@@ -9,6 +9,7 @@ import pytest
 
 from tests.mutation.judging import Finding, findings, judge
 from tests.mutation.lives import Life
+from tests.mutation.more_mutators import MORE
 from tests.mutation.mutators import MUTATORS, mutations
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data"
@@ -29,10 +30,10 @@ def told_before(name: str, folder: Path) -> tuple[Finding, ...]:
     return tuple(findings(life, folder / "before" / name))
 
 
-@pytest.mark.parametrize("kind", MUTATORS)
+@pytest.mark.parametrize("kind", [*MUTATORS, *MORE])
 def test_a_fault_is_found_and_nothing_else(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "mutations"
-    faults = list(mutations(kind, lives(), EACH, seed=7))
+    faults = list(mutations(kind, lives(), EACH, seed=7, mutator=(MUTATORS | MORE)[kind]))
     assert len(faults) == EACH
     assert len({fault.life.name for fault in faults}) == EACH
     for number, fault in enumerate(faults):

@@ -1,0 +1,202 @@
+"""Further ways to put the same faults into a recorded life: cruder ones, and ones at the edges of a log.
+
+As in ``mutators`` each declares what must be found and what may follow; nothing here looks at how anything is detected.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from tests.mutation.faults import (
+    May,
+    Mutation,
+    Mutator,
+    ack_of,
+    drop,
+    insert_at_time,
+    leaving,
+    mutation,
+    only_without,
+    sent_to,
+    shuffled,
+)
+from tests.mutation.lives import Life
+from tests.mutation.mutators import DOUBTS, LONG, MILLISECOND, SECOND, newcomers_wait, ordinal
+
+#: Whatever may be found of a key whose entries went wrong.
+_OF_THE_KEY = ("divergence", "stuck_key", "split_key")
+
+
+def the_very_first_entry(life: Life, rng: random.Random) -> Mutation | None:
+    """The first entry of the subscription is sent to nobody: nothing before it shows where the subscription begins."""
+    first = min(life.sendings, key=lambda one: ordinal(one.position))
+    if not life.is_plain(first.position):
+        return None
+    key, waits = life.key(first.position), newcomers_wait(life, first.line)
+    life = life.copied()
+    drop(life, ("sent", "ack"), lambda _line, position: position == first.position)
+    return mutation(life, "never_delivered", first, May("stuck_key", key), *waits)
+
+
+def the_very_last_entry(life: Life, rng: random.Random) -> Mutation | None:
+    """The last entry is sent to nobody: nothing goes over it."""
+    last = max(life.sendings, key=lambda one: ordinal(one.position))
+    if not life.is_plain(last.position):
+        return None
+    waits = newcomers_wait(life, last.line)
+    life = life.copied()
+    drop(life, ("sent", "ack"), lambda _line, position: position == last.position)
+    return mutation(life, "never_delivered", last, *waits)
+
+
+def acknowledged_unsent(life: Life, rng: random.Random) -> Mutation | None:
+    """An entry is acknowledged by whom nobody sent it to."""
+    good = [one for one in life.sendings if life.is_plain(one.position)]
+    if not good:
+        return None
+    sending = rng.choice(good)
+    key, waits = life.key(sending.position), newcomers_wait(life, sending.line)
+    life = life.copied()
+    drop(life, ("sent",), lambda _line, position: position == sending.position)
+    return mutation(life, "never_delivered", sending, *(May(kind, key) for kind in _OF_THE_KEY), *waits)
+
+
+def a_line_of_sendings(life: Life, rng: random.Random) -> Mutation | None:
+    """Everything in one ``sent`` line was sent to nobody."""
+    good = [
+        number
+        for number, line in enumerate(life.events)
+        if line["kind"] == "sent" and all(life.is_plain(position) for position in line["positions"])
+    ]
+    if not good:
+        return None
+    number = rng.choice(good)
+    gone = frozenset(life.events[number]["positions"])
+    first = next(one for one in life.sendings if one.line == number)
+    waits = newcomers_wait(life, number)
+    follows = [
+        May(kind, life.key(position))
+        for position in gone
+        for kind in ("never_delivered", "stuck_key", "divergence")
+    ]
+    life = life.copied()
+    drop(life, ("sent", "ack"), lambda _line, position: position in gone)
+    return mutation(life, "never_delivered", first, *follows, May("stuck_consumer", None, gone), *waits)
+
+
+def sent_behind_the_next(life: Life, rng: random.Random) -> Mutation | None:
+    """An entry is sent in a line of its own, behind the line that sends the next of its key to the same connection."""
+    pairs = [
+        (one, two)
+        for sendings in life.of_key.values()
+        for one, two in pairwise(sendings)
+        if one.consumer == two.consumer
+        and one.line < two.line < life.acked.get(one.position, 0)
+        and life.is_plain(one.position)
+        and life.is_plain(two.position)
+    ]
+    if not pairs:
+        return None
+    one, two = rng.choice(pairs)
+    key, waits = life.key(one.position), newcomers_wait(life, one.line)
+    life = life.copied()
+    left = only_without(life.events[one.line], one.position)
+    life.events.insert(two.line + 1, sent_to(life.events[two.line], one.consumer, one.position))
+    life.events[one.line : one.line + 1] = [left] if left is not None else []
+    return mutation(life, "out_of_order", one, *(May(kind, key) for kind in _OF_THE_KEY), *waits)
+
+
+def again_to_another(life: Life, rng: random.Random) -> Mutation | None:
+    """An entry comes again long after its ack, to another connection."""
+    for sending in shuffled(life.sendings, rng):
+        if not life.is_plain(sending.position):
+            continue
+        ack, key = life.acked[sending.position], life.key(sending.position)
+        t_us = life.events[ack]["t_us"] + rng.randrange(60, 900) * MILLISECOND
+        there = max((at for at, line in enumerate(life.events) if line["t_us"] <= t_us), default=0)
+        if there + 1 >= len(life.events):
+            continue
+        others = sorted(life.connected[there + 1] - {sending.consumer})
+        others = [one for one in others if life.slack(one, there) >= 5]
+        if not others:
+            continue
+        to = rng.choice(others)
+        life = life.copied()
+        insert_at_time(life, sent_to(life.events[sending.line], to, sending.position, t_us), ack)
+        insert_at_time(life, ack_of(to, sending.position, t_us), ack)
+        follows = [May(kind, key) for kind in ("out_of_order", "split_key", "divergence")]
+        return mutation(life, "duplicate_after_ack", sending, *follows, consumer=to)
+    return None
+
+
+def acknowledged_late(life: Life, rng: random.Random) -> Mutation | None:
+    """An ack comes more than a minute after all the others."""
+    tail = leaving(life)
+    stay = life.connected[tail] if tail < len(life.events) else frozenset()
+    good = [
+        one
+        for one in life.sendings
+        if life.is_plain(one.position) and one.line > life.last_change and one.consumer in stay
+    ]
+    last = max((life.acked[one.position] for one in good), default=0)
+    above = max((ordinal(one.position) for one in good if life.acked[one.position] <= last), default=())
+    good = [one for one in good if life.acked[one.position] < last and ordinal(one.position) < above]
+    if not good:
+        return None
+    hole = rng.choice(good)
+    key, waits = life.key(hole.position), newcomers_wait(life, hole.line)
+    life = life.copied()
+    drop(life, ("ack",), lambda _line, position: position == hole.position)
+    tail = leaving(life)
+    t_us = life.events[tail]["t_us"] + 90 * SECOND
+    for line in life.events[tail:]:
+        line["t_us"] += LONG
+    life.events.insert(tail, ack_of(hole.consumer, hole.position, t_us))
+    return mutation(life, "ack_hole", hole, May("divergence", key), *waits, consumer=hole.consumer)
+
+
+def clock_minutes_back(life: Life, rng: random.Random) -> Mutation | None:
+    """The clock of the broker goes back by five minutes for good: everything before seems to have been long ago."""
+    first = rng.randrange(1, len(life.events) - 1)
+    life = life.copied()
+    shift = life.events[first]["t_us"] - life.events[first - 1]["t_us"] + 300 * SECOND
+    for line in life.events[first:]:
+        line["t_us"] -= shift
+    return Mutation(life.numbered(), "clock_step", None, None, None, ())
+
+
+def the_first_lines(life: Life, rng: random.Random) -> Mutation | None:
+    """The log begins in the middle of things."""
+    life = life.copied().numbered()
+    life.events[: min(rng.choice([1, 2, 100]), len(life.events) - 5)] = []
+    return Mutation(life, "log_gap", None, None, None, DOUBTS)
+
+
+def nobody_joined(life: Life, rng: random.Random) -> Mutation | None:
+    """The line that adds a connection is not there, and no number is missing."""
+    busy = {line.get("consumer") for line in life.events if line["kind"] in ("sent", "ack", "flow")}
+    joins = [
+        number
+        for number, line in enumerate(life.events)
+        if line["kind"] == "consumer_added" and line["consumer"] in busy
+    ]
+    if not joins:
+        return None
+    number = rng.choice(joins)
+    stranger = life.events[number]["consumer"]
+    life = life.copied()
+    del life.events[number]
+    return Mutation(
+        life.numbered(), "unknown_consumer", None, None, stranger,
+        (*DOUBTS, May("unknown_consumer"), May("unnecessary_blocking")),
+    )  # fmt: skip
+
+
+MORE: dict[str, Mutator] = {
+    one.__name__: one
+    for one in (
+        the_very_first_entry, the_very_last_entry, acknowledged_unsent, a_line_of_sendings, sent_behind_the_next,
+        again_to_another, acknowledged_late, clock_minutes_back, the_first_lines, nobody_joined,
+    )
+}  # fmt: skip
