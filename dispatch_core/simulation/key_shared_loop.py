@@ -322,7 +322,8 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
     if size == 0:
         attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
         return
-    push(world, w[w_.NOW] + w[w_.REPLAY_US], event(w_.REPLAY, w_.NO, w[w_.REPLAYS]))
+    takes = w[w_.REPLAY_US] + size * w[w_.REPLAY_ENTRY_US]
+    push(world, w[w_.NOW] + takes, event(w_.REPLAY, w_.NO, w[w_.REPLAYS]))
     w[w_.REPLAYS] += 1
 
 
@@ -343,7 +344,8 @@ def issue_normal_read(st: State, world: World, limit: int) -> None:
             w[w_.READ_READY_AT] = w_.NEVER  # all is published and read
             return
         w[w_.READ_READY_AT] = world.publish_us[w[w_.STORED]]
-    push(world, w[w_.READ_READY_AT] + w[w_.READ_US], event(w_.READ, w_.NO, w[w_.READ_NUMBER]))
+    takes = w[w_.READ_US] + min(w[w_.STORED] - at, limit) * w[w_.READ_ENTRY_US]
+    push(world, w[w_.READ_READY_AT] + takes, event(w_.READ, w_.NO, w[w_.READ_NUMBER]))
 
 
 @compiled_inside
@@ -447,19 +449,19 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
             due,
             int(has_more),
         )
-    reads_again(world, sent_to, retry, look)
+    reads_again(world, sent_to, retry, look, len(entries) * w[w_.WRITE_ENTRY_US])
 
 
 @compiled_inside
-def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool) -> None:
+def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool, longer_us: int) -> None:
     """When the dispatcher reads again: at once, after a while, or when what was sent is written."""
     w = world.w
     if sent_to > 0:
         w[w_.BACK_OFF_US] = 0
-        attempt_at(world, w[w_.NOW] + w[w_.WRITE_US])
+        attempt_at(world, w[w_.NOW] + w[w_.WRITE_US] + longer_us)
     if not retry:
         return
     if look_ahead or sent_to > 0 or w[w_.RETRY_BACK_OFF] == 0:
-        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+        attempt_at(world, w[w_.NOW] + w[w_.HOP_US] + longer_us)
     else:
         back_off(world)

@@ -40,8 +40,8 @@ class Delays:
     """How long the parts of the simulated broker take, microseconds: medians of recorded traces.
 
     ``read_us``: the storage answers a normal read, ``replay_us``: a replay read. ``write_us``: what was sent is written to
-    the connection. ``hop_us``: a task is handed to the dispatcher's executor. ``network_us``: between broker and client, one
-    way.
+    the connection. Each of these is longer by its ``…_entry_us`` for every entry. ``hop_us``: a task is handed to the
+    dispatcher's executor. ``network_us``: between broker and client, one way.
     """
 
     read_us: int = 400
@@ -49,17 +49,43 @@ class Delays:
     write_us: int = 400
     hop_us: int = 50
     network_us: int = 150
+    read_entry_us: int = 0
+    replay_entry_us: int = 0
+    write_entry_us: int = 0
 
 
+def _take_time(w: Ints, delays: Delays) -> None:
+    """From now on the parts of the simulated broker take so long."""
+    w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = delays.read_us, delays.write_us, delays.hop_us
+    w[w_.REPLAY_US], w[w_.NETWORK_US] = delays.replay_us, delays.network_us
+    w[w_.READ_ENTRY_US], w[w_.REPLAY_ENTRY_US] = delays.read_entry_us, delays.replay_entry_us
+    w[w_.WRITE_ENTRY_US] = delays.write_entry_us
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """From a time on the broker takes other delays."""
+
+    from_us: int
+    delays: Delays
+
+
+#: Settings that only say when a dispatcher reads again, by their ``broker.conf`` names, and their defaults, ms. No rule of a
+#: profile has them.
+TIMERS: Final[Mapping[str, int]] = {
+    "keySharedUnblockingIntervalMs": 10,
+    "dispatcherRetryBackoffInitialTimeInMs": 1,
+    "dispatcherRetryBackoffMaxTimeInMs": 10,
+}
 #: The most that a timer is taken for, ms.
 _LONGEST_TIMER: Final = 3_600_000
 
 
-def _timer_us(timers: Mapping[str, object], setting: str, default_ms: int) -> int:
-    """A timer that is set in milliseconds, in microseconds; what is no such number is the default."""
-    text = str(timers.get(setting, default_ms)).strip()
+def timer_us(timers: Mapping[str, object], setting: str) -> int:
+    """One of ``TIMERS`` in microseconds; what is no number of milliseconds is the default."""
+    text = str(timers.get(setting, TIMERS[setting])).strip()
     known = text.isascii() and text.isdecimal() and len(text) < 10
-    return min(int(text) if known else default_ms, _LONGEST_TIMER) * 1000
+    return min(int(text) if known else TIMERS[setting], _LONGEST_TIMER) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +177,9 @@ class Clients(Protocol):
 class Given:
     """What one dispatcher's life is made of.
 
-    ``timers``: settings by their ``broker.conf`` names, of which those are used that only say when the dispatcher reads
-    again; no rule of a profile has them. ``changes``: by time. ``until_us``: when its log ends; ``NEVER`` = when all is
-    done. ``delays``: how long the parts of the simulated broker take; ``salt`` makes its synthetic clients differ from those
-    of another one.
+    ``timers``: settings by their ``broker.conf`` names, of which ``TIMERS`` are used. ``changes``: by time. ``until_us``:
+    when its log ends; ``NEVER`` = when all is done. ``delays``: how long the parts of the simulated broker take; ``paces``:
+    when they begin to take other delays, by time. ``salt`` makes its synthetic clients differ from those of another one.
     """
 
     profile: Profile
@@ -169,6 +194,7 @@ class Given:
     until_us: int = w_.NEVER
     delays: Delays = Delays()
     timers: Mapping[str, object] = field(default_factory=dict)
+    paces: Sequence[Pace] = ()
 
 
 class Life(ABC):
@@ -187,6 +213,7 @@ class Life(ABC):
         self._publishing = given.publishing
         self._numbers: dict[int, int] = {}  # who → number of its connection
         self._connected = 0  # connections so far
+        self._paced = 0  # paces so far
         self._lines = w_.new_lines(0, 0)
 
     def _begin(self, first: Published) -> None:
@@ -198,7 +225,7 @@ class Life(ABC):
     def _new_world(self) -> w_.World:
         given, profile, n = self._given, self.profile, max(self._connections, 1)
         batch = profile.number("dispatcherMaxReadBatchSize")
-        delays, acts = given.delays, self._acts
+        acts = self._acts
         w = np.zeros(w_.N_SCALARS, np.int64)
         w[w_.ATTEMPT_AT] = w[w_.READ_READY_AT] = w_.NEVER
         w[w_.LAST_SENT] = -1
@@ -206,11 +233,10 @@ class Life(ABC):
         w[w_.TRACE] = given.trace
         w[w_.RECORDED] = given.clients.acts is not None
         w[w_.EMPTY_WHEN_WAITED] = "waiting_read_gets_entries" not in profile.changes
-        w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = delays.read_us, delays.write_us, delays.hop_us
-        w[w_.REPLAY_US], w[w_.NETWORK_US] = delays.replay_us, delays.network_us
-        w[w_.UNBLOCK_US] = _timer_us(given.timers, "keySharedUnblockingIntervalMs", 10)
-        w[w_.BACK_OFF_FIRST_US] = _timer_us(given.timers, "dispatcherRetryBackoffInitialTimeInMs", 1)
-        w[w_.BACK_OFF_MOST_US] = _timer_us(given.timers, "dispatcherRetryBackoffMaxTimeInMs", 10)
+        _take_time(w, given.delays)
+        w[w_.UNBLOCK_US] = timer_us(given.timers, "keySharedUnblockingIntervalMs")
+        w[w_.BACK_OFF_FIRST_US] = timer_us(given.timers, "dispatcherRetryBackoffInitialTimeInMs")
+        w[w_.BACK_OFF_MOST_US] = timer_us(given.timers, "dispatcherRetryBackoffMaxTimeInMs")
         return w_.World(
             w=w,
             heap_at=np.zeros(_HEAP + batch, np.int64),
@@ -310,11 +336,13 @@ class Life(ABC):
     def run(self) -> int:
         """Live it; returns how many entries were never acknowledged (0, unless the release loses sight of some)."""
         for change in self._given.changes:
+            self._at_pace_until(change.at_us)
             self._go_on(self._not_before(change.at_us))
             if change.joins:
                 self._join(change)
             else:
                 self._leave(change)
+        self._at_pace_until(self._given.until_us)
         for _ in range(_QUIET_ATTEMPTS):
             self._go_on(self._given.until_us)
             if self._all_acknowledged() or self._now >= self._given.until_us:
@@ -324,6 +352,15 @@ class Life(ABC):
         self._hand_over()
         stored = self.state.deleted[: int(self._world.w[w_.STORED])]
         return int(len(stored) - stored.sum())
+
+    def _at_pace_until(self, at_us: int) -> None:
+        """The broker becomes slower and faster as it is to, up to then."""
+        paces = self._given.paces
+        while self._paced < len(paces) and paces[self._paced].from_us < at_us:
+            pace = paces[self._paced]
+            self._paced += 1
+            self._go_on(max(pace.from_us, self._now))
+            _take_time(self._world.w, pace.delays)
 
     def _not_before(self, at_us: int) -> int:
         """When a membership change that is due can take place."""

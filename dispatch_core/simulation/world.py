@@ -85,7 +85,10 @@ UNBLOCK_AT: Final = 38  # when that timer is over; 0 = it does not run
 UNBLOCK_CALLS: Final = (
     39  # read attempts when it started or was started again; 0 = no normal read was pending then
 )
-N_SCALARS: Final = 40
+READ_ENTRY_US: Final = 40  # READ_US, REPLAY_US, WRITE_US are longer by so much for each entry
+REPLAY_ENTRY_US: Final = 41
+WRITE_ENTRY_US: Final = 42
+N_SCALARS: Final = 43
 
 # what a recorded client does with an entry: World.act_kind
 WHOLE: Final = 0  # acknowledges it

@@ -61,8 +61,13 @@ def _speed(load: RecordedLoad, sendings: Sendings | None) -> str:
     return (
         f"a read takes {read} ms, a replay read {replay} ms, sending {write} ms, and entries can be read {stored_ms:.1f} ms "
         "after they were published (in the median): of several such brokers the one under which most acknowledgements come "
-        "from clients that hold the entry; other seeds take half to twice as long"
+        f"from clients that hold the entry{_moments(sendings)}; other seeds take half to twice as long"
     )
+
+
+def _moments(sendings: Sendings) -> str:
+    count = len(sendings.paces) // 2
+    return f", with {count} moments in which it was slower or faster" if count else ""
 
 
 def _ms(us: int) -> str:

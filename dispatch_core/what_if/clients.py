@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.life import Acts, Connecting, Delays
+from dispatch_core.simulation.life import Acts, Connecting, Delays, Pace
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
 from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
@@ -34,7 +34,7 @@ _NO_ENTRY: Final = -1
 class Sendings:
     """What was sent to whom when, under the recorded rules: columns of equal length, by time.
 
-    ``delays``, ``stored_us``: of the broker that is likely to have done so, see ``run.sendings_of``.
+    ``delays``, ``stored_us``, ``paces``: of the broker that is likely to have done so, see ``run.sendings_of``.
     """
 
     at_us: Ints
@@ -42,6 +42,7 @@ class Sendings:
     entry: Ints
     delays: Delays
     stored_us: Ints
+    paces: tuple[Pace, ...] = ()
 
 
 class RecordedClients:

@@ -29,7 +29,7 @@ from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.clients import Sendings
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
-from dispatch_core.what_if.rules import SEEDS, RuleSet, same_rules, without_effect
+from dispatch_core.what_if.rules import SEEDS, RuleSet, Settings, same_rules, without_effect
 from dispatch_core.what_if.run import sendings_of, simulate
 
 Ints = npt.NDArray[np.int64]
@@ -222,12 +222,12 @@ def case_of(log: DispatcherLog) -> Case:
     )
 
 
-def outcome(case: Case, profile: Profile, seed: int) -> Outcome:
-    """Simulate a case under ``profile``: a pure call, independent of all others.
+def outcome(case: Case, profile: Profile, seed: int, timers: Settings | None = None) -> Outcome:
+    """Simulate a case under ``profile``: a pure call, independent of all others. ``timers``: see ``run.simulate``.
 
     Raises ``DispatchAuditError`` for rules that cannot be simulated.
     """
-    log = simulate(case.load, profile, seed=seed, sendings=case.sendings)
+    log = simulate(case.load, profile, seed=seed, sendings=case.sendings, timers=timers)
     audit = audit_whole(log)
     there = FirstConsumers.of(audit.deliveries)
     return Outcome(seed, measures(log, audit, begin=case.first.begin), case.first.shared_with(there))
@@ -254,30 +254,32 @@ def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int
     except DispatchAuditError as error:
         yield from (_row(log, None, one, problem=str(error)) for one in rules)
         return
-    simulated: list[tuple[Profile, tuple[Outcome, ...]]] = []
+    simulated: list[tuple[Profile, Settings, tuple[Outcome, ...]]] = []
 
-    def simulated_by(profile: Profile) -> tuple[Outcome, ...]:
-        known = next((found for seen, found in simulated if same_rules(seen, profile)), None)
-        if known is None:
-            known = tuple(outcome(case, profile, seed) for seed in seeds)
-            simulated.append((profile, known))
-        return known
+    def simulated_by(profile: Profile, timers: Settings) -> tuple[Outcome, ...]:
+        for seen, set_so, found in simulated:
+            if same_rules(seen, profile) and set_so == timers:
+                return found
+        simulated.append((profile, timers, tuple(outcome(case, profile, seed, timers) for seed in seeds)))
+        return simulated[-1][2]
 
     control = _control(log, simulated_by)
     for one in rules:
         try:
             profile = one.profile_for(log)
-            yield _row(log, case, one, profile=profile, outcomes=simulated_by(profile), control=control)
+            yield _row(
+                log, case, one, profile=profile, outcomes=simulated_by(profile, one.timers), control=control
+            )
         except DispatchAuditError as error:
             yield _row(log, case, one, problem=str(error))
 
 
 def _control(
-    log: DispatcherLog, simulated_by: Callable[[Profile], tuple[Outcome, ...]]
+    log: DispatcherLog, simulated_by: Callable[[Profile, Settings], tuple[Outcome, ...]]
 ) -> tuple[Outcome, ...]:
     """Simulations under the recorded rules; none where these are unknown or cannot be simulated."""
     try:
-        return simulated_by(profile_of(log))
+        return simulated_by(profile_of(log), {})
     except DispatchAuditError:
         return ()
 

@@ -16,9 +16,10 @@ from typing import Final
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
-from dispatch_core.profiles import NEWEST_KNOWN, Dispatcher, FailoverRule, Profile
+from dispatch_core.profiles import NEWEST_KNOWN, Dispatcher, FailoverRule, OrderingRule, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.settings import SETTINGS, Value
+from dispatch_core.simulation.life import TIMERS
 from dispatch_core.versions import PREVIEW_PIP_282, parse_version, text_of
 
 Settings = Mapping[str, Value | str]
@@ -57,6 +58,11 @@ class RuleSet:
     name: str
     broker_version: str | None = None
     settings: Settings = field(default_factory=dict)
+
+    @property
+    def timers(self) -> Settings:
+        """Those settings that are no rules but timers of the simulated dispatcher."""
+        return {name: value for name, value in self.settings.items() if name in TIMERS}
 
     def applied_to(self, log: DispatcherLog) -> DispatcherLog:
         """The log with these rules in its header."""
@@ -148,7 +154,9 @@ def without_effect(rules: RuleSet, profile: Profile) -> tuple[str, ...]:
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
     for name in rules.settings:
         known = SETTINGS.get(name)
-        if known is None:
+        if name in TIMERS:
+            found += _timer_without_effect(name, rules.settings[name], profile)
+        elif known is None:
             found.append(f"{name} changes no decision that is simulated")
         elif name in profile.ignored_settings:
             found.append(f"{name} has no effect in {profile.broker_version}")
@@ -159,6 +167,19 @@ def without_effect(rules: RuleSet, profile: Profile) -> tuple[str, ...]:
         elif name == _RING and profile.partition_index < 0:
             found.append(f"{name} has no effect on a topic without partitions: it always uses the ring")
     return tuple(found)
+
+
+def _timer_without_effect(name: str, value: Value | str, profile: Profile) -> list[str]:
+    text = str(value).strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        return [f"{name}={text[:40]} is no number of milliseconds: its default of {TIMERS[name]} is taken"]
+    if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
+        return [f"{name} has no effect on a subscription with one active consumer"]
+    if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
+        return [f"{name} has no effect on the dispatcher of 3.x"]
+    if name == "keySharedUnblockingIntervalMs" and profile.ordering is not OrderingRule.DRAINING_HASHES:
+        return [f"{name} has no effect in {profile.broker_version}"]
+    return []
 
 
 def _is(profile: Profile, variant: str) -> bool:

@@ -24,99 +24,61 @@ from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.clients import RecordedClients, RecordedPublishing, Sendings, changes_of
-from dispatch_core.what_if.recorded import RecordedLoad, stored_after
+from dispatch_core.what_if.likely import Paces, most_likely, usual
+from dispatch_core.what_if.recorded import RecordedLoad
 
 Ints = npt.NDArray[np.int64]
 
 #: The simulated broker's delays vary by up to this factor, either way, from seed to seed.
 _SPREAD: Final = 2.0
-USUAL: Final = Delays(hop_us=50, read_us=150, replay_us=150, write_us=300)
-#: Brokers that were faster or slower in something: their executor, their storage, their connections.
-OTHERS: Final = (
-    Delays(hop_us=50, read_us=400, replay_us=400, write_us=400),
-    Delays(hop_us=20, read_us=50, replay_us=50, write_us=100),
-    Delays(hop_us=300, read_us=150, replay_us=150, write_us=300),
-    Delays(hop_us=1000, read_us=150, replay_us=150, write_us=300),
-    Delays(hop_us=50, read_us=150, replay_us=3500, write_us=300),
-    Delays(hop_us=50, read_us=1500, replay_us=1500, write_us=400),
-    Delays(hop_us=50, read_us=3500, replay_us=3500, write_us=600),
-    Delays(hop_us=20, read_us=150, replay_us=150, write_us=1500),
-)
-#: … and whose entries could be read so long after they were published.
-STORED_AFTER: Final = (2_000, 6_000, 12_000)
 
 
 def simulate(
-    load: RecordedLoad, profile: Profile, *, seed: int = 0, sendings: Sendings | None = None
+    load: RecordedLoad,
+    profile: Profile,
+    *,
+    seed: int = 0,
+    sendings: Sendings | None = None,
+    timers: Mapping[str, object] | None = None,
 ) -> DispatcherLog:
     """The log that the load leaves behind under the rules of ``profile``.
 
     ``seed``: 0 = the simulated broker takes the time that the recorded one is likely to have taken; others vary that, to
-    show what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them. Raises
-    ``UnsupportedRuleError`` for rules that cannot be simulated with these clients.
+    show what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them.
+    ``timers``: settings of ``life.TIMERS`` instead of the recorded ones. Raises ``UnsupportedRuleError`` for rules that
+    cannot be simulated with these clients.
     """
     sendings = sendings or sendings_of(load)
+    if timers:
+        load = replace(load, header={**load.header, "config": {**recorded_settings(load), **timers}})
     if sendings is None:
         return _simulate(load, profile, None, _varied(usual(profile), seed), load.stored_us)
-    return _simulate(load, profile, sendings, _varied(sendings.delays, seed), sendings.stored_us)
+    paces = tuple(replace(pace, delays=_varied(pace.delays, seed)) for pace in sendings.paces)
+    return _simulate(load, profile, sendings, _varied(sendings.delays, seed), sendings.stored_us, paces)
 
 
 def sendings_of(load: RecordedLoad) -> Sendings | None:
     """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known.
 
-    How fast the recorded broker was, no log of level E says; but a client that acknowledges an entry was sent it before.
-    Of some brokers, fast and slow in this or that, that one is taken under which most acknowledgements come from clients
-    that hold the entry by then; of equal ones the most usual.
+    How fast the recorded broker was is what its clients' acts speak for, see ``likely``.
     """
-    if load.profile is None:
+    profile = load.profile
+    if profile is None:
         return None
+
+    def sent(delays: Delays, stored_us: Ints, paces: Paces) -> Sendings:
+        log = _simulate(load, profile, None, delays, stored_us, paces)
+        lines = log.events.filter(pc.equal(log.events["kind"], "sent"))
+        listed = lines["positions"].combine_chunks()
+        row = np.repeat(np.arange(len(listed)), np.asarray(pc.list_value_length(listed)))
+        entry = _ordinals(load, pc.list_flatten(listed))
+        at_us, consumer = (lines[name].to_numpy()[row] for name in ("t_us", "consumer"))
+        return Sendings(at_us, consumer, entry, delays, stored_us, paces)
+
     try:
-        best = _sendings(load, load.profile, usual(load.profile), load.stored_us)
-        for delays in OTHERS:
-            best = _better(load, best, delays, best.stored_us)
-        for after_us in STORED_AFTER:
-            best = _better(load, best, best.delays, stored_after(load.published_us, load.acks, after_us))
+        return most_likely(load, profile, sent)
     except UnsupportedRuleError:
         return None
-    return best
-
-
-def usual(profile: Profile) -> Delays:
-    """The medians of recorded traces. Before 4.1 (PIP-430) the broker's cache does not keep what may be replayed."""
-    return USUAL if profile.version >= (4, 1, 0) else replace(USUAL, replay_us=400)
-
-
-def _better(load: RecordedLoad, best: Sendings, delays: Delays, stored_us: Ints) -> Sendings:
-    """The better one of what was found and what such a broker sends."""
-    before = acks_borne_out(load, best)
-    if before == len(load.acks.entry):
-        return best
-    assert load.profile is not None, "the recorded rules are known"
-    found = _sendings(load, load.profile, delays, stored_us)
-    return found if acks_borne_out(load, found) > before else best
-
-
-def acks_borne_out(load: RecordedLoad, sendings: Sendings) -> int:
-    """How many acknowledgements come from a connection that was sent the entry before."""
-    acks = load.acks
-    times = np.concatenate([sendings.at_us, acks.at_us])
-    number = np.concatenate([sendings.consumer, acks.consumer])
-    entry = np.concatenate([sendings.entry, acks.entry])
-    is_ack = np.arange(len(times)) >= len(sendings.at_us)
-    order = np.lexsort((is_ack, times, entry, number))
-    # whoever was sent an entry at all was sent it first at the head of the rows of the pair
-    new = np.concatenate([[True], (np.diff(entry[order]) != 0) | (np.diff(number[order]) != 0)])[: len(order)]
-    head = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    return int((is_ack[order] & ~is_ack[order][head]).sum())
-
-
-def _sendings(load: RecordedLoad, profile: Profile, delays: Delays, stored_us: Ints) -> Sendings:
-    log = _simulate(load, profile, None, delays, stored_us)
-    sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
-    listed = sent["positions"].combine_chunks()
-    row = np.repeat(np.arange(len(listed)), np.asarray(pc.list_value_length(listed)))
-    entry = _ordinals(load, pc.list_flatten(listed))
-    return Sendings(sent["t_us"].to_numpy()[row], sent["consumer"].to_numpy()[row], entry, delays, stored_us)
 
 
 def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
@@ -126,7 +88,12 @@ def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
 
 
 def _simulate(
-    load: RecordedLoad, profile: Profile, sendings: Sendings | None, delays: Delays, stored_us: Ints
+    load: RecordedLoad,
+    profile: Profile,
+    sendings: Sendings | None,
+    delays: Delays,
+    stored_us: Ints,
+    paces: Paces = (),
 ) -> DispatcherLog:
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
     if profile.dispatcher is Dispatcher.SHARED or single != load.is_single_active:
@@ -169,6 +136,7 @@ def _simulate(
         until_us=load.until_us,
         delays=delays,
         timers=recorded_settings(load),
+        paces=paces,
     )
     life: Life = (FailoverRun if single else KeySharedRun)(given, sink)
     life.run()

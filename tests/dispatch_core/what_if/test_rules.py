@@ -137,6 +137,9 @@ def test_a_log_without_a_release_needs_one(tmp_path: Path) -> None:
         named("ch").profile_for(one)
 
 
+UNBLOCK = "keySharedUnblockingIntervalMs"
+
+
 def test_settings_that_change_nothing_are_named(tmp_path: Path) -> None:
     shared = log(tmp_path / "1")
     failover = log(tmp_path / "2", subscription_type="Failover", partition_index=-1)
@@ -147,10 +150,15 @@ def test_settings_that_change_nothing_are_named(tmp_path: Path) -> None:
         (failover, "3.0.1", ring, "no effect in 3.0.1"),
         (failover, "4.2.4", {"subscriptionKeySharedUseConsistentHashing": True}, "with one active consumer"),
         (shared, "4.2.4", {"clusterName": "eu"}, "changes no decision that is simulated"),
+        (shared, "4.2.4", {UNBLOCK: "soon"}, "its default of 10 is taken"),
+        (shared, "3.0.17", {UNBLOCK: 20}, "no effect on the dispatcher of 3.x"),
+        (shared, "4.0.0-preview.1", {UNBLOCK: 20}, "no effect in 4.0.0-preview.1"),
+        (failover, "4.2.4", {"dispatcherRetryBackoffMaxTimeInMs": 20}, "with one active consumer"),
     ]
     for one, version, settings, said in cases:
         rules = RuleSet("given", version, settings)
         (text,) = without_effect(rules, rules.profile_for(one))
         assert said in text
-    effective = RuleSet("given", None, {"dispatcherMaxReadBatchSize": 7})
+    effective = RuleSet("given", None, {"dispatcherMaxReadBatchSize": 7, UNBLOCK: "20"})
     assert without_effect(effective, effective.profile_for(shared)) == ()
+    assert effective.timers == {UNBLOCK: "20"}

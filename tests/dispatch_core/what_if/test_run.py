@@ -19,8 +19,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay import replay
+from dispatch_core.what_if.likely import acks_borne_out
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
-from dispatch_core.what_if.run import acks_borne_out, sendings_of, simulate
+from dispatch_core.what_if.run import sendings_of, simulate
 from tests.conformance.what_if_identity import findings, first_consumers
 from tests.dispatch_core.simulation.simulated import simulated, small
 from tests.dispatch_core.user_level.user_level_logs import DATA, stripped
@@ -33,7 +34,6 @@ KEY_SHARED = ("4.2.4/designed-rolling-restart-classic-ch", "4.2.4/designed-drain
 DAY = datetime(2020, 1, 1, tzinfo=UTC)
 #: Samples whose ms decide, see docs/what-if-accuracy.md: the share of first consumers, and whether findings are alike.
 UNLIKE = {
-    "4.0.0/designed-same-name-batches-range": (1.0, False),
     "4.2.4/designed-rolling-restart-ch": (0.95, False),
 }
 
