@@ -42,3 +42,21 @@ def test_a_fault_is_found_and_nothing_else(kind: str, tmp_path_factory: pytest.T
         found, false_alarms = judge(fault, list(before), place)
         assert found, (kind, fault.life.name, fault.key, fault.position, fault.consumer)
         assert false_alarms == [], (kind, fault.life.name, fault.key, fault.position)
+
+
+def test_needless_waiting_in_a_log_with_missing_lines_is_uncertain(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "mutations"
+    seen = 0
+    for life in lives():
+        before = told_before(life.name, folder)
+        if not any(row["kind"] == "unnecessary_blocking" and not row["uncertain"] for row in before):
+            continue
+        cut = life.copied().numbered()
+        del cut.events[len(cut.events) // 2]
+        told = findings(cut, folder / "cut" / life.name)
+        needless = [row["uncertain"] for row in told if row["kind"] == "unnecessary_blocking"]
+        assert all(needless)
+        seen += bool(needless)
+    assert seen
