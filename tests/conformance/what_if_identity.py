@@ -148,8 +148,8 @@ than that, their order decides, and the simulation's order is one of several tha
   replay read comes before or after them decides which entries use up the permits; what a consumer still holds when it
   leaves differs then, and the findings with it. In the traces the read mostly comes right behind the burst (the executor
   shares its threads with the connections), but which of the pauses in it ends the burst no rule was found for: gaps of 100,
-  200, 300 and 600 microseconds were tried, and reach no more recordings in all. No acknowledgement tells it either:
-  all of them are explained both ways.
+  200, 300 and 600 microseconds were tried, and reach no more recordings in all. In those of 4.2.4 no
+  acknowledgement tells it either: all of them are explained both ways.
 * `large-50000-ch`: 94.4 %. Its broker had just started: the first 900 entries, published within half a second, went out in
   rounds of 100 that were 50 to 340 ms apart, where the simulated broker sends each as it is stored. Neither slower storage
   nor entries that are stored up to 400 ms after they were published bring it to 95 %, and it is too long for moments to be
