@@ -25,6 +25,12 @@ EACH_IN_A_TRACE = 10
 EACH_OF_SOME = 3
 #: Where one consumer gets everything, too few recordings leave another one connected that could have got it instead.
 NOT_OF_ONE_CONSUMER = ("stuck_consumer",)
+#: Not put into traces: the other lines of a join stay, and tell of it. In Failover's, where a hand-over sends a run of
+#: entries again, the first decision that differs names the run and not the entry that changed its place.
+NOT_IN_A_TRACE = {
+    "Key_Shared": ("nobody_joined",),
+    "Failover": ("nobody_joined", "out_of_order", "split_key"),
+}
 #: Recordings of all releases, orders and selectors; quiet ones, in which no line races with another, and busy ones.
 NAMED = (
     *(
@@ -92,6 +98,8 @@ def test_every_fault_is_found_and_nothing_else(
     kind: str, level: str, subscription: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if subscription == "Failover" and kind in NOT_OF_ONE_CONSUMER:
+        return
+    if level == "T" and kind in NOT_IN_A_TRACE[subscription]:
         return
     folder = tmp_path_factory.getbasetemp() / "mutations"
     missed: list[tuple[str, str | None, str | None]] = []
