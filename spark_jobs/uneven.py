@@ -1,7 +1,7 @@
 """Findings about balance: consumers and keys that carry too much, and Failover's active topics (PIP-392's case).
 
-Spark sums up; what reaches the driver is a row per consumer and membership change, per stretch of a log, per hot key, or
-per topic and consumer. What is too much is for ``dispatch_core.audit`` to say, in the functions that the command line
+Spark sums up; what reaches the driver is a row per consumer and membership change, per hot key, or per topic and
+consumer. What is too much is for ``dispatch_core.audit`` to say, in the functions that the command line
 calls.
 """
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatch_core.audit.balance import (
@@ -119,21 +119,41 @@ def owned_hashes(ownership: DataFrame, states: DataFrame) -> DataFrame:
 
 
 def stretches(deliveries: DataFrame, owned: DataFrame) -> DataFrame:
-    """Messages sent, summed over stretches of the log in which nothing changed hands: few rows, however many deliveries.
+    """Messages sent, summed over the stretches of each log in which nothing changed hands: a row for each change of a log
+    of ``owned``, however many deliveries.
 
-    A stretch is ``_STRETCH`` lines long; where ownership begins or ends within it, its lines are kept apart.
+    Summed first over ``_STRETCH`` lines, those apart within which ownership begins or ends, so that few rows are sorted.
     """
     stretch = F.floor(F.col("seq") / _STRETCH)
-    changes = owned.select(*_LOG, F.explode(F.array("from_seq", "until_seq")).alias("seq")).where(
-        "seq IS NOT NULL"
+    changes = (
+        owned.select(*_LOG, F.explode(F.array("from_seq", "until_seq")).alias("seq"))
+        .where("seq IS NOT NULL")
+        .distinct()
     )
     cut = changes.select(*_LOG, stretch.alias("stretch")).distinct().withColumn("cut", F.lit(True))
     begins = F.when(F.col("cut"), F.col("seq")).otherwise(F.col("stretch") * _STRETCH)
-    return (
+    summed = (
         deliveries.select(*_LOG, "seq", stretch.alias("stretch"), "num_messages")
+        .join(F.broadcast(owned.select(*_LOG).distinct()), list(_LOG), "left_semi")
         .join(F.broadcast(cut), [*_LOG, "stretch"], "left")
         .groupBy(*_LOG, begins.cast("long").alias("seq"))
         .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
+    )
+    # A change holds from its own line on.
+    since = F.last("change", ignorenulls=True).over(
+        Window.partitionBy(*_LOG).orderBy("seq", F.col("change").isNull())
+    )
+    points = changes.select(
+        *_LOG, "seq", F.lit(0).cast("long").alias("messages"), F.col("seq").alias("change")
+    )
+    return (
+        summed.withColumn("change", F.lit(None).cast("long"))
+        .unionByName(points)
+        .select(*_LOG, "seq", "messages", since.alias("since"))
+        .groupBy(*_LOG, "since")
+        .agg(F.min("seq").alias("seq"), F.sum("messages").alias("messages"))
+        .where("messages > 0")
+        .drop("since")
     )
 
 
