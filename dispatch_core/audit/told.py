@@ -77,6 +77,14 @@ def _differing(name: str, table: pa.Table) -> pa.Table:
     return table.filter(pc.equal(table[_MARKS[name]], "divergent"))
 
 
+def _plain(table: pa.Table) -> pa.Table:
+    """Without dictionaries: few rows would keep the texts of a whole piece."""
+    columns = [
+        one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
+
+
 def in_pieces(
     head: DispatcherLog, interval_start: datetime, pieces: Iterable[dict[str, pa.Table]]
 ) -> Iterator[dict[str, pa.Table]]:
@@ -89,8 +97,10 @@ def in_pieces(
     counted = dict.fromkeys(kept, 0)
 
     def keep(name: str, table: pa.Table) -> None:
-        if counted[name] <= MOST_TOLD:
-            kept[name].append(table)
+        if not kept[name]:
+            kept[name].append(_plain(table.slice(0, 0)))
+        if table.num_rows and counted[name] <= MOST_TOLD:
+            kept[name].append(_plain(table))
         counted[name] += table.num_rows
 
     last: dict[str, pa.Table] = {}
