@@ -193,7 +193,8 @@ class _Messages:
                 break
             self._begun = True
             taken.append(table)
-        self._beyond = [_positions(one, position) for one in (*self._beyond, *map(_named, taken))]
+        beyond = (_positions(one, position) for one in (*self._beyond, *map(_named, taken)))
+        self._beyond = [one for one in beyond if one.num_rows]  # else every piece would go through all that were
         while self._begun and sum(one.num_rows for one in self._beyond) < AHEAD_ROWS:
             table = self._take()
             if table is None:
