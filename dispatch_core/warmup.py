@@ -21,6 +21,7 @@ from dispatch_core import profiles
 from dispatch_core.audit.operations import ADDED, SENT
 from dispatch_core.audit.sampling import warm_up as waits_warm_up
 from dispatch_core.audit.scan import warm_up as audit_warm_up
+from dispatch_core.audit.text_ids import warm_up as texts_warm_up
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
@@ -135,6 +136,7 @@ def _simulations() -> None:
     The rules, which Key_Shared's loop needs as the dispatchers do, come last: by then the other process has compiled many.
     """
     audit_warm_up()
+    texts_warm_up()
     for wanted in ({"subscription_type": "Failover"}, {"broker_version": "4.2.4"}):
         _life(small(**wanted), _Tables())._loop(0)
 

@@ -41,7 +41,8 @@ def ack_holes(scan: Scan, history: History, limits: Limits, end: End) -> list[Fi
 
 def filled_holes(scan: Scan, history: History, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
     """``ack_hole`` of entries that an operation from ``first_op`` on acknowledged, too late for the limit."""
-    if first_op >= len(history.op_t_us):
+    times = history.op_t_us
+    if first_op >= len(times) or int(times.max()) - int(times.min()) <= 1000 * limits.ack_hole_ms:
         return []
     acked_us, above_us = _acknowledged(scan, history)
     late = (scan.acknowledged_by >= first_op) & (scan.times_sent > 0)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dispatch_core import hashing
 from dispatch_core.audit.columns import Ints, encoded, plain, same_words, valid
 from dispatch_core.audit.streaming import Growing, NotStreamableError
+from dispatch_core.audit.text_ids import NONE, TextIds
 
 #: Columns that say a key, the last to write wins. A key given in two ways is shown in the way that stands first here.
 _HASH, _TEXT, _BINARY, _ORDERING = range(4)
@@ -36,12 +37,13 @@ class Keys:
 
     def __init__(self, *, streaming: bool) -> None:
         self._streaming = streaming
-        # None while all keys are texts: those are looked up in ``_text`` itself
+        # None while all keys are texts: those are looked up by ``_text_ids``
         self._ids: dict[_Identity, int] | None = None
         # the words of the last piece and their ids: pieces of one row group share their words
         self._words: pa.Array | None = None
         self._word_ids = np.empty(0, dtype=np.int32)
         self._text: pa.Array = pa.array([], pa.string())
+        self._text_ids = TextIds()  # of ``_text``, while all keys are texts
         self._base64 = Growing(np.bool_)
         self._source = Growing(np.int8)
         self._h31 = Growing(np.int64)  # -1 = not known yet
@@ -72,6 +74,9 @@ class Keys:
         Raises ``NotStreamableError`` (only when streaming) where a key comes in another way than before, so that what was
         returned already would show it otherwise.
         """
+        runs = _runs(messages["key"])
+        if len(runs) > 1:
+            return np.concatenate([self.encode(messages.slice(*run)) for run in runs])
         row_key = np.full(messages.num_rows, -1, dtype=np.int32)
         texts: list[str] = []
         known = len(self)
@@ -97,7 +102,10 @@ class Keys:
                 self._write(row_key, given & ~flagged, codes, words, _TEXT, known, texts)
                 self._write(row_key, given & flagged, codes, words, _BINARY, known, texts)
         if texts:
-            self._text = pa.concat_arrays([self._text, pa.array(texts, pa.string())])
+            added = pa.array(texts, pa.string())
+            if self._ids is None:
+                self._text_ids.add(added)
+            self._text = pa.concat_arrays([self._text, added])
             self._h31.more(len(texts))[...] = -1
         return row_key
 
@@ -133,7 +141,9 @@ class Keys:
         new = np.where(living, np.cumsum(living) - 1, -1).astype(np.int32)
         gone = self._source.values[~living]
         self._last_forgotten_source = max(self._last_forgotten_source, int(gone.max()))
-        if self._ids is not None:
+        if self._ids is None:
+            self._text_ids.keep(new)
+        else:
             kept = new.tolist()
             self._ids = {identity: kept[key] for identity, key in self._ids.items() if kept[key] >= 0}
         self._words = None
@@ -184,8 +194,8 @@ class Keys:
             return
         if len(words) < 8 * len(asked):
             asked = np.flatnonzero(self._word_ids == _NOT_ASKED)
-        found = pc.index_in(words.take(pa.array(asked)), value_set=self._text)
-        self._word_ids[asked] = np.asarray(pc.fill_null(found, _UNKNOWN))
+        found = self._text_ids.find(words.take(pa.array(asked)), self._text)
+        self._word_ids[asked] = np.where(found == NONE, _UNKNOWN, found)
 
     def _write(
         self,
@@ -251,6 +261,22 @@ class Keys:
             return decoded.decode()
         except UnicodeDecodeError:
             return decoded
+
+
+def _runs(column: pa.ChunkedArray) -> list[tuple[int, int]]:
+    """Where, and for how many rows, the column comes in one dictionary: pieces may reach over several row groups."""
+    if not pa.types.is_dictionary(column.type):
+        return [(0, len(column))]
+    runs: list[tuple[int, int]] = []
+    before: pa.Array | None = None
+    begin = 0
+    for chunk in column.chunks:
+        if before is not None and same_words(chunk.dictionary, before):
+            runs[-1] = (runs[-1][0], runs[-1][1] + len(chunk))
+        else:
+            runs.append((begin, len(chunk)))
+        before, begin = chunk.dictionary, begin + len(chunk)
+    return runs
 
 
 def _h31_of_rows(messages: pa.Table, rows: npt.NDArray[Any], *, fallback: bool) -> Ints:

@@ -68,13 +68,15 @@ class Skipped:
         low = self._first
         acknowledged = scan.acknowledged_by >= 0
         never = (times[low:] == 0) & history.stored[low:]
+        if self._by_rules:
+            never &= acknowledged[low:]
+        if not never.any():
+            return
         behind = np.arange(low, len(times)) >= self._highest
         published, known = history.publish_time_ms
         if self._by_rules:
             # What is older may have been sent before the log begins.
-            never &= (
-                acknowledged[low:] & known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
-            )
+            never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
         else:
             never &= ~behind
         for ordinal in (low + np.flatnonzero(never)).tolist():
