@@ -171,21 +171,32 @@ def of_decisions(
     if wrong.num_rows > 1:
         others = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         text += f"; in all {wrong.num_rows} decisions differ ({others}), those that follow may be its consequences"
-    of_line = [row for row in anomalies if first["seq"] in row["seqs"] and row["positions"]]
-    same = min(
-        of_line, key=lambda row: row["cause"] is not None, default=None
-    )  # what nothing explains, before the rest
     expected, recorded = (_POSITION.findall(first[side]) for side in ("expected", "recorded"))
-    both = set(expected) & set(recorded)
-    positions = [one for one in dict.fromkeys([*expected, *recorded]) if one not in both]
+    positions = _differing(expected, recorded)
     if unfinished(anomalies, positions):
         return []
+    of_line = [row for row in anomalies if first["seq"] in row["seqs"] and row["positions"]]
+    if positions:
+        of_line = [row for row in of_line if positions[0] in row["positions"]]
+    # what nothing explains, before the rest
+    same = min(of_line, key=lambda row: row["cause"] is not None, default=None)
     positions = positions if same is None else list(same["positions"])
     consumers = [int(one) for side in ("expected", "recorded") for one in _CONSUMER.findall(first[side])]
     row = _row_of(positions[0], deliveries) if positions else {}
     seqs = [first["seq"]] if first["racing_seq"] is None else sorted({first["racing_seq"], first["seq"]})
     unique = list(dict.fromkeys(consumers))
     return [_finding(seqs, first["t_us"], text, first["decision_class"], positions, unique, 0, row)]
+
+
+def _differing(expected: Sequence[str], recorded: Sequence[str]) -> list[str]:
+    """Entries that only one of two decisions names, the first place where they differ before the rest.
+
+    What differs in order alone: the two that stand in that place.
+    """
+    both = set(expected) & set(recorded)
+    place = next((pair for pair in zip(expected, recorded, strict=False) if pair[0] != pair[1]), ())
+    only = [one for one in dict.fromkeys([*place, *expected, *recorded]) if one not in both]
+    return only or list(place)
 
 
 def of_trace(decisions: list[Finding], sendings: list[Finding]) -> list[Finding]:

@@ -33,6 +33,7 @@ from dispatch_core.audit.layout import CONSUMER
 from dispatch_core.audit.log_quality import Connected, Gaps, LastLine, LogFinding
 from dispatch_core.audit.rows import Audit, Rows
 from dispatch_core.audit.scan import Scan, Scanned
+from dispatch_core.audit.strangers import in_a_trace
 from dispatch_core.audit.streaming import KEEP_BEHIND, TRIM_ABOVE, NotStreamableError
 from dispatch_core.errors import ProfileError
 from dispatch_core.log_profile import profile_of, subscription_type
@@ -255,7 +256,7 @@ class AuditFold:
             )
         self._gaps = self._gaps.joined(gaps)
         found += log_quality.clock_steps(events, before=self._last)
-        found += self._connected.unknown(events)
+        found += in_a_trace(self._connected.unknown(events), events, self._head.subscription)
         found += log_quality.unknown_positions(self.history)
         found += log_quality.overlapping(self._head, events, self._earlier)
         return found

@@ -101,12 +101,21 @@ class Driver(ABC):
                 position = self._entries.position(entry)
                 self._differ("hash", f"{position} hash {one}", f"hash {other}", int(other is not None))
 
-    def _positions(self, entries: Sequence[int]) -> str:
-        """Some entries for people: the first few positions and how many there are."""
+    def _positions(self, entries: Sequence[int], first: int = 0) -> str:
+        """Some entries for people: a few positions, from index ``first`` on, and how many there are."""
         if not entries:
             return "nothing"
-        shown = ", ".join(self._entries.position(entry) for entry in entries[:MAX_SHOWN_POSITIONS])
-        return f"[{shown}{', …' if len(entries) > MAX_SHOWN_POSITIONS else ''}] ({len(entries)})"
+        some = entries[first : first + MAX_SHOWN_POSITIONS]
+        shown = [self._entries.position(entry) for entry in some]
+        shown = [*(["…"] if first else []), *shown, *(["…"] if len(entries) > first + len(some) else [])]
+        return f"[{', '.join(shown)}] ({len(entries)})"
+
+
+def first_shown(expected: Sequence[int], recorded: Sequence[int]) -> int:
+    """From where on to show two runs of entries, so that the first place where they differ is among what is shown."""
+    pairs = enumerate(zip(expected, recorded, strict=False))
+    at = next((number for number, (one, other) in pairs if one != other), 0)
+    return at if at >= MAX_SHOWN_POSITIONS else 0
 
 
 def who(line: Line) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.driver import who
+from dispatch_core.verify.driver import first_shown, who
 from dispatch_core.verify.hand_over import HandOverVerifier
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.notices import Sender
@@ -219,11 +219,12 @@ class SingleActiveVerifier(HandOverVerifier):
             self.tally.exact("dispatch", len(expected))
         else:
             missing, more = differing_entries(expected, entries)
+            first = first_shown(expected, entries)
             self._differ(
                 "dispatch",
-                f"consumer {consumer} gets {self._positions(expected)}"
+                f"consumer {consumer} gets {self._positions(expected, first)}"
                 + (f", also {self._positions(missing)}" if missing else ""),
-                f"consumer {line.consumer} gets {self._positions(entries)}"
+                f"consumer {line.consumer} gets {self._positions(entries, first)}"
                 + (f", also {self._positions(more)}" if more else ""),
                 decisions=len(expected),
             )

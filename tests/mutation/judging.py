@@ -33,14 +33,19 @@ def signature(finding: Finding) -> Signature:
 
 
 def judge(mutation: Mutation, before: list[Finding], folder: Path) -> tuple[bool, list[Finding]]:
-    """Whether the fault is found, and what else is found that neither was there before nor follows from it."""
+    """Whether the fault is found, and what else is found that neither was there before nor follows from it.
+
+    Of an entry that a finding of the kind named before, one that names what only the fault can, a consumer, is found too.
+    """
     known = Counter(map(signature, before))
     new = []
-    for finding in findings(mutation.life, folder):
+    now = findings(mutation.life, folder)
+    for finding in now:
         if known[signature(finding)]:
             known[signature(finding)] -= 1
         else:
             new.append(finding)
     hits = [finding for finding in new if mutation.is_found_by(finding)]
     false_alarms = [finding for finding in new if finding not in hits and not mutation.explains(finding)]
-    return bool(hits), false_alarms
+    more = sum(map(mutation.is_found_by, now)) > sum(map(mutation.is_found_by, before))
+    return bool(hits) or more, false_alarms

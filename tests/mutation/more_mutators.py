@@ -174,7 +174,25 @@ def the_first_lines(life: Life, rng: random.Random) -> Mutation | None:
 
 
 def nobody_joined(life: Life, rng: random.Random) -> Mutation | None:
-    """The line that adds a connection is not there, and no number is missing."""
+    """The line that adds a connection is not there, and no number is missing; what else a trace says of it stays."""
+    return _not_joined(life, rng)
+
+
+def nothing_of_a_join(life: Life, rng: random.Random) -> Mutation | None:
+    """No line of the moment in which a connection joins is there: of a trace all that its thread did then is gone."""
+    return _not_joined(life, rng, _BEFORE_A_JOIN, _BEHIND_A_JOIN)
+
+
+#: What a trace says while a connection is being added, and of its selector right after.
+_BEFORE_A_JOIN = (
+    "handover_scheduled", "rewind", "active_notified", "read_attempt", "read_issued", "active_picked",
+)  # fmt: skip
+_BEHIND_A_JOIN = ("selector_added", "draining_add")
+
+
+def _not_joined(
+    life: Life, rng: random.Random, before: tuple[str, ...] = (), behind: tuple[str, ...] = ()
+) -> Mutation | None:
     busy = {line.get("consumer") for line in life.events if line["kind"] in ("sent", "ack", "flow")}
     joins = [
         number
@@ -185,8 +203,13 @@ def nobody_joined(life: Life, rng: random.Random) -> Mutation | None:
         return None
     number = rng.choice(joins)
     stranger = life.events[number]["consumer"]
+    first, end = number, number + 1
+    while first and life.events[first - 1]["kind"] in before:
+        first -= 1
+    while end < len(life.events) and life.events[end]["kind"] in behind:
+        end += 1
     life = life.copied()
-    del life.events[number]
+    del life.events[first:end]
     return Mutation(
         life.numbered(), "unknown_consumer", None, None, stranger,
         (*DOUBTS, May("unknown_consumer"), May("unnecessary_blocking")),
@@ -198,5 +221,6 @@ MORE: dict[str, Mutator] = {
     for one in (
         the_very_first_entry, the_very_last_entry, acknowledged_unsent, a_line_of_sendings, sent_behind_the_next,
         again_to_another, acknowledged_late, clock_minutes_back, the_first_lines, nobody_joined,
+        nothing_of_a_join,
     )
 }  # fmt: skip
