@@ -8,8 +8,8 @@ consumer's, or the whole subscription's. Waits of one consumer for one reason th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dispatch_core.audit.catalogue import CRITICAL, KINDS
@@ -140,9 +140,37 @@ def but_for(holds: Iterable[Hold], found: Iterable[Finding]) -> list[Hold]:
     told = {position for one in found if one.kind == "never_delivered" for position in one.positions}
     return [
         hold
-        for hold in holds
+        for hold in _gone_on(list(holds), told)
         if hold.until_seq is not None or not hold.positions or not told.issuperset(hold.positions)
     ]
+
+
+def _gone_on(holds: list[Hold], told: Set[str]) -> list[Hold]:
+    """``holds``, where a wait that only the last hand-over ended goes on until the end.
+
+    When everybody leaves one after the other, what nobody had been sent for minutes seems to begin to wait for the next
+    one's failover delay. That is not what it waits for. ``told``: entries that are told of as left out.
+    """
+    for at, last in enumerate(holds):
+        if last.reason != "failover_delay" or last.until_seq is not None:
+            continue
+        if last.entries > len(last.positions) or last.never_sent < last.entries:
+            continue
+        rest = {position for position in last.positions if position not in told}
+        for number, one in enumerate(holds):
+            if (
+                one.until_seq == last.from_seq
+                and one.hash is None
+                and one.entries == len(rest)
+                and rest.issuperset(one.positions)
+                and one.waited_us > last.waited_us
+            ):
+                never = one.entries
+                gone_on = replace(one, until_seq=None, until_t_us=None, never_sent=never, never_passed=never)
+                return [
+                    gone_on if place == number else hold for place, hold in enumerate(holds) if place != at
+                ]
+    return holds
 
 
 def _why_uncertain(waited_us: int, end: End) -> str:
@@ -193,7 +221,8 @@ def _of_nothing(
     until_us = max(_until_us(hold, end) for hold in holds)
     from_us = min(hold.from_t_us for hold in holds)
     silent_us = until_us - max(from_us, since_us if since_us is not None else from_us)
-    several = len(hashes) > 1 or None in hashes  # None: everybody's
+    key = _only_key(holds)
+    several = len(hashes) > 1 or (None in hashes and key is None)  # None: everybody's
     if several and waiting is not None and silent_us > 1000 * limits.stuck_consumer_ms:
         found = [_finding("stuck_consumer", None, holds, words, end)]
     else:
@@ -201,11 +230,20 @@ def _of_nothing(
     for hold in holds:
         # One entry that was left out is never_delivered; a key that does not go on has more of it waiting. Entries without
         # a key have no order in which one could hold up the next.
-        stands = hold.never_passed >= 2 if hold.until_seq is None else hold.hash is not None
+        ended = hold.hash is not None or key is not None
+        stands = hold.never_passed >= 2 if hold.until_seq is None else ended
         if stands and hold.keys[:1] != (None,):
             reason = "replay_order" if hold.entries > 1 else None
             found.append(_finding("stuck_key", reason, [hold], words, end))
     return found
+
+
+def _only_key(holds: Sequence[Hold]) -> Key | None:
+    """The key of all that waits; ``None`` if there are several, or entries without one, or more than are named."""
+    if any(hold.entries > len(hold.keys) for hold in holds):
+        return None
+    keys = {key for hold in holds for key in hold.keys}
+    return keys.pop() if len(keys) == 1 else None
 
 
 def _overlapping(holds: Sequence[Hold]) -> list[list[Hold]]:

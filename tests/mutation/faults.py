@@ -134,10 +134,14 @@ def insert_at_time(life: Life, line: Line, after: int) -> None:
     life.events.insert(number, line)
 
 
+#: Lines without which time may pass: whoever has not asked for messages yet rightly gets none meanwhile.
+WORK = ("sent", "ack", "consumer_added", "redeliver", "flow")
+
+
 def leaving(life: Life) -> int:
-    """Index of the first line of the tail, in which everybody leaves and nothing else happens to entries."""
+    """Index of the first line of the tail, in which everybody leaves, and nobody is sent or asks for anything."""
     number = len(life.events)
-    while number and life.events[number - 1]["kind"] not in ("sent", "ack", "consumer_added", "redeliver"):
+    while number and life.events[number - 1]["kind"] not in WORK:
         number -= 1
     return number
 

@@ -210,6 +210,9 @@ def stuck_key(life: Life, rng: random.Random) -> Mutation | None:
     first = keys[key][rng.randrange(1, len(keys[key]) - 1)]
     gone = {one.position for one in keys[key] if ordinal(one.position) >= ordinal(first.position)}
     waits = newcomers_wait(life, first.line)
+    if all(one.position in gone for one in life.sendings if one.line > first.line):
+        # where everything goes to one consumer, and is of this key, that one gets nothing any more
+        waits = (*waits, May("stuck_consumer", None, frozenset(gone)))
     life = life.copied()
     for line in life.events[tail:]:
         line["t_us"] += LONG

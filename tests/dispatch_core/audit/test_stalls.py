@@ -291,3 +291,35 @@ def test_failover_finds_what_was_left_out_and_a_hand_over_that_took_too_long(tmp
     assert (row["kind"], row["reason"]) == ("stuck_subscription", "failover_delay")
     assert row["positions"] == ["5:1"]
     assert found(log) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"), [(["k", "a", "a"], "stuck_key"), (["k", "a", "b"], "stuck_consumer")]
+)
+def test_failover_s_only_key_that_waits_is_the_key_s_trouble(
+    tmp_path: Path, keys: list[str | None], kind: str
+) -> None:
+    events = [at(0, added(1)), at(0, flow(1, 100)), at(1, sent(1, 0)), at(1.1, ack(1, 0)), at(90, removed(1))]
+    rows = found(log_of(tmp_path, keys, events, subscription_type="Failover"), interval_end=_behind(90))
+    assert kind in {row["kind"] for row in rows}
+    if kind == "stuck_key":
+        assert {row["key"] for row in rows} == {"a"}
+
+
+def test_what_waited_before_the_last_ones_left_did_not_wait_for_their_hand_over(tmp_path: Path) -> None:
+    events = [
+        *(at(0, event) for event in (added(1), flow(1, 100), added(2), flow(2, 100))),
+        *(at(5, event) for event in (sent(1, 0), ack(1, 0))),
+        at(90, removed(1)),
+        at(90.001, removed(2)),
+    ]
+    log = log_of(tmp_path, ["k", "a", "a"], events, subscription_type="Failover")
+    rows = found(log, interval_end=_behind(90.001))
+    assert "failover_delay" not in {row["reason"] for row in rows if "5:1" in row["positions"]}
+    lost = [row for row in rows if row["kind"] == "never_delivered"]
+    assert [(row["key"], row["positions"]) for row in lost] == [("a", ["5:1", "5:2"])]
+    assert sum(row["unsent"] or 0 for row in rows) == 2
+
+
+def _behind(seconds: float) -> Any:
+    return from_micros(T0_US + int(seconds * SECOND) + 1)
