@@ -3,6 +3,9 @@
 Rules that hold a newcomer back look at all entries, whatever their key: one that is never acknowledged holds it for good,
 and one that was sent out of turn makes it wait for what had seemingly been read by then. So where the log shows such a
 fault, the sendings behind it differ by the dozen, though the broker did with each of them what it should have done.
+
+Only of later entries: up to where a newcomer has to wait is a place behind what had been read. And only behind what nothing
+explains: where the rules themselves let a key overtake (its finding has a ``cause``), the replay did as the broker did.
 """
 
 from __future__ import annotations
@@ -40,15 +43,12 @@ class Consequences:
         self, anomalies: Iterable[Mapping[str, Any]], elsewhere: Iterable[tuple[Position, int]] = ()
     ) -> None:
         self._unfinished: list[tuple[Position, int, int]] = []  # the earliest, from line, to line
-        self._out_of_turn_from = _NEVER
         self._out_of_turn = [(position, position, seq) for position, seq in elsewhere]  # from, to, from line
         self._clock_from = _NEVER
         for row in anomalies:
             first = row["seqs"][0]
             if row["kind"] == "clock_step":
                 self._clock_from = min(first, self._clock_from)
-            elif row["kind"] in _OUT_OF_TURN:
-                self._out_of_turn_from = min(first, self._out_of_turn_from)
             named = [_position(text) for text in row["positions"]]
             if named and row["kind"] in _UNFINISHED:
                 self._unfinished.append((min(named), first, row["seqs"][-1]))
@@ -66,7 +66,7 @@ class Consequences:
         if self._clock_from < seq:
             return True  # how far may have been read when it joined is a matter of time
         held = any(first < position and since <= seq <= until for first, since, until in self._unfinished)
-        return held or self._out_of_turn_from < seq
+        return held or any(first < position and since < seq for first, _, since in self._out_of_turn)
 
 
 def _position(text: str) -> Position:

@@ -34,9 +34,28 @@ def test_what_is_never_acknowledged_holds_newcomers_back_from_what_is_later(
     assert not consequences.explain((5, entry), seq, "the key's hash belongs to another consumer")
 
 
-@pytest.mark.parametrize("kind", ["out_of_order", "split_key", "clock_step"])
+@pytest.mark.parametrize("kind", ["out_of_order", "split_key", "double_outstanding", "duplicate_after_ack"])
 def test_newcomers_wait_for_what_was_sent_out_of_turn_from_then_on(kind: str) -> None:
-    consequences = Consequences([finding(kind, [] if kind == "clock_step" else ["5:9"], [5, 8])])
+    wrong = finding(kind, ["5:3", "5:9"], [5, 8])
+    consequences = Consequences([wrong])
+    assert not consequences.explain((5, 4), 4, NEWCOMER)
+    assert consequences.explain((5, 4), 9, NEWCOMER)
+    # what may have been read by then reaches from the first of the entries on, and not back
+    assert not consequences.explain((5, 3), 9, NEWCOMER)
+    assert not consequences.explain((5, 2), 9, NEWCOMER)
+
+
+def test_what_the_rule_allows_makes_no_newcomer_wait() -> None:
+    allowed = [
+        finding(kind, ["5:3"], [5, 8]) | {"cause": "recently_joined"}
+        for kind in ("out_of_order", "split_key")
+    ]
+    assert not Consequences(allowed).explain((5, 4), 9, NEWCOMER)
+    assert Consequences([*allowed, finding("split_key", ["5:3"], [5, 8])]).explain((5, 4), 9, NEWCOMER)
+
+
+def test_how_far_was_read_when_a_newcomer_joined_is_a_matter_of_time() -> None:
+    consequences = Consequences([finding("clock_step", [], [5, 6])])
     assert not consequences.explain((5, 3), 4, NEWCOMER)
     assert consequences.explain((5, 3), 9, NEWCOMER)
 
