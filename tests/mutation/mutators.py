@@ -185,7 +185,8 @@ def ack_hole(life: Life, rng: random.Random) -> Mutation | None:
         if life.is_plain(one.position) and one.line > life.last_change and one.consumer in stay
     ]
     last = max((life.acked[one.position] for one in good), default=0)
-    above = max((ordinal(one.position) for one in good), default=())  # a hole lies before what is acknowledged
+    # a hole lies before something that is acknowledged
+    above = max((ordinal(one.position) for one in good), default=())
     good = [one for one in good if life.acked[one.position] < last and ordinal(one.position) < above]
     if not good:
         return None
