@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dispatch_core.audit.holds import Hold
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.stalls import KIND_OF
+from dispatch_core.audit.stalls import KIND_OF, but_for
 from dispatch_core.audit.waiting import REASONS
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import replay
@@ -323,3 +324,27 @@ def test_what_waited_before_the_last_ones_left_did_not_wait_for_their_hand_over(
 
 def _behind(seconds: float) -> Any:
     return from_micros(T0_US + int(seconds * SECOND) + 1)
+
+
+def test_a_wait_that_the_last_hand_over_cut_off_goes_on() -> None:
+    """As the waits of a consumer and of the one that became active while all left."""
+
+    def wait(
+        reason: str | None, us: int, lines: tuple[int, int | None], entries: tuple[str, ...], lost: int
+    ) -> Hold:
+        return Hold(
+            hash=None, reason=reason, shares=((reason, us),), waiting=1, holder=None, holder_positions=(),
+            holder_pending=0, from_seq=lines[0], from_t_us=0, until_seq=lines[1], until_t_us=us if lines[1] else None,
+            first_position=entries[0], positions=entries, keys=(("a", False),) * len(entries), entries=len(entries),
+            messages=len(entries), message_us=us * len(entries), needless_us=0, attempts=0, uncertain=False,
+            never_sent=lost, never_passed=lost,
+        )  # fmt: skip
+
+    long = wait(None, 90 * SECOND, (3, 8), ("5:4",), 0)
+    short = wait("failover_delay", 1000, (8, None), ("5:4",), 1)
+    (left,) = but_for([long, short], [])
+    assert (left.reason, left.until_seq, left.never_sent, left.from_seq) == (None, None, 1, 3)
+    other = wait("failover_delay", 1000, (9, None), ("5:4",), 1)
+    assert but_for([long, other], []) == [long, other]
+    again = wait("failover_delay", 1000, (8, None), ("5:4",), 0)
+    assert but_for([long, again], []) == [long, again]
