@@ -233,7 +233,7 @@ def _pipeline(sizes: Sizes) -> Iterator[Bar]:
             cores=2,
         )
     yield ratio("pipeline on local[2] against Spark alone", found["pipeline"], found["Spark alone"], 3)
-    for stage in ("ingest", "replay", "aggregate"):
+    for stage in ("ingest", "replay", "aggregates"):
         spent = sorted(one.facts[f"{stage}_seconds"] for one in found["pipeline"])
         yield Bar(f"  of it {stage}", spent[len(spent) // 2], None, "s", f"{log.messages:,} messages")
 

@@ -194,7 +194,9 @@ class _Messages:
             self._begun = True
             taken.append(table)
         beyond = (_positions(one, position) for one in (*self._beyond, *map(_named, taken)))
-        self._beyond = [one for one in beyond if one.num_rows]  # else every piece would go through all that were
+        self._beyond = [
+            one for one in beyond if one.num_rows
+        ]  # else every piece would go through all that were
         while self._begun and sum(one.num_rows for one in self._beyond) < AHEAD_ROWS:
             table = self._take()
             if table is None:
