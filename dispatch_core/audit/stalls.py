@@ -98,8 +98,8 @@ def never_delivered(
         waited_us = hold.waited_us
         if hold.reason is not None and not overtaken:
             waited_us = _free_us(hold)
-            if not waited_us:
-                continue  # a rule holds it; none lets a later message of the key go first
+            if waited_us < GRACE_US:
+                continue  # a rule holds it, or did until a moment ago; none lets a later message of the key go first
         if not (end.closed or overtaken or waited_us > 1000 * limits.stuck_key_ms):
             continue  # it may be on its way
         of_key: dict[Key | None, list[str]] = {}
