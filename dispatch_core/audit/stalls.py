@@ -66,7 +66,7 @@ def stalls(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end:
             groups.setdefault(("", None, hold.waiting), []).append(hold)
         elif KIND_OF[hold.reason] == "stuck_key":
             stuck = _finding("stuck_key", hold.reason, [hold], words, end)
-            found.append(stuck._replace(unsent=_unsent([hold], names, limits, end)))
+            found.append(stuck._replace(unsent=_unsent([hold], limits, end)))
         else:
             kind = KIND_OF[hold.reason]
             waiting = hold.waiting if kind == "stuck_consumer" else None
@@ -75,7 +75,7 @@ def stalls(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end:
         for together in _overlapping(members):
             if reason is not None:
                 stuck = _finding(kind, reason, together, words, end)
-                found.append(stuck._replace(unsent=_unsent(together, names, limits, end)))
+                found.append(stuck._replace(unsent=_unsent(together, limits, end)))
             else:
                 found.extend(_of_nothing(waiting, together, words, limits, end))
     return found + _needless(holds, words, limits, end)
@@ -92,16 +92,9 @@ def never_delivered(
     found = []
     told: set[str] = set()
     for hold in holds:
-        if hold.until_seq is not None or not hold.never_sent:
+        waited_us = _left_out_us(hold, limits, end)
+        if waited_us is None:
             continue
-        overtaken = hold.never_passed < hold.never_sent
-        waited_us = hold.waited_us
-        if hold.reason is not None and not overtaken:
-            waited_us = _free_us(hold)
-            if waited_us < GRACE_US:
-                continue  # a rule holds it, or did until a moment ago; none lets a later message of the key go first
-        if not (end.closed or overtaken or waited_us > 1000 * limits.stuck_key_ms):
-            continue  # it may be on its way
         of_key: dict[Key | None, list[str]] = {}
         for position, key in zip(hold.positions, hold.keys or [None] * len(hold.positions), strict=True):
             if position not in told:
@@ -179,15 +172,28 @@ def _why_uncertain(waited_us: int, end: End) -> str:
     return "stored_at_the_end" if waited_us < GRACE_US else "undecided"
 
 
+def _left_out_us(hold: Hold, limits: Limits, end: End) -> int | None:
+    """For how long entries of a wait that goes on at the end should have been sent; ``None`` if none was left out."""
+    if hold.until_seq is not None or not hold.never_sent or not hold.positions:
+        return None
+    overtaken = hold.never_passed < hold.never_sent
+    waited_us = hold.waited_us
+    if hold.reason is not None and not overtaken:
+        waited_us = _free_us(hold)
+        if waited_us < GRACE_US:
+            return None  # a rule holds it, or did until a moment ago; none lets a later message of the key go first
+    # else it may be on its way
+    return waited_us if end.closed or overtaken or waited_us > 1000 * limits.stuck_key_ms else None
+
+
 def _free_us(hold: Hold) -> int:
     """For how long no rule held what waits."""
     return sum(us for reason, us in hold.shares if reason is None)
 
 
-def _unsent(holds: Iterable[Hold], names: Mapping[int, str], limits: Limits, end: End) -> int:
+def _unsent(holds: Iterable[Hold], limits: Limits, end: End) -> int:
     """Entries of waits that nobody was ever sent, but for those that ``never_delivered`` tells of: each counts once."""
-    waiting = (hold for hold in holds if hold.never_sent)
-    return sum(hold.never_sent for hold in waiting if not never_delivered([hold], names, limits, end))
+    return sum(hold.never_sent for hold in holds if _left_out_us(hold, limits, end) is None)
 
 
 def _too_long(hold: Hold, limits: Limits, end: End) -> bool:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dispatch_core import result_rows
 from dispatch_core.audit import divergence
+from dispatch_core.audit.columns import plain
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.words import names_by_number
 from dispatch_core.recording.log import DispatcherLog
@@ -77,14 +78,6 @@ def _differing(name: str, table: pa.Table) -> pa.Table:
     return table.filter(pc.equal(table[_MARKS[name]], "divergent"))
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """Without dictionaries: few rows would keep the texts of a whole piece."""
-    columns = [
-        one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in table.columns
-    ]
-    return pa.table(columns, names=table.column_names)
-
-
 def in_pieces(
     head: DispatcherLog, interval_start: datetime, pieces: Iterable[dict[str, pa.Table]]
 ) -> Iterator[dict[str, pa.Table]]:
@@ -97,10 +90,11 @@ def in_pieces(
     counted = dict.fromkeys(kept, 0)
 
     def keep(name: str, table: pa.Table) -> None:
+        # Without dictionaries: few rows would keep the texts of a whole piece.
         if not kept[name]:
-            kept[name].append(_plain(table.slice(0, 0)))
+            kept[name].append(plain(table.slice(0, 0)))
         if table.num_rows and counted[name] <= MOST_TOLD:
-            kept[name].append(_plain(table))
+            kept[name].append(plain(table))
         counted[name] += table.num_rows
 
     last: dict[str, pa.Table] = {}

@@ -22,7 +22,7 @@ from tests.mutation.faults import (
     shuffled,
 )
 from tests.mutation.lives import Life
-from tests.mutation.mutators import DOUBTS, LONG, MILLISECOND, SECOND, newcomers_wait, ordinal
+from tests.mutation.mutators import DOUBTS, LONG, MILLISECOND, SECOND, before_a_hole, newcomers_wait, ordinal
 
 #: Whatever may be found of a key whose entries went wrong.
 _OF_THE_KEY = ("divergence", "stuck_key", "split_key")
@@ -132,16 +132,7 @@ def again_to_another(life: Life, rng: random.Random) -> Mutation | None:
 
 def acknowledged_late(life: Life, rng: random.Random) -> Mutation | None:
     """An ack comes more than a minute after all the others."""
-    tail = leaving(life)
-    stay = life.connected[tail] if tail < len(life.events) else frozenset()
-    good = [
-        one
-        for one in life.sendings
-        if life.is_plain(one.position) and one.line > life.last_change and one.consumer in stay
-    ]
-    last = max((life.acked[one.position] for one in good), default=0)
-    above = max((ordinal(one.position) for one in good if life.acked[one.position] <= last), default=())
-    good = [one for one in good if life.acked[one.position] < last and ordinal(one.position) < above]
+    good = before_a_hole(life)
     if not good:
         return None
     hole = rng.choice(good)

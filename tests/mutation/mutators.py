@@ -175,8 +175,8 @@ def never_delivered(life: Life, rng: random.Random) -> Mutation | None:
     )
 
 
-def ack_hole(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry is never acknowledged, and its consumer stays for minutes after everything else was."""
+def before_a_hole(life: Life) -> list[Sending]:
+    """Sendings that can become holes: to who stays to the end, of entries neither acknowledged last nor lying last."""
     tail = leaving(life)
     stay = life.connected[tail] if tail < len(life.events) else frozenset()
     good = [
@@ -187,7 +187,12 @@ def ack_hole(life: Life, rng: random.Random) -> Mutation | None:
     last = max((life.acked[one.position] for one in good), default=0)
     # a hole lies before something that is acknowledged
     above = max((ordinal(one.position) for one in good), default=())
-    good = [one for one in good if life.acked[one.position] < last and ordinal(one.position) < above]
+    return [one for one in good if life.acked[one.position] < last and ordinal(one.position) < above]
+
+
+def ack_hole(life: Life, rng: random.Random) -> Mutation | None:
+    """An entry is never acknowledged, and its consumer stays for minutes after everything else was."""
+    tail, good = leaving(life), before_a_hole(life)
     if not good:
         return None
     hole = rng.choice(good)
