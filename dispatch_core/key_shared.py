@@ -187,7 +187,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             return draining, returned
         st = self.state
         entries = self._pending_among(moved.lost, skip)
-        drained = int(membership.drain_all(st, entries))
+        drained = int(membership.drain_all(st, entries)) if len(entries) else 0
         if drained < len(entries):
             hash_id = st.pending_hash[entries[drained]]
             raise IllegalTransitionError(
@@ -200,6 +200,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if "added_ranges" not in self.profile.changes:  # #24736: nobody is told of hashes that come back
             return draining, returned
         entries = self._pending_among(moved.won, skip)
+        if not len(entries):
+            return draining, returned
         before = np.empty(len(entries), np.int64)
         count = int(membership.release_returned(st, entries, before))
         pairs = self._holders_and_hashes(entries[:count])
@@ -232,6 +234,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return entries[np.argsort(np.asarray(order, dtype=np.int64), kind="stable")]
 
     def _holders_and_hashes(self, entries: st_.I64) -> Pairs:
+        if not len(entries):
+            return []
         slots = self.state.holder[entries].tolist()
         hashes = self._hash_ids.values[self.state.pending_hash[entries]].tolist()
         return [(self._numbers[slot], value) for slot, value in zip(slots, hashes, strict=True)]

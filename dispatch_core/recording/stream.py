@@ -323,8 +323,10 @@ class _File:
 def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
     """The table in exactly the columns of ``wanted``; with ``texts`` those may stay dictionary encoded."""
     arrays, fields = [], []
+    there = {name: at for at, name in enumerate(table.column_names)}
     for field in wanted:
-        column = table[field.name] if field.name in table.column_names else _nulls(table.num_rows, field.type)
+        at = there.get(field.name)
+        column = _nulls(table.num_rows, field.type) if at is None else table.column(at)
         if not (texts and pa.types.is_dictionary(column.type)) and column.type != field.type:
             column = _as_type(column, field.type)
         arrays.append(column)
