@@ -26,7 +26,7 @@ from dispatch_core.recording.ahead import one_ahead
 from dispatch_core.recording.reader import LogFile, read_file
 from spark_jobs.intervals import Interval, day_of
 from spark_jobs.replay_task import describe
-from spark_jobs.runs import GROUP, Runs
+from spark_jobs.runs import GROUP, Headers, Runs
 from spark_jobs.staging import Sink
 
 #: One row per task: its name, its log files in their order, and how many threads read one of them.
@@ -104,9 +104,17 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
     others: Counter[str] = Counter()
     rows_of: Counter[str] = Counter()
     runs = {name: Runs(name) for name in GROUP}
+    in_place = Headers()
     headers = 0
     first_reason: str | None = None
     failed = False
+
+    def take(table: str, rows: pa.Table) -> None:
+        if table in runs:
+            runs[table].follow(rows)
+        sink.write(table, rows)
+        rows_of[table] += rows.num_rows
+
     # The next batch is read while this one is written.
     batches = iter(one_ahead(reading) if reading.threads > 1 else reading)
     while True:
@@ -127,13 +135,13 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
         if table in _TIME_US:
             rows, elsewhere = split(rows, *_TIME_US[table], span)
             others.update(elsewhere)
-            runs[table].follow(rows)
         elif first_reason is None and rows.num_rows:
             first_reason = _where_and_why(rows.slice(0, 1).to_pylist()[0])
         if table == "consumer_events":
             headers += pc.sum(pc.equal(rows["kind"], "header")).as_py() or 0
-        sink.write(table, rows)
-        rows_of[table] += rows.num_rows
+            rows = in_place.place(rows)
+        take(table, rows)
+    take("consumer_events", in_place.rest(schema.EVENTS))
     paths = sink.keep(apart={name for name, one in runs.items() if one.groups is None})
     inside = rows_of["messages"] + rows_of["consumer_events"] - headers
     outside = sum(others.values())

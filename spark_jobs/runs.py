@@ -21,6 +21,9 @@ from dispatch_core.recording.schema import DISPATCHER_KEY
 GROUP: Final = {"messages": ("cluster", "topic"), "consumer_events": DISPATCHER_KEY}
 ORDER: Final = {"messages": ("ledger_id", "entry_id"), "consumer_events": ("incarnation", "seq")}
 
+#: One incarnation of a dispatcher.
+_LOG: Final = (*DISPATCHER_KEY, "incarnation")
+
 #: A log file with more dispatchers than this is not followed: its rows go through the exchange.
 MOST_RUNS: Final = 10_000
 
@@ -45,10 +48,8 @@ class Runs:
         if not self._whole or not rows.num_rows:
             return
         columns = [rows[name].combine_chunks() for name in self._group]
-        begins = np.zeros(rows.num_rows, dtype=bool)
+        begins = _begins(columns)
         begins[0] = tuple(column[0].as_py() for column in columns) != self._last
-        for column in columns:
-            begins[1:] |= ~pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
         major, minor = (rows[name].to_numpy() for name in self._order)
         fine = _not_before(major, minor) | begins[1:]
         self._whole = bool(fine.all()) and (bool(begins[0]) or self._place <= (major[0], minor[0]))
@@ -59,6 +60,66 @@ class Runs:
             self._last = group
         self._whole &= len(self._begun) <= MOST_RUNS
         self._place = (major[-1], minor[-1])
+
+
+class Headers:
+    """Puts the headers of a log file where the rows of their logs begin.
+
+    The reader hands on the headers of a piece of a file before the piece's rows: with several dispatchers in it, rows would
+    stand apart from their header, and what came as runs would be none.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[pa.Table] = []
+
+    def place(self, rows: pa.Table) -> pa.Table:
+        """The next events of the file, with the headers that belong into them. A header waits until rows of its log come."""
+        if rows.num_rows and pc.all(pc.equal(rows["kind"], "header")).as_py():
+            self._held.append(rows)
+            return rows.slice(0, 0)
+        if not (rows.num_rows and self._held):
+            return rows
+        headers = self.rest(rows.schema)
+        first = _first_rows(rows)
+        if first is None:
+            return pa.concat_tables([headers, rows])
+        places = [first.get(log) for log in zip(*(headers[one].to_pylist() for one in _LOG), strict=True)]
+        waiting = [number for number, place in enumerate(places) if place is None]
+        if waiting:
+            self._held.append(headers.take(waiting))
+        pieces, at = [], 0
+        for place, number in sorted(
+            (place, number) for number, place in enumerate(places) if place is not None
+        ):
+            pieces += [rows.slice(at, place - at), headers.slice(number, 1)]
+            at = place
+        return pa.concat_tables([*pieces, rows.slice(at)])
+
+    def rest(self, wanted: pa.Schema) -> pa.Table:
+        """The headers that still wait for rows, as a table of the events' schema; none wait afterwards."""
+        held, self._held = self._held, []
+        return pa.concat_tables([wanted.empty_table(), *held])
+
+
+def _first_rows(rows: pa.Table) -> dict[tuple[Any, ...], int] | None:
+    """Where each log has its first row; None where rows of too many logs alternate for that to be a run."""
+    columns = [rows[name].combine_chunks() for name in _LOG]
+    begins = np.flatnonzero(_begins(columns))
+    if len(begins) > MOST_RUNS:
+        return None
+    first: dict[tuple[Any, ...], int] = {}
+    for row in begins.tolist():
+        first.setdefault(tuple(column[row].as_py() for column in columns), row)
+    return first
+
+
+def _begins(columns: list[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Whether each row differs in any of the columns from the row before it."""
+    begins = np.zeros(len(columns[0]), dtype=bool)
+    begins[:1] = True
+    for column in columns:
+        begins[1:] |= ~pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return begins
 
 
 def _not_before(major: npt.NDArray[np.int64], minor: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs import runs
-from spark_jobs.runs import Runs, not_runs
+from spark_jobs.runs import Headers, Runs, not_runs
 
 Row = tuple[str, int, int]  # topic, ledger, entry
 
@@ -71,3 +71,62 @@ def test_a_dispatcher_in_two_logs_sends_both_files_through_the_exchange() -> Non
     assert not_runs([("1", [a]), ("1", [b]), ("2", [c])]) == set()
     assert not_runs([("1", [a, b]), ("2", [b]), ("3", [c]), ("4", None)]) == {"1", "2", "4"}
     assert not_runs([("1", [a]), ("1", [a]), ("2", [b])]) == {"1"}
+
+
+#: A line: dispatcher, incarnation, seq (0: a header).
+Line = tuple[str, int, int]
+
+
+def lines_of(rows: list[Line]) -> pa.Table:
+    topics, incarnations, seqs = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table(
+        {
+            **{name: pa.repeat("x", len(rows)) for name in ("cluster", "subscription")},
+            "topic": pa.array(topics, pa.string()),
+            "incarnation": pa.array(incarnations, pa.int64()),
+            "seq": pa.array(seqs, pa.int64()),
+            "kind": pa.array(["sent" if seq else "header" for seq in seqs], pa.string()),
+        }
+    )
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("abcd"), st.integers(0, 1)), st.tuples(st.booleans(), st.integers(0, 3))
+    ),
+    st.data(),
+)
+def test_headers_stand_before_their_rows_however_the_reader_hands_them_on(
+    logs: dict[tuple[str, int], tuple[bool, int]], data: st.DataObject
+) -> None:
+    # In order: dispatchers one after the other, incarnations ascending, a header first where there is one.
+    file = [
+        (*log, seq)
+        for log, (header, rows) in sorted(logs.items())
+        for seq in range(0 if header else 1, rows + 1)
+    ]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(file)), max_size=3)))
+    pieces = [file[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(file)], strict=True)]
+    headers, followed, told = Headers(), Runs("consumer_events"), []
+    for piece in pieces:
+        for part in ([line for line in piece if not line[2]], [line for line in piece if line[2]]):
+            rows = headers.place(lines_of(part))
+            followed.follow(rows)
+            told.append(rows)
+    rest = headers.rest(lines_of([]).schema)
+    found = [
+        tuple(row.values())
+        for row in pa.concat_tables([*told, rest]).select(["topic", "incarnation", "seq"]).to_pylist()
+    ]
+    # A header without a row comes last; everything else is as in the file.
+    lonely = [line for line in file if not line[2] and not logs[line[:2]][1]]
+    assert found == [line for line in file if line not in lonely] + lonely
+    assert followed.groups is not None
+
+
+def test_headers_of_logs_that_alternate_line_by_line_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MOST_RUNS", 3)
+    headers = Headers()
+    headers.place(lines_of([("a", 0, 0), ("b", 0, 0)]))
+    placed = headers.place(lines_of([(topic, 0, seq) for seq in (1, 2) for topic in "ab"]))
+    assert placed["seq"].to_pylist() == [0, 0, 1, 1, 2, 2]
