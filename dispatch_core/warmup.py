@@ -34,7 +34,7 @@ from dispatch_core.simulation.scenario import Scenario
 from dispatch_core.simulation.sink import FileSink
 from dispatch_core.simulation.synthetic import common, given_by
 from dispatch_core.simulation.tables import Log
-from dispatch_core.user_level.fold import Member, Stretch, fold_of
+from dispatch_core.user_level.fold import Member, Racing, Stretch, fold_of
 
 #: One scenario per ordering rule.
 LIVES: Final[tuple[dict[str, Any], ...]] = (
@@ -193,8 +193,7 @@ def _tiny_stretch() -> Stretch:
         op_start=np.array([0, 0, 1]),
         op_ordinals=np.zeros(1, np.int32),
         members={0: Member(1, "c")},
-        racing_t_us=nothing,
-        racing_seq=nothing,
+        ahead=Racing.none(),
     )
 
 

@@ -4,7 +4,8 @@ Control plane. A *stretch* is a run of operations with the entries that they nam
 stretch (``extend``), so that memory follows the entries that can still matter.
 
 A difference is *uncertain* where something raced with it that the log shows on arrival only: a membership change or a
-redelivery request within ``RACE_US``. Anything else is *divergent*.
+redelivery request within ``races.RACE_US``. A sending without permits races only with what could have given its consumer
+some: events of that consumer itself. Anything else is *divergent*.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.holds import Hold, Holds, Window
-from dispatch_core.audit.operations import ADDED, REDELIVER, REDELIVER_ALL, REMOVED, SENT
+from dispatch_core.audit.operations import SENT
 from dispatch_core.cursor import acknowledge
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.ownership import OwnershipSpans
@@ -26,6 +27,7 @@ from dispatch_core.profiles import Profile
 from dispatch_core.selectors.selector import Announced
 from dispatch_core.single_active import SingleActiveDispatcher
 from dispatch_core.state import NOBODY, State
+from dispatch_core.user_level.races import RACE_US, Racing, may_race
 from dispatch_core.verify.tally import Finding
 
 Ints = npt.NDArray[np.int64]
@@ -34,17 +36,11 @@ Array = npt.NDArray[Any]
 #: Hash of an entry that the message log does not hold.
 NOT_STORED: Final = -1
 
-#: How far apart the arrival of an event and its effect may lie, either way. The slowest membership change in recordings
-#: of real brokers took effect 35 ms after its line.
-RACE_US: Final = 50_000
-
 EXACT: Final = 0
 UNCERTAIN: Final = 1
 DIVERGENT: Final = 2
 NOT_JUDGED: Final = 3
 JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
-
-_RACING: Final = (ADDED, REMOVED, REDELIVER, REDELIVER_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +77,7 @@ class Stretch:
     op_ordinals: Array
     #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
     members: Mapping[int, Member]
-    racing_t_us: Ints  # of operations behind this stretch that may race with it: times and seqs, ascending
-    racing_seq: Ints
+    ahead: Racing  # operations behind this stretch that may race with it
     #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
     window: Window | None = None
 
@@ -117,6 +112,7 @@ class UserLevelFold(ABC):
         self._begins_us: int | None = None  # the log
         self.looks_us = 0  # as of when what waits is looked at
         self._sends = False  # something was sent
+        self._before = Racing.none()  # at the end of the last stretch
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
@@ -139,6 +135,9 @@ class UserLevelFold(ABC):
             judgement[:] = NOT_JUDGED
         else:
             findings = self._explain(stretch, owner, expected, reason, judgement)
+        if len(stretch.op_t_us):
+            since_us = int(stretch.op_t_us[-1]) - RACE_US
+            self._before = Racing.joined(self._before.since(since_us), self._racing(stretch, since_us))
         return Judged(judgement, expected, findings)
 
     def waits(self, seq: int, t_us: int) -> list[Hold]:
@@ -203,7 +202,29 @@ class UserLevelFold(ABC):
 
     @abstractmethod
     def _undecided(self) -> list[int]:
-        """Reasons that only a trace could decide: uncertain, whatever races."""
+        """Reasons that only a trace could decide: uncertain, whatever races, but where it is ``_surely`` so."""
+
+    def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
+        """Whether a reason that only a trace could decide holds at entry ``place`` of a ``sent`` line whatever it shows."""
+        return False
+
+    def _lacks_permits(self) -> int | None:
+        """The reason that says that the consumer had no permits; None = permits are not judged."""
+        return None
+
+    def _racing(self, stretch: Stretch, since_us: int | None = None) -> Racing:
+        """The operations of a stretch that may race with sendings, from a time on."""
+        wanted = may_race(stretch.op_code)
+        if since_us is not None:
+            wanted &= stretch.op_t_us >= since_us
+        chosen = np.flatnonzero(wanted)
+        numbers = [self._numbers.get(consumer, -1) for consumer in stretch.op_consumer[chosen].tolist()]
+        return Racing(
+            stretch.op_code[chosen],
+            np.array(numbers, np.int64),
+            stretch.op_seq[chosen],
+            stretch.op_t_us[chosen],
+        )
 
     def _explain(
         self,
@@ -217,28 +238,35 @@ class UserLevelFold(ABC):
         differing = np.flatnonzero(judgement == DIVERGENT)
         if not len(differing):
             return []
-        undecided = self._undecided()
-        racing = np.isin(stretch.op_code, _RACING)
-        times = np.concatenate([stretch.op_t_us[racing], stretch.racing_t_us])
-        seqs = np.concatenate([stretch.op_seq[racing], stretch.racing_seq])
+        undecided, permits = self._undecided(), self._lacks_permits()
+        near_by = Racing.joined(self._before, self._racing(stretch), stretch.ahead)
+        changes, own = near_by.changes(), dict[int, Racing]()
         findings = []
         for at in differing.tolist():
             op = int(owner[at])
             t_us = int(stretch.op_t_us[op])
-            near = _nearest(times, t_us)
-            uncertain = near is not None or int(reason[at]) in undecided
+            seq = int(stretch.op_seq[op])
+            who = self._numbers.get(int(stretch.op_consumer[op]), -1)
+            racing = changes
+            if int(reason[at]) == permits:
+                if who not in own:
+                    own[who] = near_by.giving_permits(who)
+                racing = own[who].not_counted(seq)
+            near = racing.nearest(t_us)
+            place = at - int(np.searchsorted(owner, op))
+            unseen = int(reason[at]) in undecided and not self._surely(stretch, op, place, int(reason[at]))
+            uncertain = near is not None or unseen
             if uncertain:
                 judgement[at] = UNCERTAIN
-            who = self._numbers.get(int(stretch.op_consumer[op]), -1)
             findings.append(
                 Finding(
-                    int(stretch.op_seq[op]),
+                    seq,
                     t_us,
                     "dispatch",
                     JUDGEMENTS[int(judgement[at])],
                     "nobody" if expected[at] < 0 else f"consumer {expected[at]}",
                     f"consumer {who}",
-                    None if near is None else int(seqs[near]),
+                    near,
                     self.reasons[int(reason[at])],
                 )
             )
@@ -279,11 +307,3 @@ class Looks:
         """The same before ``at`` changes who is connected, if the last look is not a moment ago."""
         if at >= self._begin and (last or self._holds.stale(int(self._times[at]))):
             self.look(fold, at, last=last)
-
-
-def _nearest(times: Ints, t_us: int) -> int | None:
-    """The place of the time nearest to ``t_us`` that is not further away than ``RACE_US``."""
-    if not len(times):
-        return None
-    at = int(np.argmin(np.abs(times - t_us)))
-    return at if abs(int(times[at]) - t_us) <= RACE_US else None

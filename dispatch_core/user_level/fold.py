@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.operations import ADDED, REMOVED, SENT
+from dispatch_core.audit.operations import ADDED, FLOW, REMOVED, SENT
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
@@ -26,7 +26,6 @@ from dispatch_core.user_level.base import (
     JUDGEMENTS,
     NOT_JUDGED,
     NOT_STORED,
-    RACE_US,
     UNCERTAIN,
     Ints,
     Judged,
@@ -34,6 +33,7 @@ from dispatch_core.user_level.base import (
     Stretch,
     UserLevelFold,
 )
+from dispatch_core.user_level.races import RACE_US, Racing
 from dispatch_core.user_level.single_active import SingleActiveFold
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Judged",
     "KeySharedFold",
     "Member",
+    "Racing",
     "SingleActiveFold",
     "Stretch",
     "UserLevelFold",
@@ -62,6 +63,14 @@ _EVERYTHING: Final = 1 << 62
 def _grown(values: Array, count: int, value: int) -> Array:
     """``values``, behind them ``value`` until there are at least ``count``."""
     return np.concatenate([values, np.full(max(count - len(values), 0), value, values.dtype)])
+
+
+def _spares(stretch: Stretch) -> Ints:
+    """By how much each operation changes the permits of its consumer, were every entry one message."""
+    spares: Ints = np.where(stretch.op_code == SENT, -np.diff(stretch.op_start), 0)
+    flows = stretch.op_code == FLOW
+    spares[flows] = stretch.op_value[flows]
+    return spares
 
 
 class KeySharedFold(UserLevelFold):
@@ -92,6 +101,9 @@ class KeySharedFold(UserLevelFold):
         self._contradicted = False  # … and something was sent as no rule would
         self._batches = False  # some entry holds more than one message
         self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
+        # Messages asked for less entries sent, by the number in ``op_consumer``: more permits than that there cannot be.
+        self._spare = nothing  # when the last stretch began
+        self._spared = nothing  # by which it changed
 
     def _unknown(self) -> list[int]:
         return [rounds.NOT_JUDGED]
@@ -106,6 +118,16 @@ class KeySharedFold(UserLevelFold):
             undecided.append(rounds.WAITS_IN_REPLAY)
         return undecided
 
+    def _lacks_permits(self) -> int:
+        return rounds.NO_PERMITS
+
+    def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
+        if reason != rounds.NO_PERMITS:
+            return False
+        consumer = int(stretch.op_consumer[op])
+        mine = np.flatnonzero(stretch.op_consumer[:op] == consumer)
+        return int(self._spare[consumer] + _spares(stretch)[mine].sum()) <= place
+
     def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(stretch.dropped, stretch.hashes, stretch.num_messages, len(self._numbers))
         self._settle(stretch)
@@ -117,6 +139,10 @@ class KeySharedFold(UserLevelFold):
             self.holds.batches = self._batches
         most = int(stretch.op_consumer.max(initial=-1)) + 1
         self._slot_of = _grown(self._slot_of, most, NOBODY)
+        self._spare = _grown(self._spare, most, 0)
+        self._spare[: len(self._spared)] += self._spared
+        known = stretch.op_consumer >= 0
+        self._spared = np.bincount(stretch.op_consumer[known], _spares(stretch)[known]).astype(np.int64)
         lengths = np.diff(stretch.op_start)[stretch.op_code == SENT]
         scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
         attempts = np.zeros(3, np.int64)

@@ -28,7 +28,7 @@ from dispatch_core.audit.history import History
 from dispatch_core.audit.holds import Hold, Key, holds_for
 from dispatch_core.audit.holes import ack_holes, filled_holes
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.operations import ACK, SENT
+from dispatch_core.audit.operations import ACK, SENT, Lines
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.scan import Scan
 from dispatch_core.audit.skipped import Skipped
@@ -46,12 +46,12 @@ from dispatch_core.user_level.fold import (
     RACE_US,
     Ints,
     Member,
+    Racing,
     Stretch,
     UserLevelFold,
     fold_of,
 )
 
-_RACING: Final = pa.array(["consumer_added", "consumer_removed", "redeliver"])
 _NOTHING: Final = np.empty(0, np.int64)
 
 
@@ -242,7 +242,6 @@ class UserLevelReplay:
         self._sent_us = np.append(self._sent_us, np.full(self._seen - len(self._sent_us), -1))
         sent = taken.code[first:] == SENT
         np.maximum.at(self._sent_us, taken.consumer[first:][sent], taken.t_us[first:][sent])
-        racing_t_us, racing_seq = _racing(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0)
         return Stretch(
             dropped=self._audit.dropped,
             hashes=history.entry_hash[new].copy(),
@@ -257,8 +256,7 @@ class UserLevelReplay:
             op_start=taken.start[first:],
             op_ordinals=taken.ordinals,
             members=members,
-            racing_t_us=racing_t_us,
-            racing_seq=racing_seq,
+            ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
             window=EntriesOf(history, self._audit.scan),
         )
 
@@ -395,10 +393,10 @@ def _members(events: pa.Table) -> dict[int, Member]:
     return members
 
 
-def _racing(ahead: pa.Table | None, last_t_us: int) -> tuple[Ints, Ints]:
-    """Times and seqs of what follows and may race with the events up to ``last_t_us``."""
+def _near(ahead: pa.Table | None, last_t_us: int) -> Racing:
+    """What follows and may race with the events up to ``last_t_us``."""
     if ahead is None or not ahead.num_rows:
-        return _NOTHING, _NOTHING
+        return Racing.none()
     near = ahead.filter(pc.less_equal(ahead["t_us"], last_t_us + RACE_US))
-    near = near.filter(pc.is_in(near["kind"].cast(pa.string()), value_set=_RACING))
-    return np.asarray(near["t_us"], dtype=np.int64), np.asarray(near["seq"], dtype=np.int64)
+    lines = Lines.of(near, flows=True)
+    return Racing(lines.code, lines.number, lines.seq, lines.t_us)

@@ -147,6 +147,37 @@ def acknowledged_late(life: Life, rng: random.Random) -> Mutation | None:
     return mutation(life, "ack_hole", hole, May("divergence", key), *waits, consumer=hole.consumer)
 
 
+def sent_unasked(life: Life, rng: random.Random) -> Mutation | None:
+    """A connection asks for no messages, or for none from some line on, and is sent as many as before."""
+    to = rng.choice(sorted({one.consumer for one in life.sendings}))
+    mine = [
+        number for number, line in enumerate(life.events) if line["kind"] == "sent" and line["consumer"] == to
+    ]
+    since = 0 if rng.random() < 0.5 else rng.choice(mine)
+    left, unasked = 0, False
+    for number, line in enumerate(life.events):
+        if line.get("consumer") == to and line["kind"] == "flow" and number < since:
+            left += line["permits"]
+        elif line.get("consumer") == to and line["kind"] == "sent":
+            unasked = unasked or left <= 0
+            left -= len(line["positions"])
+    if not unasked:
+        return None
+    life = life.copied()
+    life.events = [
+        line
+        for number, line in enumerate(life.events)
+        if number < since or line["kind"] not in _ASKING or line["consumer"] != to
+    ]
+    # the first of a trace's decisions that differs may be a read for that connection, or what drains for it
+    follows = (May("divergence"),) if life.header["format"] == "pulsar-dispatch-trace" else ()
+    return Mutation(life.numbered(), "divergence", None, None, to, follows)
+
+
+#: What a trace says of permits that a client asks for, and of their way to the dispatcher.
+_ASKING = ("flow", "flow_counted", "flow_applied")
+
+
 def clock_minutes_back(life: Life, rng: random.Random) -> Mutation | None:
     """The clock of the broker goes back by five minutes for good: everything before seems to have been long ago."""
     first = rng.randrange(1, len(life.events) - 1)
@@ -211,7 +242,7 @@ MORE: dict[str, Mutator] = {
     one.__name__: one
     for one in (
         the_very_first_entry, the_very_last_entry, acknowledged_unsent, a_line_of_sendings, sent_behind_the_next,
-        again_to_another, acknowledged_late, clock_minutes_back, the_first_lines, nobody_joined,
+        again_to_another, acknowledged_late, sent_unasked, clock_minutes_back, the_first_lines, nobody_joined,
         nothing_of_a_join,
     )
 }  # fmt: skip

@@ -30,6 +30,8 @@ LOGS = [
     "recordings/4.2.4/designed-failover-modulo-p1",
     "verify/4.0.0-preview.1/random-0024-range-quiet",
 ]
+#: Rows of another dispatcher, and a header, before a log in its file.
+BEFORE = 21
 
 
 def written(log: DispatcherLog, folder: Path, *, row_group_rows: int) -> dict[str, Any]:
@@ -53,6 +55,11 @@ def written(log: DispatcherLog, folder: Path, *, row_group_rows: int) -> dict[st
         "event_files": [str(folder / "events.parquet")],
         "message_files": [str(folder / "messages.parquet")],
     }
+
+
+def replace_events(log: DispatcherLog, lines: list[dict[str, Any]]) -> DispatcherLog:
+    """The log with other lines."""
+    return DispatcherLog(**{**log.__dict__, "events": pa.Table.from_pylist(lines, schema=EVENTS)})
 
 
 def gathered(parts: Iterator[dict[str, pa.Table]]) -> dict[str, list[dict[str, Any]]]:
@@ -87,6 +94,54 @@ def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_
     assert len(in_pieces["deliveries"]) > 50
     for table in REPLAY_TABLES:
         assert in_pieces[table] == whole[table], table
+
+
+@pytest.mark.parametrize("ends_behind", [-1, 0, 1])
+def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
+    ends_behind: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    sent = next(line for line in lines if line["kind"] == "sent")
+    asks = [line for line in lines if (line["kind"], line["consumer"]) == ("flow", sent["consumer"])]
+    lines = [line for line in lines if line not in asks]
+    row = lines.index(sent)
+    lines[row + 1 : row + 1] = [asks[0] | {"t_us": sent["t_us"] + 10_000}]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    late = replace_events(log, lines)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 1)  # every row group is a piece
+    rows = BEFORE + row + 1 + ends_behind
+    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    dispatcher = written(late, tmp_path, row_group_rows=rows)
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(late, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
+    raced = [one["racing_seq"] for one in in_pieces["divergences"] if one["seq"] == row + 1]
+    assert set(raced) == {row + 2}
+
+
+def test_who_left_in_the_piece_before_still_races(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    gone = next(line for line in lines if line["kind"] == "consumer_removed")
+    last = next(
+        line
+        for line in reversed(lines[: lines.index(gone)])
+        if (line["kind"], line["consumer"]) == ("sent", gone["consumer"])
+    )
+    lines.remove(last)
+    row = lines.index(gone)
+    lines[row + 1 : row + 1] = [last | {"t_us": gone["t_us"] + 1000}]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    late = replace_events(log, lines)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 1)
+    rows = BEFORE + row + 1
+    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    dispatcher = written(late, tmp_path, row_group_rows=rows)
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(late, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
+    assert {one["status"] for one in in_pieces["divergences"] if one["seq"] == row + 2} == {"uncertain"}
 
 
 @pytest.mark.parametrize("most", [3, 10_000])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dispatch_core.log_profile import with_overrides
@@ -100,6 +102,58 @@ def test_an_entry_sent_to_somebody_else_is_found_at_its_line(name: str) -> None:
     assert "divergence" in {one["kind"] for one in tampered["anomalies"]}
     judged = {one["judgement"] for one in tampered["deliveries"] if one["seq"] == line["seq"]}
     assert judged == {"divergent"}
+
+
+def flows_of(log: DispatcherLog, consumer: int) -> list[int]:
+    """Rows of the lines in which a consumer asks for messages."""
+    lines = log.events.select(["kind", "consumer"]).to_pylist()
+    return [at for at, line in enumerate(lines) if line == {"kind": "flow", "consumer": consumer}]
+
+
+def without_lines(log: DispatcherLog, rows: list[int]) -> DispatcherLog:
+    """The log without some lines, numbered anew."""
+    lines = [line for at, line in enumerate(log.events.to_pylist()) if at not in rows]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
+
+
+@pytest.mark.parametrize("name", [DRAINING, STICKY, RANGE])
+def test_a_consumer_that_asked_for_nothing_is_sent_nothing_whoever_joins_meanwhile(name: str) -> None:
+    log = recorded(name)
+    lines = log.events.to_pylist()
+    for consumer in {line["consumer"] for line in lines if line["kind"] == "sent"}:
+        tables = tables_of(without_lines(log, flows_of(log, consumer)))
+        sent = [one["judgement"] for one in tables["deliveries"] if one["consumer"] == consumer]
+        assert set(sent) == {"divergent"}
+        assert "divergence" in {one["kind"] for one in tables["anomalies"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "whose", "late_us", "status"),
+    [
+        (DRAINING, "own", 20_000, "uncertain"),
+        (DRAINING, "own", 200_000, "divergent"),
+        (DRAINING, "another's", 20_000, "divergent"),
+    ],
+)
+def test_only_what_its_own_consumer_asks_for_races_with_a_sending_without_permits(
+    name: str, whose: str, late_us: int, status: str
+) -> None:
+    log = recorded(name)
+    lines = log.events.to_pylist()
+    first = next(line for line in lines if line["kind"] == "sent")
+    log = without_lines(log, flows_of(log, first["consumer"]))
+    lines = log.events.to_pylist()
+    row = next(at for at, line in enumerate(lines) if line["kind"] == "sent")
+    asker = first["consumer"] if whose == "own" else first["consumer"] + 1
+    asks = {"kind": "flow", "consumer": asker, "permits": 1, "t_us": first["t_us"] + late_us}
+    lines[row + 1 : row + 1] = [asks]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    late = replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
+    found = [one for one in tables_of(late)["divergences"] if one["seq"] == row + 1]
+    assert {one["status"] for one in found} == {status}
+    assert {one["reason"] for one in found} == {"the consumer has no permits left"}
+    assert {one["racing_seq"] for one in found} == {row + 2 if status == "uncertain" else None}
 
 
 def test_every_delivery_says_who_should_have_got_it() -> None:
