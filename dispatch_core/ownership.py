@@ -34,7 +34,9 @@ class OwnershipSpans:
     """The spans of one dispatcher, fed with its membership changes in order."""
 
     def __init__(self) -> None:
-        self._open: Ints = np.empty((4, 0), np.int64)  # by start
+        self._open: Ints = np.empty((4, 0), np.int64)  # by start; with room behind the last
+        self._spare: Ints = np.empty((4, 0), np.int64)  # where the next change puts what is open from then on
+        self._spans = 0  # that are open
         self._closed: list[Ints] = []  # with the epoch that ended each
         self._changes: list[tuple[int, int]] = [
             (OPEN, OPEN)
@@ -57,19 +59,20 @@ class OwnershipSpans:
         if not len(lost) and not len(won):
             return
         self._changes.append((seq, t_us))
-        spans = self._open.shape[1]
-        after = np.empty((4, spans + len(lost) + len(won)), np.int64)
-        closed = np.empty((5, spans), np.int64)
+        most = self._spans + len(lost) + len(won)
+        if self._spare.shape[1] < most:
+            self._spare = np.empty((4, 2 * most), np.int64)
+        closed = np.empty((5, self._spans), np.int64)
         counts = np.zeros(2, np.int64)
-        new = np.stack([won.starts, won.ends, won.owners])
-        _turn(self._open, np.stack([lost.starts, lost.ends]), new, self.epoch, after, closed, counts)
-        self._open = np.ascontiguousarray(after[:, : counts[0]])
+        gone, new = np.stack([lost.starts, lost.ends]), np.stack([won.starts, won.ends, won.owners])
+        _turn(self._open, self._spans, gone, new, self.epoch, self._spare, closed, counts)
+        self._open, self._spare, self._spans = self._spare, self._open, int(counts[0])
         self._closed.append(closed[:, : counts[1]].copy())
 
     def columns(self) -> dict[str, Ints]:
         """All spans, by epoch and start; ``until_seq`` and ``until_t_us`` are ``OPEN`` where they have no end yet."""
-        still = np.zeros((1, self._open.shape[1]), np.int64)
-        spans = np.concatenate([*self._closed, np.concatenate([self._open, still])], axis=1)
+        still = np.zeros((1, self._spans), np.int64)
+        spans = np.concatenate([*self._closed, np.concatenate([self._open[:, : self._spans], still])], axis=1)
         spans = spans[:, np.lexsort((spans[_START], spans[_EPOCH]))]
         seqs, times_us = np.array(self._changes, np.int64).T
         return {
@@ -85,15 +88,18 @@ class OwnershipSpans:
 
 
 @compiled
-def _turn(spans: Ints, lost: Ints, won: Ints, epoch: int, after: Ints, closed: Ints, counts: Ints) -> None:
-    """Take ``lost`` (start, end) from the spans and add ``won`` (start, end, owner); all are ascending and disjoint.
+def _turn(
+    spans: Ints, number: int, lost: Ints, won: Ints, epoch: int, after: Ints, closed: Ints, counts: Ints
+) -> None:
+    """Take ``lost`` (start, end) from the first ``number`` spans and add ``won`` (start, end, owner); all are ascending
+    and disjoint.
 
     ``after``: the open spans from now on, by start. ``closed``: those that were cut, with ``epoch`` as their end.
     ``counts`` gets how many there are of each.
     """
     first = taken = 0
-    for i in range(spans.shape[1] + 1):
-        is_span = i < spans.shape[1]
+    for i in range(number + 1):
+        is_span = i < number
         # What is won lies in front of a span, or in a gap that it has from now on; behind the last one comes the rest.
         start = spans[_START, i] if is_span else ANY_HASH
         end = spans[_END, i] if is_span else ANY_HASH

@@ -91,7 +91,8 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
                     rare += _lines(file.rows(group, dispatcher, columns), wanted)
-    return Survey(pa.concat_tables(rare), len(seen), traced)
+    # In one piece: each of many small ones costs every later step as much as a large one.
+    return Survey(pa.concat_tables(rare).combine_chunks(), len(seen), traced)
 
 
 def _columns_of(kind: str) -> tuple[str, ...]:
