@@ -1,16 +1,15 @@
-"""Pull: copy the log files of a source into the landing folder of one interval.
+"""Pull: bring the log files of a source into the landing folder, each contents once, and name an interval.
 
-A landing folder holds one *manifest*, and the manifest is the commit point::
+What a source holds is kept as *segments*, shared by all intervals (``spark_jobs.segments``); a file that the source has not
+touched since is not copied again. The commit point of a pull is one rename, after everything is copied: a reader sees the
+earlier pull or this one, never a mixture, and a pull that dies leaves the earlier one standing. Pulling an unchanged source
+again changes nothing.
 
-    landing/2026-11-21/manifest.json          what the interval's landing is: names, sizes, SHA-256
-    landing/2026-11-21/<digest>/…             the files of that manifest, named by the digest of their contents
-
-Files are copied into a folder of their own first and the manifest is swapped in by one atomic rename at the end: a
-reader sees the earlier pull or this one, never a mixture, and a pull that dies leaves the earlier one standing.
-Pulling the same source again gives the same digest and the same manifest.
+A file that has gone from its source is kept and named; a file with other contents than before is replaced and named. What is
+written to while it is copied is taken up to the size it had when its copy began.
 
 The source is anything that walks like a ``pathlib.Path`` (``iterdir``, ``is_dir``, ``is_file``, ``exists``, ``open``,
-``name``): a local folder or file, a ``universal_pathlib`` path or Airflow's ``ObjectStoragePath``. No Spark here.
+``name``, ``stat``): a local folder or file, a ``universal_pathlib`` path or Airflow's ``ObjectStoragePath``. No Spark here.
 """
 
 from __future__ import annotations
@@ -22,20 +21,29 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
+from spark_jobs import segments
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.segments import LandedInterval, Segment, Sources
 
-MANIFEST: Final = "manifest.json"
-MANIFEST_VERSION: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_DEPTH: Final = 32
+#: So often a file that is rewritten while it is copied is read anew.
+_ATTEMPTS: Final = 3
+#: Of a file that was written to so shortly before, time and size do not tell whether it will be written to again.
+_TOO_FRESH_S: Final = 2.0
+#: A folder that was made so shortly before may not be locked yet by its maker.
+_YOUNG_S: Final = 60.0
+#: So many names are told of those that went or changed; all are counted.
+_TOLD: Final = 20
 
 Progress = Callable[[str], None]
 
@@ -51,77 +59,154 @@ def pull(
     *,
     interval_end: datetime | str | None = None,
     progress: Progress | None = None,
+    keep_gone: bool = True,
 ) -> dict[str, Any]:
-    """Copy every log file under ``source`` (one path-like or several) into the landing folder of the interval.
+    """Bring every log file under ``source`` (one path-like or several) into the landing, and land the interval.
 
-    Returns a summary: ``interval_start, files, bytes, ignored, digest, folder, seconds``. Raises ``PullError`` naming
-    the source where it is missing or holds no log file; whatever was landed before is kept in that case.
+    ``keep_gone``: files that the source has no more stay part of it (logs are rotated away); if not, they are forgotten.
+    Returns a summary: ``interval_start, interval_end, files, bytes, copied_files, copied_bytes, ignored, files_gone, gone,
+    files_changed, changed, digest, folder, seconds``. Raises ``PullError`` naming the source where it is missing or holds
+    no log file, and where the interval overlaps another one that was run; whatever was landed before is kept then.
     """
     began = time.monotonic()
-    say = progress or (lambda _line: None)
-    sources = _as_sources(source)
-    target = landing_folder(landing, interval(interval_start, interval_end))
-    files, ignored = _find(sources)
-    target.mkdir(parents=True, exist_ok=True)
-    with _only_one(target):
-        _sweep(target)
-        incoming = target / f".incoming-{uuid.uuid4().hex}"
-        try:
-            entries = []
-            for number, (name, path) in enumerate(files, start=1):
-                entries.append(_copy(path, name, incoming))
-                say(f"pull: {number} of {len(files)} files, {name}, {entries[-1]['size_bytes']} bytes")
-            digest = _digest(entries)
-            _publish(target, incoming, digest, entries)
-        finally:
-            shutil.rmtree(incoming, ignore_errors=True)
+    span = interval(interval_start, interval_end)
+    pulled = pull_segments(source, landing, progress=progress, keep_gone=keep_gone)
+    land(landing, span, pulled.sources)
     return {
         "stage": "pull",
-        "interval_start": interval(interval_start).start.isoformat(),
-        "files": len(entries),
-        "bytes": sum(entry["size_bytes"] for entry in entries),
-        "ignored": ignored,
-        "digest": digest,
-        "folder": str(target / digest),
+        "interval_start": span.start.isoformat(),
+        "interval_end": span.end.isoformat(),
+        "files": len(pulled.files),
+        "bytes": sum(one.size_bytes for one in pulled.files),
+        "copied_files": pulled.copied_files,
+        "copied_bytes": pulled.copied_bytes,
+        "ignored": pulled.ignored,
+        "files_gone": len(pulled.gone),
+        "gone": pulled.gone[:_TOLD],
+        "files_changed": len(pulled.changed),
+        "changed": pulled.changed[:_TOLD],
+        "digest": _digest(pulled.files),
+        "folder": str(segments.interval_folder(landing, span)),
         "seconds": round(time.monotonic() - began, 3),
     }
 
 
-def landing_folder(landing: Path, span: Interval) -> Path:
-    """The folder under ``landing`` that belongs to one interval."""
-    return Path(landing) / span.name
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull of sources brought: all their files, those it copied, and the names that went or changed."""
+
+    sources: Sources
+    files: list[Segment]
+    copied_files: int
+    copied_bytes: int
+    ignored: int
+    gone: list[str]
+    changed: list[str]
+
+
+def pull_segments(
+    source: Any | Sequence[Any], landing: Path, *, progress: Progress | None = None, keep_gone: bool = True
+) -> Pulled:
+    """Bring every log file of the sources into the landing, for no interval yet; arguments and errors as ``pull``'s."""
+    say = progress or (lambda _line: None)
+    listed = _as_sources(source)
+    names: Sources = tuple(str(one.resolve() if isinstance(one, Path) else one) for one in listed)
+    files, ignored = _find(listed)
+    landing = Path(landing)
+    known = segments.read_catalogue(landing).get(names, {})
+    found: dict[str, Segment] = {}
+    copied: list[Segment] = []
+    (landing / "segments").mkdir(parents=True, exist_ok=True)
+    with _incoming(landing / "segments") as incoming:
+        for number, (name, path) in enumerate(files, start=1):
+            before = known.get(name)
+            mark = _mark(path)
+            if before is not None and mark is not None and before.mark == mark and before.is_whole(landing):
+                found[name] = replace(before, gone=False)
+                continue
+            found[name] = _copy(path, name, incoming, landing, before)
+            copied.append(found[name])
+            say(f"pull: {number} of {len(files)} files, {name}, {found[name].size_bytes} bytes")
+    with segments.landing_lock(landing):
+        catalogue = segments.read_catalogue(landing)
+        known = catalogue.get(names, {})
+        gone = _gone(known, found)
+        changed = [name for name, one in found.items() if name in known and known[name].sha256 != one.sha256]
+        kept = gone if keep_gone else []
+        catalogue[names] = found | {one.name: replace(one, gone=True) for one in kept}
+        segments.write_catalogue(landing, catalogue)
+    for name in changed:
+        grown = found[name].grown_from is not None
+        say(f"pull: {name}: {'has grown' if grown else 'has other contents than before, which are replaced'}")
+    for one in gone:
+        say(f"pull: {one.name}: gone from the source, {'kept' if keep_gone else 'forgotten'}")
+    return Pulled(
+        sources=names,
+        files=[catalogue[names][name] for name in sorted(catalogue[names])],
+        copied_files=len(copied),
+        copied_bytes=sum(one.size_bytes for one in copied),
+        ignored=ignored,
+        gone=[one.name for one in gone],
+        changed=changed,
+    )
+
+
+def land(landing: Path, span: Interval, sources: Sources) -> None:
+    """Make ``span`` an interval of the landing that gets the rows of these sources.
+
+    Intervals that were only there because a later one needed their rows give way. Raises ``PullError`` where the interval
+    overlaps one that was run itself: a row would stand in two intervals.
+    """
+    with segments.landing_lock(landing):
+        for one in segments.landed_intervals(landing):
+            other = one.span
+            if other.start == span.start or other.end <= span.start or span.end <= other.start:
+                continue
+            if one.role == "run":
+                raise PullError(
+                    f"the interval {span.start.isoformat()} to {span.end.isoformat()} overlaps {other.start.isoformat()} to "
+                    f"{other.end.isoformat()}, which was audited in this home already; rows would count twice. Nothing was "
+                    "changed. Take intervals that meet those, or another home"
+                )
+            segments.write_interval(landing, replace(one, role="retired"))
+        segments.write_interval(landing, LandedInterval(span, "run", sources))
+        _forget_sources(landing)
+        for child in segments.interval_folder(landing, span).iterdir():
+            if child.is_dir():
+                shutil.rmtree(child)  # files as an earlier version of this code landed them
+
+
+def _forget_sources(landing: Path) -> None:
+    """Drop from the catalogue what no interval gets rows of any more."""
+    catalogue = segments.read_catalogue(landing)
+    used = {one.sources for one in segments.landed_intervals(landing)}
+    if not used.issuperset(catalogue):
+        segments.write_catalogue(landing, {one: catalogue[one] for one in catalogue if one in used})
 
 
 def landed_files(landing: Path, span: Interval) -> list[tuple[str, Path]]:
-    """Name and path of each file of the interval's manifest, in the manifest's order (by name).
+    """Name and path of each file of the sources that the interval was landed from, by name.
 
-    Raises ``PullError`` when nothing was landed, when the manifest is of a later version, or when a file is missing
-    or has another size than the manifest says.
+    Raises ``PullError`` when nothing was landed, and ``LandingError`` when a file is missing or has another size than it was
+    landed with.
     """
-    folder = landing_folder(landing, span)
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    landed = landed_segments(landing, span)
+    segments.check_whole(landing, landed)
+    return [(one.name, one.path(landing)) for one in landed]
+
+
+def landed_segments(landing: Path, span: Interval) -> list[Segment]:
+    """The segments of the sources that the interval was landed from, by name; raises ``PullError`` when it was not."""
+    one = segments.read_interval(landing, span)
+    if one is None or one.role == "retired":
         raise PullError(
-            f"{folder}: nothing was landed for {span.name} (no {MANIFEST}); run pull first"
-        ) from None
-    except ValueError as error:
-        raise PullError(f"{folder / MANIFEST}: not readable as JSON ({error}); run pull again") from None
-    if manifest.get("version") != MANIFEST_VERSION:
-        raise PullError(
-            f"{folder / MANIFEST}: version {manifest.get('version')!r}, this code reads {MANIFEST_VERSION}; run pull again"
+            f"{segments.interval_folder(landing, span)}: nothing was landed for {span.name} (no {segments.MANIFEST}); "
+            "run pull first"
         )
-    found = []
-    for entry in manifest["files"]:
-        path = folder / manifest["digest"] / entry["name"]
-        size_bytes = path.stat().st_size if path.is_file() else -1
-        if size_bytes != entry["size_bytes"]:
-            raise PullError(
-                f"{path}: {'is missing' if size_bytes < 0 else f'has {size_bytes} bytes'}, the manifest says "
-                f"{entry['size_bytes']} bytes; the tables are untouched, run pull again"
-            )
-        found.append((entry["name"], path))
-    return found
+    files = segments.read_catalogue(landing).get(one.sources)
+    if files is None:
+        raise PullError(f"{landing}: the catalogue knows nothing of {', '.join(one.sources)}; run pull again")
+    return [files[name] for name in sorted(files)]
 
 
 def log_files(source: Any | Sequence[Any]) -> list[tuple[str, Any]]:
@@ -212,64 +297,170 @@ def _safe_name(parts: Iterable[str], path: Any) -> str:
     return name
 
 
-def _copy(path: Any, name: str, incoming: Path) -> dict[str, Any]:
-    target = incoming / name
-    target.parent.mkdir(parents=True, exist_ok=True)
+#: What object stores say of an object that tells its contents apart from others.
+_OBJECT_MARKS: Final = (
+    "ETag",
+    "etag",
+    "e_tag",
+    "md5Hash",
+    "generation",
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "updated",
+)
+
+
+def _said(path: Any) -> tuple[str | None, float]:
+    """What the source says of a file without opening it, None where it says too little; and when it was last written."""
+    try:
+        stat = path.stat()
+    except (OSError, NotImplementedError, AttributeError):
+        return None, 0.0
+    if isinstance(stat, Mapping):
+        marks = {name: str(stat[name]) for name in _OBJECT_MARKS if stat.get(name) is not None}
+        said = json.dumps(marks | {"size": str(stat.st_size)}, sort_keys=True) if marks else None  # type: ignore[attr-defined]
+        written = stat.get("mtime")
+        return said, float(written) if isinstance(written, (int, float)) else 0.0
+    modified = getattr(stat, "st_mtime_ns", stat.st_mtime)
+    return f"{stat.st_size} bytes, modified {modified}", float(stat.st_mtime)
+
+
+def _mark(path: Any) -> str | None:
+    """By what the file is known again unread; None where it was written to so lately that this proves nothing."""
+    said, written = _said(path)
+    return None if time.time() - written < _TOO_FRESH_S else said
+
+
+def _copy(path: Any, name: str, incoming: Path, landing: Path, before: Segment | None) -> Segment:
+    """Copy one file into the store of segments. What is appended meanwhile is left for the next pull."""
+    for _attempt in range(_ATTEMPTS):
+        copied = _copy_once(path, name, incoming, before)
+        if copied is not None:
+            _store(incoming / "copy", copied, landing)
+            return copied
+    raise PullError(
+        f"{path}: was rewritten while it was copied, {_ATTEMPTS} times; what was landed before is kept. Pull again when "
+        "nobody writes it anew"
+    )
+
+
+def _copy_once(path: Any, name: str, incoming: Path, before: Segment | None) -> Segment | None:
+    """One attempt, into ``incoming/copy``; None if what was copied is not what stands there afterwards."""
+    mark, said, limit = _mark(path), _said(path), _size_bytes(path)
     sha256 = hashlib.sha256()
     size_bytes = 0
+    grown_from = None
     try:
-        with path.open("rb") as source, target.open("xb") as copy:
-            while chunk := source.read(_CHUNK_BYTES):
+        with path.open("rb") as source, (incoming / "copy").open("wb") as copy:
+            while chunk := source.read(_chunk_bytes(size_bytes, limit, before)):
                 sha256.update(chunk)
                 copy.write(chunk)
                 size_bytes += len(chunk)
+                if before is not None and size_bytes == before.size_bytes:
+                    grown_from = before.sha256 if sha256.hexdigest() == before.sha256 else None
+            copy.flush()
+            os.fsync(copy.fileno())
+        if limit is not None and (size_bytes != limit or _said(path) != said):
+            with path.open("rb") as source:
+                if size_bytes != limit or _sha256_of(source, limit) != sha256.hexdigest():
+                    return None
+            mark = None  # it has grown since: its next pull looks again
     except OSError as error:
         raise PullError(
             f"{path}: could not be copied after {size_bytes} bytes ({error}); what was landed before is kept"
         ) from error
-    return {"name": name, "size_bytes": size_bytes, "sha256": sha256.hexdigest()}
+    digest = sha256.hexdigest()
+    return Segment(name, digest, size_bytes, mark, grown_from=None if grown_from == digest else grown_from)
 
 
-def _digest(entries: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:32]
+def _chunk_bytes(at: int, limit: int | None, before: Segment | None) -> int:
+    """How much to read next: up to where the earlier contents ended, and not beyond the size that the file began with."""
+    stops = [
+        stop - at for stop in (limit, before.size_bytes if before else None) if stop is not None and stop > at
+    ]
+    return 0 if limit is not None and at >= limit else min([_CHUNK_BYTES, *stops])
 
 
-def _publish(target: Path, incoming: Path, digest: str, entries: list[dict[str, Any]]) -> None:
-    final = target / digest
-    if final.exists() and _holds(final, entries):
-        shutil.rmtree(incoming)  # the same contents stand there already, and a reader may be using them
-    else:
-        shutil.rmtree(final, ignore_errors=True)
-        incoming.rename(final)
-    manifest = {"version": MANIFEST_VERSION, "digest": digest, "files": entries}
-    temporary = target / f".{MANIFEST}.{uuid.uuid4().hex}"
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(manifest, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(target / MANIFEST)
-    for child in target.iterdir():
-        if child.is_dir() and child.name != digest:
-            shutil.rmtree(child)
+def _size_bytes(path: Any) -> int | None:
+    try:
+        return int(path.stat().st_size)
+    except (OSError, NotImplementedError, AttributeError, TypeError, ValueError):
+        return None
 
 
-def _holds(folder: Path, entries: list[dict[str, Any]]) -> bool:
-    """Whether every file of the manifest is in the folder with its size; a damaged folder is replaced."""
-    paths = ((folder / entry["name"], entry["size_bytes"]) for entry in entries)
-    return all(path.is_file() and path.stat().st_size == size_bytes for path, size_bytes in paths)
+def _sha256_of(stream: Any, size_bytes: int) -> str:
+    sha256 = hashlib.sha256()
+    left = size_bytes
+    while left and (chunk := stream.read(min(_CHUNK_BYTES, left))):
+        sha256.update(chunk)
+        left -= len(chunk)
+    return sha256.hexdigest()
 
 
-def _sweep(target: Path) -> None:
-    """Remove what a pull that died left behind; called under the lock, so nobody is using it."""
-    for child in target.glob(".incoming-*"):
-        shutil.rmtree(child)
-    for child in target.glob(f".{MANIFEST}.*"):
-        child.unlink()
+def _store(copy: Path, segment: Segment, landing: Path) -> None:
+    """Give a copied file its place. Where the same contents stand already, that file stays: somebody may be reading it."""
+    if segment.is_whole(landing):
+        copy.unlink()
+        return
+    target = segment.path(landing)
+    target.parent.mkdir(exist_ok=True)
+    copy.replace(target)
+
+
+def _gone(known: Mapping[str, Segment], found: Mapping[str, Segment]) -> list[Segment]:
+    """What the source had and has no more: not under this name, not packed otherwise, and not the same under another."""
+    names = {segments.log_name(name) for name in found}
+    contents = {one.sha256 for one in found.values()}
+    return [
+        one
+        for name, one in sorted(known.items())
+        if name not in found and segments.log_name(name) not in names and one.sha256 not in contents
+    ]
+
+
+def _digest(files: Sequence[Segment]) -> str:
+    held = [[one.name, one.sha256] for one in files]
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
 
 
 @contextmanager
-def _only_one(target: Path) -> Iterator[None]:
-    """Let one process at a time change the landing folder of an interval; the lock dies with its holder."""
-    with (target / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _incoming(store: Path) -> Iterator[Path]:
+    """A folder for what is being copied. Folders of pulls that died are removed first: nobody holds their lock."""
+    for leftover in store.glob(".incoming-*"):
+        with _lock_if_free(leftover) as free:
+            if free and _age_s(leftover) > _YOUNG_S:
+                shutil.rmtree(leftover, ignore_errors=True)
+    folder = store / f".incoming-{uuid.uuid4().hex}"
+    folder.mkdir()
+    with _lock_if_free(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age_s(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+@contextmanager
+def _lock_if_free(folder: Path) -> Iterator[bool]:
+    """Whether this process has the folder for itself now; the lock dies with its holder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:  # its pull has just ended
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)

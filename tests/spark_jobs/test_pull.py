@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
+import gzip
+import hashlib
+import os
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.intervals import IntervalError, interval, parse_moment
-from spark_jobs.pull import PullError, landed_files, landing_folder, pull
+from spark_jobs.pull import PullError, landed_files, pull
+from spark_jobs.segments import LandingError, landed_intervals, landing_lock, write_interval
 
 DAY = interval("2026-11-21")
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
@@ -45,22 +51,153 @@ def test_the_sample_lands_byte_for_byte(tmp_path: Path) -> None:
         assert path.read_bytes() == (SAMPLE.parent / name).read_bytes()
 
 
-def test_pulling_again_changes_nothing_and_a_changed_source_replaces_all(
+def old(source: Path) -> None:
+    """Make the files look as if nobody had touched them for a while."""
+    for path in source.rglob("*"):
+        os.utime(path, ns=(10**18, 10**18))
+
+
+def test_pulling_again_copies_nothing_and_changes_nothing(source: Path, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    old(source)
+    first = pull(source, landing, DAY.start)
+    before = {path: path.read_bytes() for path in landing.rglob("*.json")}
+    again = pull(source, landing, DAY.start)
+    assert (first["copied_files"], again["copied_files"]) == (2, 0)
+    assert again["digest"] == first["digest"]
+    assert {path: path.read_bytes() for path in landing.rglob("*.json")} == before
+
+
+def test_intervals_share_what_they_were_landed_from(source: Path, tmp_path: Path) -> None:
+    old(source)
+    pull(source, tmp_path / "landing", DAY.start)
+    following = interval("2026-11-22")
+    summary = pull(source, tmp_path / "landing", following.start)
+    assert summary["copied_files"] == 0
+    assert landed_files(tmp_path / "landing", following) == landed_files(tmp_path / "landing", DAY)
+    stored = [path for path in (tmp_path / "landing" / "segments").rglob("*") if path.is_file()]
+    assert len(stored) == 2
+    assert all(path.parent.name == hashlib.sha256(path.read_bytes()).hexdigest() for path in stored)
+
+
+def test_what_went_is_kept_and_what_changed_is_replaced_both_by_name(source: Path, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    pull(source, landing, DAY.start)
+    (source / "run-1" / "messages.jsonl").unlink()
+    (source / "run-1" / "trace-0001.jsonl").write_bytes(b'{"c":3}\n')
+    (source / "run-1" / "events.jsonl").write_bytes(b"{}\n")
+    summary = pull(source, landing, DAY.start)
+    assert summary["gone"] == ["my logs/run-1/messages.jsonl"]
+    assert summary["changed"] == ["my logs/run-1/trace-0001.jsonl"]
+    expected = {
+        "my logs/run-1/events.jsonl": b"{}\n",
+        "my logs/run-1/messages.jsonl": b'{"a":1}\n',
+        "my logs/run-1/trace-0001.jsonl": b'{"c":3}\n',
+    }
+    assert landed(landing) == expected
+    assert pull(source, landing, DAY.start)["gone"] == ["my logs/run-1/messages.jsonl"]
+    pull(source, landing, DAY.start, keep_gone=False)
+    del expected["my logs/run-1/messages.jsonl"]
+    assert landed(landing) == expected
+
+
+def test_a_log_that_was_compressed_or_moved_is_not_taken_twice(source: Path, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    pull(source, landing, DAY.start)
+    packed = gzip.compress((source / "run-1" / "messages.jsonl").read_bytes())
+    (source / "run-1" / "messages.jsonl").unlink()
+    (source / "run-1" / "messages.jsonl.gz").write_bytes(packed)
+    (source / "run-2").mkdir()
+    (source / "run-1" / "trace-0001.jsonl").rename(source / "run-2" / "trace-0001.jsonl")
+    summary = pull(source, landing, DAY.start)
+    assert summary["gone"] == []
+    assert set(landed(landing)) == {"my logs/run-1/messages.jsonl.gz", "my logs/run-2/trace-0001.jsonl"}
+
+
+class _Watched:
+    """A local file that somebody writes to while it is read: ``meanwhile`` runs after the first piece."""
+
+    def __init__(self, path: Path, meanwhile: Callable[[], None]) -> None:
+        self._path, self._meanwhile = path, meanwhile
+        self.name = path.name
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def exists(self) -> bool:
+        return True
+
+    def is_dir(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return True
+
+    def stat(self) -> os.stat_result:
+        return self._path.stat()
+
+    def open(self, mode: str) -> _Watched:
+        self._stream = self._path.open(mode)
+        return self
+
+    def read(self, size: int) -> bytes:
+        piece = self._stream.read(size)
+        if piece:
+            self._meanwhile()
+        return piece
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stream.close()
+
+
+def test_what_is_appended_while_it_is_copied_comes_with_the_next_pull(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"a":1}\n')
+
+    def append() -> None:
+        with path.open("ab") as stream:
+            stream.write(b'{"b":2}\n')
+
+    pull(_Watched(path, append), tmp_path / "landing", DAY.start)
+    assert landed(tmp_path / "landing") == {"events.jsonl": b'{"a":1}\n'}
+    whole = path.read_bytes()
+    summary = pull(_Watched(path, lambda: None), tmp_path / "landing", DAY.start)
+    assert landed(tmp_path / "landing") == {"events.jsonl": whole}
+    assert (summary["copied_files"], summary["gone"]) == (1, [])
+
+
+def test_a_file_that_is_rewritten_whenever_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"a":1}\n')
+    numbers = iter(range(2, 10))
+
+    def rewrite() -> None:
+        path.write_bytes(b'{"a":%d}\n' % next(numbers))
+
+    with pytest.raises(PullError, match=r"events\.jsonl.*rewritten while it was copied, 3 times"):
+        pull(_Watched(path, rewrite), tmp_path / "landing", DAY.start)
+
+
+def test_an_interval_that_overlaps_another_run_is_refused_and_history_gives_way(
     source: Path, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"
-    first = pull(source, landing, DAY.start)
-    manifest = (landing_folder(landing, DAY) / "manifest.json").read_bytes()
-    again = pull(source, landing, DAY.start)
-    assert again["digest"] == first["digest"]
-    assert (landing_folder(landing, DAY) / "manifest.json").read_bytes() == manifest
-
-    (source / "run-1" / "messages.jsonl").unlink()
-    (source / "run-1" / "events.jsonl").write_bytes(b"{}\n")
     pull(source, landing, DAY.start)
-    assert list(landed(landing)) == ["my logs/run-1/events.jsonl", "my logs/run-1/trace-0001.jsonl"]
-    assert [child.name for child in landing_folder(landing, DAY).iterdir() if child.is_dir()] != [
-        first["digest"]
+    before = {path: path.read_bytes() for path in landing.rglob("*.json")}
+    with pytest.raises(PullError, match=r"overlaps 2026-11-21T00:00:00\+00:00 to 2026-11-22.*count twice"):
+        pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
+    assert {path: path.read_bytes() for path in landing.rglob("*.json")} == before
+
+    (one,) = landed_intervals(landing)
+    with landing_lock(landing):
+        write_interval(landing, replace(one, role="history"))
+    pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
+    assert [(other.span.name, other.role) for other in landed_intervals(landing)] == [
+        ("2026-11-21", "retired"),
+        ("2026-11-21T06-00-00Z", "run"),
     ]
 
 
@@ -131,22 +268,30 @@ def test_a_landing_that_was_never_pulled_or_lost_a_file_says_so(source: Path, tm
     landing = tmp_path / "landing"
     with pytest.raises(PullError, match="run pull first"):
         landed_files(landing, DAY)
+    old(source)
     pull(source, landing, DAY.start)
     landed_files(landing, DAY)[0][1].write_bytes(b"cut")
-    with pytest.raises(PullError, match=r"has 3 bytes, the manifest says 8 bytes.*run pull again"):
+    with pytest.raises(LandingError, match=r"has 3 bytes, the catalogue says 8 bytes.*run pull again"):
         landed_files(landing, DAY)
     pull(source, landing, DAY.start)
     assert landed(landing)["my logs/run-1/messages.jsonl"] == b'{"a":1}\n'
 
 
-def test_leftovers_of_a_pull_that_died_are_swept(source: Path, tmp_path: Path) -> None:
-    folder = landing_folder(tmp_path / "landing", DAY)
-    (folder / ".incoming-dead").mkdir(parents=True)
-    (folder / ".incoming-dead" / "half").write_bytes(b"x")
-    (folder / ".manifest.json.dead").write_text(json.dumps({}))
-    pull(source, tmp_path / "landing", DAY.start)
-    assert not list(folder.glob(".incoming-*"))
-    assert not list(folder.glob(".manifest.json.*"))
+def test_leftovers_of_a_pull_that_died_are_swept_and_those_of_a_living_one_left(
+    source: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "landing" / "segments"
+    for name in ("dead", "alive"):
+        (store / f".incoming-{name}").mkdir(parents=True)
+        (store / f".incoming-{name}" / "copy").write_bytes(b"x")
+        os.utime(store / f".incoming-{name}", ns=(10**18, 10**18))
+    handle = os.open(store / ".incoming-alive", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        pull(source, tmp_path / "landing", DAY.start)
+    finally:
+        os.close(handle)
+    assert [path.name for path in store.glob(".incoming-*")] == [".incoming-alive"]
 
 
 def test_moments_and_intervals() -> None:

@@ -1,0 +1,73 @@
+"""The ledger: what ``run_metadata`` says was done last to each interval.
+
+Rows are only ever added to that table, so a ledger that is refreshed reads what is new and no more. No JVM here.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from dispatch_core.times import micros
+from spark_jobs.contracts import PARTITION
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.warehouse import table_path
+
+_COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
+
+
+class Ledger:
+    """The newest run of each stage for each interval, as of the last ``refresh``."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = Path(warehouse)
+        self._read: set[str] = set()
+        self._newest: dict[tuple[str, int], tuple[datetime, dict[str, Any]]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what was recorded since."""
+        path = table_path(self._warehouse, "run_metadata").absolute()
+        if not (path / "_delta_log").exists():
+            return
+        new = sorted(set(DeltaTable(path).file_uris()) - self._read)
+        if not new:
+            return
+        rows = ds.dataset(new, format="parquet").to_table(columns=list(_COLUMNS)).to_pylist()
+        for row in rows:
+            key = row["stage"], micros(row[PARTITION])
+            if key not in self._newest or self._newest[key][0] <= row["finished_at"]:
+                self._newest[key] = row["finished_at"], json.loads(row["summary_json"])
+        self._read.update(new)
+
+    def newest(self, stage: str) -> dict[int, dict[str, Any]]:
+        """By the start of the interval (microseconds), the summary of the stage's newest run."""
+        return {start: summary for (name, start), (_at, summary) in self._newest.items() if name == stage}
+
+    def ingested(self) -> dict[int, tuple[int, str]]:
+        """Of each interval that was ingested: its end (microseconds) and the digest of what its rows were made of."""
+        return {
+            start: (_span(summary).end_us, summary["inputs_digest"])
+            for start, summary in self.newest("ingest").items()
+            if "inputs_digest" in summary
+        }
+
+    def replayed(self) -> dict[int, tuple[Interval, str]]:
+        """Of each interval that was replayed: its bounds and the digest of the history it was replayed on."""
+        return {
+            start: (_span(summary), summary.get("history_digest", ""))
+            for start, summary in self.newest("replay").items()
+        }
+
+    def marked_stale(self) -> dict[int, str]:
+        """Of each interval that was marked: the digest of the history that it should have been replayed on."""
+        return {start: summary["history_digest"] for start, summary in self.newest("stale").items()}
+
+
+def _span(summary: dict[str, Any]) -> Interval:
+    return interval(summary["interval_start"], summary.get("interval_end"))

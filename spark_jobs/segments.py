@@ -1,0 +1,244 @@
+"""Segments: landed log files, kept once by their contents and shared by all intervals.
+
+::
+
+    landing/segments/<sha256>/<file name>               the bytes, never changed
+    landing/segments/<sha256>/<file name>.about.json    which hours they hold rows of (spark_jobs.survey)
+    landing/catalogue.json                              which file names each source had when it was last pulled
+    landing/<interval>/manifest.json                    an interval: its bounds, its sources, and why it is there
+
+The *catalogue* is the commit point of a pull: one rename swaps it in. A file that has gone from its source stays in it (logs
+are rotated away; what they said has happened), and one whose contents changed stands for the new contents.
+
+Knows files, not Spark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from dispatch_core.errors import DispatchAuditError
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.survey import Survey, survey
+
+CATALOGUE: Final = "catalogue.json"
+MANIFEST: Final = "manifest.json"
+CATALOGUE_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
+_EARLIER_MANIFESTS: Final = (1,)
+
+#: ``run``: a run was asked for it. ``history``: a later run needed its rows. ``retired``: gave way to another interval.
+Role = Literal["run", "history", "retired"]
+#: The sources of one pull, as text, in their order.
+Sources = tuple[str, ...]
+
+
+class LandingError(DispatchAuditError):
+    """A landing folder that holds no complete pull, or whose files this code cannot read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One log file of a source: its name in the landing and its contents.
+
+    ``mark``: what the source said about the file when it was copied (size, time or etag); while it says the same, the file
+    is not copied again. ``gone``: the source has it no more. ``grown_from``: the contents that stood under this name before,
+    where these begin with them.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+    mark: str | None = None
+    gone: bool = False
+    grown_from: str | None = None
+
+    def path(self, landing: Path) -> Path:
+        """Where its bytes are."""
+        return segment_path(landing, self.sha256, self.name)
+
+    def is_whole(self, landing: Path) -> bool:
+        """Whether its bytes are there, by their number."""
+        try:
+            return self.path(landing).stat().st_size == self.size_bytes
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class LandedInterval:
+    """An interval that the landing knows of, and the sources whose rows it gets."""
+
+    span: Interval
+    role: Role
+    sources: Sources
+
+
+#: What the sources held: by sources, by name.
+Catalogue = dict[Sources, dict[str, Segment]]
+
+
+def segment_path(landing: Path, sha256: str, name: str) -> Path:
+    """Where a file of these contents and this name is."""
+    return Path(landing) / "segments" / sha256 / name.rpartition("/")[2]
+
+
+def read_catalogue(landing: Path) -> Catalogue:
+    """What the sources held when they were last pulled; empty where nothing was ever pulled."""
+    path = Path(landing) / CATALOGUE
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise LandingError(f"{path}: not readable as JSON ({error}); run pull again") from None
+    if held.get("version") != CATALOGUE_VERSION:
+        raise LandingError(
+            f"{path}: version {held.get('version')!r}, this code reads {CATALOGUE_VERSION}; use the version that wrote it, "
+            "or move the landing folder away and run pull again"
+        )
+    return {
+        tuple(one["sources"]): {file["name"]: Segment(**file) for file in one["files"]}
+        for one in held["pulled"]
+    }
+
+
+def write_catalogue(landing: Path, catalogue: Catalogue) -> None:
+    """Swap in another catalogue; only under ``landing_lock``."""
+    pulled = [
+        {"sources": list(sources), "files": [asdict(files[name]) for name in sorted(files)]}
+        for sources, files in sorted(catalogue.items())
+    ]
+    _swap_in(Path(landing) / CATALOGUE, {"version": CATALOGUE_VERSION, "pulled": pulled})
+
+
+def interval_folder(landing: Path, span: Interval) -> Path:
+    """The folder under ``landing`` that belongs to one interval."""
+    return Path(landing) / span.name
+
+
+def read_interval(landing: Path, span: Interval) -> LandedInterval | None:
+    """The interval that stands under the name of ``span``, with its own end; None where nothing was landed for it."""
+    return _manifest(interval_folder(landing, span) / MANIFEST)
+
+
+def landed_intervals(landing: Path) -> list[LandedInterval]:
+    """All intervals that the landing knows of, retired ones too, oldest first."""
+    found = (_manifest(path) for path in Path(landing).glob(f"*/{MANIFEST}"))
+    return sorted((one for one in found if one is not None), key=lambda one: one.span.start)
+
+
+def _manifest(path: Path) -> LandedInterval | None:
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LandingError(f"{path}: not readable as JSON ({error}); run pull again") from None
+    if held.get("version") in _EARLIER_MANIFESTS:
+        return None  # of a version that kept the files in the interval's folder; the next pull replaces it
+    if held.get("version") != MANIFEST_VERSION:
+        raise LandingError(
+            f"{path}: version {held.get('version')!r}, this code reads {MANIFEST_VERSION}; use the version that wrote "
+            "it, or move the landing folder away and run pull again"
+        )
+    span = interval(held["interval_start"], held["interval_end"])
+    return LandedInterval(span, held["role"], tuple(held["sources"]))
+
+
+def write_interval(landing: Path, one: LandedInterval) -> None:
+    """Swap in the manifest of an interval; only under ``landing_lock``."""
+    folder = interval_folder(landing, one.span)
+    folder.mkdir(parents=True, exist_ok=True)
+    held = {
+        "version": MANIFEST_VERSION,
+        "interval_start": one.span.start.isoformat(),
+        "interval_end": one.span.end.isoformat(),
+        "role": one.role,
+        "sources": list(one.sources),
+    }
+    _swap_in(folder / MANIFEST, held)
+
+
+def _swap_in(path: Path, held: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.new")  # under the lock: nobody else writes it
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(held, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+@contextmanager
+def landing_lock(landing: Path) -> Iterator[None]:
+    """One process at a time changes catalogue and manifests; waits. Held for moments, and it dies with its holder."""
+    Path(landing).mkdir(parents=True, exist_ok=True)
+    with (Path(landing) / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def log_name(name: str) -> str:
+    """A file's name without what says how it is packed: a log that was compressed later is the same log."""
+    folder, _, base = name.rpartition("/")
+    return f"{folder}/{base.partition('.jsonl')[0].removesuffix('.parquet')}"
+
+
+def without_doubles(segments: Iterable[Segment]) -> list[Segment]:
+    """The segments to read: event files beside a trace are left out, for it holds their lines already."""
+    listed = sorted(segments, key=lambda one: one.name)
+    traced = {one.name.rpartition("/")[0] for one in listed if _begins(one.name, "trace")}
+    return [
+        one for one in listed if not (one.name.rpartition("/")[0] in traced and _begins(one.name, "events"))
+    ]
+
+
+def _begins(name: str, word: str) -> bool:
+    return name.rpartition("/")[2].lower().startswith(word)
+
+
+def about_path(landing: Path, segment: Segment) -> Path:
+    """Where the survey of a segment is kept."""
+    path = segment.path(landing)
+    return path.with_name(f"{path.name}.about.json")
+
+
+def known_survey(landing: Path, segment: Segment) -> Survey | None:
+    """The survey of a segment, if it was made already."""
+    try:
+        return Survey.of_json(json.loads(about_path(landing, segment).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return None  # not made yet, or half written by somebody who was killed
+
+
+def make_survey(landing: Path, segment: Segment) -> Survey:
+    """Survey a segment and keep what was found beside it."""
+    before = None
+    if segment.grown_from is not None:
+        before = known_survey(landing, replace(segment, sha256=segment.grown_from))
+    made = survey(segment.path(landing), segment.sha256[:16], earlier=before)
+    path = about_path(landing, segment)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary.write_text(json.dumps(made.as_json()), encoding="utf-8")
+    temporary.replace(path)
+    return made
+
+
+def check_whole(landing: Path, segments: Sequence[Segment]) -> None:
+    """Raise ``LandingError`` where a segment's file is missing or has another size than it was landed with."""
+    for one in segments:
+        path = one.path(landing)
+        size_bytes = path.stat().st_size if path.is_file() else -1
+        if size_bytes != one.size_bytes:
+            raise LandingError(
+                f"{path}: {'is missing' if size_bytes < 0 else f'has {size_bytes} bytes'}, the catalogue says "
+                f"{one.size_bytes} bytes for {one.name}; the tables are untouched, run pull again"
+            )
