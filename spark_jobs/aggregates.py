@@ -32,7 +32,14 @@ from spark_jobs.uneven import (
     uneven_load,
     uneven_topics,
 )
-from spark_jobs.waits import INCARNATION, SUBSCRIPTION, first_waits, never_delivered
+from spark_jobs.waits import (
+    INCARNATION,
+    SUBSCRIPTION,
+    first_waits,
+    never_delivered,
+    sent_words,
+    wait_buckets,
+)
 from spark_jobs.warehouse import record_run, replace_interval, stage_run, table_path
 
 DISPATCHER = [one.name for one in IDENTITY]
@@ -104,18 +111,15 @@ def balance(deliveries: DataFrame, keyed: DataFrame, owned: DataFrame, fair: pa.
     )
 
 
-def waits(
-    deliveries: DataFrame, messages: DataFrame, states: DataFrame, blocked: DataFrame, span: Interval
-) -> DataFrame:
+def waits(measured: DataFrame, missing: DataFrame, states: DataFrame, blocked: DataFrame) -> DataFrame:
     """How long entries waited from being stored to being sent first, for those first sent in the interval.
 
-    ``deliveries`` and ``messages`` are of all intervals up to this one. ``never_delivered`` counts the entries stored by
-    the interval's end that no incarnation has sent by then, from the first position that the subscription ever got
-    on (what lies before it may have been read by nobody); it stands at the latest incarnation, zero at the others.
-    Whether a rule held them is the audit's to say. ``blocked`` is of the interval: what rules held back is summed up.
+    ``measured`` is ``first_waits`` of the interval; ``missing`` is ``never_delivered`` of the deliveries and messages of all
+    intervals up to this one. ``never_delivered`` counts the entries stored by the interval's end that no incarnation has
+    sent by then, from the first position that the subscription ever got on (what lies before it may have been read by
+    nobody); it stands at the latest incarnation, zero at the others. Whether a rule held them is the audit's to say.
+    ``blocked`` is of the interval: what rules held back is summed up.
     """
-    missing = never_delivered(deliveries, messages, states)
-    measured = first_waits(deliveries, span)
     held = blocked.groupBy(*DISPATCHER).agg(
         F.sum("message_ms").alias("blocked_message_ms"), F.sum("needless_ms").alias("needless_message_ms")
     )
@@ -152,29 +156,32 @@ def aggregate(
     ``limits``: how much is too much, for which topics. Returns a summary with the rows of each.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
-    here = tables.in_interval(span)
-    until_now = f"interval_start <= TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
     with stage_run(warehouse, "aggregates", span) as staging:
-        deliveries = tables.read(spark, warehouse, "deliveries").where(until_now)
-        states = tables.read(spark, warehouse, "dispatcher_state").where(here)
-        ownership = tables.read(spark, warehouse, "ownership").where(here)
-        messages = tables.read(spark, warehouse, "messages").where(until_now)
-        blocked = tables.read(spark, warehouse, "blocked").where(here)
-        sent = deliveries.where(here)
-        # Balance counts it, and hot keys stand in it.
+        deliveries = tables.read_until(spark, warehouse, "deliveries", span)
+        messages = tables.read_until(spark, warehouse, "messages", span)
+        states, ownership, blocked, sent = (
+            tables.read(spark, warehouse, name, span)
+            for name in ("dispatcher_state", "ownership", "blocked", "deliveries")
+        )
+        # Each of these is asked for several times, and made by passing over all rows.
         keyed = sent.transform(by_key).persist()
-        owned = owned_hashes(ownership, states)
+        owned = owned_hashes(ownership, states).persist()
+        buckets = wait_buckets(sent, span).persist()
+        words = sent_words(deliveries).persist()
         fair = fair_loads(sent, owned)
         frames = {
             "balance": balance(sent, keyed, owned, fair),
-            "waits": waits(deliveries, messages, states, blocked, span),
+            "waits": waits(
+                first_waits(sent, buckets, span), never_delivered(words, messages, states), states, blocked
+            ),
         }
         staged = {name: tables.stage(frame.coalesce(1), name, staging) for name, frame in frames.items()}
         uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), fair, limits)
-        keyed.unpersist()
+        for frame in (keyed, owned, buckets, words):
+            frame.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if enough_topics(states, limits):
-            events = tables.read(spark, warehouse, "consumer_events").where(until_now)
+            events = tables.read_until(spark, warehouse, "consumer_events", span)
             uneven += uneven_topics(active_times(ownership, events, states, span), span, limits)
         published = publish(spark, warehouse, span, uneven, staging)
         if published is not None:

@@ -106,6 +106,8 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         "spark.default.parallelism": str(_cores()),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "dispatch-audit-spark-warehouse"),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        # Files are named one by one; below this number the driver looks at them itself, without a job.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
         "spark.sql.parquet.compression.codec": "zstd",
         # As little work as in the files that the tasks write themselves; the default is level 3.
         "spark.hadoop.parquet.compression.codec.zstd.level": "1",

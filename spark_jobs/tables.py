@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from spark_jobs.contracts import StagedFile, stored_schema
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse import WarehouseError, ensure_table, table_path
+from spark_jobs.warehouse import WarehouseError, data_files, files_until, table_path
 
 
 def spark_schema(contract: pa.Schema) -> StructType:
@@ -22,10 +22,29 @@ def spark_schema(contract: pa.Schema) -> StructType:
     return from_arrow_schema(contract)
 
 
-def read(spark: SparkSession, warehouse: Path, name: str) -> DataFrame:
-    """A table of the warehouse; made empty from its contract where it does not exist yet."""
-    ensure_table(warehouse, name)
-    return spark.read.format("delta").load(str(table_path(warehouse, name)))
+def read(spark: SparkSession, warehouse: Path, name: str, span: Interval) -> DataFrame:
+    """The rows that a table has of the interval (see ``read_until``)."""
+    return _of_files(spark, warehouse, name, data_files(warehouse, name, span))
+
+
+def read_until(spark: SparkSession, warehouse: Path, name: str, span: Interval) -> DataFrame:
+    """The rows that a table has of all intervals up to this one, as of its newest version; none of a missing table.
+
+    Delta's log says which files these are, and ``warehouse`` reads it without the JVM: there it takes several Spark jobs for
+    each table, more than all the work on a small interval. Tables have no deletion vectors, so files are all there is.
+    Raises ``WarehouseError`` where the table has other columns than its contract.
+    """
+    return _of_files(spark, warehouse, name, [file for file, _start in files_until(warehouse, name, span)])
+
+
+def _of_files(spark: SparkSession, warehouse: Path, name: str, files: list[str]) -> DataFrame:
+    wanted = spark_schema(stored_schema(name))
+    if not files:
+        # Rows from Python would start Python's workers for none.
+        return spark.range(0).select(*(F.lit(None).cast(one.dataType).alias(one.name) for one in wanted))
+    # The interval stands in the path below the table's folder.
+    root = str(table_path(warehouse, name).absolute())
+    return spark.read.schema(wanted).option("basePath", root).parquet(*files)
 
 
 def in_interval(span: Interval) -> str:

@@ -292,11 +292,7 @@ def publish(
     """
     if not rows and not _has_kinds(warehouse, span):
         return None
-    kept = (
-        tables.read(spark, warehouse, "anomalies")
-        .where(tables.in_interval(span))
-        .where(~F.col("kind").isin(*KINDS))
-    )
+    kept = tables.read(spark, warehouse, "anomalies", span).where(~F.col("kind").isin(*KINDS))
     both = kept.unionByName(spark.createDataFrame(rows, tables.spark_schema(ANOMALIES)))
     staged: list[StagedFile] = tables.stage(both, "anomalies", staging)
     return replace_interval(warehouse, "anomalies", span, staged)

@@ -27,14 +27,19 @@ SUBSCRIPTION: Final = [name for name in INCARNATION if name != "incarnation"]
 _PERCENTILES: Final = {"wait_ms_p50": 0.5, "wait_ms_p99": 0.99}
 
 
-def first_waits(deliveries: DataFrame, span: Interval) -> DataFrame:
-    """Per incarnation, of the entries first sent in the interval: their number, percentiles and maximum of the waits.
+def wait_buckets(deliveries: DataFrame, span: Interval) -> DataFrame:
+    """Per incarnation and bucket of waits: the entries first sent in the interval, and the longest wait of them."""
+    return (
+        _first(deliveries, span)
+        .groupBy(*INCARNATION, "bucket")
+        .agg(F.count(F.lit(1)).alias("entries"), F.max("wait_us").alias("longest"))
+    )
 
-    Percentiles are exact, interpolated between the two nearest ranks. Entries whose time of publishing is not known are
-    counted and have no wait.
-    """
+
+def _first(deliveries: DataFrame, span: Interval) -> DataFrame:
+    """The wait of each entry first sent in the interval, and its bucket."""
     wait_us = F.col("t_us") - F.col("publish_time_ms") * 1000
-    first = (
+    return (
         deliveries.where(tables.in_interval(span))
         .where("delivery_number = 1")
         .select(*INCARNATION, wait_us.alias("wait_us"))
@@ -46,9 +51,14 @@ def first_waits(deliveries: DataFrame, span: Interval) -> DataFrame:
         )
         .select(*INCARNATION, "wait_us", F.col("bucket").cast("long").alias("bucket"))
     )
-    counted = first.groupBy(*INCARNATION, "bucket").agg(
-        F.count(F.lit(1)).alias("entries"), F.max("wait_us").alias("longest")
-    )
+
+
+def first_waits(deliveries: DataFrame, counted: DataFrame, span: Interval) -> DataFrame:
+    """Per incarnation, of the entries first sent in the interval: their number, percentiles and maximum of the waits.
+
+    ``counted`` is ``wait_buckets`` of the same deliveries. Percentiles are exact, interpolated between the two nearest
+    ranks. Entries whose time of publishing is not known are counted and have no wait.
+    """
     totals = counted.groupBy(*INCARNATION).agg(
         F.sum("entries").alias("entries"), F.max("longest").alias("longest")
     )
@@ -60,9 +70,8 @@ def first_waits(deliveries: DataFrame, span: Interval) -> DataFrame:
         " OR ".join(f"(before <= {rank} AND {rank} < upto)" for rank in ranks)
     )
     single = (
-        first.join(
-            F.broadcast(wanted.select(*INCARNATION, "bucket", "before", "known")), [*INCARNATION, "bucket"]
-        )
+        _first(deliveries, span)
+        .join(F.broadcast(wanted.select(*INCARNATION, "bucket", "before", "known")), [*INCARNATION, "bucket"])
         .groupBy(*INCARNATION, "bucket", "before", "known", "wait_us")
         .agg(F.count(F.lit(1)).alias("entries"))
         .withColumn("upto", F.col("before") + _over([*INCARNATION, "bucket"], "wait_us"))
@@ -91,12 +100,17 @@ def _percentile(name: str) -> Any:
     return F.expr(f"({below} + ({place} - floor({place})) * ({above} - {below})) / 1000D")
 
 
-def never_delivered(deliveries: DataFrame, messages: DataFrame, states: DataFrame) -> DataFrame:
+def sent_words(deliveries: DataFrame) -> DataFrame:
+    """Per subscription the positions that any incarnation has sent, as words (``sent``: a bit for each entry)."""
+    return _words(deliveries, SUBSCRIPTION).withColumnRenamed("bits", "sent")
+
+
+def never_delivered(sent: DataFrame, messages: DataFrame, states: DataFrame) -> DataFrame:
     """Per subscription (column ``never_delivered``): entries that no incarnation has sent, from the first that any has.
 
-    A position that the message log names twice is one entry. A subscription that nothing is missing of has no row.
+    ``sent`` is ``sent_words`` of all deliveries. A position that the message log names twice is one entry. A subscription
+    that nothing is missing of has no row.
     """
-    sent = _words(deliveries, SUBSCRIPTION).withColumnRenamed("bits", "sent")
     lowest = F.expr("word * 32 + bit_count((sent & -sent) - 1)")
     begins = sent.groupBy(*SUBSCRIPTION).agg(
         F.min(F.struct("ledger_id", lowest.alias("entry_id"))).alias("begin")

@@ -208,10 +208,20 @@ def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.T
 
 def data_files(warehouse: Path, name: str, span: Interval) -> list[str]:
     """The data files of one interval of a table's newest version, in a stable order; none of a missing table."""
-    path = table_path(warehouse, name)
+    return [file for file, start in files_until(warehouse, name, span) if start == span.start]
+
+
+def files_until(warehouse: Path, name: str, span: Interval) -> list[tuple[str, datetime]]:
+    """The data files of all intervals up to this one, as of the table's newest version, each with its interval's start;
+    earlier intervals first, in a stable order. A missing table has none. Paths are absolute.
+
+    Raises ``WarehouseError`` where the table has other columns than its contract.
+    """
+    path = table_path(warehouse, name).absolute()
     if not (path / "_delta_log").exists():
         return []
-    return [file for file, start in _live_files(DeltaTable(path), path, name) if start == span.start]
+    files = _live_files(ensure_table(warehouse, name), path, name)
+    return [(file, start) for file, start in files if start is not None and start <= span.start]
 
 
 def _live_files(table: DeltaTable, root: Path, name: str) -> list[tuple[str, datetime | None]]:

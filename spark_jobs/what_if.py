@@ -20,10 +20,9 @@ from dispatch_core.recording import schema
 from dispatch_core.what_if.compare import Row, groups_of, rows_of
 from dispatch_core.what_if.rules import SEEDS, RuleSet
 from dispatch_core.what_if.tell import as_json
-from spark_jobs import tables
 from spark_jobs.dispatcher_log import load_logs
+from spark_jobs.found import dispatchers
 from spark_jobs.intervals import Interval
-from spark_jobs.replay import dispatchers, with_local_paths
 
 #: One row per incarnation and rules; then one per subscription with several topics and rules, whose ``topic`` is null.
 #: ``prediction`` is an object of ``dispatch-audit what-if --json``; null where the log could not be read (``problem``).
@@ -48,14 +47,7 @@ def what_if(
 
     A dispatcher's log is taken from its beginning up to the interval. One whose log cannot be read stops no other.
     """
-    until_now = f"interval_start <= TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
-    found = with_local_paths(
-        tables.read(spark, warehouse, "consumer_events")
-        .where(until_now)
-        .transform(dispatchers, tables.read(spark, warehouse, "messages").where(until_now), span)
-        .toArrow()
-    )
-    asked = [(one, rule, seeds) for one in found.to_pylist() for rule in rules]
+    asked = [(one, rule, seeds) for one in dispatchers(spark, warehouse, span) for rule in rules]
     if not asked:
         return PREDICTIONS.empty_table()
     made = spark.sparkContext.parallelize(asked, len(asked)).flatMap(_predict).collect()

@@ -14,6 +14,7 @@ from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
 from spark_jobs.uneven import fair_loads, owned_hashes
+from spark_jobs.waits import first_waits, never_delivered, sent_words, wait_buckets
 from spark_jobs.warehouse import read_table
 
 if TYPE_CHECKING:
@@ -157,7 +158,9 @@ def test_waits_and_missing_entries_are_exact(spark: SparkSession) -> None:
         for reason in ("draining_hash", "no_permits")
     ]
     blocked = frame(spark, "blocked", *held)
-    found = waits(deliveries, frame(spark, "messages", *stored), states, blocked, DAY).collect()
+    measured = first_waits(deliveries, wait_buckets(deliveries, DAY), DAY)
+    missing = never_delivered(sent_words(deliveries), frame(spark, "messages", *stored), states)
+    found = waits(measured, missing, states, blocked).collect()
     rows = {(row["topic"], row["incarnation"]): row for row in found}
     assert len(rows) == len(found) == 8
     sums = {who: (row["blocked_message_ms"], row["needless_message_ms"]) for who, row in rows.items()}
@@ -166,8 +169,8 @@ def test_waits_and_missing_entries_are_exact(spark: SparkSession) -> None:
         mine = [row for row in sent if row["topic"] == topic]
         positions = {(row["ledger_id"], row["entry_id"]) for row in mine}
         all_stored = {(row["ledger_id"], row["entry_id"]) for row in stored if row["topic"] == topic}
-        missing = {one for one in all_stored - positions if not positions or one >= min(positions)}
-        assert rows[topic, 3]["never_delivered"] == len(missing), topic
+        unsent = {one for one in all_stored - positions if not positions or one >= min(positions)}
+        assert rows[topic, 3]["never_delivered"] == len(unsent), topic
         assert rows[topic, 0]["never_delivered"] == 0
         first = [row for row in mine if row["delivery_number"] == 1]
         assert rows[topic, 0]["entries"] == len(first)
