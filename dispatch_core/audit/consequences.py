@@ -27,9 +27,6 @@ _UNFINISHED: Final = ("never_delivered", "ack_hole", "stuck_key", "stuck_consume
 #: Kinds that say of an entry that it was sent when, or to whom, it should not have been.
 _OUT_OF_TURN: Final = ("out_of_order", "split_key", "double_outstanding", "duplicate_after_ack")
 
-#: A line behind all others.
-_NEVER: Final = 1 << 62
-
 Position = tuple[int, int]
 
 
@@ -44,11 +41,8 @@ class Consequences:
     ) -> None:
         self._unfinished: list[tuple[Position, int, int]] = []  # the earliest, from line, to line
         self._out_of_turn = [(position, position, seq) for position, seq in elsewhere]  # from, to, from line
-        self._clock_from = _NEVER
         for row in anomalies:
             first = row["seqs"][0]
-            if row["kind"] == "clock_step":
-                self._clock_from = min(first, self._clock_from)
             named = [_position(text) for text in row["positions"]]
             if named and row["kind"] in _UNFINISHED:
                 self._unfinished.append((min(named), first, row["seqs"][-1]))
@@ -63,8 +57,6 @@ class Consequences:
             return any(position < last and since <= seq for _, last, since in self._out_of_turn)
         if reason != NEWCOMER:
             return False
-        if self._clock_from < seq:
-            return True  # how far may have been read when it joined is a matter of time
         held = any(first < position and since <= seq <= until for first, since, until in self._unfinished)
         return held or any(first < position and since < seq for first, _, since in self._out_of_turn)
 

@@ -97,11 +97,15 @@ class KeySharedFold(UserLevelFold):
         self.core = kind(profile, nothing, nothing, 1)
         self._policy: tuple[str, bool] | None = None
         self._stored_at_join = nothing  # by slot, as an ordinal
+        self._behind_us = 0  # by how much the clock may be behind, at the end of the last stretch
+        self._silence_us = 0  # the longest by then
+        self._last_us: int | None = None  # time of the last operation
         self._untold = False  # since the last membership change something was folded by the data plane …
         self._contradicted = False  # … and something was sent as no rule would
         self._batches = False  # some entry holds more than one message
         self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
-        # Messages asked for less entries sent, by the number in ``op_consumer``: more permits than that there cannot be.
+        # Where entries hold several messages: messages asked for less entries sent, by the number in ``op_consumer``. More
+        # permits than that there cannot be.
         self._spare = nothing  # when the last stretch began
         self._spared = nothing  # by which it changed
 
@@ -128,21 +132,30 @@ class KeySharedFold(UserLevelFold):
         mine = np.flatnonzero(stretch.op_consumer[:op] == consumer)
         return int(self._spare[consumer] + _spares(stretch)[mine].sum()) <= place
 
+    def _count_spare(self, stretch: Stretch, most: int, *, begins: bool) -> None:
+        """``begins``: no entry held several messages so far, so that permits are counted exactly."""
+        if begins:
+            permits = self.state.permits + self.state.parked_permits
+            self._spare = np.where(self._slot_of == NOBODY, 0, permits[self._slot_of])
+        self._spare = _grown(self._spare, most, 0)
+        self._spare[: len(self._spared)] += self._spared
+        by_consumer = np.bincount(stretch.op_consumer + 1, _spares(stretch))  # the first: no consumer
+        self._spared = by_consumer[1:].astype(np.int64)
+
     def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(stretch.dropped, stretch.hashes, stretch.num_messages, len(self._numbers))
         self._settle(stretch)
         looks = self._retain(stretch)
         self._stored_at_join = _grown(self._stored_at_join - stretch.dropped, len(self.core.state.permits), 0)
-        self._batches = self._batches or bool((stretch.num_messages > 1).any())
+        batches_before, self._batches = self._batches, self._batches or bool((stretch.num_messages > 1).any())
         if self.holds is not None:
             self.holds.joined(self._stored_at_join)
             self.holds.batches = self._batches
         most = int(stretch.op_consumer.max(initial=-1)) + 1
         self._slot_of = _grown(self._slot_of, most, NOBODY)
-        self._spare = _grown(self._spare, most, 0)
-        self._spare[: len(self._spared)] += self._spared
-        known = stretch.op_consumer >= 0
-        self._spared = np.bincount(stretch.op_consumer[known], _spares(stretch)[known]).astype(np.int64)
+        if self._batches:
+            self._count_spare(stretch, most, begins=not batches_before)
+        behind_us = self._clock_behind(stretch.op_t_us)
         lengths = np.diff(stretch.op_start)[stretch.op_code == SENT]
         scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
         attempts = np.zeros(3, np.int64)
@@ -175,7 +188,7 @@ class KeySharedFold(UserLevelFold):
             if looks is not None:
                 looks.before_change(self, at, last=self._leaves_nobody(stretch, at))
             try:
-                self._membership(at, stretch)
+                self._membership(at, stretch, int(behind_us[at]))
             except IllegalTransitionError as error:
                 # Only a log that broke the rules before brings the dispatcher to this.
                 self.not_judged = self.not_judged or f"at seq {stretch.op_seq[at]}: {error}"
@@ -223,10 +236,28 @@ class KeySharedFold(UserLevelFold):
         number = self._numbers.get(int(stretch.op_consumer[at]))
         return int(stretch.op_code[at]) == REMOVED and self.core.connected() == [number]
 
-    def _membership(self, at: int, stretch: Stretch) -> None:
+    def _clock_behind(self, t_us: Ints) -> Ints:
+        """By how much the clock may be behind at each operation, after it went back: what happened then was so much later.
+
+        How long the silence was in which it did so is not known; it is taken for the longest that the log had by then.
+        """
+        if not len(t_us):
+            return t_us
+        passed = np.diff(t_us, prepend=t_us[0] if self._last_us is None else self._last_us)
+        if passed.min() >= 0:
+            behind_us = np.full(len(t_us), self._behind_us)
+            silence_us = max(self._silence_us, int(passed.max()))
+        else:
+            longest = np.maximum(np.maximum.accumulate(passed), self._silence_us)
+            behind_us = self._behind_us + np.cumsum(np.where(passed < 0, longest - passed, 0))
+            silence_us = int(longest[-1])
+        self._last_us, self._behind_us, self._silence_us = int(t_us[-1]), int(behind_us[-1]), silence_us
+        return behind_us
+
+    def _membership(self, at: int, stretch: Stretch, behind_us: int) -> None:
         code, consumer = int(stretch.op_code[at]), int(stretch.op_consumer[at])
         if code == ADDED and consumer in self._members:
-            self._join(consumer, self._members[consumer], stretch, at)
+            self._join(consumer, self._members[consumer], stretch, at, behind_us)
         elif code == REMOVED and consumer >= 0 and self._slot_of[consumer] != NOBODY:
             number = self._numbers[consumer]
             if number in self.core.connected():
@@ -235,7 +266,7 @@ class KeySharedFold(UserLevelFold):
                 self.core.drop(number, moved)
                 self.core.forget(number)
 
-    def _join(self, consumer: int, member: Member, stretch: Stretch, at: int) -> None:
+    def _join(self, consumer: int, member: Member, stretch: Stretch, at: int, behind_us: int) -> None:
         connected = self.core.connected()
         policy = (member.mode, member.allow_out_of_order)
         if not connected:
@@ -251,7 +282,8 @@ class KeySharedFold(UserLevelFold):
             return  # added twice: the audit reports it, the connection is known
         slot = self.core.slot(member.number)
         self._slot_of[consumer] = slot
-        stored = int(np.searchsorted(self._stored_us, stretch.op_t_us[at] + RACE_US, side="right"))
+        joined_us = int(stretch.op_t_us[at]) + behind_us
+        stored = int(np.searchsorted(self._stored_us, joined_us + RACE_US, side="right"))
         # Behind the entries that are known by now others may have been stored as well.
         self._stored_at_join[slot] = stored if stored < len(self._stored_us) else _EVERYTHING
         try:

@@ -96,6 +96,20 @@ def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_
         assert in_pieces[table] == whole[table], table
 
 
+def test_permits_of_batches_are_counted_over_all_pieces(small_pieces: int, tmp_path: Path) -> None:
+    log = recorded("verify/4.2.4/random-0000-range-quiet")
+    lines = log.events.to_pylist()
+    consumer = next(line["consumer"] for line in lines if line["kind"] == "sent")
+    asks = [line for line in lines if (line["kind"], line["consumer"]) == ("flow", consumer)]
+    lines = [line for line in lines if line not in asks[1:]]
+    cut = replace_events(log, [line | {"seq": seq} for seq, line in enumerate(lines, start=1)])
+    dispatcher = written(cut, tmp_path, row_group_rows=max(small_pieces, 20))
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(cut, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
+    assert {one["status"] for one in in_pieces["divergences"]} == {"divergent"}
+
+
 @pytest.mark.parametrize("ends_behind", [-1, 0, 1])
 def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
     ends_behind: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -156,6 +156,40 @@ def test_only_what_its_own_consumer_asks_for_races_with_a_sending_without_permit
     assert {one["racing_seq"] for one in found} == {row + 2 if status == "uncertain" else None}
 
 
+def set_back(log: DispatcherLog, row: int, back_us: int) -> DispatcherLog:
+    """The log with a clock that goes back before a line, for good."""
+    lines = log.events.to_pylist()
+    shift = lines[row]["t_us"] - lines[row - 1]["t_us"] + back_us
+    lines[row:] = [line | {"t_us": line["t_us"] - shift} for line in lines[row:]]
+    return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
+
+
+def newcomers_told(log: DispatcherLog) -> int:
+    """How many findings say that a newcomer was sent something too early."""
+    rows = tables_of(log)["anomalies"]
+    return sum(row["kind"] == "divergence" and "joined later" in row["explanation"] for row in rows)
+
+
+@pytest.mark.parametrize("back_us", [20_000, 3_600_000_000])
+@pytest.mark.parametrize("version", ["4.0.0-preview.1", None])
+def test_a_newcomer_that_did_not_wait_is_told_behind_a_clock_that_went_back_too(
+    version: str | None, back_us: int
+) -> None:
+    classic = {} if version else {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+    log = with_overrides(recorded(DRAINING), version, classic)
+    told = newcomers_told(log)
+    assert told
+    assert newcomers_told(set_back(log, 5, back_us)) == told
+
+
+@pytest.mark.parametrize("back_us", [100_000, 300_000_000])
+def test_what_was_read_when_a_newcomer_joined_is_not_known_by_a_clock_that_went_back(back_us: int) -> None:
+    log = recorded(CLASSIC)
+    joins = [at for at, line in enumerate(log.events.to_pylist()) if line["kind"] == "consumer_added"]
+    for row in {1, *(join for join in joins if join)}:
+        assert counts(set_back(log, row, back_us))[2] == 0
+
+
 def test_every_delivery_says_who_should_have_got_it() -> None:
     for delivery in tables_of(recorded(DRAINING))["deliveries"]:
         assert (delivery["judgement"], delivery["expected_consumer"]) == ("exact", delivery["consumer"])
