@@ -40,6 +40,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "report": ("dispatch_core.cli.report", "write a page that shows what happened, for a browser"),
     "strip": ("dispatch_core.cli.strip", "make the user-level log (level E) of a dispatcher trace"),
     "convert": ("dispatch_core.cli.convert", "write recordings anew in another file format"),
+    "cut": (
+        "dispatch_core.cli.cut",
+        "stretch recordings over several intervals, a file for each: to try out schedules, backfills and late logs",
+    ),
     "generate": (
         "dispatch_core.cli.generate",
         "simulate dispatchers and write their recordings: load for benchmarks, and examples",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.files import RecordingSource, file_format
+from dispatch_core.recording.files import Content, RecordingSource, file_format
 from dispatch_core.recording.identity import DEFAULT_CLUSTER, IDENTITY
 from dispatch_core.recording.json_lines import json_lines
 from dispatch_core.recording.log import DispatcherLog
@@ -30,6 +30,9 @@ _SOURCE: Final = ("source_file", "source_line")
 _GAP: Final = {"gap_from_seq": "from", "gap_to_seq": "to", "gap_lines": "lost"}
 _DEFAULTS: Final = {"cluster": DEFAULT_CLUSTER, "incarnation": 0}
 _STRIPPED: Final = "events.jsonl.gz"
+
+#: The columns of the rows of each kind of file.
+SCHEMAS: Final[dict[Content, pa.Schema]] = {"messages": MESSAGES, "events": EVENTS}
 
 
 class WouldOverwriteError(DispatchAuditError):
@@ -83,12 +86,11 @@ def convert_recording(source: RecordingSource, folder: Path, form: str) -> FileC
     counts = FileCounts()
     for file in (*source.messages, *source.events):
         reading = read_file(file)
-        stem = file.name[: -len(_suffix(file.name))]
-        path = folder / f"{stem}.{form}"
+        path = folder / f"{stem(file.name)}.{form}"
         content = file_format(file.name)
         assert content is not None
-        schema = MESSAGES if content[0] == "messages" else EVENTS
-        with _ParquetRows(path, schema) if form == "parquet" else _JsonLines(path) as out:
+        schema = SCHEMAS[content[0]]
+        with new_file(path, content[0]) as out:
             for batch in reading:
                 if batch.table != "quarantine":
                     out.take(pa.Table.from_batches([batch.rows]).select(schema.names))
@@ -102,13 +104,18 @@ def _with_names(header: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str
     return {**header, **{name: value for name, value in names.items() if value != said[name]}}
 
 
-def _suffix(name: str) -> str:
-    return next(
-        end for end in (".jsonl.gz", ".jsonl.zst", ".jsonl", ".parquet") if name.lower().endswith(end)
-    )
+def stem(name: str) -> str:
+    """The name of a log file without what says its form."""
+    ends = (".jsonl.gz", ".jsonl.zst", ".jsonl", ".parquet")
+    return name[: -len(next(end for end in ends if name.lower().endswith(end)))]
 
 
-class _File(ABC):
+def new_file(path: Path, content: Content) -> NewFile:
+    """A log file to be written, in the form that its name says; use as a context manager."""
+    return _ParquetRows(path, SCHEMAS[content]) if path.name.endswith(".parquet") else _JsonLines(path)
+
+
+class NewFile(ABC):
     """A file that gets its name when it is complete."""
 
     def __init__(self, path: Path) -> None:
@@ -122,7 +129,7 @@ class _File(ABC):
     @abstractmethod
     def _finish(self) -> None: ...
 
-    def __enter__(self) -> _File:
+    def __enter__(self) -> NewFile:
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:
@@ -131,7 +138,7 @@ class _File(ABC):
             self._partial.replace(self._path)
 
 
-class _ParquetRows(_File):
+class _ParquetRows(NewFile):
     """Rows of the format's columns, gathered into large groups."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -155,7 +162,7 @@ class _ParquetRows(_File):
         self._file.close()
 
 
-class _JsonLines(_File):
+class _JsonLines(NewFile):
     """JSON lines, ended by a footer with their number and checksum.
 
     Lines name no dispatcher as long as there is one only, whose header stands before them.

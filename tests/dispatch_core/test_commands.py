@@ -16,6 +16,7 @@ NAMES = (
     "strip",
     "generate",
     "convert",
+    "cut",
     "pipeline",
 )
 

@@ -1,0 +1,112 @@
+"""``dispatch-audit cut``: recordings stretched over several intervals, a file for each."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.cli.recordings import progress
+from dispatch_core.recording.cut import Cut, CutError, cut_recording
+from dispatch_core.recording.reader import find_recordings
+from dispatch_core.recording.rewrite import target
+from dispatch_core.recording.writer import FORMATS
+from dispatch_core.times import micros
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``cut``."""
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
+    )
+    parser.add_argument(
+        "--intervals", type=int, default=4, metavar="N", help="fill so many intervals (default %(default)s)"
+    )
+    parser.add_argument(
+        "--interval-length",
+        type=_length,
+        default=timedelta(days=1),
+        metavar="LENGTH",
+        help="of each, such as 1d, 6h, 30m or 10s (default 1d)",
+    )
+    parser.add_argument(
+        "--start",
+        type=_moment,
+        default="2026-11-01",
+        metavar="ISO",
+        help="when the first begins, UTC (default %(default)s)",
+    )
+    parser.add_argument(
+        "--segments-per-interval",
+        type=int,
+        default=1,
+        metavar="S",
+        help="files of each kind that an interval comes in (default %(default)s)",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="jsonl.gz", help="what to write (default %(default)s)"
+    )
+    parser.add_argument(
+        "--late",
+        type=int,
+        action="append",
+        default=[],
+        metavar="SEGMENT",
+        help="write this segment (from 1) below --late-out instead; may be given again",
+    )
+    parser.add_argument("--late-out", type=Path, metavar="DIR", help="where late segments go")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Cut all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
+    if bool(options.late) != (options.late_out is not None):
+        raise CutError("--late and --late-out go together; nothing was written")
+    segments = options.intervals * options.segments_per_interval
+    length_us = options.interval_length // timedelta(microseconds=1)
+    cut = Cut(micros(options.start), length_us // max(options.segments_per_interval, 1), segments)
+    sources = find_recordings(options.paths)
+    code = CLEAN
+    for number, source in enumerate(sources, start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        folders = {
+            one: target(source, options.late_out if one in options.late else options.out)
+            for one in range(1, segments + 1)
+        }
+        counts = cut_recording(source, folders, options.format, cut)
+        progress("")
+        refused = counts.quarantined + counts.file_problems
+        if refused:
+            print(
+                f"{source.name}: {refused} lines or files could not be read and are missing in the copy; "
+                f"`dispatch-audit audit {source.folder}` names the first",
+                file=sys.stderr,
+            )
+            code = COULD_NOT_JUDGE
+        print(f"{source.name}: {counts.accepted} lines in {segments} segments below {options.out}")
+    return code
+
+
+def _length(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length; write 1d, 6h, 30m or 10s")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no ISO 8601 time ({error}); write 2026-11-01"
+        ) from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

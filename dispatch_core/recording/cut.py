@@ -1,0 +1,110 @@
+"""Cut a recording into the segments of several intervals: as a recorder that begins a new file now and then leaves it.
+
+All times, of events and of published messages, are stretched (or shrunk) by one factor, so that the recording fills the
+intervals exactly. Order and ``seq`` stay as they are. Lines name their dispatcher; the header stands in the first segment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.files import Content, RecordingSource, file_format
+from dispatch_core.recording.reader import FileCounts, read_file
+from dispatch_core.recording.rewrite import SCHEMAS, NewFile, new_file, stem
+
+#: Per content: the column of a row's time, and how many microseconds its unit has.
+_TIME: Final[dict[Content, tuple[str, int]]] = {"events": ("t_us", 1), "messages": ("publish_time_ms", 1000)}
+#: More files than this of one kind are not written.
+MOST_SEGMENTS: Final = 1000
+
+
+class CutError(DispatchAuditError):
+    """A recording without times, or a cut into nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where to: from ``start_us`` (microseconds UTC) on, so many segments of so many microseconds each."""
+
+    start_us: int
+    segment_us: int
+    segments: int
+
+    def __post_init__(self) -> None:
+        if self.segment_us < 1 or not 1 <= self.segments <= MOST_SEGMENTS:
+            raise CutError(
+                f"{self.segments} segments of {self.segment_us} us: take 1 to {MOST_SEGMENTS}, each of some length; "
+                "nothing was written"
+            )
+
+    def times(self, times_us: npt.NDArray[np.int64], first_us: int, last_us: int) -> npt.NDArray[np.int64]:
+        """Times between the recording's first and last, brought into the cut; their order stays."""
+        factor = self.segments * self.segment_us / (last_us - first_us + 1)
+        moved = np.floor((times_us - first_us) * factor).astype(np.int64)
+        # Rounding must not carry the last moment beyond the end.
+        return self.start_us + np.minimum(moved, self.segments * self.segment_us - 1)
+
+
+def cut_recording(source: RecordingSource, folder_of: dict[int, Path], form: str, cut: Cut) -> FileCounts:
+    """Write the recording's segments, each (from 1) into the folder that ``folder_of`` names for it; returns what became of
+    its lines. The files are named ``<stem>-<segment>.<form>``. Raises ``CutError`` where not one line has a time.
+    """
+    files = (*source.messages, *source.events)
+    first_us, last_us = _bounds(source.name, files)
+    counts = FileCounts()
+    for file in files:
+        reading = read_file(file)
+        known = file_format(file.name)
+        assert known is not None
+        content = known[0]
+        column, unit_us = _TIME[content]
+        with ExitStack() as stack:
+            out: dict[int, NewFile] = {}
+            for batch in reading:
+                if batch.table == "quarantine":
+                    continue
+                rows = pa.Table.from_batches([batch.rows]).select(SCHEMAS[content].names)
+                at = rows.column_names.index(column)
+                timed = rows[column].is_valid().to_numpy(zero_copy_only=False)
+                times = pc.fill_null(rows[column], first_us // unit_us).to_numpy()
+                moved = cut.times(times * unit_us, first_us, last_us)
+                rows = rows.set_column(at, column, pa.array(moved // unit_us, mask=~timed))
+                number = (moved // unit_us * unit_us - cut.start_us) // cut.segment_us + 1
+                for segment in np.unique(number).tolist():
+                    if segment not in out:
+                        folder_of[segment].mkdir(parents=True, exist_ok=True)
+                        path = folder_of[segment] / f"{stem(file.name)}-{segment:03d}.{form}"
+                        out[segment] = stack.enter_context(new_file(path, content))
+                    out[segment].take(rows.filter(pa.array(number == segment)))
+        counts.add(reading.counts)
+    return counts
+
+
+def _bounds(name: str, files: tuple[Path, ...]) -> tuple[int, int]:
+    """The first and the last moment that the files name, in microseconds."""
+    seen: Counter[str] = Counter()
+    bounds = []
+    for file in files:
+        for batch in read_file(file):
+            seen[batch.table] += batch.rows.num_rows
+            if batch.table == "quarantine":
+                continue
+            column, unit_us = _TIME[batch.table]
+            ends = pc.min_max(batch.rows[column]).as_py()
+            if ends["min"] is not None:
+                bounds += [ends["min"] * unit_us, ends["max"] * unit_us]
+    if not bounds:
+        raise CutError(
+            f"{name}: not one line has a time ({dict(seen) or 'no lines'}); nothing was written. Cut a recording with events"
+        )
+    return min(bounds), max(bounds)
