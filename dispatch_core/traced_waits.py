@@ -123,9 +123,9 @@ class _Rows:
         self._ordinals = locate(self._history.ledger, self._history.entry, self.ledger_ids, self.entry_ids)
 
     def first(self) -> int:
-        """The first entry that was for the subscription; 0 where nothing was sent."""
+        """The first entry that was for the subscription: 0 where nothing was sent, behind all where none of them was."""
         first = first_of(self._history, self._scan)
-        return int(np.flatnonzero(self._ordinals >= first)[0]) if first is not None else 0
+        return 0 if first is None else int(np.searchsorted(self._ordinals, first))
 
     def position(self, ordinal: int) -> str:
         """``"L:E"``."""

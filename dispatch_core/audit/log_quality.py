@@ -312,7 +312,8 @@ class Connected:
 
 def unknown_positions(history: History) -> list[LogFinding]:
     """Sent, acked or asked-for positions that the message log does not hold; one finding per event."""
-    found = []
+    found: list[LogFinding] = []
+    empty = not history.stored.any()
     for op in np.unique(history.unknown_op).tolist():
         ordinals = history.unknown_ordinal[history.unknown_op == op].tolist()
         positions = tuple(history.position(ordinal) for ordinal in ordinals)
@@ -324,6 +325,8 @@ def unknown_positions(history: History) -> list[LogFinding]:
             f"{f' and {len(positions) - 5} more' if len(positions) > 5 else ''}, "
             f"which the message log does not hold: {'its key is' if len(positions) == 1 else 'their keys are'} unknown"
         )
+        if empty and not found:
+            text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"
         found.append(LogFinding("unknown_position", "not_stored", (seq,), t_us, text, consumer, positions))
     return found
 

@@ -256,7 +256,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
         "levels": sorted({one.level for one in judged}),
         "quarantined": recording.quarantine.num_rows,
-        "warnings": sorted({warning for one in judged for warning in one.warnings}),
+        "warnings": sorted({*recording.mismatches, *(text for one in judged for text in one.warnings)}),
         "promises": [
             {
                 "topic": one.log.topic,

@@ -59,12 +59,17 @@ class Overrides:
 def read_all(paths: Sequence[str]) -> Iterator[Recording]:
     """The recordings below ``paths``, one after the other; raises for a path under which there is none.
 
-    On a terminal a line says which one is being worked on: call ``progress("")`` before anything is printed.
+    On a terminal a line says which one is being worked on: call ``progress("")`` before anything is printed. Of files that
+    do not belong together, though they seem to, stderr tells.
     """
     sources = find_recordings(paths)
     for number, source in enumerate(sources, start=1):
         progress(f"[{number}/{len(sources)}] {source.name}")
-        yield read_recording(source)
+        recording = read_recording(source)
+        for problem in recording.mismatches:
+            progress("")
+            print(f"{recording.name}: {problem}", file=sys.stderr)
+        yield recording
         progress("")
 
 

@@ -178,6 +178,7 @@ def _verify_source(order: _Order) -> _Verified:
             )
         verified.complaints.append(f"{problem}; the rest was verified")
         verified.incomplete = True
+    verified.complaints += [f"{recording.name}: {text}" for text in recording.mismatches]
     if not recording.logs:
         return _failed(order, "no dispatcher's events could be read")
     for log in recording.logs:

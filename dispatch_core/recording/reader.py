@@ -38,6 +38,7 @@ from dispatch_core.recording.files import (
 )
 from dispatch_core.recording.identity import HeaderError, HeaderRow, Headers
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
+from dispatch_core.recording.mismatch import mismatches
 from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
 
@@ -101,9 +102,9 @@ class FileCounts:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording, read: one log per dispatcher and incarnation, and what was refused (schema
-    ``QUARANTINE``).
+    """A recording, read: one log per dispatcher and incarnation, and what was refused (schema ``QUARANTINE``).
 
+    ``mismatches``: what says that files which seem to belong together do not, see there.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Recording:
     logs: list[DispatcherLog] = field(repr=False)
     quarantine: pa.Table = field(repr=False)
     counts: FileCounts
+    mismatches: tuple[str, ...] = ()
 
 
 def read_file(
@@ -491,4 +493,4 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
     logs = dispatcher_logs(messages, events, source.name)
-    return Recording(source.name, source.folder, logs, quarantine, counts)
+    return Recording(source.name, source.folder, logs, quarantine, counts, tuple(mismatches(messages, logs)))

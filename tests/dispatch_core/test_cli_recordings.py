@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -134,3 +135,68 @@ def test_what_if_says_so_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     assert "more than one recording" not in captured.err
     assert [row for row in map(json.loads, captured.out.splitlines()) if "group" in row]
+
+
+def other_cluster(folder: Path, file: str, cluster: str | None) -> Path:
+    """A copy of a sample, the header of one of whose files names another cluster."""
+    source = SAMPLES / "designed-drain-one-by-one-ch"
+    folder.mkdir()
+    for path in source.glob("*.jsonl.gz"):
+        header, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        if "format" not in json.loads(header):
+            header, lines = (
+                json.dumps({"format": "pulsar-message-log", "format_version": 1}),
+                [header, *lines],
+            )
+        if path.name.startswith(file):
+            header = json.dumps(json.loads(header) | {"cluster": cluster})
+        (folder / path.name).write_bytes(gzip.compress("\n".join([header, *lines]).encode()))
+    return folder
+
+
+@pytest.mark.parametrize("command", ["audit", "explain", "verify"])
+@pytest.mark.parametrize(
+    ("file", "messages", "trace"),
+    [
+        ("trace", "standalone (as it is without one in the header)", "east"),
+        ("messages", "east", "standalone (as it is without one in the header)"),
+    ],
+)
+def test_logs_of_different_clusters_are_said_not_to_belong_together(
+    file: str, messages: str, trace: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = other_cluster(tmp_path / "r", file, "east")
+    main([command, str(folder), *(["--key", "key-1"] if command == "explain" else [])])
+    said = capsys.readouterr().err
+    name = f"{tmp_path.name}/r"
+    assert said.count("no key is known") == 1
+    assert (
+        f"{name}/messages.jsonl.gz is of cluster {messages}, {name}/trace.jsonl.gz of cluster {trace}" in said
+    )
+    assert 'write the same "cluster" into the headers of both' in said
+
+
+def test_the_verdict_warns_of_it_and_one_finding_explains_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = other_cluster(tmp_path / "r", "trace", "east")
+    main(["audit", "--json", str(folder)])
+    *found, verdict = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [text for text in verdict["warnings"] if "of cluster east" in text]
+    unknown = [one["explanation"] for one in found if one["kind"] == "unknown_position"]
+    assert len(unknown) > 50
+    assert ["holds no entry of this topic" in text for text in unknown] == [True] + [False] * (
+        len(unknown) - 1
+    )
+
+
+def test_nothing_is_said_of_a_topic_without_entries_or_of_logs_that_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plain,) = read_all([str(SAMPLES / "designed-drain-one-by-one-ch")])
+    folder = other_cluster(tmp_path / "r", "trace", "standalone")
+    (same,) = read_all([str(folder)])
+    (folder / "messages.jsonl.gz").unlink()
+    (folder / "messages.jsonl").write_text('{"format":"pulsar-message-log","format_version":1}\n')
+    (without,) = read_all([str(folder)])
+    assert plain.mismatches == same.mismatches == without.mismatches == ()
