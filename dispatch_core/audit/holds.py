@@ -10,6 +10,7 @@ added up by consumer and reason, so that sums over all waits stay whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -85,6 +86,9 @@ class Hold:
     #: behind all of their key that was.
     never_sent: int = 0
     never_passed: int = 0
+    #: … how many of them are of each of ``keys``, and of how many keys they are in all.
+    never_of_keys: tuple[tuple[Key | None, int], ...] = ()
+    never_keys: int = 0
 
     @property
     def waited_us(self) -> int:
@@ -362,6 +366,7 @@ class Holds:
         not_passed = self._notes_of.not_passed(never)
         if never and (leading == NOT_HELD or not_passed < len(never)):
             note = replace(note, **self._notes_of.called(never))
+        of_keys = Counter(map(self._notes_of.window.key, never))
         shares = sorted(
             (
                 (REASONS[code], row[at_.SHARES + code])
@@ -393,6 +398,8 @@ class Holds:
             uncertain=2 * row[at_.UNCERTAIN_US] > row[at_.SHARES + leading],
             never_sent=len(never),
             never_passed=not_passed,
+            never_of_keys=tuple((key, of_keys[key]) for key in dict.fromkeys(note.keys) if key in of_keys),
+            never_keys=len(of_keys),
         )
 
     # --- what a row cannot hold ------------------------------------------------------------------------------

@@ -149,4 +149,6 @@ class Skipped:
             uncertain=not self._certain,
             never_sent=len(entries),
             never_passed=sum(entry.behind for entry in entries),
+            never_of_keys=((key, len(entries)),),
+            never_keys=1,
         )

@@ -88,9 +88,16 @@ class Words:
         )
 
     def never_delivered(
-        self, key: Key | None, positions: Sequence[str], hold: Hold, as_of_us: int, gap: bool
+        self,
+        key: Key | None,
+        positions: Sequence[str],
+        count: int,
+        rest: tuple[int, int],
+        hold: Hold,
+        as_of_us: int,
+        gap: bool,
     ) -> str:
-        """What nobody was sent."""
+        """What nobody was sent: ``count`` entries of a key, and the ``rest``, entries of how many other keys."""
         of_key = "" if key is None else f" (key {shown(key[0])})"
         owner = "" if hold.waiting is None else f"{self.who(hold.waiting)} owned its hash and "
         if hold.never_passed < hold.never_sent:
@@ -99,9 +106,13 @@ class Words:
             also = ""
         held = "no rule held it back" if hold.reason is None else "in the end no rule held it back"
         text = (
-            f"{few(positions, len(positions))}{of_key} could be read since {clock(hold.from_t_us)} at the latest and was "
+            f"{few(positions, count)}{of_key} could be read since {clock(hold.from_t_us)} at the latest and was "
             f"sent to nobody by {clock(as_of_us)}: {owner}{held}{also}"
         )
+        entries, keys = rest
+        if entries > 0 and keys > 0:
+            of_hash = "" if hold.hash is None else " of the same hash"
+            text += f"; so were {entries} more of {keys} other {'key' if keys == 1 else 'keys'}{of_hash}"
         return text + ("; but lines of the log are missing" if gap else "")
 
     def needless(self, reason: str, waiting: int | None, needless_us: int, hashes: int) -> str:

@@ -99,12 +99,19 @@ def never_delivered(
         for position, key in zip(hold.positions, hold.keys or [None] * len(hold.positions), strict=True):
             if position not in told:
                 of_key.setdefault(key, []).append(position)
+        listed = Counter(hold.keys)
+        of_keys = {
+            key: count - listed[key] for key, count in hold.never_of_keys
+        }  # beyond those that are listed
         left = hold.never_sent - len(told.intersection(hold.positions))
         told.update(hold.positions)
+        last = next(reversed(of_key), None)
         for key, positions in of_key.items():
-            # Of many the first are named; who is named last stands for the others, too.
-            unsent = left if key == list(of_key)[-1] else min(len(positions), left)
+            # Of many keys the first are told one by one; the last of these stands for the others, too.
+            count = len(positions) + max(of_keys.get(key, 0), 0)
+            unsent = left if key == last else min(count, left)
             left -= unsent
+            rest = (unsent - count, hold.never_keys - len(set(hold.keys))) if key == last else (0, 0)
             uncertain = hold.uncertain or waited_us < GRACE_US or end.gap
             found.append(
                 Finding(
@@ -120,7 +127,9 @@ def never_delivered(
                     cause=None,
                     reason=_why_uncertain(waited_us, end) if uncertain else None,
                     uncertain=uncertain,
-                    explanation=words.never_delivered(key, positions, hold, end.as_of_us, end.gap),
+                    explanation=words.never_delivered(
+                        key, positions, count, rest, hold, end.as_of_us, end.gap
+                    ),
                     place=0,
                     unsent=unsent,
                 )

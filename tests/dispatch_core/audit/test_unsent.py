@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,28 @@ def test_all_that_findings_tell_of_is_counted_once(
     assert unexplained(unsent, found.anomalies, 0) == 0
     assert unexplained(unsent + 3, found.anomalies, 0) == 3
     assert unexplained(unsent, found.anomalies, 1) == unsent, "of another load of the topic"
+
+
+@pytest.mark.parametrize("keys", [1, 4, MOST_POSITIONS + 5])
+@pytest.mark.parametrize(("gone_over", "tail"), [(MANY, 0), (0, MANY)])
+def test_of_many_the_first_are_named_and_all_are_counted_by_key(
+    tmp_path: Path, gone_over: int, tail: int, keys: int
+) -> None:
+    found = audit(tmp_path, keys, gone_over, tail, 1_000, "Failover", Limits()).anomalies.to_pylist()
+    lost = [row for row in found if row["kind"] == "never_delivered"]
+    first = 5 if gone_over else 11
+    entries = Counter(f"k{entry % keys}" for entry in range(first, first + MANY))
+    told = 0
+    for row in lost:
+        words = row["explanation"].split(f" (key {row['key']})")[0]
+        more = re.search(r" and (\d+) more$", words)
+        named = len(re.findall(r"\d+:\d+", words))
+        assert named + (int(more.group(1)) if more else 0) == entries[row["key"]]
+        told += entries[row["key"]]
+    rest = re.search(r"; so were (\d+) more of (\d+) other keys?$", lost[-1]["explanation"])
+    assert [int(count) for count in (rest.groups() if rest else (0, 0))] == [MANY - told, keys - len(lost)]
+    assert all("so were" not in row["explanation"] for row in lost[:-1])
+    assert sum(row["unsent"] for row in lost) == MANY
 
 
 def test_what_was_sent_in_the_end_explains_nothing(tmp_path: Path) -> None:
