@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from dispatch_core import settings
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.recording.reader import Recording, RecordingSource, find_recordings, read_recording
 from dispatch_core.versions import parse_version
 
 T = TypeVar("T")
@@ -62,14 +62,19 @@ def read_all(paths: Sequence[str]) -> Iterator[Recording]:
     On a terminal a line says which one is being worked on: call ``progress("")`` before anything is printed. Of files that
     do not belong together, though they seem to, stderr tells.
     """
-    sources = find_recordings(paths)
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
+    for source in one_by_one(find_recordings(paths)):
         recording = read_recording(source)
         for problem in recording.mismatches:
             progress("")
             print(f"{recording.name}: {problem}", file=sys.stderr)
         yield recording
+
+
+def one_by_one(sources: Sequence[RecordingSource]) -> Iterator[RecordingSource]:
+    """``sources``; on a terminal a line says which one is being worked on: ``progress("")`` before anything is printed."""
+    for number, source in enumerate(sources, start=1):
+        progress(f"[{number}/{len(sources)}] {source.name}")
+        yield source
         progress("")
 
 

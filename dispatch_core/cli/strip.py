@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
-from dispatch_core.cli.recordings import progress, set_aside
+from dispatch_core.cli.recordings import one_by_one, progress, set_aside
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.recording.rewrite import strip_recording, target
 
@@ -32,8 +32,7 @@ def run(options: argparse.Namespace) -> int:
     sources = find_recordings(options.paths)
     folders = [target(source, options.out) for source in sources]
     code = CLEAN
-    for number, (source, folder) in enumerate(zip(sources, folders, strict=True), start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
+    for source, folder in zip(one_by_one(sources), folders, strict=True):
         recording = read_recording(source)
         lines = strip_recording(source, recording.logs, folder, minimal=options.minimal)
         progress("")
