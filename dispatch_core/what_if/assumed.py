@@ -61,12 +61,24 @@ def _speed(load: RecordedLoad, sendings: Sendings | None) -> str:
     return (
         f"a read takes {read} ms, a replay read {replay} ms, sending {write} ms, and entries can be read {stored_ms:.1f} ms "
         "after they were published (in the median): of several such brokers the one under which most acknowledgements come "
-        f"from clients that hold the entry{_moments(sendings)}; other seeds take half to twice as long"
+        f"from clients that hold the entry{_start_up(sendings)}{_moments(sendings)}; other seeds take half to twice as long"
+    )
+
+
+def _start_up(sendings: Sendings) -> str:
+    found = sendings.start_up
+    if found is None:
+        return ""
+    return (
+        f", with a start that took {found.factor} times as long in everything, half of that {_ms(found.half_us)} ms later, "
+        "and so on"
     )
 
 
 def _moments(sendings: Sendings) -> str:
-    count = len(sendings.paces) // 2
+    start_up = sendings.start_up
+    # a start-up of 8 is 4 paces: 8, 4, 2 and 1 times as long; a moment is 2
+    count = (len(sendings.paces) - (start_up.factor.bit_length() if start_up else 0)) // 2
     return f", with {count} moments in which it was slower or faster" if count else ""
 
 

@@ -31,10 +31,22 @@ _NO_ENTRY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
+class StartUp:
+    """A broker that has just started: everything takes ``factor`` times as long, a power of two.
+
+    Half of that ``half_us`` microseconds later, a quarter after as much again, until it takes what it takes.
+    """
+
+    factor: int
+    half_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sendings:
     """What was sent to whom when, under the recorded rules: columns of equal length, by time.
 
     ``delays``, ``stored_us``, ``paces``: of the broker that is likely to have done so, see ``run.sendings_of``.
+    ``start_up``: if its paces begin with one.
     """
 
     at_us: Ints
@@ -43,6 +55,7 @@ class Sendings:
     delays: Delays
     stored_us: Ints
     paces: tuple[Pace, ...] = ()
+    start_up: StartUp | None = None
 
 
 class RecordedClients:

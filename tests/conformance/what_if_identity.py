@@ -127,9 +127,17 @@ Recorded traces say how long a broker usually takes: a read, a replay read and w
 replay read much longer before 4.1 (PIP-430: 0.2 ms, and 0.13 ms for each entry). These medians are one rule for all
 recordings. Where an acknowledgement comes from a client that does not hold the entry by then, or comes twice though the
 entry was sent once, other brokers are tried, and then up to 100 simulations with a moment, 1.3 or 6 ms long, in which the
-broker was slower or faster: what explains more acknowledgements stays. The rules decide who is sent what in each of them.
+broker was slower or faster: what explains more acknowledgements stays. Where that leaves some unexplained, a broker is tried
+that has just started: from the first consumer on everything takes 8, 32 or 128 times as long, and half of that every 0.1,
+0.4 or 1.6 s. It has to explain a hundredth of all acknowledgements more. The rules decide who is sent what in each of them.
 So the duplicates of `designed-same-name-batches-*` of 4.0.0 are found: they need a replay read that is still under way when
-the unblock timer cancels the waiting read (#23384), and their second acknowledgements tell that it was.
+the unblock timer cancels the waiting read (#23384), and their second acknowledgements tell that it was. A start is found for
+`large-50000-ch`, whose broker was cold: its first 900 entries, published within half a second, went out in rounds of 100
+that were 50 to 340 ms apart. And in `designed-rolling-restart-range` of 4.0.0 and of its preview a start 8 times as slow
+explains every acknowledgement.
+
+The search is bounded by work, counted from the load (entries, acknowledgements, clients that come and go), never from a
+clock. A search takes a few seconds at most, whatever the size; of a log of a million entries one simulation is made.
 
 The findings that are compared are those of the audit of deliveries. Stalls and balance are not among them. A stall is a wait
 above a limit (10 s by default), and one finding may stand for many messages: a wait that ends 1 ms sooner or later
@@ -150,10 +158,14 @@ than that, their order decides, and the simulation's order is one of several tha
   shares its threads with the connections), but which of the pauses in it ends the burst no rule was found for: gaps of 100,
   200, 300 and 600 microseconds were tried, and reach no more recordings in all. In those of 4.2.4 no
   acknowledgement tells it either: all of them are explained both ways.
-* `large-50000-ch`: 94.4 %. Its broker had just started: the first 900 entries, published within half a second, went out in
-  rounds of 100 that were 50 to 340 ms apart, where the simulated broker sends each as it is stored. Neither slower storage
-  nor entries that are stored up to 400 ms after they were published bring it to 95 %, and it is too long for moments to be
-  looked for.
+* `4.0.0-preview.1/random-0026-failover-modulo-quiet`: everything is requested again while the client has 46 entries. The
+  read of the first 25 took 2.7 ms and sending them 3.4 ms; by then the client had acknowledged the other 21. The simulated
+  broker takes 0.1 and 0.15 ms and sends these again. All acknowledgements are explained both ways.
+
+Entries that are sent and not answered say something too: a recording mostly has fewer of them than its simulation. But the
+broker that leaves fewest unanswered is often one that is too slow to send what a consumer held when it left. If one such
+entry counts as much as an acknowledgement that is explained, 1 recording is gained and 9 are lost (4 and 18, if it is also
+looked for where all acknowledgements are explained); if it decides between brokers that explain equally many, 2 are lost.
 """
 
 
@@ -193,8 +205,7 @@ def main() -> int:
     if not RECORDINGS.is_dir():
         print(f"no recordings beside the repository ({RECORDINGS}); nothing was written", file=sys.stderr)
         return 1
-    some = [folder for folder in folders(large=True) if "large-300000" not in folder.name]
-    found = measured(some)
+    found = measured(folders(large=True))
     PAGE.write_text(page(found), encoding="utf-8")
     print(f"{sum(one.passes for one in found)} of {len(found)} recordings reach what is asked of them")
     return 0
