@@ -111,10 +111,11 @@ def staged_site(data_docs: Path, interval_start: datetime) -> Iterator[Site]:
             staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    _write_list(data_docs)
+    write_list(data_docs)
 
 
-def _write_list(data_docs: Path) -> None:
+def write_list(data_docs: Path) -> None:
+    """Write the page that lists the intervals which have pages."""
     lines = []
     for summary in sorted(data_docs.glob(f"[0-9]*/{_SUMMARY}"), reverse=True):
         counts = json.loads(summary.read_text(encoding="utf-8"))
