@@ -1,239 +1,262 @@
-"""Alerts: what a person is told when a verdict is not PASS. Pure, but for reading tables and the file sink.
+"""Alerts: what a person is told of a judged interval, each finding once. Pure, but for the tables and the file sink.
 
-One alert per dispatcher and interval; inside, one finding per identity (cluster, topic, subscription, kind, key or
-consumer). Sending is at least once: ``idempotency_key`` is the same for the same news, so that a receiver may drop a
-repeat, and another one when severity or first evidence changed. Mail and webhook send the same ``body``.
+A finding is told when it is new, when it has changed and when it is clear (``alert_state``). The news of one subscription
+and interval travel in one message, so that a bad hour does not send thousands; in it each finding has its own state,
+identity and ``idempotency_key``. What was told stands in the table ``alerts_sent``, channel by channel
+(``alert_ledger``). Where nothing is news there is no message, also while a subscription still FAILs as it did.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dispatch_core.audit.catalogue import KINDS, SEVERITIES
 from dispatch_core.report.names import file_name
+from expectations import alert_text as text
 from expectations import data_docs as docs
-from expectations.findings import Finding, read_findings, top
+from expectations.alert_ledger import keep, read_histories
+from expectations.alert_standing import AlertFinding, Standing, severity_rank
+from expectations.alert_state import CLEAR, History, Told, digest, idempotency_key
+from expectations.frames import Dispatcher
 from expectations.promise import ALL, FAIL, PASS
-from expectations.suites import BY_NAME, TOLERATED_KINDS
-from expectations.validate import Verdict, read_verdicts
 
-#: Findings that the text names one by one, and identities that the payload lists.
-MAX_TEXT_FINDINGS: Final = 10
+#: Findings that the JSON of an alert lists; the table has all.
 MAX_PAYLOAD_FINDINGS: Final = 200
-_MAX_NAME: Final = 300
-_MAX_SENTENCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class AlertFinding:
-    """One identity within an alert: what broke, how often, the first evidence in one sentence."""
+class Places:
+    """Where a reader of an alert may look.
 
-    kind: str
-    subject: str
-    severity: str
-    count: int
-    positions: tuple[str, ...]
-    explanation: str
-    identity: str
-    idempotency_key: str
+    ``reports``: folder of the interval's reports. ``run``: the Airflow run. ``of`` says how a page is written: as a URL, or
+    as its path.
+    """
+
+    warehouse: Path
+    data_docs: Path
+    reports: Path | None = None
+    run: str | None = None
+    of: Callable[[Path], str] = str
+
+    def report(self, dispatcher: Dispatcher) -> str | None:
+        """The dispatcher's report, if it was written."""
+        path = self.reports / file_name(*dispatcher) if self.reports is not None else None
+        return self.of(path) if path is not None and path.exists() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What is sent about one dispatcher and interval. ``subject`` is one line; ``body`` is plain text.
+    """The news about one dispatcher of one interval.
 
-    ``report``: the page to look at, if there is one.
+    ``interval``: its name for people. ``promises``: name, verdict and reason of those that were not kept. ``counts``:
+    findings by kind, told before or not. ``news``: worst first, what is clear last. ``where``: names and targets of the
+    pages to look at.
     """
 
     idempotency_key: str
     cluster: str
     topic: str
     subscription: str
+    interval: str
     interval_start: str
     verdict: str
     severity: str
-    subject: str
-    body: str
-    report: str | None
-    findings: tuple[AlertFinding, ...]
+    promises: tuple[tuple[str, str, str], ...]
+    counts: Mapping[str, int]
+    news: tuple[AlertFinding, ...]
+    where: tuple[tuple[str, str], ...]
+
+    @property
+    def subject(self) -> str:
+        """One line for a list of mails."""
+        return text.subject(self)
+
+    @property
+    def body(self) -> str:
+        """Plain text; at most ``alert_text.MAX_QUOTED`` findings are told one by one."""
+        return text.body(self, self.quoted(text.MAX_QUOTED))
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """(cluster, topic, subscription)"""
+        return self.cluster, self.topic, self.subscription
+
+    def quoted(self, number: int) -> list[AlertFinding]:
+        """At most so many of the news, the worst of each kind before the second of any, in the order of the news."""
+        kinds: set[tuple[bool, str]] = set()
+        ranked = []
+        for order, one in enumerate(self.news):
+            kind = one.state == CLEAR, one.kind
+            ranked.append((kind in kinds, order))
+            kinds.add(kind)
+        return [self.news[order] for order in sorted(order for _repeat, order in sorted(ranked)[:number])]
 
     def as_json(self) -> dict[str, Any]:
-        """Payload for a webhook or a file: JSON types only."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
-
-
-def alerts_for_interval(
-    warehouse: Path, interval_start: datetime, data_docs: Path, reports: Path | None = None
-) -> list[Alert]:
-    """Alerts of a judged interval from its published verdicts and anomalies; none if every dispatcher passed.
-
-    ``reports``: the folder of the interval's reports, to which alerts point where there is one.
-    """
-    verdicts = read_verdicts(warehouse, interval_start)
-    if all(verdict.verdict == PASS for verdict in verdicts):
-        return []
-    findings = read_findings(warehouse, interval_start, _alerting_kinds())
-    return build_alerts(verdicts, findings, docs.index_of(data_docs, interval_start), warehouse, reports)
+        """Payload for a webhook or a file: JSON types only, at most ``MAX_PAYLOAD_FINDINGS`` findings."""
+        listed = self.quoted(MAX_PAYLOAD_FINDINGS)
+        plain = (
+            "idempotency_key",
+            "cluster",
+            "topic",
+            "subscription",
+            "interval_start",
+            "verdict",
+            "severity",
+        )
+        payload = {
+            **{name: getattr(self, name) for name in (*plain, "subject", "body")},
+            "links": dict(self.where),
+            "counts": dict(self.counts),
+            "findings": [asdict(one) for one in listed],
+            "findings_left_out": len(self.news) - len(listed),
+        }
+        return json.loads(json.dumps(payload))  # type: ignore[no-any-return]
 
 
 def build_alerts(
-    verdicts: Sequence[Verdict],
-    findings: Iterable[Finding],
-    pages: Path,
-    warehouse: Path,
-    reports: Path | None = None,
+    standings: Iterable[Standing], histories: Mapping[Dispatcher, Mapping[str, History]], places: Places
 ) -> list[Alert]:
-    """One alert for each dispatcher whose overall verdict is FAIL or UNKNOWN, FAIL first, then by name."""
-    by_dispatcher: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in findings:
-        by_dispatcher.setdefault(finding.dispatcher, []).append(finding)
+    """The news of an interval beside what was told before: one alert per dispatcher that has any, worst first."""
     alerts = []
-    for overall in verdicts:
-        if overall.promise == ALL and overall.verdict != PASS:
-            broken = [
-                one
-                for one in verdicts
-                if one.dispatcher == overall.dispatcher and one.promise != ALL and one.verdict != PASS
-            ]
-            kinds = {kind for one in broken for kind in _kinds(one.promise)}
-            mine = [one for one in by_dispatcher.get(overall.dispatcher, []) if one.kind in kinds]
-            alerts.append(_alert(overall, broken, mine, pages, warehouse, _report_of(overall, reports)))
-    return sorted(alerts, key=lambda one: (one.verdict != FAIL, one.cluster, one.topic, one.subscription))
+    for standing in standings:
+        news = _news(standing, histories.get(standing.overall.dispatcher, {}))
+        if news:
+            alerts.append(_alert(standing, news, places))
+    return sorted(
+        alerts,
+        key=lambda one: (
+            one.verdict != FAIL,
+            one.verdict == PASS,
+            severity_rank(one.severity),
+            one.dispatcher,
+        ),
+    )
 
 
-def _report_of(overall: Verdict, reports: Path | None) -> Path | None:
-    """The dispatcher's report, if it was written."""
-    path = reports / file_name(*overall.dispatcher) if reports is not None else None
-    return path if path is not None and path.exists() else None
+def tell(
+    channel: str,
+    send: Callable[[Alert], object],
+    standings: Sequence[Standing],
+    places: Places,
+    *,
+    give_up_after: int = 3,
+) -> tuple[list[Alert], list[tuple[Alert, Exception | None]]]:
+    """Send what is news to a channel and keep what was sent; returns what was sent, and what was not and why.
+
+    After ``give_up_after`` failures on end the rest is not tried (and has no reason): a server that is down would
+    otherwise be waited for once per message.
+    """
+    topics = {standing.overall.topic for standing in standings}
+    histories = read_histories(places.warehouse, channel, topics)
+    sent: list[Alert] = []
+    failed: list[tuple[Alert, Exception | None]] = []
+    on_end = 0
+    for alert in build_alerts(standings, histories, places):
+        if on_end >= give_up_after:
+            failed.append((alert, None))
+            continue
+        try:
+            send(alert)
+        except Exception as error:  # noqa: BLE001 - whatever a server does must not stop the other alerts
+            failed.append((alert, error))
+            on_end += 1
+            continue
+        on_end = 0
+        known = histories.get(alert.dispatcher, {})
+        keep(places.warehouse, channel, alert.dispatcher, [_told(alert, one, known) for one in alert.news])
+        sent.append(alert)
+    return sent, failed
 
 
-def _alerting_kinds() -> list[str]:
-    """Kinds that an alert names one by one: not those that Pulsar's at-least-once delivery makes every day."""
-    return [kind for kind in KINDS if kind not in (*TOLERATED_KINDS, "redelivered")]
+def _news(standing: Standing, histories: Mapping[str, History]) -> list[AlertFinding]:
+    """What is new, changed or clear, worst first and what is clear last."""
+    start = standing.overall.interval_start
+    news = []
+    for one in standing.findings:
+        history = histories.get(one.identity, History())
+        state = history.news(start, one.severity, one.evidence)
+        if state is not None:
+            news.append(_as_news(one, state, start, history))
+    found = {one.identity for one in standing.findings}
+    gone = []
+    for identity, history in histories.items():
+        last = history.standing
+        if last is None or identity in found or not history.cleared_by(start):
+            continue
+        if standing.judged(last.kind):
+            gone.append(_as_news(_gone(last), CLEAR, start, history))
+    return [*news, *sorted(gone, key=lambda one: one.rank)]
 
 
-def _kinds(promise: str) -> set[str]:
-    return {kind for check in BY_NAME[promise].checks for kind in check.kinds}
+def _gone(last: Told) -> AlertFinding:
+    return AlertFinding(
+        state=CLEAR,
+        kind=last.kind,
+        subject=last.subject,
+        severity=last.severity,
+        uncertain=False,
+        count=0,
+        positions=(),
+        explanation=f"no longer found; last told of interval {docs.interval_name(last.interval_start)}",
+        identity=last.identity,
+        evidence="",
+    )
 
 
-def _alert(
-    overall: Verdict,
-    promises: list[Verdict],
-    findings: list[Finding],
-    pages: Path,
-    warehouse: Path,
-    report: Path | None,
-) -> Alert:
-    """The alert of one dispatcher from the promises it did not keep and the findings of their kinds."""
-    interval = docs.interval_name(overall.interval_start)
-    evident = top(findings, MAX_PAYLOAD_FINDINGS)
-    listed = [_finding(one, interval) for one in evident]
-    # What breaks a promise without an anomaly (quarantined rows, a missing replay) is a finding of the promise itself.
-    for promise in promises:
-        if not any(one.kind in _kinds(promise.promise) for one in evident):
-            listed.append(_promise_finding(promise, interval))
-    severity = min((one.severity for one in listed), key=SEVERITIES.index, default="major")
-    names = f"{_line(overall.topic)} {_line(overall.subscription)}"
-    subject = f"[dispatch-audit] {overall.verdict} {names}, {interval}"
+def _as_news(one: AlertFinding, state: str, start: datetime, history: History) -> AlertFinding:
+    key = idempotency_key(one.identity, start, state, history.number, (one.severity, one.evidence))
+    return replace(one, state=state, idempotency_key=key)
+
+
+def _told(alert: Alert, one: AlertFinding, histories: Mapping[str, History]) -> tuple[Told, str]:
+    told = Told(
+        identity=one.identity,
+        kind=one.kind,
+        subject=one.subject,
+        interval_start=datetime.fromisoformat(alert.interval_start),
+        number=histories.get(one.identity, History()).number,
+        state=one.state,
+        severity=one.severity,
+        evidence=one.evidence,
+    )
+    return told, one.idempotency_key
+
+
+def _alert(standing: Standing, news: list[AlertFinding], places: Places) -> Alert:
+    overall = standing.overall
+    counts: dict[str, int] = {}
+    for one in standing.findings:
+        counts[one.kind] = counts.get(one.kind, 0) + one.count
+    where = [
+        ("Airflow run", places.run),
+        ("report", places.report(overall.dispatcher)),
+        ("Data Docs", places.of(docs.index_of(places.data_docs, overall.interval_start))),
+        ("tables", f"{places.warehouse} (verdicts, anomalies, alerts_sent)"),
+    ]
     return Alert(
-        idempotency_key=_digest(overall.verdict, *(one.idempotency_key for one in listed)),
+        idempotency_key=digest(*(one.idempotency_key for one in news)),
         cluster=overall.cluster,
         topic=overall.topic,
         subscription=overall.subscription,
+        interval=docs.interval_name(overall.interval_start),
         interval_start=overall.interval_start.isoformat(),
         verdict=overall.verdict,
-        severity=severity,
-        subject=_line(subject),
-        report=None if report is None else str(report),
-        body=_body(overall, promises, findings, interval, pages, warehouse, report),
-        findings=tuple(listed),
+        severity=min((one.severity for one in news if one.state != CLEAR), key=severity_rank, default="info"),
+        promises=tuple(
+            (one.promise, one.verdict, one.reason)
+            for one in standing.verdicts.values()
+            if one.promise != ALL and one.verdict != PASS
+        ),
+        counts=counts,
+        news=tuple(news),
+        where=tuple((name, target) for name, target in where if target is not None),
     )
-
-
-def _finding(finding: Finding, interval: str) -> AlertFinding:
-    identity = _digest(*finding.identity)
-    evidence = (finding.severity, str(finding.uncertain), str(finding.first_seq), *finding.positions)
-    return AlertFinding(
-        kind=finding.kind,
-        subject=finding.subject,
-        severity=finding.severity,
-        count=finding.count,
-        positions=finding.positions,
-        explanation=finding.explanation,
-        identity=identity,
-        idempotency_key=_digest(identity, interval, *evidence),
-    )
-
-
-def _promise_finding(promise: Verdict, interval: str) -> AlertFinding:
-    identity = _digest(*promise.dispatcher, promise.promise, promise.verdict)
-    return AlertFinding(
-        kind=promise.promise,
-        subject="subscription",
-        severity="major" if promise.verdict == FAIL else "minor",
-        count=max(1, promise.findings),
-        positions=(),
-        explanation=promise.reason,
-        identity=identity,
-        idempotency_key=_digest(identity, interval, promise.reason),
-    )
-
-
-def _body(
-    overall: Verdict,
-    promises: list[Verdict],
-    findings: list[Finding],
-    interval: str,
-    pages: Path,
-    warehouse: Path,
-    report: Path | None,
-) -> str:
-    """Plain text for a person at night: what broke, how often, the telling cases, where to look."""
-    lines = [
-        f"Verdict: {overall.verdict}",
-        f"Topic: {_line(overall.topic)}",
-        f"Subscription: {_line(overall.subscription)} (cluster {_line(overall.cluster)})",
-        f"Interval: {interval} (UTC, from {overall.interval_start.isoformat()})",
-        "",
-        "What broke" if overall.verdict == FAIL else "What could not be judged",
-    ]
-    lines += [f"- {one.promise}: {one.verdict}: {_line(one.reason, _MAX_SENTENCE)}" for one in promises]
-    if findings:
-        counts: dict[str, int] = {}
-        for finding in findings:
-            counts[finding.kind] = counts.get(finding.kind, 0) + finding.count
-        lines += ["", "How often", *(f"- {kind}: {count:,}" for kind, count in counts.items())]
-        shown = top(findings, MAX_TEXT_FINDINGS)
-        lines += ["", f"Top findings ({len(shown)} of {len(findings)} keys and consumers concerned)"]
-        for finding in shown:
-            doubt = ", uncertain" if finding.uncertain else ""
-            head = f"{finding.kind} ({finding.severity}{doubt}), {_line(finding.subject)}, {finding.count:,} times"
-            lines += [f"- {head}", f"  {_line(finding.explanation, _MAX_SENTENCE)}"]
-            if finding.positions:
-                lines.append(f"  positions: {', '.join(_line(one) for one in finding.positions[:10])}")
-    lines += ["", "Where to look"]
-    lines += [] if report is None else [f"- report: {report}"]
-    lines += [f"- Data Docs: {pages}", f"- tables: {warehouse} (verdicts, anomalies)"]
-    return "\n".join(lines) + "\n"
-
-
-def _line(text: str, limit: int = _MAX_NAME) -> str:
-    """``text`` on one line without control characters: names come from logs and may try to forge mail headers."""
-    clean = "".join(c if c.isprintable() else "�" for c in text)
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
-
-
-def _digest(*parts: str) -> str:
-    """Stable identity of some texts; their lengths go in, so that no two lists share one."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 class FileAlertSink:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_TOP_FINDINGS: Final = 5
 EXIT_CODES: Final = {PASS: 0, FAIL: 1, UNKNOWN: 2}
+#: In the reason of a FAIL that leaves something else of its promise unknown.
+NOT_CERTAIN: Final = "; besides, not certain: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Verdict:
     def dispatcher(self) -> Dispatcher:
         """(cluster, topic, subscription)"""
         return self.cluster, self.topic, self.subscription
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something of the promise could not be judged: what is not found then need not be gone."""
+        return self.verdict == UNKNOWN or NOT_CERTAIN in self.reason
 
     def as_row(self) -> dict[str, Any]:
         """The row of the ``verdicts`` table."""
@@ -159,7 +166,7 @@ def _promise_verdict(
         reason = "; ".join(_sentence(outcome, row) for outcome in deciding)
         others = [outcome for outcome in outcomes if outcome.decides != verdict]
         if others:
-            reason += "; besides, not certain: " + "; ".join(_sentence(outcome, row) for outcome in others)
+            reason += NOT_CERTAIN + "; ".join(_sentence(outcome, row) for outcome in others)
     return Verdict(
         interval_start=interval_start,
         cluster=row["cluster"],

@@ -1,26 +1,54 @@
-"""Alerts say what broke, how often, with evidence; the same news has the same key; names forge no header."""
+"""Alerts tell each finding once, say what broke, how often, with evidence; names forge no header."""
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from expectations.alert import Alert, FileAlertSink, alerts_for_interval, build_alerts, read_alerts
-from expectations.findings import read_findings
-from expectations.validate import read_verdicts, validate_interval
-from tests.expectations.make import DAY, TOPIC, Day
+from expectations import alert_ledger
+from expectations.alert import (
+    MAX_PAYLOAD_FINDINGS,
+    Alert,
+    FileAlertSink,
+    Places,
+    build_alerts,
+    read_alerts,
+    tell,
+)
+from expectations.alert_standing import NOBODY, Standing, read_standings
+from expectations.alert_state import CHANGED, Told
+from expectations.alert_text import MAX_QUOTED, chat
+from expectations.policy import load_policy
+from expectations.validate import NOT_CERTAIN, validate_interval
+from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
 FORGED = "t\r\nBcc: all@example.org"
+FIRST = DAY - timedelta(days=1)
 
 
-def alerts_of(folder: Path, day: Day) -> list[Alert]:
-    warehouse = day.write(folder / "warehouse")
-    validate_interval(warehouse, DAY, folder / "docs")
-    return alerts_for_interval(warehouse, DAY, folder / "docs")
+def judge(home: Path, day: Day) -> list[Standing]:
+    """Write a day (again) and judge it."""
+    warehouse = home / "warehouse"
+    for table in warehouse.glob("[a-z]*"):
+        if table.name not in ("verdicts", alert_ledger.TABLE):
+            shutil.rmtree(table)
+    day.write(warehouse)
+    validate_interval(warehouse, day.interval_start, home / "docs")
+    return read_standings(warehouse, day.interval_start)
+
+
+def places(home: Path) -> Places:
+    return Places(home / "warehouse", home / "docs")
+
+
+def alerts_of(home: Path, day: Day) -> list[Alert]:
+    """The alerts of a day of which nothing was told before."""
+    return build_alerts(judge(home, day), {}, places(home))
 
 
 def broken_day() -> Day:
@@ -30,6 +58,7 @@ def broken_day() -> Day:
     day.anomaly(who, "out_of_order")
     day.anomaly(who, "out_of_order", seqs=[9, 10], positions=["5:9", "5:8"])
     day.anomaly(who, "split_key", key="order-18", seqs=[5, 6])
+    day.anomaly(who, "ack_hole", key=None, severity="minor", seqs=[7, 7])
     day.anomaly(who, "redelivered", cause="nack")
     day.anomaly(day.dispatcher(FORGED), "out_of_order", key="k\nVerdict: PASS")
     day.dispatcher("blind")
@@ -47,62 +76,270 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alerts(home: Path) -> list[Alert]:
-    return alerts_for_interval(home / "warehouse", DAY, home / "docs")
+    return build_alerts(read_standings(home / "warehouse", DAY), {}, places(home))
 
 
 def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts: list[Alert]) -> None:
     (alert,) = (one for one in alerts if one.topic == TOPIC)
     assert (alert.topic, alert.verdict, alert.severity) == (TOPIC, "FAIL", "critical")
-    assert alert.subject == f"[dispatch-audit] FAIL {TOPIC} audit, 2026-11-21"
+    assert alert.subject == f"[dispatch-audit] FAIL {TOPIC} audit, 2026-11-21: 3 new"
     for part in (
+        "Interval: 2026-11-21 (UTC, from 2026-11-21T00:00:00+00:00)",
         "entries sent after a later entry of their key: 2",
         "- out_of_order: 2",
-        "out_of_order (critical), key order-17, 2 times",
+        "new: out_of_order (critical), key order-17, 2 times",
         "out_of_order: key order-17 went backwards at worker-2: it got 5:2 and then 5:1",
         "positions: 5:2, 5:1",
-        "split_key (critical), key order-18, 1 times",
-        str(home / "docs/2026-11-21/index.html"),
+        "new: split_key (critical), key order-18, 1 times",
+        f"Data Docs: {home / 'docs/2026-11-21/index.html'}",
         str(home / "warehouse"),
     ):
         assert part in alert.body, part
     assert "redelivered" not in alert.body
-    assert [(one.kind, one.subject, one.count) for one in alert.findings] == [
-        ("out_of_order", "key order-17", 2),
-        ("split_key", "key order-18", 1),
+    assert [(one.kind, one.subject, one.severity, one.count) for one in alert.news] == [
+        ("out_of_order", "key order-17", "critical", 2),
+        ("split_key", "key order-18", "critical", 1),
+        ("ack_hole", "consumer 0", "minor", 1),
     ]
+
+
+def test_links_are_those_that_the_caller_makes(home: Path) -> None:
+    where = replace(places(home), run="https://airflow/run", of=lambda path: f"https://airflow/{path.name}")
+    alert = build_alerts(read_standings(home / "warehouse", DAY), {}, where)[0]
+    assert dict(alert.where)["Airflow run"] == "https://airflow/run"
+    assert "- Data Docs: https://airflow/index.html" in alert.body
+    assert alert.as_json()["links"]["Data Docs"] == "https://airflow/index.html"
 
 
 def test_unknown_alerts_too_and_says_why(alerts: list[Alert]) -> None:
     alert = alerts[-1]
     assert (alert.verdict, alert.topic) == ("UNKNOWN", "blind")
     assert "conformance: UNKNOWN: decisions were not compared with the rule: the rule of 3.x" in alert.body
+    assert [(one.kind, one.subject, one.severity) for one in alert.news] == [
+        ("conformance", "subscription", "minor")
+    ]
 
 
 def test_whoever_passed_gets_no_alert(alerts: list[Alert]) -> None:
     assert sorted(alert.topic for alert in alerts) == ["blind", TOPIC, FORGED]
 
 
-def test_same_news_same_key_and_changed_evidence_another(home: Path, alerts: list[Alert]) -> None:
-    verdicts = read_verdicts(home / "warehouse", DAY)
-    findings = read_findings(home / "warehouse", DAY, ["out_of_order", "split_key"])
-
-    def alert(**fields: Any) -> Alert:
-        changed = [replace(one, **(fields if one.kind == "out_of_order" else {})) for one in findings]
-        built = build_alerts(verdicts, changed, home / "docs", home / "warehouse")
-        return next(one for one in built if one.topic == TOPIC)
-
-    same, later, milder, more = alert(), alert(first_seq=5), alert(severity="major"), alert(count=9)
-    assert same.idempotency_key == more.idempotency_key
-    assert same.idempotency_key in {one.idempotency_key for one in alerts}
-    assert len({same.idempotency_key, later.idempotency_key, milder.idempotency_key}) == 3
-    identities = [{one.identity for one in each.findings} for each in (same, later, milder, more)]
-    assert identities == [identities[0]] * 4
-
-
 def test_names_cannot_forge_a_mail_header(alerts: list[Alert]) -> None:
     (alert,) = (one for one in alerts if one.topic == FORGED)
     assert alert.subject.isprintable()
     assert not any(line.startswith(("Bcc:", "Verdict: PASS")) for line in alert.body.splitlines())
+
+
+def told(
+    home: Path, day: Day, channel: str = "mail", refuse: bool = False
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Judge a day and tell it; what was sent: topic and (state, kind) of each news."""
+
+    def send(_alert: Alert) -> None:
+        if refuse:
+            raise ConnectionError("no answer")
+
+    sent, _failed = tell(channel, send, judge(home, day), places(home))
+    return [(one.topic, [(news.state, news.kind) for news in one.news]) for one in sent]
+
+
+def spoiled(*kinds: str, start: datetime = DAY, **fields: object) -> Day:
+    day = Day(start)
+    who = day.dispatcher()
+    for kind in kinds:
+        day.anomaly(who, kind, **fields)
+    return day
+
+
+def test_each_finding_is_told_once_then_changed_then_clear(tmp_path: Path) -> None:
+    assert told(tmp_path, spoiled("out_of_order", "split_key", start=FIRST)) == [
+        (TOPIC, [("new", "out_of_order"), ("new", "split_key")])
+    ]
+    assert told(tmp_path, spoiled("out_of_order", "split_key", start=FIRST)) == []
+    assert told(tmp_path, spoiled("out_of_order", positions=["6:1"])) == [
+        (TOPIC, [("changed", "out_of_order"), ("clear", "split_key")])
+    ]
+    assert told(tmp_path, spoiled(start=NEXT_DAY)) == [(TOPIC, [("clear", "out_of_order")])]
+    assert told(tmp_path, spoiled(start=NEXT_DAY + timedelta(days=1))) == []
+    assert told(tmp_path, spoiled("out_of_order", start=NEXT_DAY + timedelta(days=2))) == [
+        (TOPIC, [("new", "out_of_order")])
+    ]
+
+
+def test_a_clear_message_says_what_is_gone(tmp_path: Path) -> None:
+    told(tmp_path, spoiled("out_of_order"))
+    sent, _ = tell("mail", lambda _: None, judge(tmp_path, spoiled()), places(tmp_path))
+    assert sent[0].subject == f"[dispatch-audit] CLEAR {TOPIC} audit, 2026-11-21: 1 clear"
+    assert (sent[0].verdict, sent[0].severity) == ("PASS", "info")
+    assert "- clear: out_of_order (critical), key order-17\n  no longer found" in sent[0].body
+
+
+def test_an_older_interval_judged_again_clears_nothing_of_a_newer_one(tmp_path: Path) -> None:
+    told(tmp_path, spoiled("out_of_order", start=FIRST))
+    told(tmp_path, spoiled("out_of_order", positions=["6:1"]))
+    assert told(tmp_path, spoiled(start=FIRST)) == []
+    assert told(tmp_path, spoiled()) == [(TOPIC, [("clear", "out_of_order")])]
+
+
+def test_unknown_never_clears(tmp_path: Path) -> None:
+    told(tmp_path, spoiled("out_of_order", start=FIRST))
+    gap = spoiled()
+    gap.anomaly(gap.rows["dispatcher_state"][0], "log_gap", key=None, severity="major")
+    ((_topic, news),) = told(tmp_path, gap)
+    assert ("clear", "out_of_order") not in news
+    assert ("new", "log_gap") in news
+    # A violation of another key, beside a gap: the promise is FAIL, and what the gap hides is not known.
+    both = spoiled("split_key", start=NEXT_DAY, key="order-99")
+    both.anomaly(both.rows["dispatcher_state"][0], "log_gap", key=None, severity="major")
+    ((_topic, news),) = told(tmp_path, both)
+    verdict = next(one for one in judge(tmp_path, both) if one.overall.topic == TOPIC).verdicts[
+        "per_key_order"
+    ]
+    assert verdict.verdict == "FAIL"
+    assert NOT_CERTAIN in verdict.reason
+    assert ("clear", "out_of_order") not in news
+    # Another key is out of order and nothing is in doubt: this one is gone.
+    other = spoiled("split_key", start=NEXT_DAY + timedelta(days=1), key="order-99")
+    ((_topic, news),) = told(tmp_path, other)
+    assert ("clear", "out_of_order") in news
+
+
+def test_a_dispatcher_that_was_not_judged_is_not_cleared(tmp_path: Path) -> None:
+    told(tmp_path, spoiled("out_of_order", start=FIRST))
+    elsewhere = Day()
+    elsewhere.dispatcher("persistent://public/default/other")
+    assert told(tmp_path, elsewhere) == []
+
+
+def test_rows_of_nobody_are_clear_once_there_are_none(tmp_path: Path) -> None:
+    lost = spoiled(start=FIRST)
+    lost.add("quarantine", source_file="landing/else/x.gz", reason="is cut short", raw_truncated=False)
+    assert told(tmp_path, lost) == [(NOBODY[1], [("new", "input_quality")])]
+    assert told(tmp_path, spoiled()) == [(NOBODY[1], [("clear", "input_quality")])]
+
+
+def test_other_numbers_of_the_same_trouble_are_no_news(tmp_path: Path) -> None:
+    def quarantined(start: datetime, rows: int) -> Day:
+        day = spoiled(start=start)
+        file = day.rows["consumer_events"][0]["source_file"]
+        for line in range(rows):
+            day.add(
+                "quarantine",
+                source_file=file,
+                source_line=start.day + line,
+                reason="bad",
+                raw_truncated=False,
+            )
+        return day
+
+    assert told(tmp_path, quarantined(FIRST, 1)) == [(TOPIC, [("new", "input_quality")])]
+    assert told(tmp_path, quarantined(DAY, 7)) == []
+
+
+def test_what_the_policy_bears_is_neither_told_nor_left_standing(tmp_path: Path) -> None:
+    told(tmp_path, spoiled("out_of_order", "split_key"))
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\ndefaults: {per_key_order: {out_of_order: 5}}\n")
+    day = spoiled("out_of_order", "split_key")
+    judge(tmp_path, day)
+    validate_interval(tmp_path / "warehouse", DAY, tmp_path / "docs", load_policy(policy))
+    standings = read_standings(tmp_path / "warehouse", DAY, load_policy(policy))
+    sent, _ = tell("mail", lambda _: None, standings, places(tmp_path))
+    assert [(one.state, one.kind) for one in sent[0].news] == [("clear", "out_of_order")]
+    assert sent[0].verdict == "FAIL"
+
+
+def test_a_channel_that_was_down_tells_later_and_the_others_not_again(tmp_path: Path) -> None:
+    day = spoiled("out_of_order")
+    assert told(tmp_path, day, "mail", refuse=True) == []
+    assert told(tmp_path, day, "webhook") == [(TOPIC, [("new", "out_of_order")])]
+    assert told(tmp_path, day, "mail") == [(TOPIC, [("new", "out_of_order")])]
+    assert told(tmp_path, day, "webhook") == []
+
+
+def test_sending_again_after_a_crash_carries_the_same_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standings, seen = judge(tmp_path, spoiled("out_of_order")), []
+    with monkeypatch.context() as dies:
+        dies.setattr("expectations.alert.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tell("mail", seen.append, standings, places(tmp_path))
+    tell("mail", seen.append, standings, places(tmp_path))
+    tell("mail", seen.append, judge(tmp_path, spoiled()), places(tmp_path))
+    tell("mail", seen.append, judge(tmp_path, spoiled("out_of_order")), places(tmp_path))
+    keys = [(alert.idempotency_key, alert.news[0].idempotency_key) for alert in seen]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3, "found again after it was clear is another news"
+
+
+def test_a_server_that_is_down_is_not_waited_for_once_per_message(tmp_path: Path) -> None:
+    day = Day()
+    for number in range(6):
+        day.anomaly(day.dispatcher(f"topic-{number}"), "out_of_order")
+    tried: list[Alert] = []
+
+    def send(alert: Alert) -> None:
+        tried.append(alert)
+        raise ConnectionError("down")
+
+    sent, failed = tell("mail", send, judge(tmp_path, day), places(tmp_path))
+    assert (len(sent), len(tried), len(failed)) == (0, 3, 6)
+    assert [error is None for _alert, error in failed] == [False] * 3 + [True] * 3
+
+
+def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: Path) -> None:
+    day = Day()
+    who = day.dispatcher()
+    for number in range(300):
+        day.anomaly(who, "out_of_order", key=f"k{number:03}", seqs=[number, number])
+    day.anomaly(who, "ack_hole", key=None, severity="minor", seqs=[900, 900])
+    standings = judge(tmp_path, day)
+    sent, _ = tell("mail", lambda _: None, standings, places(tmp_path))
+    assert len(sent) == 1
+    assert sent[0].body.count("- new:") == MAX_QUOTED
+    assert "- new: ack_hole" in sent[0].body
+    assert "... and 251 more" in sent[0].body
+    payload = sent[0].as_json()
+    assert len(payload["findings"]) == MAX_PAYLOAD_FINDINGS
+    assert payload["findings_left_out"] == 101
+    assert tell("mail", lambda _: None, standings, places(tmp_path)) == ([], []), (
+        "those not quoted are told too"
+    )
+    assert len(chat(sent[0])) < 4000
+
+
+def test_a_chat_shows_names_as_text_and_mentions_nobody(tmp_path: Path) -> None:
+    day = Day()
+    day.anomaly(day.dispatcher("<!channel> @all"), "out_of_order", key="``` <@U1> & *bold*")
+    where = replace(places(tmp_path), run="https://airflow/dags/d/runs/r?a=1&b=2")
+    (alert,) = build_alerts(judge(tmp_path, day), {}, where)
+    text = chat(alert)
+    fence, block, links = text.split("```")
+    assert fence == ""
+    assert "&lt;!channel&gt; @all" in block
+    assert "''' &lt;@U1&gt; &amp; *bold*" in block
+    assert "<https://airflow/dags/d/runs/r?a=1&amp;b=2|Airflow run>" in links
+    assert alert.idempotency_key in links
+    assert "@all" not in links
+
+
+def test_many_small_messages_do_not_leave_many_small_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable
+
+    monkeypatch.setattr(alert_ledger, "_MAX_FILES", 4)
+    who = "standalone", TOPIC, "audit"
+    for number in range(1, 13):
+        told = Told("id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}")
+        alert_ledger.keep(tmp_path, "mail", who, [(told, f"key {number}")])
+        alert_ledger.keep(tmp_path, "webhook", who, [(replace(told, number=100), "key")])
+    assert len(DeltaTable(str(tmp_path / alert_ledger.TABLE)).file_uris()) <= 5
+    histories = alert_ledger.read_histories(tmp_path, "mail", [TOPIC])
+    (history,) = histories[who].values()
+    assert sorted(one.number for one in history.told) == list(range(1, 13))
+    assert alert_ledger.read_histories(tmp_path, "mail", ["another topic"]) == {}
 
 
 def test_the_file_holds_each_alert_once(tmp_path: Path, alerts: list[Alert]) -> None:

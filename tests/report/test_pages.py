@@ -10,7 +10,8 @@ import pytest
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.report.names import file_name
-from expectations.alert import alerts_for_interval
+from expectations.alert import Places, build_alerts
+from expectations.alert_standing import read_standings
 from expectations.validate import validate_interval
 from spark_jobs.intervals import interval
 from spark_jobs.reports import LIMIT_VARIABLE, _by_key, folder_of, write_reports
@@ -121,17 +122,19 @@ def test_above_the_limit_those_that_passed_have_no_page(
 
 def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
     folder = folder_of(home / "reports", SPAN)
-    alerts = {one.topic: one for one in alerts_for_interval(home / "warehouse", DAY, home / "docs", folder)}
+    standings = read_standings(home / "warehouse", DAY)
+    places = Places(home / "warehouse", home / "docs", folder)
+    alerts = {one.topic: one for one in build_alerts(standings, {}, places)}
     assert set(alerts) == {TOPIC, HOSTILE}
     alert = alerts[TOPIC]
     page = folder / file_name("standalone", TOPIC, "audit")
-    assert alert.report == str(page)
+    assert dict(alert.where)["report"] == str(page)
     assert f"- report: {page}\n" in alert.body
     assert "stuck_key: 4 messages wait behind 5:1 at worker-2 for 12 s" in alert.body
-    assert {one.kind for one in alert.findings} == {"stuck_key", "ack_hole"}
+    assert {one.kind for one in alert.news} == {"stuck_key", "ack_hole"}
     # Where no page was written, the alert goes out without.
-    without = alerts_for_interval(home / "warehouse", DAY, home / "docs", home / "nowhere")
-    assert {one.report for one in without} == {None}
+    without = build_alerts(standings, {}, Places(home / "warehouse", home / "docs", home / "nowhere"))
+    assert not any("report" in dict(one.where) for one in without)
     assert {one.idempotency_key for one in without} == {one.idempotency_key for one in alerts.values()}
 
 

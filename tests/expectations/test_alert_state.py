@@ -1,0 +1,117 @@
+"""What is news about one identity: told once, in whatever order intervals are judged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expectations.alert_state import CHANGED, CLEAR, NEW, History, Told, histories, idempotency_key
+
+DAYS = [datetime(2026, 11, 20, tzinfo=UTC) + timedelta(days=n) for n in range(5)]
+GONE = None
+
+
+class Channel:
+    """Judges intervals one after the other, as alerting does, and remembers what it told."""
+
+    def __init__(self) -> None:
+        self.history = History()
+
+    def judge(self, day: int, evidence: str | None, severity: str = "critical") -> str | None:
+        """``evidence`` None: judged without doubt, and not there. Returns what is news."""
+        if evidence is None:
+            state = CLEAR if self.history.cleared_by(DAYS[day]) else None
+            last = self.history.standing
+            severity = last.severity if last else severity
+        else:
+            state = self.history.news(DAYS[day], severity, evidence)
+        if state is not None:
+            told = Told(
+                "id",
+                "split_key",
+                "key a",
+                DAYS[day],
+                self.history.number,
+                state,
+                severity,
+                evidence or "",
+            )
+            self.history = History((*self.history.told, told))
+        return state
+
+    def all(self, *steps: tuple[int, str | None]) -> list[str | None]:
+        return [self.judge(day, evidence) for day, evidence in steps]
+
+
+@pytest.mark.parametrize(
+    ("steps", "news"),
+    [
+        ([(0, "a"), (0, "a"), (1, "a")], [NEW, None, None]),
+        ([(0, "a"), (1, "b"), (2, GONE), (3, GONE)], [NEW, CHANGED, CLEAR, None]),
+        # The interval itself, judged again, no longer has it; then it has it again.
+        ([(0, "a"), (0, GONE), (0, "a")], [NEW, CLEAR, NEW]),
+        # An older interval is judged again and is clean: what the newer one found stands.
+        ([(0, "a"), (1, "b"), (0, GONE), (1, "b")], [NEW, CHANGED, None, None]),
+        ([(1, "a"), (0, GONE), (1, "a")], [NEW, None, None]),
+        # A backfill of an older interval after the newer one was cleared: old news is told, and cleared once.
+        ([(0, "a"), (2, GONE), (0, "a"), (1, GONE)], [NEW, CLEAR, None, None]),
+        ([(0, "a"), (2, GONE), (1, "b"), (1, "b")], [NEW, CLEAR, CHANGED, None]),
+        # Backfilled from the newest to the oldest.
+        ([(2, "a"), (1, "a"), (0, "b")], [NEW, None, CHANGED]),
+        ([(2, GONE), (1, "a"), (2, GONE)], [None, NEW, CLEAR]),
+    ],
+)
+def test_news_of_a_finding(steps, news):
+    assert Channel().all(*steps) == news
+
+
+def test_another_severity_is_a_change():
+    channel = Channel()
+    assert [channel.judge(0, "a", level) for level in ("minor", "critical", "critical")] == [
+        NEW,
+        CHANGED,
+        None,
+    ]
+
+
+judged = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", GONE]))
+
+
+@given(st.lists(judged, max_size=25))
+def test_judging_again_tells_nothing_again_and_clears_follow_findings(steps):
+    channel = Channel()
+    for day, evidence in steps:
+        before = channel.history.standing
+        state = channel.judge(day, evidence)
+        if state == CLEAR:
+            assert before is not None
+            assert before.interval_start <= DAYS[day], "an older interval clears nothing of a newer one"
+            assert channel.history.standing is None
+        assert channel.judge(day, evidence) is None, "told twice"
+    numbers = [one.number for one in channel.history.told]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_histories_keep_identities_apart():
+    told = [Told(name, "k", "s", DAYS[0], 1, NEW, "major", "e") for name in ("x", "y")]
+    assert {name: history.told for name, history in histories(told).items()} == {
+        "x": (told[0],),
+        "y": (told[1],),
+    }
+
+
+def test_the_key_is_that_of_the_news_and_not_of_what_is_told():
+    key = idempotency_key("id", DAYS[0], NEW, 1, ("critical", "e"))
+    assert key == idempotency_key("id", DAYS[0], NEW, 1, ("critical", "e"))
+    others = {
+        idempotency_key("id", DAYS[0], NEW, 3, ("critical", "e")),
+        idempotency_key("id", DAYS[0], CLEAR, 1, ("critical", "e")),
+        idempotency_key("id", DAYS[1], NEW, 1, ("critical", "e")),
+        idempotency_key("id", DAYS[0], NEW, 1, ("major", "e")),
+        idempotency_key("other", DAYS[0], NEW, 1, ("critical", "e")),
+    }
+    assert len(others) == 5
+    assert key not in others
