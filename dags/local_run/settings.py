@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dags.steps import HOME_VARIABLE, SOURCE_VARIABLE, Home
+from dags.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
 from dispatch_core.errors import DispatchAuditError
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -121,6 +121,7 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     settings = {
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "CORE__PLUGINS_FOLDER": str(ROOT / "dags" / "plugins"),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": "2",
@@ -148,7 +149,10 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
         "AIRFLOW_HOME": str(place.airflow),
         HOME_VARIABLE: str(place.home.root),
         SOURCE_VARIABLE: os.environ.get(SOURCE_VARIABLE) or str(SAMPLE),
-        "DISPATCH_AUDIT_SCHEDULE": os.environ.get("DISPATCH_AUDIT_SCHEDULE", "") if scheduled else "none",
+        **{
+            name: os.environ.get(name, "") if scheduled else "none"
+            for name in ("DISPATCH_AUDIT_SCHEDULE", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE")
+        },
         MARKER_VARIABLE: marker,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",

@@ -1,44 +1,61 @@
-"""Alerts reach a real SMTP server and a real HTTP endpoint, and a dead one hides nothing."""
+"""Alerts reach a real SMTP server and a real HTTP endpoint, once each; one that fails hides nothing of the rest."""
 
 from __future__ import annotations
 
 import email
 import json
 import socketserver
+import ssl
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from dags import notify
-from dags.steps import Home, StepError
-from expectations.alert import Alert, AlertFinding, FileAlertSink
+from dags.home import Home, StepError
+from expectations.alert_standing import AlertFinding, Standing
+from expectations.promise import FAIL, PASS
+from expectations.validate import Verdict
 
 pytestmark = pytest.mark.airflow
+DAY = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def make_alert(
-    name: str = "t", explanation: str = "key order-17 went backwards: 5:31, then 5:28 <b>"
-) -> Alert:
+def standing(name: str = "t", *, clean: bool = False, evidence: str = "e") -> Standing:
+    """What the tables say about one subscription: a key out of order, or nothing of it."""
+    topic, reason = f"persistent://public/default/{name}", "entries sent after a later entry of their key: 3"
+    verdicts = {
+        promise: Verdict(
+            DAY,
+            "standalone",
+            topic,
+            "audit",
+            0,
+            promise,
+            PASS if clean else FAIL,
+            0,
+            0,
+            "kept" if clean else reason,
+        )
+        for promise in ("all", "per_key_order")
+    }
     finding = AlertFinding(
-        "out_of_order", "key order-17", "critical", 3, ("5:28",), explanation, f"id-{name}", "k"
-    )
-    return Alert(
-        idempotency_key=f"key-{name}",
-        cluster="standalone",
-        topic=f"persistent://public/default/{name}",
-        subscription="audit",
-        interval_start="2026-11-21T00:00:00+00:00",
-        verdict="FAIL",
+        state="new",
+        kind="out_of_order",
+        subject="key {{ 7 * 7 }}",
         severity="critical",
-        subject=f"[dispatch-audit] FAIL {name} audit, 2026-11-21",
-        body=f"Verdict: FAIL\n{{{{ 7 * 7 }}}}\n{explanation}\npositions: 5:28\n",
-        report=None,
-        findings=(finding,),
+        uncertain=False,
+        count=3,
+        positions=("5:28",),
+        explanation="key order-17 went backwards: 5:31, then 5:28 <b>",
+        identity=f"id-{name}",
+        evidence=evidence,
     )
+    return Standing(verdicts, () if clean else (finding,))
 
 
 class _SmtpHandler(socketserver.StreamRequestHandler):
@@ -93,7 +110,7 @@ def _serving(server):
 
 
 @contextmanager
-def http_endpoint(posts: _Posts):
+def http_endpoint(posts: _Posts, certificate=None):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -104,7 +121,12 @@ def http_endpoint(posts: _Posts):
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with _serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with _serving(server) as port:
         yield port
 
 
@@ -126,57 +148,94 @@ def _smtp_connection(monkeypatch, port: int, **extra: object) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", json.dumps(fields))
 
 
-def _webhook_connection(monkeypatch, port: int) -> None:
-    fields = {"conn_type": "http", "host": f"http://127.0.0.1:{port}/hook", "extra": {"timeout": 5}}
+def _webhook_connection(monkeypatch, port: int, scheme: str = "http", **extra: object) -> None:
+    fields = {
+        "conn_type": "http",
+        "host": f"{scheme}://127.0.0.1:{port}{SECRET_PATH}",
+        "extra": {"timeout": 5, **extra},
+    }
     monkeypatch.setenv("AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK", json.dumps(fields))
 
 
 @pytest.fixture
-def one_alert(monkeypatch):
-    """``notify.alert`` finds these alerts in the tables."""
-    alerts = [make_alert()]
-    monkeypatch.setattr("expectations.alert.alerts_for_interval", lambda *_: alerts)
-    return alerts
+def tables(monkeypatch):
+    """What the tables say, to be changed by a test."""
+    standings = [standing()]
+    monkeypatch.setattr("expectations.alert_standing.read_standings", lambda *_: standings)
+    return standings
 
 
-CHOSEN = {"interval_start": "2026-11-21T00:00:00+00:00"}
+CHOSEN = {"interval_start": "2026-11-21T00:00:00+00:00", "interval_end": "2026-11-22T00:00:00+00:00"}
+SECRET_PATH = "/services/T000/B000/secret-token"
+NEWS = {"new": 1, "changed": 0, "clear": 0}
+NOTHING = {"new": 0, "changed": 0, "clear": 0}
 
 
-def test_without_connections_the_file_alone_is_written(one_alert, tmp_path):
+def test_without_connections_the_file_alone_is_written(tables, tmp_path):
     home = Home(tmp_path)
-    assert notify.alert(CHOSEN, home) == {"alerts": 1, "file": 1}
+    assert notify.alert(CHOSEN, home) == {"file": 1} | NEWS
     kept = json.loads(home.alerts.read_text())
     assert kept["findings"][0]["positions"] == ["5:28"]
 
 
-def test_mail_and_webhook_carry_key_positions_and_reason_and_are_sent_once(one_alert, tmp_path, monkeypatch):
+def test_mail_and_webhook_carry_key_positions_and_reason_and_are_sent_once(tables, tmp_path, monkeypatch):
     server, posts = _SmtpServer(), _Posts()
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.org/base/")
+    page = tmp_path / "data-docs" / "2026-11-21" / "index.html"
     with _serving(server) as smtp_port, http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, smtp_port)
-        _webhook_connection(monkeypatch, http_port)
-        assert notify.alert(CHOSEN, Home(tmp_path)) == {"alerts": 1, "file": 1, "mail": 1, "webhook": 1}
-        assert notify.alert(CHOSEN, Home(tmp_path)) == {"alerts": 1, "file": 0, "mail": 0, "webhook": 0}
+        _webhook_connection(monkeypatch, http_port, format="json")
+        sent = notify.alert(CHOSEN, Home(tmp_path), run="https://airflow.example.org/base/dags/d/runs/r")
+        assert sent == {"file": 1, "mail": 1, "webhook": 1} | NEWS
+        assert notify.alert(CHOSEN, Home(tmp_path)) == {"file": 0, "mail": 0, "webhook": 0} | NOTHING
     assert len(server.mails) == 1
     mail = email.message_from_bytes(server.mails[0], policy=default)
-    assert mail["Subject"] == one_alert[0].subject
+    assert mail["Subject"] == "[dispatch-audit] FAIL persistent://public/default/t audit, 2026-11-21: 1 new"
     assert mail["To"] == "night@example.org"
-    assert mail["X-Dispatch-Audit-Idempotency-Key"] == "key-t"
     text = mail.get_body(("html",)).get_content()
     assert "key order-17 went backwards: 5:31, then 5:28 &lt;b&gt;" in text
     assert "{{ 7 * 7 }}" in text, "names from logs are no templates"
+    link = "https://airflow.example.org/base/dispatch-audit/data-docs/2026-11-21/index.html"
+    assert f'<a href="{link}">Data Docs</a>' in text
+    assert '<a href="https://airflow.example.org/base/dags/d/runs/r">Airflow run</a>' in text
+    assert str(page) not in text
     assert len(posts.seen) == 1
     headers, body = posts.seen[0]
-    assert headers["Idempotency-Key"] == "key-t"
+    assert headers["Idempotency-Key"] == mail["X-Dispatch-Audit-Idempotency-Key"]
+    assert headers["Idempotency-Key"] == body["alert"]["idempotency_key"]
+    assert "format" not in {name.lower() for name in headers}, "options of the connection are no headers"
     assert "5:28" in body["text"]
     assert body["alert"]["findings"][0]["kind"] == "out_of_order"
+    assert body["alert"]["findings"][0]["idempotency_key"]
+    assert body["alert"]["links"]["Data Docs"] == link
 
 
-def test_a_dead_mail_server_hides_neither_the_file_nor_the_webhook(one_alert, tmp_path, monkeypatch):
+def test_a_chat_gets_text_alone_in_the_form_it_takes(tables, tmp_path, monkeypatch):
+    posts = _Posts()
+    with http_endpoint(posts) as port:
+        _webhook_connection(monkeypatch, port, format="slack")
+        notify.alert(CHOSEN, Home(tmp_path))
+        notify.tell("late <!here>", "no verdict of 2026-11-21", "late-1")
+    first, second = (body for _, body in posts.seen)
+    assert set(first) == set(second) == {"text"}
+    assert first["text"].startswith("```\n[dispatch-audit] FAIL")
+    assert "then 5:28 &lt;b&gt;" in first["text"]
+    assert second["text"] == "```\nlate &lt;!here&gt;\nno verdict of 2026-11-21\n```"
+    assert posts.seen[1][0]["Idempotency-Key"] == "late-1"
+
+
+def test_a_format_that_there_is_not_is_named(tables, tmp_path, monkeypatch):
+    _webhook_connection(monkeypatch, 1, format="teams")
+    with pytest.raises(StepError, match=r"format 'teams' .*there are json, slack"):
+        notify.alert(CHOSEN, Home(tmp_path))
+
+
+def test_a_dead_mail_server_hides_neither_the_file_nor_the_webhook(tables, tmp_path, monkeypatch):
     posts, home = _Posts(), Home(tmp_path)
     with http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, 1)
         _webhook_connection(monkeypatch, http_port)
-        with pytest.raises(StepError, match=r"mail: .*FAIL t audit.*ConnectionRefusedError") as failure:
+        with pytest.raises(StepError, match=r"mail: .*FAIL .*/t audit.*ConnectionRefusedError") as failure:
             notify.alert(CHOSEN, home)
     assert str(home.alerts) in str(failure.value)
     assert len(posts.seen) == 1
@@ -186,33 +245,106 @@ def test_a_dead_mail_server_hides_neither_the_file_nor_the_webhook(one_alert, tm
     with _serving(server) as smtp_port, http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, smtp_port)
         _webhook_connection(monkeypatch, http_port)
-        assert notify.alert(CHOSEN, home)["mail"] == 1
+        assert notify.alert(CHOSEN, home) == {"file": 0, "mail": 1, "webhook": 0} | NOTHING
     assert len(server.mails) == len(posts.seen) == 1
 
 
-def test_an_endpoint_that_refuses_is_named_and_tried_again(one_alert, tmp_path, monkeypatch):
+def test_an_endpoint_that_refuses_is_named_and_tried_again_without_telling_its_secret(
+    tables, tmp_path, monkeypatch
+):
     posts = _Posts(status=503)
     with http_endpoint(posts) as port:
-        _webhook_connection(monkeypatch, port)
+        _webhook_connection(monkeypatch, port, check_response=False)
         with pytest.raises(StepError, match=r"webhook: .*503"):
             notify.alert(CHOSEN, Home(tmp_path))
         posts.status = 200
         assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
     assert len(posts.seen) == 2
+    tables[0] = standing(evidence="another")
+    with pytest.raises(StepError, match=r"webhook: .*refused") as failure:
+        notify.alert(CHOSEN, Home(tmp_path))
+    assert "secret-token" not in str(failure.value)
 
 
-def test_a_mail_connection_without_recipient_says_what_is_missing(one_alert, tmp_path, monkeypatch):
+def test_certificates_are_verified_whatever_the_connection_says(tables, tmp_path, monkeypatch):
+    posts, certificate = _Posts(), self_signed(tmp_path)
+    with http_endpoint(posts, certificate) as port:
+        _webhook_connection(monkeypatch, port, "https", verify=False)
+        with pytest.raises(StepError, match=r"webhook: .*CERTIFICATE_VERIFY_FAILED"):
+            notify.alert(CHOSEN, Home(tmp_path))
+        _webhook_connection(monkeypatch, port, "https", verify=str(certificate))
+        assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
+    _smtp_connection(monkeypatch, 1, ssl_context="none")
+    tables[0] = standing(clean=True)
+    with pytest.raises(StepError, match="ssl_context none"):
+        notify.tell("subject", "body", "key")
+
+
+def test_a_mail_connection_without_recipient_says_what_is_missing(tables, tmp_path, monkeypatch):
     _smtp_connection(monkeypatch, 1, to_email="")
     with pytest.raises(StepError, match="set to_email in its extra field"):
         notify.alert(CHOSEN, Home(tmp_path))
 
 
-def test_what_was_sent_is_kept_beside_the_alerts(one_alert, tmp_path, monkeypatch):
-    posts = _Posts()
+def test_clear_is_told_by_every_channel_that_told_of_it(tables, tmp_path, monkeypatch):
+    posts, home = _Posts(), Home(tmp_path)
+    notify.alert(CHOSEN, home)
     with http_endpoint(posts) as port:
         _webhook_connection(monkeypatch, port)
-        notify.alert(CHOSEN, Home(tmp_path))
-        one_alert.append(make_alert("second"))
-        assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
-    assert [body["alert"]["idempotency_key"] for _, body in posts.seen] == ["key-t", "key-second"]
-    assert FileAlertSink(tmp_path / "alerts" / "sent-by-webhook.jsonl").send(one_alert) == 0
+        tables[:] = [standing(clean=True), standing("second")]
+        assert notify.alert(CHOSEN, home) == {"file": 2, "webhook": 1, "new": 1, "changed": 0, "clear": 1}
+        assert [one["alert"]["topic"].rpartition("/")[2] for _, one in posts.seen] == ["second"]
+        tables[:] = [standing("second", clean=True)]
+        notify.alert(CHOSEN, home)
+    assert posts.seen[-1][1]["alert"]["findings"][0]["state"] == "clear"
+    assert [json.loads(line)["verdict"] for line in home.alerts.read_text().splitlines()] == [
+        "FAIL",
+        "FAIL",
+        "PASS",
+        "PASS",
+    ]
+
+
+def test_a_notice_goes_to_every_channel_and_names_those_that_failed(tmp_path, monkeypatch):
+    server = _SmtpServer()
+    with _serving(server) as port:
+        _smtp_connection(monkeypatch, port)
+        _webhook_connection(monkeypatch, 1)
+        with pytest.raises(StepError, match="webhook: "):
+            notify.tell("No verdict in time", "of <2026-11-21>", "deadline:1")
+    mail = email.message_from_bytes(server.mails[0], policy=default)
+    assert (mail["Subject"], mail["X-Dispatch-Audit-Idempotency-Key"]) == ("No verdict in time", "deadline:1")
+    assert "of &lt;2026-11-21&gt;" in mail.get_body(("html",)).get_content()
+
+
+def self_signed(folder):
+    """A certificate of 127.0.0.1 with its key, in one file, that nobody else knows."""
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
