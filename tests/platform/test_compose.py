@@ -20,7 +20,12 @@ SECRETS = (
     "AIRFLOW_API_SECRET_KEY",
     "AIRFLOW_JWT_SECRET",
     "AIRFLOW_FERNET_KEY",
+    "OBJECT_STORE_KEY",
+    "OBJECT_STORE_SECRET",
 )
+PORTS = ("DISPATCH_AUDIT_PORT", "DISPATCH_AUDIT_MAIL_PORT", "OBJECT_STORE_PORT")
+#: Services that end by themselves; nothing is asked about their health.
+ONCE = {"airflow-init", "object-store-bucket", "object-store-volume"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,7 @@ def services() -> dict[str, Any]:
 def test_the_services_of_the_design_are_there(services: dict[str, Any]) -> None:
     assert set(services) == {
         "postgres", "airflow-init", "api-server", "scheduler", "dag-processor", "triggerer", "spark-master",
-        "spark-worker",
+        "spark-worker", "object-store", "object-store-bucket", "object-store-volume", "mail",
     }  # fmt: skip
     assert services["spark-worker"]["deploy"]["replicas"] >= 2
 
@@ -41,8 +46,8 @@ def test_every_image_is_pinned(services: dict[str, Any]) -> None:
     images |= set(
         re.findall(r"^FROM (\S+)", (ROOT / ".ci/image/Dockerfile").read_text(encoding="utf-8"), re.M)
     )
-    assert len(images) == 3
-    assert not [image for image in images if not re.search(r":\d+\.\d+", image)]
+    assert len(images) == 5
+    assert not [image for image in images if not re.search(r":v?\d+\.\d+", image)]
 
 
 def test_every_service_is_limited_unprivileged_and_watched(services: dict[str, Any]) -> None:
@@ -50,8 +55,32 @@ def test_every_service_is_limited_unprivileged_and_watched(services: dict[str, A
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["user"].split(":")[0] not in {"", "0", "root"}, name
-        assert service["healthcheck"].get("test") or name == "airflow-init", name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert (
+            service["healthcheck"] == {"disable": True} if name in ONCE else service["healthcheck"]["test"]
+        ), name
+        assert service["restart"] == ("no" if name in ONCE else "unless-stopped"), name
     assert "\nUSER audit\n" in (ROOT / ".ci/image/Dockerfile").read_text(encoding="utf-8")
+
+
+def test_landing_and_warehouse_are_one_volume_at_one_path(services: dict[str, Any]) -> None:
+    at_work = ("api-server", "scheduler", "dag-processor", "triggerer", "spark-master", "spark-worker")
+    for name in at_work:
+        assert services[name]["volumes"] == ["audit-home:/var/lib/dispatch-audit"], name
+    assert services["scheduler"]["environment"]["DISPATCH_AUDIT_HOME"] == "/var/lib/dispatch-audit"
+
+
+def test_settings_that_are_handed_through_are_read_somewhere(services: dict[str, Any]) -> None:
+    """A name that nothing reads would look like a setting."""
+    handed = [name for name, value in services["scheduler"]["environment"].items() if value is None]
+    code = "".join(
+        file.read_text(encoding="utf-8")
+        for folder in ("dags", "expectations", "spark_jobs")
+        for file in (ROOT / folder).rglob("*.py")
+    )
+    named = {f"AIRFLOW_CONN_{one.upper()}" for one in re.findall(r"\"(dispatch_audit_[a-z]+)\"", code)}
+    assert handed
+    assert not [name for name in handed if f'"{name}"' not in code and name not in named]
 
 
 def test_only_loopback_ports_are_published(services: dict[str, Any]) -> None:
@@ -63,7 +92,7 @@ def test_only_loopback_ports_are_published(services: dict[str, Any]) -> None:
 def test_no_secret_has_a_default() -> None:
     text = COMPOSE.read_text(encoding="utf-8")
     uses = re.findall(r"\$\{([A-Z_]+)(:?[-?])?", text)
-    assert {name for name, _ in uses} == {*SECRETS, "DISPATCH_AUDIT_PORT"}
+    assert {name for name, _ in uses} == {*SECRETS, *PORTS}
     assert {(name, how) for name, how in uses if name in SECRETS} == {(name, ":?") for name in SECRETS}
     example = (ROOT / ".ci/image/env.example").read_text(encoding="utf-8")
     assert set(re.findall(r"^([A-Z_]+)=$", example, re.M)) == set(SECRETS)

@@ -1,0 +1,165 @@
+"""What stands for services that are others' images: a Postgres of this machine, a mail catcher, a webhook."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from aiosmtpd.controller import Controller
+
+from dags.processes import end_with_parent
+
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Postgres:
+    """A database server of its own in a folder of its own, never as root."""
+
+    port: int
+    password: str
+    folder: Path = field(init=False)
+    server: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Make the cluster and the database ``airflow``, and serve them on loopback."""
+        user = "postgres" if os.getuid() == 0 else None
+        # Not below pytest's folder, which other users must not enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="dispatch-audit-postgres-"))
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        if user is not None:
+            owner = pwd.getpwnam(user)
+            for path in (self.folder, secret):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        data = self.folder / "data"
+        first = ["--pgdata", str(data), "--username", "airflow", "--auth", "scram-sha-256"]
+        self._run("initdb", *first, "--pwfile", str(secret), "--no-sync", "--encoding", "UTF8", user=user)
+        listen = ["-h", HOST, "-p", str(self.port), "-k", str(self.folder), "-c", "fsync=off"]
+        with (self.folder / "server.log").open("wb") as log:
+            self.server = subprocess.Popen(
+                [program("postgres"), "-D", str(data), *listen],
+                cwd=self.folder,
+                user=user,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one prctl call, nothing that could take a lock
+            )
+
+    def create_database(self) -> None:
+        """As the image does for ``POSTGRES_DB``."""
+        self._run("createdb", "airflow", user=None)
+
+    def end(self) -> None:
+        """A fast shutdown: running queries are not waited for."""
+        if self.server is not None:
+            self.server.send_signal(2)
+            try:
+                self.server.wait(20)
+            except subprocess.TimeoutExpired:
+                self.server.kill()
+                self.server.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def environment(self) -> dict[str, str]:
+        """How libpq finds it."""
+        return {"PGHOST": HOST, "PGPORT": str(self.port), "PGUSER": "airflow", "PGPASSWORD": self.password}
+
+    def _run(self, name: str, *arguments: str, user: str | None) -> None:
+        done = subprocess.run(
+            [program(name), *arguments],
+            cwd=self.folder,
+            user=user,
+            env=os.environ | self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+
+
+def program(name: str) -> str:
+    """A program of Postgres; Debian keeps the server's away from PATH."""
+    found = shutil.which(name)
+    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    assert found or places, f"there is no {name}; on Debian or Ubuntu: apt-get install postgresql"
+    return found or str(places[0])
+
+
+class MailCatcher:
+    """An SMTP server that keeps what it is sent."""
+
+    def __init__(self, port: int) -> None:
+        self.mails: list[EmailMessage] = []
+        self._controller = Controller(self, hostname=HOST, port=port)
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        """Keep a mail."""
+        mail = message_from_bytes(envelope.content, policy=policy.default)
+        assert isinstance(mail, EmailMessage)
+        self.mails.append(mail)
+        return "250 kept"
+
+    def start(self) -> None:
+        """Listen."""
+        self._controller.start()
+
+    def end(self) -> None:
+        """Stop listening."""
+        self._controller.stop()
+
+
+class Webhook:
+    """An HTTP endpoint that keeps the JSON it is posted."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.posts: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self._server = ThreadingHTTPServer((HOST, port), _handler(self.posts.append))
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        """Listen."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(
+    keep: Callable[[tuple[dict[str, str], dict[str, Any]]], None],
+) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            keep((dict(self.headers), json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    return Handler

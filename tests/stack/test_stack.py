@@ -1,0 +1,264 @@
+"""The stack of ``docker-compose.yml`` at work: schedule, backfill, alerts, and processes killed in the middle.
+
+One stack for all tests of the file, which build on each other's runs and go in this order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from dags.local_run.client import ApiError
+from dags.processes import processes
+from spark_jobs.contracts import CONTRACTS
+from spark_jobs.warehouse import read_table
+from tests.stack.airflow import DAG, Airflow
+from tests.stack.compose import ROOT
+from tests.stack.logs import POLICY, Injected, stretched_logs
+from tests.stack.native import Stack
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+
+DAYS = 4
+#: The first day has the order violation, the third is disturbed, the last is the schedule's.
+BAD, DISTURBED, SCHEDULED = 0, 2, 3
+RUN_S = 900.0
+
+
+@dataclass
+class Scene:
+    """The stack, its logs and what they must give."""
+
+    stack: Stack
+    airflow: Airflow
+    injected: Injected
+    first: date
+    reference: Path
+
+    def start(self, day: int) -> datetime:
+        """Start of the interval of a day, from 0."""
+        at = self.first + timedelta(days=day)
+        return datetime(at.year, at.month, at.day, tzinfo=UTC)
+
+    @property
+    def warehouse(self) -> Path:
+        """Tables of the stack."""
+        return self.stack.home / "warehouse"
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    root = tmp_path_factory.mktemp("stack")
+    # The schedule's run audits the last whole day.
+    first = datetime.now(UTC).date() - timedelta(days=DAYS)
+    injected = stretched_logs(root / "logs", first, DAYS, bad=BAD)
+    segments = root / "logs" / "segments"
+    policy = root / "audit-policy.yaml"
+    policy.write_text(POLICY)
+    undisturbed(segments, root / "reference", first, policy)
+    stack = Stack(root / "stack", {"DISPATCH_AUDIT_POLICY": str(policy)})
+    try:
+        stack.start()
+        upload(stack, segments)
+        airflow = stack.until(lambda: log_in(stack), "the login", 60)
+        stack.until(lambda: airflow.knows(DAG), f"the DAG {DAG}", 120)
+        yield Scene(stack, airflow, injected, first, root / "reference")
+    finally:
+        kept = os.environ.get("DISPATCH_AUDIT_STACK_LOGS")
+        stack.end()
+        if kept:
+            shutil.copytree(stack.logs, kept, dirs_exist_ok=True)
+            shutil.copytree(stack.home / "airflow" / "logs", Path(kept) / "tasks", dirs_exist_ok=True)
+
+
+def undisturbed(source: Path, home: Path, first: date, policy: Path) -> None:
+    days = [(first + timedelta(days=day)).isoformat() for day in range(DAYS)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.stack.reference", str(source), str(home), *days],
+        cwd=ROOT,
+        env=os.environ | {"DISPATCH_AUDIT_POLICY": str(policy), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def upload(stack: Stack, segments: Path) -> None:
+    store = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{stack.ports['object-store', 7070]}",
+        region_name="us-east-1",
+        aws_access_key_id=stack.secrets["OBJECT_STORE_KEY"],
+        aws_secret_access_key=stack.secrets["OBJECT_STORE_SECRET"],
+    )
+    assert [one["Name"] for one in store.list_buckets()["Buckets"]] == ["recordings"]
+    for file in sorted(segments.rglob("*.gz")):
+        store.upload_file(str(file), "recordings", file.relative_to(segments).as_posix())
+
+
+def log_in(stack: Stack) -> Airflow | None:
+    try:
+        return Airflow.login(stack)
+    except ApiError:
+        return None
+
+
+# what came out -------------------------------------------------------------------------------------------------------
+
+
+def rows(warehouse: Path, name: str, start: datetime) -> Counter[str]:
+    """One interval of a table, row by row; clock times of processing are left out."""
+    found = Counter[str]()
+    for row in read_table(warehouse, name).to_pylist():
+        if row["interval_start"] == start:
+            found[repr({k: v for k, v in row.items() if k not in ("run_id", "validated_at")})] += 1
+    return found
+
+
+def assert_as_undisturbed(scene: Scene, day: int) -> None:
+    """All tables hold for this day what one process in order gave, row by row."""
+    start, counts = scene.start(day), {}
+    for name in sorted(set(CONTRACTS) - {"run_metadata"}):
+        if not (scene.reference / "warehouse" / name).exists():
+            assert not (scene.warehouse / name).exists(), name
+            continue
+        expected, found = (rows(one, name, start) for one in (scene.reference / "warehouse", scene.warehouse))
+        gone, come = list(expected - found)[:2], list(found - expected)[:2]
+        assert (gone, come) == ([], []), name
+        counts[name] = expected.total()
+    assert counts["consumer_events"] > 0
+    assert counts["verdicts"] > 0
+
+
+def verdicts(scene: Scene, day: int) -> dict[str, str]:
+    """The overall verdict of each topic."""
+    table = read_table(scene.warehouse, "verdicts").to_pylist()
+    wanted = [one for one in table if one["interval_start"] == scene.start(day) and one["promise"] == "all"]
+    return {one["topic"]: one["verdict"] for one in wanted}
+
+
+def settled(scene: Scene, run_ids: list[str], timeout_s: float) -> dict[str, str]:
+    """Wait for runs; nothing but a verdict may have made a task red."""
+    states = scene.airflow.wait(run_ids, timeout_s)
+    for run_id in run_ids:
+        assert scene.airflow.not_well(run_id) == {}
+    return states
+
+
+# the tests -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_service_is_healthy_by_its_own_check(scene: Scene) -> None:
+    names = {one.service.name for one in scene.stack.running.values()}
+    assert {"api-server", "scheduler", "dag-processor", "triggerer", "spark-master", "spark-worker"} <= names
+    assert sum(name.startswith("spark-worker") for name in scene.stack.running) == 2
+    for one in scene.stack.running.values():
+        if one.service.is_ours:
+            assert scene.stack.is_healthy(one), one.name
+        assert one.starts == 1, one.name
+
+
+def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> None:
+    scene.airflow.client.set_paused(DAG, paused=False)
+    found = scene.stack.until(lambda: scene.airflow.runs("scheduled"), "a run of the schedule", 120)
+    assert [one["data_interval_start"][:10] for one in found] == [scene.start(SCHEDULED).date().isoformat()]
+    states = settled(scene, [found[0]["dag_run_id"]], RUN_S)
+    assert set(states.values()) == {"success"}
+    assert set(verdicts(scene, SCHEDULED).values()) == {"PASS"}
+    assert_as_undisturbed(scene, SCHEDULED)
+    applications = (scene.stack.logs / "spark-master.log").read_text(encoding="utf-8")
+    for stage in ("ingest", "plan", "replay group 0", "replay group 1", "aggregates"):
+        assert f"Registered app dispatch audit: {stage}" in applications, stage
+
+
+def test_a_backfill_over_rest_judges_each_of_its_days(scene: Scene) -> None:
+    scene.airflow.backfill(scene.start(BAD), scene.start(1), max_active_runs=1)
+    runs = [one["dag_run_id"] for one in scene.airflow.runs("backfill")]
+    assert len(runs) == 2
+    states = settled(scene, runs, 2 * RUN_S)
+    assert sorted(states.values()) == ["failed", "success"]
+    assert set(verdicts(scene, 1).values()) == {"PASS"}
+    of_bad_day = verdicts(scene, BAD)
+    assert of_bad_day.pop(scene.injected.topic) == "FAIL"
+    assert set(of_bad_day.values()) == {"PASS"}
+    for day in (BAD, 1):
+        assert_as_undisturbed(scene, day)
+
+
+def test_the_alert_arrives_by_mail_and_webhook_with_key_positions_and_reason(scene: Scene) -> None:
+    injected = scene.injected
+    mails = [str(mail["Subject"]) + "\n" + mail.get_body().get_content() for mail in scene.stack.mail.mails]
+    posts = [body["text"] for _headers, body in scene.stack.webhook.posts]
+    for texts in (mails, posts):
+        assert len(texts) == 1, texts
+        for word in (
+            injected.topic,
+            injected.subscription,
+            injected.day.isoformat(),
+            injected.key,
+            "backwards",
+        ):
+            assert word in texts[0], (word, texts[0])
+        for position in injected.positions:
+            assert position in texts[0], (position, texts[0])
+
+
+def test_killed_processes_change_no_table(scene: Scene) -> None:
+    """A worker while it ingests, a replay task, the scheduler while it aggregates: all with ``kill -9``, in one run."""
+    airflow, stack = scene.airflow, scene.stack
+    before = {one["dag_run_id"] for one in airflow.runs("backfill")}
+    airflow.backfill(scene.start(DISTURBED), scene.start(DISTURBED))
+    (run_id,) = {one["dag_run_id"] for one in airflow.runs("backfill")} - before
+
+    airflow.wait_for_task(run_id, "ingest", 180)
+    executor = stack.until(lambda: executors(stack), "an executor of ingest", 120, every_s=0.1)
+    victim = next(name for name, pids in executor.items() if pids)
+    stack.kill(victim)
+
+    replaying = airflow.wait_for_task(run_id, "replay", RUN_S)
+    stack.until(lambda: any(executors(stack).values()), "an executor of replay", 120, every_s=0.1)
+    os.kill(replaying["pid"], signal.SIGKILL)
+
+    airflow.wait_for_task(run_id, "aggregate", RUN_S)
+    stack.until(lambda: any(executors(stack).values()), "an executor of aggregate", 120, every_s=0.1)
+    stack.kill("scheduler")
+
+    states = settled(scene, [run_id], 2 * RUN_S)
+    assert set(states.values()) == {"success"}
+    assert {name: one.starts for name, one in stack.running.items() if one.starts > 1} == {
+        victim: 2,
+        "scheduler": 2,
+    }
+    tries = {(one["task_id"], one["map_index"]): one["try_number"] for one in airflow.tasks(run_id)}
+    assert tries["replay", replaying["map_index"]] == 2
+    assert set(verdicts(scene, DISTURBED).values()) == {"PASS"}
+    for day in range(DAYS):
+        assert_as_undisturbed(scene, day)
+
+
+def executors(stack: Stack) -> dict[str, list[int]]:
+    """Process ids of Spark's executors, by the worker that holds them."""
+    workers = {one.child.pid: name for name, one in stack.running.items() if name.startswith("spark-worker")}
+    found: dict[str, list[int]] = {name: [] for name in workers.values()}
+    for one in processes():
+        if one.parent in workers and "CoarseGrainedExecutorBackend" in one.command:
+            found[workers[one.parent]].append(one.pid)
+    return found
+
+
+def test_nothing_is_told_twice(scene: Scene) -> None:
+    keys: list[Any] = [headers.get("Idempotency-Key") for headers, _body in scene.stack.webhook.posts]
+    assert len(keys) == len(set(keys))
