@@ -31,6 +31,8 @@ DEFAULT_RULE: Final = "default"
 _MAX_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _UNLIMITED: Final = "any"
+#: The most that a part can be, by how its name ends.
+_WHOLES: Final = {"_percent": 100, "_share": 1}
 
 #: Limit of one finding; ``None`` = any number is tolerated (and counted).
 Limits = Mapping[str, Mapping[str, float | None]]
@@ -155,8 +157,10 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise PolicyError([f"{self._path}:{line}: (file): is not YAML: {error.problem}"]) from error
-        except (yaml.YAMLError, RecursionError) as error:
-            raise PolicyError([f"{self._path}: is not YAML: {error}"]) from error
+        except RecursionError as error:
+            raise PolicyError([f"{self._path}:1: (file): is nested too deeply"]) from error
+        except yaml.YAMLError as error:
+            raise PolicyError([f"{self._path}:1: (file): is not YAML: {error}"]) from error
         if node is None:
             raise PolicyError([f"{self._path}:1: (file): is empty; write at least: version: 1"])
         return node
@@ -203,14 +207,22 @@ class _Reader:
         return {name: top[name] for name in extra if name in top}
 
     def _limit(self, node: yaml.Node, field: str) -> tuple[bool, float | None]:
-        """(usable, limit); a ``min_*`` is a threshold for judging at all and cannot be ``any``."""
-        threshold = field.rsplit(".", 1)[-1].startswith("min_")
+        """(usable, limit); a ``min_*`` is a threshold for judging at all and cannot be ``any``.
+
+        A part of a whole is never more than it: a limit above would look like one and never hold.
+        """
+        name = field.rsplit(".", 1)[-1]
+        threshold = name.startswith("min_")
+        most = next((whole for ending, whole in _WHOLES.items() if name.endswith(ending)), None)
         if isinstance(node, yaml.ScalarNode):
             if node.value == _UNLIMITED and not threshold:
                 return True, None
             if re.fullmatch(r"\d{1,15}(\.\d{1,6})?", node.value) and not node.style:
-                return True, float(node.value)
-        allowed = "a number from 0" if threshold else f"a number from 0 or {_UNLIMITED}"
+                limit = float(node.value)
+                if most is None or limit <= most:
+                    return True, limit
+        allowed = "a number from 0" if most is None else f"a number from 0 to {most}"
+        allowed += "" if threshold else f" or {_UNLIMITED}"
         self._complain(node, field, f"must be {allowed}, not {_shown(node)}")
         return False, None
 
@@ -234,6 +246,13 @@ class _Reader:
                     head.get("name", item), f"{field}.name", f"{name!r} is taken; names are unique"
                 )
             seen.add(name)
+            hidden_by = next((rule for rule in rules if _covers(rule, topics, subscriptions)), None)
+            if topics and hidden_by is not None:
+                self._complain(
+                    head["topics"],
+                    f"{field}.topics",
+                    f"is never reached: rule {hidden_by.name!r} matches before it",
+                )
             rules.append(Rule(name, topics, subscriptions, limits))
         return rules
 
@@ -249,6 +268,11 @@ class _Reader:
             self._complain(node, f"{field}.{name}", f"must be a text, not {_shown(node)}")
             return default or ""
         return str(node.value)
+
+
+def _covers(rule: Rule, topics: str, subscriptions: str) -> bool:
+    """Whether a rule matches all that two patterns match, as far as one sees without trying."""
+    return rule.topics in ("*", topics) and rule.subscriptions in ("*", subscriptions)
 
 
 def _shown(node: yaml.Node) -> str:

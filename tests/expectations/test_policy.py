@@ -139,10 +139,34 @@ def test_every_problem_of_a_file_is_named_with_line_and_field(tmp_path: Path) ->
     ]
 
 
+def test_a_limit_that_could_never_hold_is_refused(tmp_path: Path) -> None:
+    text = "version: 1\ndefaults:\n  conformance: {uncertain_percent: 101}\n  balance: {hot_key_share: 10}\n"
+    assert problems(tmp_path, text) == [
+        "audit-policy.yaml:4: defaults.balance.hot_key_share: must be a number from 0 to 1 or any, not '10'",
+        "audit-policy.yaml:3: defaults.conformance.uncertain_percent: must be a number from 0 to 100 or any, not '101'",
+    ]
+
+
+def test_a_rule_behind_one_that_matches_all_of_it_is_named(tmp_path: Path) -> None:
+    text = (
+        "version: 1\nrules:\n"
+        '  - {name: a, topics: "*", subscriptions: s}\n'
+        '  - {name: b, topics: "x*", subscriptions: s}\n'
+        '  - {name: c, topics: "x*"}\n'
+        '  - {name: d, topics: "x*", subscriptions: t}\n'
+        '  - {name: e, topics: "xy*"}\n'
+    )
+    assert problems(tmp_path, text) == [
+        "audit-policy.yaml:4: rules[1].topics: is never reached: rule 'a' matches before it",
+        "audit-policy.yaml:6: rules[3].topics: is never reached: rule 'c' matches before it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("", "audit-policy.yaml:1: (file): is empty"),
+        ("version: 1\nrules: " + "[" * 5000, "audit-policy.yaml:1: (file): is nested too deeply"),
         ("version: 1\nrules: {", "audit-policy.yaml:2: (file): is not YAML"),
         ("- a\n", "audit-policy.yaml:1: (file): must be a mapping"),
         ("defaults: {}\n", "audit-policy.yaml:1: version: is missing"),
