@@ -85,5 +85,6 @@ def keep(
     if len(table.file_uris()) > _MAX_FILES:
         try:
             table.optimize.compact()
+            table.vacuum(dry_run=False)
         except CommitFailedError:
             return  # somebody else joined them at the same moment; the rows are kept either way

@@ -111,12 +111,15 @@ def read_standings(warehouse: Path, interval_start: datetime, policy: Policy | N
 
 
 def _findings(verdicts: Mapping[str, Verdict], findings: Sequence[Finding], rule: Rule) -> list[AlertFinding]:
-    """The findings that broke a dispatcher's promises, worst first: anomalies, else the promise itself."""
+    """The findings that broke a dispatcher's promises, worst first: anomalies, and the promise itself for all else."""
     found: dict[str, AlertFinding] = {}
     for name, verdict in verdicts.items():
         if name != ALL and verdict.verdict != PASS:
-            behind = [_finding(one) for one in _behind(BY_NAME[name].checks, findings, rule)]
-            found.update((one.identity, one) for one in behind or [_promise_finding(verdict)])
+            checks = BY_NAME[name].checks
+            behind = [_finding(one) for one in _behind(checks, findings, rule)]
+            if not behind or any(_is_said(check, verdict.reason) for check in checks if not check.kinds):
+                behind.append(_promise_finding(verdict))
+            found.update((one.identity, one) for one in behind)
     return sorted(found.values(), key=lambda one: one.rank)
 
 
@@ -136,6 +139,12 @@ def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) ->
         if sum(one.count for one in mine) > limit:
             behind.update((one.identity, one) for one in mine)
     return list(behind.values())
+
+
+def _is_said(check: Check, reason: str) -> bool:
+    """Whether a verdict's reason holds a check's sentence."""
+    sentences = (check.sentence.partition("{")[0], check.missing)
+    return any(sentence and sentence in reason for sentence in sentences)
 
 
 def _limit(check: Check, rule: Rule) -> float | None:

@@ -236,6 +236,18 @@ def test_other_numbers_of_the_same_trouble_are_no_news(tmp_path: Path) -> None:
     assert told(tmp_path, quarantined(DAY, 7)) == []
 
 
+def test_trouble_without_an_anomaly_is_told_beside_an_anomaly_of_its_promise(tmp_path: Path) -> None:
+    day = spoiled("unknown_consumer", key=None, severity="major")
+    file = day.rows["consumer_events"][0]["source_file"]
+    day.add("quarantine", source_file=file, source_line=7, reason="bad", raw_truncated=False)
+    ((_topic, news),) = told(tmp_path, day)
+    assert news == [("new", "input_quality"), ("new", "unknown_consumer")]
+    ((_topic, news),) = told(
+        tmp_path, spoiled("unknown_consumer", key=None, severity="major", start=NEXT_DAY)
+    )
+    assert news == [("clear", "input_quality")]
+
+
 def test_what_the_policy_bears_is_neither_told_nor_left_standing(tmp_path: Path) -> None:
     told(tmp_path, spoiled("out_of_order", "split_key"))
     policy = tmp_path / "policy.yaml"
