@@ -1,21 +1,24 @@
 """The DAG ``dispatch_audit``: one audited interval of recorded dispatch per run.
 
-Read it as a table of contents; what each task does stands in ``dags/steps.py`` and ``dags/notify.py``.
+Read it as a table of contents; what each task does stands in ``dags/steps.py``, ``dags/stages.py`` and ``dags/notify.py``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TriggerRule, dag, task
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from dags import notify, steps
-from dispatch_core.errors import DispatchAuditError
+from dags import deadline, notify, stages, steps
+from dags.failures import clear_failure
+from dags.home import SOURCE_VARIABLE, Home
+from dags.pages.links import DATA_DOCS, REPORT, with_links
+from dags.params import moment, number, switch
 
 DOC = """
 ### Did the broker keep its promises?
@@ -26,32 +29,37 @@ and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the find
 | task | what it does | where its results are |
 |---|---|---|
 | `choose_interval` | checks the parameters | XCom |
-| `pull` | copies the log files from the source, any object store that Airflow knows | `landing/<interval>` |
-| `ingest` | reads, checks, quarantines bad rows | `messages`, `consumer_events`, `quarantine` |
-| `replay` | folds each dispatcher's log and audits it | `deliveries`, `ownership`, `blocked`, `divergences`, `anomalies` |
-| `aggregate` | balance and waiting times | `balance`, `waits` |
+| `pull` | copies new log files from the source, any object store | `landing`, asset `dispatch_audit/landed` |
+| `ingest` | reads and checks rows; earlier intervals with new logs first | `messages`, `consumer_events`, `quarantine` |
+| `plan` | deals the dispatchers to groups of about equal size | XCom |
+| `replay` | folds each dispatcher's log and audits it, one mapped task per group | staged files |
+| `publish_tables` | one commit per table for all groups | `deliveries`, `ownership`, `blocked`, `divergences`, `anomalies` |
+| `discard_staging` | removes what was staged and not published, whatever happened | |
+| `aggregate` | balance and waiting times | `balance`, `waits`, asset `dispatch_audit/audited` |
 | `validate` | Great Expectations judges; **red when a subscription FAILs**, after all is kept | `verdicts`, Data Docs |
 | `report` | a page per subscription: verdict, pictures, findings; also when `validate` is red | `reports/<interval>` |
 | `publish` | tells the verdict of every subscription, also when another one failed | asset `dispatch_audit/verdict` |
 | `alert` | tells it: in a file always, by e-mail and webhook where connections exist | `alerts/alerts.jsonl` |
-| `conclude` | makes the run red when `validate` is | |
+| `find_stale` | names the intervals whose history changed since they were audited | XCom |
+| `recompute_stale` | replays them again, oldest first; runs of the schedule always, others if asked | the same tables |
+| `judge_stale`, `alert_stale` | judges each of them again, and tells what changed | the same places |
+| `conclude` | makes the run red when something was judged FAIL, or not judged | |
 
-A run may be repeated at any time: it replaces its interval and nothing else.
+A run may be repeated at any time, in any order, also as a backfill while the schedule goes on: it replaces its interval
+and nothing else.
 
 **A red `validate`** is the audit doing its work: read its log or the alert. **Any other red task** is a run that could
 not judge; its log says what was wrong, what was kept and what to do next.
 """
 
-SOURCE = os.environ.get(steps.SOURCE_VARIABLE) or str(steps.Home.current().root / "incoming")
 # Empty or unset: daily. "none": only when triggered.
 SCHEDULE = os.environ.get("DISPATCH_AUDIT_SCHEDULE") or "0 0 * * *"
-
-# The form shows a calendar for "date-time"; what comes by REST or command line is held to this.
-MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+# Replay groups that are at work at once, of all runs together: each is a Spark driver of its own.
+GROUPS_AT_ONCE = int(os.environ.get("DISPATCH_AUDIT_GROUPS_AT_ONCE") or 2)
 
 PARAMS = {
     "source": Param(
-        SOURCE,
+        os.environ.get(SOURCE_VARIABLE) or str(Home.current().root / "incoming"),
         type="string",
         minLength=1,
         maxLength=2000,
@@ -70,47 +78,53 @@ PARAMS = {
         pattern=r"^[A-Za-z0-9_.\-]{1,200}$",
         title="Connection of the source",
         description="Airflow connection for an object store; empty for a local folder",
+        examples=["aws_default"],
         section="Recorded logs",
     ),
-    "interval_start": Param(
-        None,
-        type=["null", "string"],
-        format="date-time",
-        pattern=MOMENT,
-        title="Start of the interval",
-        description="Empty: the run's own data interval",
-        section="Interval",
+    "interval_start": moment("Start of the interval", "Empty: the run's own data interval", "Interval"),
+    "interval_end": moment("End of the interval (exclusive)", "Empty: one day after the start", "Interval"),
+    "replay_groups": number(
+        int(os.environ.get("DISPATCH_AUDIT_REPLAY_GROUPS") or 2),
+        "Replay in so many groups",
+        "Mapped tasks that share the dispatchers; more of them need more machines, not more time",
+        "Replay",
+        least=1,
+        most=256,
     ),
-    "interval_end": Param(
-        None,
-        type=["null", "string"],
-        format="date-time",
-        pattern=MOMENT,
-        title="End of the interval (exclusive)",
-        description="Empty: one day after the start",
-        section="Interval",
+    "recompute_stale": switch(
+        False,
+        "Recompute stale intervals, too",
+        "Intervals that were audited before logs of an earlier time arrived. Runs of the schedule always do",
+        "Replay",
     ),
-    "fail_on_findings": Param(
+    "fail_on_findings": switch(
         True,
-        type="boolean",
-        title="Red when a subscription FAILs",
-        description="Off: the verdict is kept and alerted all the same, but the run stays green",
-        section="Verdict",
+        "Red when a subscription FAILs",
+        "Off: the verdict is kept and alerted all the same, but the run stays green",
+        "Verdict",
     ),
 }
 
-VERDICT = Asset(name="dispatch_audit/verdict", uri="dispatch-audit://verdict")
+LANDED = Asset(name="dispatch_audit/landed", uri="dispatch-audit://landed", group="dispatch_audit")
+AUDITED = Asset(name="dispatch_audit/audited", uri="dispatch-audit://audited", group="dispatch_audit")
+VERDICT = Asset(name="dispatch_audit/verdict", uri="dispatch-audit://verdict", group="dispatch_audit")
+
+MISSED = DeadlineAlert(
+    reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
+    interval=deadline.time_allowed(),
+    callback=SyncCallback("dags.deadline.verdict_is_late"),
+    name="verdict in time",
+)
 
 
-@contextmanager
-def clear_failure() -> Iterator[None]:
-    """Fail without another attempt where the input is wrong; another attempt only where it may help."""
-    try:
-        yield
-    except steps.StepError as error:
-        raise AirflowException(str(error)) from error
-    except DispatchAuditError as error:
-        raise AirflowFailException(str(error)) from error
+def spark_task(**more: Any) -> Any:
+    """A task that starts a process with Spark: one that was killed is tried again."""
+    return task(retries=2, retry_delay=timedelta(seconds=10), **more)
+
+
+def told_in_any_case(**more: Any) -> Any:
+    """A task that runs whatever became of the ones before it."""
+    return task(trigger_rule=TriggerRule.ALL_DONE, **more)
 
 
 @dag(
@@ -121,13 +135,15 @@ def clear_failure() -> Iterator[None]:
     schedule=None if SCHEDULE == "none" else CronDataIntervalTimetable(SCHEDULE, timezone="UTC"),
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
+    # Of the schedule and by hand together; a backfill has its own number, so the schedule goes on beside it.
     max_active_runs=1,
+    deadline=None if SCHEDULE == "none" else MISSED,
     params=PARAMS,
     tags=["pulsar", "dispatch", "audit"],
     default_args={"owner": "dispatch-audit"},
 )
 def dispatch_audit() -> None:
-    """Pull, ingest, replay, aggregate, validate; then publish and alert."""
+    """Pull, ingest, replay, aggregate, validate; then tell it, and put right what late logs made stale."""
 
     @task(retries=0)
     def choose_interval(
@@ -136,51 +152,117 @@ def dispatch_audit() -> None:
         with clear_failure():
             return steps.choose_interval(params, (data_interval_start, data_interval_end))
 
-    @task(retries=2, retry_delay=timedelta(seconds=30))
-    def pull(chosen: dict[str, str], params: dict[str, Any]) -> dict[str, Any]:
+    @task(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])
+    def pull(chosen: dict[str, str], params: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
         with clear_failure():
-            return steps.pull(chosen, steps.Home.current(), params["source_connection"])
+            summary = steps.pull(chosen, Home.current(), params["source_connection"])
+        outlet_events[LANDED].extra = steps.landed(chosen, summary)
+        return summary
 
-    @task(retries=1, retry_delay=timedelta(seconds=10))
-    def spark_stage(stage: str, chosen: dict[str, str]) -> dict[str, Any]:
+    @spark_task()
+    def ingest(chosen: dict[str, str]) -> dict[str, Any]:
         with clear_failure():
-            return steps.run_spark_stage(stage, chosen, steps.Home.current())
+            return stages.ingest(chosen, Home.current())
+
+    @spark_task()
+    def plan(chosen: dict[str, str], params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
+        with clear_failure():
+            planned = stages.plan(chosen, Home.current(), run_id, params["replay_groups"])
+            return steps.plan_of(planned)
+
+    @spark_task(
+        max_active_tis_per_dag=GROUPS_AT_ONCE,
+        map_index_template="group {{ task.op_kwargs['group']['group'] }}",
+    )
+    def replay(chosen: dict[str, str], group: dict[str, Any], run_id: str) -> dict[str, Any]:
+        with clear_failure():
+            return stages.replay_group(chosen, Home.current(), run_id, group["group"])
+
+    @spark_task()
+    def publish_tables(chosen: dict[str, str], run_id: str) -> dict[str, Any]:
+        with clear_failure():
+            return stages.publish_tables(chosen, Home.current(), run_id)
+
+    @task(retries=2, retry_delay=timedelta(seconds=10))
+    def discard_staging(chosen: dict[str, str], run_id: str) -> dict[str, Any]:
+        with clear_failure():
+            return stages.discard(chosen, Home.current(), run_id)
+
+    @spark_task(outlets=[AUDITED])
+    def aggregate(chosen: dict[str, str], replayed: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
+        with clear_failure():
+            summary = stages.aggregate(chosen, Home.current())
+        outlet_events[AUDITED].extra = steps.audited(chosen, replayed)
+        return summary
 
     @task(retries=0)
     def validate(chosen: dict[str, str], params: dict[str, Any], ti: Any) -> None:
         with clear_failure():
-            verdicts = steps.validate(chosen, steps.Home.current())
-        ti.xcom_push(
-            key="verdicts", value=verdicts
-        )  # before the task can turn red: XCom keeps no failed return value
-        reasons = steps.broken(verdicts)
-        if reasons and params["fail_on_findings"]:
-            raise AirflowFailException(
-                "\n".join(["the audit found broken promises; all results are kept", *reasons])
-            )
+            verdicts = steps.validate(chosen, Home.current())
+        # Before the task can turn red: XCom keeps no return value of a failed one.
+        ti.xcom_push(key="verdicts", value=verdicts)
+        red_if_broken(verdicts, params)
 
-    @task(trigger_rule=TriggerRule.ALL_DONE, retries=0, outlets=[VERDICT])
+    @told_in_any_case(retries=0, outlets=[VERDICT])
     def publish(chosen: dict[str, str], ti: Any, outlet_events: Any) -> dict[str, str]:
-        verdicts = judged(ti)
-        published = steps.publish(verdicts)
-        outlet_events[VERDICT].extra = {"interval_start": chosen["interval_start"], "verdicts": published}
+        published = steps.publish(judged(ti))
+        outlet_events[VERDICT].extra = steps.verdict(chosen, published)
         return published
 
-    @task(trigger_rule=TriggerRule.ALL_DONE, retries=1, retry_delay=timedelta(seconds=10))
+    @told_in_any_case(retries=1, retry_delay=timedelta(seconds=10))
     def report(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
         judged(ti)
         with clear_failure():
-            return steps.report(chosen, steps.Home.current())
+            return steps.report(chosen, Home.current())
 
-    @task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=30))
+    @told_in_any_case(retries=2, retry_delay=timedelta(seconds=30))
     def alert(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
         judged(ti)
         with clear_failure():
-            return notify.alert(chosen, steps.Home.current())
+            return notify.alert(chosen, Home.current())
 
-    @task(retries=0)
+    @task(retries=1, retry_delay=timedelta(seconds=10))
+    def find_stale(params: dict[str, Any], dag_run: Any) -> list[dict[str, str]]:
+        if not steps.stale_wanted(dag_run.run_type, params):
+            raise AirflowSkipException("this run was not asked to recompute stale intervals")
+        with clear_failure():
+            return stages.find_stale(Home.current())
+
+    @spark_task()
+    def recompute_stale(stale: list[dict[str, str]]) -> list[dict[str, str]]:
+        if not stale:
+            raise AirflowSkipException("no interval is stale")
+        with clear_failure():
+            return stages.recompute(stale, Home.current())
+
+    @task(
+        retries=1,
+        retry_delay=timedelta(seconds=10),
+        outlets=[AUDITED, VERDICT],
+        map_index_template="{{ task.op_kwargs['stale']['interval_start'] }}",
+    )
+    def judge_stale(stale: dict[str, str], params: dict[str, Any], outlet_events: Any) -> None:
+        with clear_failure():
+            verdicts = steps.validate(stale, Home.current())
+            steps.report(stale, Home.current())
+        outlet_events[AUDITED].extra = steps.bounds(stale)
+        outlet_events[VERDICT].extra = steps.verdict(stale, steps.publish(verdicts))
+        red_if_broken(verdicts, params)
+
+    @task(
+        trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
+        retries=2,
+        retry_delay=timedelta(seconds=30),
+        max_active_tis_per_dagrun=1,  # oldest first
+        map_index_template="{{ task.op_kwargs['stale']['interval_start'] }}",
+    )
+    def alert_stale(stale: dict[str, str]) -> dict[str, Any]:
+        with clear_failure():
+            return notify.alert(stale, Home.current())
+
+    @task(retries=0, trigger_rule=TriggerRule.NONE_FAILED)
     def conclude() -> None:
-        """Runs only where ``validate`` is green: as a last task its state is the run's."""
+        """Runs only where all was judged and nothing is red: as a last task its state is the run's."""
 
     def judged(ti: Any) -> list[dict[str, Any]]:
         verdicts = ti.xcom_pull(task_ids="validate", key="verdicts")
@@ -188,18 +270,34 @@ def dispatch_audit() -> None:
             raise AirflowSkipException("nothing was judged in this run; see the first red task")
         return verdicts  # type: ignore[no-any-return]
 
+    def red_if_broken(verdicts: list[dict[str, Any]], params: dict[str, Any]) -> None:
+        reasons = steps.broken(verdicts)
+        if reasons and params["fail_on_findings"]:
+            raise AirflowFailException(
+                "\n".join(["the audit found broken promises; all results are kept", *reasons])
+            )
+
     chosen = choose_interval()
-    pulled = pull(chosen)
-    ingested, replayed, aggregated = (
-        spark_stage.override(task_id=task_id)(stage, chosen)
-        for task_id, stage in (("ingest", "ingest"), ("replay", "replay"), ("aggregate", "aggregates"))
-    )
-    validated = validate(chosen)
-    published, reported, alerted = publish(chosen), report(chosen), alert(chosen)
-    pulled >> ingested >> replayed >> aggregated >> validated >> [published, reported]
+    planned = plan(chosen)
+    replayed = publish_tables(chosen)
+    pull(chosen) >> ingest(chosen) >> planned
+    replay.partial(chosen=chosen).expand(group=planned) >> replayed
+    replayed >> discard_staging(chosen).as_teardown(setups=planned)
+    aggregated = aggregate(chosen, replayed)
+    validated = with_links(validate(chosen), DATA_DOCS)
+    published = publish(chosen)
+    reported = with_links(report(chosen), REPORT)
+    alerted = with_links(alert(chosen), REPORT, DATA_DOCS)
+    aggregated >> validated >> [published, reported]
     # The alert points to the report, and is sent without it where there is none.
     [validated, reported] >> alerted
-    [validated, published, reported] >> conclude()
+
+    stale = find_stale()
+    aggregated >> stale
+    recomputed = recompute_stale(stale)
+    rejudged = judge_stale.expand(stale=recomputed)
+    rejudged >> alert_stale.expand(stale=recomputed)
+    [validated, published, reported, rejudged] >> conclude()
 
 
 dispatch_audit()

@@ -2,84 +2,24 @@
 
 Each step takes plain values, works under one *home* folder and returns a small summary that fits into XCom. Progress
 is logged line by line to ``dispatch_audit.progress``. Heavy packages are imported inside the functions, and Spark runs
-in a process of its own, so that parsing the DAG costs nothing and a crashed JVM is one failed task.
+in processes of its own (``dags/stages.py``), so that parsing the DAG costs nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import logging
-import os
-import sys
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dags.processes import stream
-from dispatch_core.errors import DispatchAuditError
+from dags.home import Home, ParameterError, progress
+from dags.stages import describe
 
-HOME_VARIABLE: Final = "DISPATCH_AUDIT_HOME"
-SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
-#: Order of the Spark stages; each is ``python -m spark_jobs.<stage>``.
-SPARK_STAGES: Final = ("ingest", "replay", "aggregates")
-#: Those that have to know how long is too long.
-MAKES_FINDINGS: Final = ("replay", "aggregates")
-#: Exit code of a stage that could not judge its input: trying again would change nothing.
-EXIT_BAD_INPUT: Final = 2
-
-_LAST_LINES: Final = 20
-
-progress = logging.getLogger("dispatch_audit.progress")
-_output = logging.getLogger("dispatch_audit.output")
-
-
-class StepError(DispatchAuditError):
-    """A step that failed for a reason another attempt may cure, such as a Spark process that was killed."""
-
-
-class ParameterError(DispatchAuditError):
-    """A run's parameters that name no interval or no source."""
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """Where one installation keeps what it lands, writes and publishes."""
-
-    root: Path
-
-    @classmethod
-    def current(cls) -> Home:
-        """The home that the environment names, by default ``.dispatch-audit`` in the working directory."""
-        return cls(Path(os.environ.get(HOME_VARIABLE) or ".dispatch-audit").absolute())
-
-    @property
-    def landing(self) -> Path:
-        """Pulled log files, one folder per interval."""
-        return self.root / "landing"
-
-    @property
-    def warehouse(self) -> Path:
-        """Delta tables, one folder per table."""
-        return self.root / "warehouse"
-
-    @property
-    def data_docs(self) -> Path:
-        """Great Expectations' pages."""
-        return self.root / "data-docs"
-
-    @property
-    def reports(self) -> Path:
-        """A page per subscription and interval, for people."""
-        return self.root / "reports"
-
-    @property
-    def alerts(self) -> Path:
-        """Every alert that was raised, one JSON object per line."""
-        return self.root / "alerts" / "alerts.jsonl"
+#: Subscriptions that an asset event names; it is kept in Airflow's database.
+_NAMED_AT_MOST: Final = 100
 
 
 def choose_interval(
@@ -97,12 +37,18 @@ def choose_interval(
             f"interval_end is {end} but interval_start is empty; nothing was done. "
             "Give both, or neither for the run's own data interval."
         )
-    if start is None:
+    asked = start is not None
+    if not asked:
         start, end = data_interval
     if start is None:
         raise ParameterError(
             "this run has no data interval and interval_start is empty; nothing was done. "
             "Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
+        )
+    if start == end and not asked:
+        raise ParameterError(
+            f"the run's data interval is empty ({start} to {end}), as that of a run by hand is, and interval_start is "
+            "empty; nothing was done. Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
         )
     span = interval(start, end)
     source = str(params.get("source") or "").strip()
@@ -115,99 +61,57 @@ def choose_interval(
 
 
 def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -> dict[str, Any]:
-    """Copy the source's log files into the interval's landing folder, through Airflow's object storage."""
+    """Copy what the landing does not have yet of the source's log files, through Airflow's object storage."""
     from airflow.sdk import ObjectStoragePath
 
     from spark_jobs.pull import pull as pull_files
 
     source = chosen["source"]
     location = source if "://" in source else f"file://{Path(source).expanduser().absolute()}"
-    return pull_files(
+    summary = pull_files(
         ObjectStoragePath(location, conn_id=connection or None),
         home.landing,
         chosen["interval_start"],
         interval_end=chosen["interval_end"],
         progress=progress.info,
     )
-
-
-def run_spark_stage(stage: str, chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
-    """Run one Spark stage for the interval in a process of its own; its progress goes to the log as it comes.
-
-    Returns the summary that the stage prints last. Raises ``DispatchAuditError`` with the stage's last lines: a plain
-    one where the stage refused its input, a ``StepError`` where another attempt may help.
-    """
-    if stage not in SPARK_STAGES:
-        raise ValueError(f"no Spark stage {stage!r}; there are {', '.join(SPARK_STAGES)}")
-    command = [sys.executable, "-m", f"spark_jobs.{stage}", "--interval-start", chosen["interval_start"]]
-    command += ["--interval-end", chosen["interval_end"]]
-    command += ["--landing", str(home.landing), "--warehouse", str(home.warehouse)]
-    if stage in MAKES_FINDINGS:
-        from expectations.policy import current_policy
-
-        command += ["--limits", current_policy().limit_rules().json()]
-    last: list[str] = []
-
-    def show(line: str) -> None:
-        if line.strip():
-            # What the stage says itself is progress; what Spark and the JVM say stands in the log only.
-            (progress if line.startswith((f"{stage} ", f"{stage}:")) else _output).info("%s", line)
-            last.append(line)
-            del last[:-_LAST_LINES]
-
-    began = time.monotonic()
-    code, output = stream(command, env=_stage_environment(), on_error_line=show)
-    if code != 0:
-        story = "\n".join(last or output[-_LAST_LINES:] or ["(it printed nothing)"])
-        error = DispatchAuditError if code == EXIT_BAD_INPUT else StepError
-        raise error(
-            f"spark_jobs.{stage} ended with exit code {code} for the interval {chosen['interval_start']}; "
-            f"tables of earlier intervals and earlier stages are kept. Its last lines:\n{story}"
-        )
-    summary = _last_json(output, stage)
-    progress.info("%s", describe(summary | {"seconds": round(time.monotonic() - began, 1)}))
+    for what, kept in (
+        ("gone", "what was landed of it is kept and used"),
+        ("changed", "the new contents are used"),
+    ):
+        for name in list(summary.get(what) or ())[:_NAMED_AT_MOST]:
+            progress.warning("pull: %s has %s in the source; %s", name, what, kept)
     return summary
 
 
-def _stage_environment() -> dict[str, str]:
-    # The stages import this checkout's packages whether or not they are installed.
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "PYTHONUNBUFFERED": "1",
-        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-    }
+def landed(chosen: Mapping[str, str], pulled: Mapping[str, Any]) -> dict[str, Any]:
+    """What the asset event of a pull says."""
+    told = ("files", "bytes", "copied_files", "copied_bytes", "files_gone", "files_changed", "digest")
+    return {**bounds(chosen), **{name: pulled[name] for name in told}}
 
 
-def _last_json(output: Sequence[str], stage: str) -> dict[str, Any]:
-    for line in reversed(output):
-        if line.strip():
-            try:
-                summary = json.loads(line)
-            except ValueError:
-                break
-            if isinstance(summary, dict):
-                return summary
-            break
-    raise StepError(
-        f"spark_jobs.{stage} ended well but its last line of output is no JSON summary: {output[-1:]!r}; "
-        "its tables are written, run the task again"
-    )
+def audited(chosen: Mapping[str, str], replayed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the asset event of an interval's tables says."""
+    told = ("dispatchers", "dispatchers_failed", "rows", "history_digest")
+    return {**bounds(chosen), **{name: replayed[name] for name in told if name in replayed}}
 
 
-def describe(summary: Mapping[str, Any]) -> str:
-    """A summary on one line, ``name=value`` for every plain value, for a person who reads a log."""
-    plain = {
-        k: v
-        for k, v in summary.items()
-        if isinstance(v, (int, float, str)) and k not in ("stage", "interval_start")
-    }
-    return " ".join(
-        f"{name}={value:,}" if isinstance(value, int) else f"{name}={value}" for name, value in plain.items()
-    )
+def bounds(chosen: Mapping[str, str]) -> dict[str, str]:
+    """The interval alone."""
+    return {name: chosen[name] for name in ("interval_start", "interval_end")}
+
+
+def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The groups of a plan, told to people."""
+    groups = list(planned["groups"])
+    for one in groups:
+        progress.info(
+            "plan: group %d has %s dispatchers, %s events",
+            one["group"],
+            format(one["dispatchers"], ","),
+            format(one["events"], ","),
+        )
+    return groups
 
 
 def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
@@ -230,7 +134,7 @@ def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
 
     span = interval(chosen["interval_start"], chosen["interval_end"])
     summary = write_reports(home.warehouse, span, home.reports)
-    progress.info("%s", describe(summary))
+    progress.info("report: %s", describe(summary))
     return summary
 
 
@@ -256,3 +160,21 @@ def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         published[name] = str(row["verdict"])
         progress.info("%-7s %s: %s", row["verdict"], name, row["reason"])
     return published
+
+
+def verdict(chosen: Mapping[str, str], published: Mapping[str, str]) -> dict[str, Any]:
+    """What the asset event of an interval's verdicts says: how many of each, and which are not PASS (the first 100)."""
+    counts = Counter(published.values())
+    return {
+        **bounds(chosen),
+        "counts": {name: counts[name] for name in ("PASS", "FAIL", "UNKNOWN")},
+        **{
+            name: sorted(one for one, verdict in published.items() if verdict == name)[:_NAMED_AT_MOST]
+            for name in ("FAIL", "UNKNOWN")
+        },
+    }
+
+
+def stale_wanted(run_type: str, params: Mapping[str, Any]) -> bool:
+    """Whether a run recomputes stale intervals: one of the schedule always, another one where its parameter says so."""
+    return run_type == "scheduled" or bool(params.get("recompute_stale"))

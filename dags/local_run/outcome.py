@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dags.home import Home
 from dags.local_run.sample import Source
 from dags.local_run.watch import Screen
-from dags.steps import Home
 
 if TYPE_CHECKING:
     from expectations.validate import Verdict

@@ -19,8 +19,11 @@ from dags.local_run.settings import LocalRunError, Place
 DAG_ID: Final = "dispatch_audit"
 PROGRESS_LOGGER: Final = "dispatch_audit.progress"
 ORDER: Final = (
-    "choose_interval", "pull", "ingest", "replay", "aggregate", "validate", "publish", "alert", "conclude",
+    "choose_interval", "pull", "ingest", "plan", "replay", "publish_tables", "discard_staging", "aggregate", "validate",
+    "report", "publish", "alert", "find_stale", "recompute_stale", "judge_stale", "alert_stale", "conclude",
 )  # fmt: skip
+#: Not asked for in these runs; that they did not run is no news.
+_LEFT_OUT: Final = {"find_stale", "recompute_stale", "judge_stale", "alert_stale"}
 ENDED: Final = {"success", "failed", "skipped", "upstream_failed", "removed"}
 _POLL_S: Final = 1.0
 _LINES_AT_ONCE: Final = 6
@@ -132,9 +135,12 @@ def watch_run(
     deadline = time.monotonic() + timeout_s
     while True:
         state = client.run_state(DAG_ID, run_id)
-        instances = {one["task_id"]: one for one in client.task_instances(DAG_ID, run_id)}
-        for task_id in sorted(instances, key=_order):
-            _show_task(instances[task_id], place, run_id, screen, seen, logs)
+        instances = {_name(one): one for one in client.task_instances(DAG_ID, run_id)}
+        # A mapped task stands there under its own name until it is known how often it runs.
+        for name in seen.keys() - instances.keys() - {""}:
+            del seen[name]
+        for name in sorted(instances, key=_order):
+            _show_task(name, instances[name], place, run_id, screen, seen, logs)
         if state in {"success", "failed"}:
             screen.settle()
             return {"": state, **seen}
@@ -152,11 +158,25 @@ def watch_run(
         time.sleep(_POLL_S)
 
 
-def _order(task_id: str) -> tuple[int, str]:
-    return (ORDER.index(task_id) if task_id in ORDER else len(ORDER), task_id)
+def _name(instance: dict[str, Any]) -> str:
+    """``replay`` of a task that runs once, ``replay[0]`` of one of several that are mapped."""
+    index = instance.get("map_index", -1)
+    return f"{instance['task_id']}[{index}]" if index >= 0 else str(instance["task_id"])
+
+
+def _order(name: str) -> tuple[int, str]:
+    task_id = name.partition("[")[0]
+    return (ORDER.index(task_id) if task_id in ORDER else len(ORDER), name)
+
+
+def _log_folder(place: Place, run_id: str, name: str) -> Path:
+    task_id, mapped, index = name.partition("[")
+    folder = place.task_logs(run_id) / f"task_id={task_id}"
+    return folder / f"map_index={index.removesuffix(']')}" if mapped else folder
 
 
 def _show_task(
+    name: str,
     instance: dict[str, Any],
     place: Place,
     run_id: str,
@@ -164,23 +184,25 @@ def _show_task(
     seen: dict[str, str],
     logs: dict[str, _LogReader],
 ) -> None:
-    task_id, state = instance["task_id"], instance["state"] or "waiting"
-    if seen.get(task_id) in ENDED:
+    state = instance["state"] or "waiting"
+    if seen.get(name) in ENDED:
         return
-    changed = seen.get(task_id) != state
-    seen[task_id] = state
+    changed = seen.get(name) != state
+    seen[name] = state
     if changed and state == "running":
-        screen.say(f"{task_id:<15} {screen.coloured(state)}")
-    reader = logs.setdefault(task_id, _LogReader(place.task_logs(run_id) / f"task_id={task_id}"))
+        screen.say(f"{name:<15} {screen.coloured(state)}")
+    reader = logs.setdefault(name, _LogReader(_log_folder(place, run_id, name)))
     lines = list(reader.new_lines())
     if len(lines) > _LINES_AT_ONCE:
         lines = [*lines[:2], f"... {len(lines) - 4} lines more, see the log", *lines[-2:]]
     for line in lines:
-        screen.say(f"{task_id:<15} | {line}")
+        screen.say(f"{name:<15} | {line}")
+    if state == "skipped" and name in _LEFT_OUT:
+        return
     if changed and (state in ENDED or state == "up_for_retry"):
         duration = instance.get("duration")
         took = f" in {float(duration):.1f} s" if duration and state in {"success", "failed"} else ""
-        screen.say(f"{task_id:<15} {screen.coloured(state)}{took}")
+        screen.say(f"{name:<15} {screen.coloured(state)}{took}")
 
 
 def _airflow_ended(place: Place) -> str:
@@ -194,7 +216,7 @@ def _airflow_ended(place: Place) -> str:
 
 def failure(place: Place, run_id: str, task_id: str) -> str:
     """Which task failed, the end of its log in readable form, and where the log is."""
-    files = sorted((place.task_logs(run_id) / f"task_id={task_id}").glob("attempt=*.log"))
+    files = sorted(_log_folder(place, run_id, task_id).glob("attempt=*.log"))
     if not files:
         return f"task {task_id} failed and left no log in {place.task_logs(run_id)}"
     reasons: list[str] = []

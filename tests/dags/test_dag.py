@@ -1,10 +1,11 @@
-"""The DAG file: imports cleanly and fast, says what a person needs, and runs its tasks in the right order."""
+"""The DAG files: import cleanly and fast, say what a person needs, refuse wrong values, run their tasks in order."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "dags"
+NAMES = ("dispatch_audit", "dispatch_audit_maintenance", "dispatch_what_if")
 
-# What Airflow itself imports is its own affair: the time and the modules counted are those of the DAG file.
+# What Airflow itself imports is its own affair: the time and the modules counted are those of one DAG file.
 _PARSE = """
 import json, sys, time
 import airflow.sdk, airflow.sdk.exceptions
 from airflow.dag_processing.dagbag import DagBag
 before, began = set(sys.modules), time.process_time()
-bag = DagBag(sys.argv[1], bundle_name="dags-folder", bundle_path=sys.argv[1])
+bag = DagBag(sys.argv[1], bundle_name="dags-folder", bundle_path=sys.argv[2])
 took_s = time.process_time() - began
 print(json.dumps({
     "dags": sorted(bag.dags), "errors": bag.import_errors, "took_s": took_s,
@@ -30,13 +32,11 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def parsed(tmp_path_factory) -> dict:
-    """What a fresh process finds in the DAG folder."""
-    home = tmp_path_factory.mktemp("airflow")
-    env = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
+def parse(place: Path, home: Path, **more: str) -> dict:
+    """What a fresh process finds in a DAG file, or in a folder of them."""
+    env = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT), **more}
     done = subprocess.run(
-        [sys.executable, "-c", _PARSE, str(DAGS)],
+        [sys.executable, "-c", _PARSE, str(place), str(DAGS)],
         env=env,
         capture_output=True,
         text=True,
@@ -47,27 +47,58 @@ def parsed(tmp_path_factory) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module", params=NAMES)
+def parsed(request, tmp_path_factory) -> dict:
+    """What a fresh process finds in one DAG file, by the name of its DAG under ``name``."""
+    found = parse(DAGS / f"{request.param}.py", tmp_path_factory.mktemp("airflow"))
+    return {**found, "name": request.param}
+
+
+def made(name: str):
+    """One of the DAGs."""
+    from importlib import import_module
+
+    return getattr(import_module(f"dags.{name}"), name)()
+
+
 @pytest.fixture(scope="module")
 def dag():
-    from dags.dispatch_audit import dispatch_audit
-
-    return dispatch_audit()
+    return made("dispatch_audit")
 
 
 @pytest.mark.airflow
-def test_one_dag_without_import_errors_in_less_than_a_second(parsed):
+def test_one_dag_in_a_file_without_import_errors_in_less_than_a_second(parsed):
     assert parsed["errors"] == {}
-    assert parsed["dags"] == ["dispatch_audit"]
+    assert parsed["dags"] == [parsed["name"]]
     assert parsed["took_s"] < 1.0
-    assert [Path(name).name for name in parsed["files"]] == ["dispatch_audit.py"], (
-        "helpers must be in .airflowignore"
-    )
 
 
 @pytest.mark.airflow
 def test_parsing_imports_nothing_heavy(parsed):
     heavy = {"pyspark", "numba", "great_expectations", "pandas", "numpy", "pyarrow", "deltalake", "mmh3"}
     assert not heavy & set(parsed["loaded"])
+
+
+@pytest.mark.airflow
+def test_airflow_parses_the_dag_files_of_the_folder_and_no_helper(tmp_path):
+    found = parse(DAGS, tmp_path)
+    assert found["dags"] == list(NAMES)
+    assert [Path(name).name for name in found["files"]] == [f"{name}.py" for name in NAMES], (
+        "helpers must be in .airflowignore"
+    )
+
+
+@pytest.mark.airflow
+def test_without_a_schedule_nothing_runs_by_itself_and_nothing_is_late(tmp_path):
+    nothing = {"DISPATCH_AUDIT_SCHEDULE": "none", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE": "none"}
+    assert parse(DAGS, tmp_path, **nothing)["errors"] == {}
+
+
+@pytest.mark.airflow
+def test_a_deadline_that_is_no_time_is_named_where_airflow_shows_import_errors(tmp_path):
+    found = parse(DAGS / "dispatch_audit.py", tmp_path, DISPATCH_AUDIT_DEADLINE_HOURS="soon")
+    [error] = found["errors"].values()
+    assert "DISPATCH_AUDIT_DEADLINE_HOURS is 'soon'" in error
 
 
 @pytest.mark.airflow
@@ -83,46 +114,101 @@ def test_schedule_gives_real_data_intervals_one_run_at_a_time(dag):
 
 
 @pytest.mark.airflow
-def test_every_parameter_is_typed_titled_described_and_in_a_section(dag):
-    for name in ("source", "source_connection", "interval_start", "interval_end", "fail_on_findings"):
-        schema = dag.params.get_param(name).schema
-        assert schema["type"], name
-        assert schema["title"], name
-        assert schema["section"], name
-        assert dag.params.get_param(name).description or schema.get("description_md"), name
-    dag.params.validate()
+def test_what_if_is_started_by_hand_only_and_maintenance_weekly():
+    assert made("dispatch_what_if").schedule is None
+    maintenance = made("dispatch_audit_maintenance")
+    assert maintenance.catchup is False
+    assert maintenance.timetable.expression == "0 3 * * 0"
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
+    found = made(name)
+    assert found.params
+    for param_name in found.params:
+        param = found.params.get_param(param_name)
+        assert param.schema["type"], param_name
+        assert param.schema["title"], param_name
+        assert param.schema["section"], param_name
+        assert param.description or param.schema.get("description_md"), param_name
+        if "interval_start" not in param_name:
+            param.resolve()
 
 
 @pytest.mark.airflow
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "param", "value"),
     [
-        ("source", ""),
-        ("source", None),
-        ("interval_start", "yesterday"),
-        ("interval_end", 7),
-        ("fail_on_findings", "perhaps"),
-        ("source_connection", "a b; rm"),
+        ("dispatch_audit", "source", ""),
+        ("dispatch_audit", "source", None),
+        ("dispatch_audit", "interval_start", "yesterday"),
+        ("dispatch_audit", "interval_end", 7),
+        ("dispatch_audit", "fail_on_findings", "perhaps"),
+        ("dispatch_audit", "source_connection", "a b; rm"),
+        ("dispatch_audit", "replay_groups", 0),
+        ("dispatch_audit", "replay_groups", 2.5),
+        ("dispatch_audit", "recompute_stale", "scheduled"),
+        ("dispatch_what_if", "interval_start", None),
+        ("dispatch_what_if", "rules", []),
+        ("dispatch_what_if", "rules", ["rnage"]),
+        ("dispatch_what_if", "rules", "ch"),
+        ("dispatch_what_if", "broker_version", "newest"),
+        ("dispatch_what_if", "seeds", 0),
+        ("dispatch_what_if", "subscriptions", ""),
+        ("dispatch_audit_maintenance", "keep_pages_days", 1),
+        ("dispatch_audit_maintenance", "keep_versions_days", "month"),
+        ("dispatch_audit_maintenance", "dry_run", None),
     ],
 )
-def test_the_form_refuses_a_wrong_value(dag, name, value):
+def test_the_form_refuses_a_wrong_value(name, param, value):
     from airflow.sdk.exceptions import ParamValidationError
 
     with pytest.raises(ParamValidationError):
-        dag.params.get_param(name).resolve(value)
+        made(name).params.get_param(param).resolve(value)
 
 
 @pytest.mark.airflow
-def test_documentation_names_every_task(dag):
-    assert dag.tags
-    assert all(task.owner == "dispatch-audit" for task in dag.tasks)
-    for task in dag.tasks:
-        assert f"`{task.task_id}`" in dag.doc_md
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("interval_start", "2026-11-21T00:00:00Z"),
+        ("rules", ["as recorded", "matrix", "ch", "4.0.0-classic-range", "ring"]),
+        ("broker_version", "4.0.0-preview.1"),
+        ("settings", "dispatcherMaxReadBatchSize=16\n"),
+    ],
+)
+def test_the_what_if_form_takes_what_it_should(param, value):
+    assert made("dispatch_what_if").params.get_param(param).resolve(value) == value
+
+
+@pytest.mark.airflow
+def test_every_rule_that_the_form_offers_is_understood():
+    from dags.dispatch_what_if import RULES
+    from spark_jobs.what_if_request import request
+
+    param = made("dispatch_what_if").params.get_param("rules")
+    assert param.schema["examples"] == list(RULES) == list(param.schema["values_display"])
+    param.resolve(list(RULES))
+    assert len(request(list(RULES)).rules) == len(RULES) - 1, "matrix depends on the log"
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("name", NAMES)
+def test_documentation_names_every_task(name):
+    found = made(name)
+    assert found.tags
+    assert found.description
+    assert all(task.owner == "dispatch-audit" for task in found.tasks)
+    for task in found.tasks:
+        assert f"`{task.task_id}`" in found.doc_md
 
 
 @pytest.mark.airflow
 def test_a_fail_reaches_publish_and_alert_and_still_makes_the_run_red(dag):
-    order = ["choose_interval", "pull", "ingest", "replay", "aggregate", "validate"]
+    order = [
+        "choose_interval", "pull", "ingest", "plan", "replay", "publish_tables", "aggregate", "validate",
+    ]  # fmt: skip
     for before, after in itertools.pairwise(order):
         assert after in dag.get_task(before).downstream_task_ids
     for task_id in ("publish", "report", "alert"):
@@ -130,7 +216,78 @@ def test_a_fail_reaches_publish_and_alert_and_still_makes_the_run_red(dag):
         assert dag.get_task(task_id).trigger_rule == "all_done"
     assert "alert" in dag.get_task("report").downstream_task_ids, "an alert points to the report"
     # The last tasks decide a run's state: one of them must not run when validate is red.
-    last = {task.task_id for task in dag.tasks if not task.downstream_task_ids}
-    assert last == {"alert", "conclude"}
-    assert dag.get_task("conclude").trigger_rule == "all_success"
-    assert "validate" in dag.get_task("conclude").upstream_task_ids
+    last = {task.task_id for task in dag.tasks if not task.downstream_task_ids and not task.is_teardown}
+    assert last == {"alert", "alert_stale", "conclude"}
+    assert dag.get_task("conclude").trigger_rule == "none_failed"
+    assert {"validate", "judge_stale"} <= dag.get_task("conclude").upstream_task_ids
+
+
+@pytest.mark.airflow
+def test_replay_is_mapped_over_the_groups_of_the_plan_and_its_staging_is_torn_down(dag):
+    assert dag.get_task("replay").is_mapped
+    assert dag.get_task("plan").is_setup
+    discard = dag.get_task("discard_staging")
+    assert discard.is_teardown
+    assert "plan" in discard.upstream_task_ids
+    assert not discard.on_failure_fail_dagrun, "what could not be cleared away does not make a verdict red"
+
+
+@pytest.mark.airflow
+def test_stale_intervals_are_recomputed_whether_or_not_the_verdict_is_red(dag):
+    assert dag.get_task("find_stale").upstream_task_ids == {"aggregate"}
+    for task_id in ("judge_stale", "alert_stale"):
+        assert dag.get_task(task_id).is_mapped
+        assert "recompute_stale" in dag.get_task(task_id).upstream_task_ids
+    # None of them runs where nothing was recomputed, all of them do where a judged interval is FAIL.
+    assert dag.get_task("alert_stale").trigger_rule == "all_done_min_one_success"
+
+
+@pytest.mark.airflow
+def test_assets_tell_what_is_landed_audited_and_judged(dag):
+    outlets = {task.task_id: sorted(one.name for one in task.outlets) for task in dag.tasks if task.outlets}
+    audited, landed, verdict = (f"dispatch_audit/{name}" for name in ("audited", "landed", "verdict"))
+    assert outlets == {
+        "pull": [landed],
+        "aggregate": [audited],
+        "publish": [verdict],
+        "judge_stale": [audited, verdict],
+    }
+
+
+@pytest.mark.airflow
+def test_a_scheduled_run_has_a_deadline_that_airflow_can_store(dag):
+    from datetime import timedelta
+
+    from airflow.serialization.decoders import decode_deadline_alert
+    from airflow.serialization.encoders import encode_deadline_alert
+
+    [alert] = dag.deadline if isinstance(dag.deadline, list) else [dag.deadline]
+    assert alert.interval == timedelta(hours=30)
+    stored = decode_deadline_alert(json.loads(json.dumps(encode_deadline_alert(alert))))
+    assert stored.callback.path == "dags.deadline.verdict_is_late"
+    assert stored.interval == alert.interval
+
+
+@pytest.mark.airflow
+def test_the_links_of_a_run_are_on_its_tasks(dag):
+    links = {
+        task.task_id: [link.name for link in task.operator_extra_links]
+        for task in (*dag.tasks, *made("dispatch_what_if").tasks)
+        if task.operator_extra_links
+    }
+    assert links == {
+        "validate": ["Data Docs"],
+        "report": ["Reports"],
+        "alert": ["Reports", "Data Docs"],
+        "compare": ["What-if comparison"],
+    }
+
+
+@pytest.mark.airflow
+def test_the_example_of_a_downstream_dag_in_the_docs_can_be_parsed(tmp_path):
+    text = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```python\n(.*?dispatch_audit/verdict.*?)```", text, flags=re.DOTALL)
+    path = tmp_path / "after_the_audit.py"
+    path.write_text(example, encoding="utf-8")
+    found = parse(path, tmp_path / "airflow")
+    assert (found["errors"], found["dags"]) == ({}, ["after_the_audit"])

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from dags.home import Home
 from dags.local_run import control, outcome
 from dags.local_run.sample import read_source
 from dags.local_run.settings import PORT_VARIABLE, SAMPLE, LocalRunError, Place, choose_port, environment
 from dags.local_run.watch import Screen, failure
 from dags.processes import processes
-from dags.steps import Home
 from dispatch_core.errors import DispatchAuditError
 
 ROOT = Path(__file__).resolve().parents[2]

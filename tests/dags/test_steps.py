@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from dags import steps
+from dags import stages, steps
+from dags.home import HOME_VARIABLE, Home, StepError
 from dispatch_core.errors import DispatchAuditError
 
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
@@ -22,6 +22,11 @@ def test_interval_of_the_run_where_no_parameter_names_one():
         "interval_start": "2026-11-21T00:00:00+00:00",
         "interval_end": "2026-11-22T00:00:00+00:00",
     }
+
+
+def test_a_run_by_hand_without_an_interval_is_told_what_to_give():
+    with pytest.raises(DispatchAuditError, match=r"data interval is empty.*interval_start, for example"):
+        steps.choose_interval({"source": "/logs", "interval_start": None}, (DAY, DAY))
 
 
 def test_parameters_win_over_the_data_interval_and_are_taken_to_utc():
@@ -55,7 +60,7 @@ def test_pull_reads_a_folder_with_odd_characters_through_object_storage(tmp_path
     (source / "a").mkdir(parents=True)
     (source / "a" / "messages.jsonl").write_text('{"x": 1}\n')
     chosen = steps.choose_interval({"source": str(source), "interval_start": "2026-11-21"}, (None, None))
-    summary = steps.pull(chosen, steps.Home(tmp_path / "home"))
+    summary = steps.pull(chosen, Home(tmp_path / "home"))
     assert summary["files"] == 1
     landed = list((tmp_path / "home" / "landing").rglob("messages.jsonl"))
     assert [path.read_text() for path in landed] == ['{"x": 1}\n']
@@ -67,22 +72,16 @@ def test_pull_names_a_source_that_is_not_there(tmp_path):
         {"source": str(tmp_path / "gone"), "interval_start": "2026-11-21"}, (None, None)
     )
     with pytest.raises(DispatchAuditError, match=r"gone.*no such file or folder"):
-        steps.pull(chosen, steps.Home(tmp_path))
+        steps.pull(chosen, Home(tmp_path))
 
 
 @pytest.mark.spark
-def test_a_stage_without_its_input_fails_for_good_with_its_own_words(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_stage_without_its_input_fails_for_good_with_its_own_words(tmp_path):
     chosen = steps.choose_interval({"source": "/logs", "interval_start": "2026-11-21"}, (None, None))
     with pytest.raises(DispatchAuditError, match="nothing was landed for 2026-11-21") as failure:
-        steps.run_spark_stage("ingest", chosen, steps.Home(tmp_path))
-    assert not isinstance(failure.value, steps.StepError), "another attempt would not help"
+        stages.ingest(chosen, Home(tmp_path))
+    assert not isinstance(failure.value, StepError), "another attempt would not help"
     assert "exit code 2" in str(failure.value)
-
-
-def test_only_known_stages_are_run(tmp_path):
-    with pytest.raises(ValueError, match="no Spark stage"):
-        steps.run_spark_stage("ingest; rm -rf", {}, steps.Home(tmp_path))
 
 
 def _row(topic: str, promise: str, verdict: str) -> dict:
@@ -102,9 +101,37 @@ def test_one_fail_does_not_keep_the_others_from_being_published():
     assert steps.broken(verdicts[2:]) == []
 
 
+def test_an_asset_event_counts_verdicts_and_names_those_that_are_not_pass():
+    published = {f"t{number} / s": "FAIL" for number in range(150)} | {"a / s": "PASS", "u / s": "UNKNOWN"}
+    chosen = steps.choose_interval({"source": "/logs", "interval_start": "2026-11-21"}, (None, None))
+    event = steps.verdict(chosen, published)
+    assert event["counts"] == {"PASS": 1, "FAIL": 150, "UNKNOWN": 1}
+    assert len(event["FAIL"]) == 100, "it is kept in Airflow's database"
+    assert event["UNKNOWN"] == ["u / s"]
+    assert (event["interval_start"], event["interval_end"]) == (
+        "2026-11-21T00:00:00+00:00",
+        "2026-11-22T00:00:00+00:00",
+    )
+
+
+@pytest.mark.parametrize(
+    ("run_type", "asked", "wanted"),
+    [
+        ("scheduled", False, True),
+        ("manual", False, False),
+        ("manual", True, True),
+        ("backfill", False, False),
+        ("backfill", True, True),
+        ("asset_triggered", False, False),
+    ],
+)
+def test_runs_of_the_schedule_recompute_what_is_stale_and_others_if_asked(run_type, asked, wanted):
+    assert steps.stale_wanted(run_type, {"recompute_stale": asked}) is wanted
+
+
 def test_home_is_the_environments_or_beside_the_caller(monkeypatch, tmp_path):
-    monkeypatch.setenv(steps.HOME_VARIABLE, str(tmp_path / "h"))
-    assert steps.Home.current().warehouse == tmp_path / "h" / "warehouse"
-    monkeypatch.delenv(steps.HOME_VARIABLE)
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "h"))
+    assert Home.current().warehouse == tmp_path / "h" / "warehouse"
+    monkeypatch.delenv(HOME_VARIABLE)
     monkeypatch.chdir(tmp_path)
-    assert steps.Home.current().root == Path(tmp_path / ".dispatch-audit")
+    assert Home.current().root == Path(tmp_path / ".dispatch-audit")

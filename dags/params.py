@@ -1,0 +1,42 @@
+"""Parameters that several DAGs have in their forms."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airflow.sdk import Param
+
+# The form shows a calendar for "date-time"; what comes by REST or command line is held to this.
+MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+
+
+def moment(title: str, description: str, section: str) -> Param:
+    """A date and time that may be left empty."""
+    return Param(
+        None,
+        type=["null", "string"],
+        format="date-time",
+        pattern=MOMENT,
+        title=title,
+        description=description,
+        examples=["2026-11-21T00:00:00Z"],
+        section=section,
+    )
+
+
+def switch(value: bool, title: str, description: str, section: str) -> Param:
+    """On or off."""
+    return Param(value, type="boolean", title=title, description=description, section=section)
+
+
+def number(value: int, title: str, description: str, section: str, *, least: int, most: int) -> Param:
+    """A whole number within bounds."""
+    return Param(
+        value,
+        type="integer",
+        minimum=least,
+        maximum=most,
+        title=title,
+        description=description,
+        section=section,
+    )

@@ -1,0 +1,78 @@
+"""The missed schedule: who is told, when, and who is left in peace."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dags import deadline, notify
+from dispatch_core.errors import DispatchAuditError
+
+RUN = {
+    "dag_id": "dispatch_audit",
+    "dag_run_id": "scheduled__2026-11-22T00:00:00+00:00",
+    "run_type": "scheduled",
+    "state": "running",
+    "logical_date": "2026-11-21T00:00:00Z",
+    "data_interval_start": "2026-11-21T00:00:00Z",
+    "start_date": "2026-11-22T00:00:01Z",
+}
+DUE = {"id": "1", "deadline_time": datetime(2026, 11, 22, 6, tzinfo=UTC)}
+
+
+@pytest.fixture
+def told(monkeypatch) -> list[tuple[str, str, str]]:
+    """What was sent, instead of being sent."""
+    sent: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(
+        notify, "tell", lambda subject, body, key: sent.append((subject, body, key)), raising=False
+    )
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [("running", "still at work"), ("queued", "waits to be started"), ("failed", "ended without a verdict")],
+)
+def test_a_late_run_of_the_schedule_is_told_with_what_to_do(told, monkeypatch, state, says):
+    monkeypatch.setattr(deadline, "judged", lambda _start: False)
+    deadline.verdict_is_late({"dag_run": {**RUN, "state": state}, "deadline": DUE})
+    [(subject, body, key)] = told
+    assert subject == "No verdict in time: dispatch audit of 2026-11-21T00:00:00Z"
+    assert "judged by 2026-11-22 06:00:00+00:00" in body
+    assert RUN["dag_run_id"] in body
+    assert says in body
+    assert RUN["dag_run_id"] in key
+
+
+def test_a_run_that_is_red_because_it_judged_is_not_late(told, monkeypatch):
+    monkeypatch.setattr(deadline, "judged", lambda start: start == "2026-11-21T00:00:00Z")
+    deadline.verdict_is_late({"dag_run": {**RUN, "state": "failed"}, "deadline": DUE})
+    assert told == []
+
+
+@pytest.mark.parametrize("run_type", ["backfill", "manual", "asset_triggered"])
+def test_whoever_started_another_run_watches_it(told, monkeypatch, run_type):
+    monkeypatch.setattr(deadline, "judged", lambda _start: False)
+    deadline.verdict_is_late({"dag_run": {**RUN, "run_type": run_type}, "deadline": DUE})
+    assert told == []
+
+
+def test_an_interval_without_a_warehouse_is_not_judged(monkeypatch, tmp_path):
+    monkeypatch.setenv("DISPATCH_AUDIT_HOME", str(tmp_path))
+    assert deadline.judged("2026-11-21T00:00:00Z") is False
+
+
+def test_the_time_allowed_is_the_environments(monkeypatch):
+    monkeypatch.delenv(deadline.HOURS_VARIABLE, raising=False)
+    assert deadline.time_allowed() == timedelta(hours=30)
+    monkeypatch.setenv(deadline.HOURS_VARIABLE, "1.5")
+    assert deadline.time_allowed() == timedelta(minutes=90)
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "1e9"])
+def test_what_is_no_time_is_refused_by_name(monkeypatch, text):
+    monkeypatch.setenv(deadline.HOURS_VARIABLE, text)
+    with pytest.raises(DispatchAuditError, match=f"{deadline.HOURS_VARIABLE} is '{text}'"):
+        deadline.time_allowed()

@@ -1,0 +1,190 @@
+"""Starting stages: the command lines, what exit codes mean, what a person sees of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dags import stages
+from dags.home import Home, StepError
+from dispatch_core.errors import DispatchAuditError
+
+CHOSEN = {
+    "interval_start": "2026-11-21T00:00:00+00:00",
+    "interval_end": "2026-11-22T00:00:00+00:00",
+    "source": "/logs",
+}
+HOME = Home(Path("/home"))
+
+
+#: What the stages answer, one after the other: exit code, lines of stdout, lines of stderr.
+Answer = tuple[int, list[str], list[str]]
+WELL: Answer = (0, ['{"stale": [], "recomputed": []}'], [])
+
+
+@pytest.fixture
+def answers() -> list[Answer]:
+    """The answers of the next stages; without any, all goes well."""
+    return []
+
+
+@pytest.fixture
+def asked(monkeypatch, answers) -> list[list[str]]:
+    """The command lines that were started, none of them really."""
+    commands: list[list[str]] = []
+
+    def stream(command, *, env, on_error_line):
+        commands.append(list(command))
+        code, lines, said = answers.pop(0) if answers else WELL
+        for line in said:
+            on_error_line(line)
+        return code, lines
+
+    monkeypatch.setattr(stages, "stream", stream)
+    monkeypatch.delenv(stages.CONNECTION_VARIABLE, raising=False)
+    return commands
+
+
+def values(command: list[str], option: str) -> list[str]:
+    return [command[at + 1] for at, word in enumerate(command) if word == option]
+
+
+def test_the_stages_of_a_run_name_its_interval_its_folders_and_its_staging(asked):
+    stages.ingest(CHOSEN, HOME)
+    stages.plan(CHOSEN, HOME, "scheduled__1", 3)
+    stages.replay_group(CHOSEN, HOME, "scheduled__1", 2)
+    stages.publish_tables(CHOSEN, HOME, "scheduled__1")
+    stages.discard(CHOSEN, HOME, "scheduled__1")
+    stages.aggregate(CHOSEN, HOME)
+    assert [command[1:4] for command in asked] == [
+        ["-m", "spark_jobs.ingest", "--interval-start"],
+        *(["-m", "spark_jobs.replay", step] for step in ("plan", "group", "publish", "discard")),
+        ["-m", "spark_jobs.aggregates", "--interval-start"],
+    ]
+    for command in asked:
+        assert values(command, "--interval-start") == [CHOSEN["interval_start"]]
+        assert values(command, "--interval-end") == [CHOSEN["interval_end"]]
+        assert values(command, "--warehouse") == ["/home/warehouse"]
+    assert values(asked[0], "--landing") == ["/home/landing"]
+    assert [values(command, "--run-id") for command in asked[1:5]] == [["scheduled__1"]] * 4
+    assert values(asked[1], "--groups") == ["3"]
+    assert values(asked[2], "--group") == ["2"]
+    assert [bool(values(command, "--limits")) for command in asked] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_stale_intervals_are_recomputed_as_they_were_found(asked, answers):
+    found = [{"interval_start": "2026-11-20T00:00:00+00:00", "interval_end": "2026-11-21T00:00:00+00:00"}]
+    answers.append((0, [json.dumps({"stage": "stale", "stale": found})], []))
+    answers.append((0, [json.dumps({"stage": "recompute", "recomputed": found})], []))
+    assert stages.recompute(stages.find_stale(HOME), HOME) == found
+    assert asked[0][2:4] == ["spark_jobs.history", "stale"]
+    assert values(asked[1], "--interval") == ["2026-11-20T00:00:00+00:00/2026-11-21T00:00:00+00:00"]
+
+
+def test_what_was_planned_and_is_no_longer_so_is_replayed_from_the_beginning(asked, answers, caplog):
+    caplog.set_level(logging.INFO)
+    answers += [(75, [], ["error: other rows were ingested since the plan"]), (0, ['{"dispatchers": 4}'], [])]
+    assert stages.publish_tables(CHOSEN, HOME, "r") == {"dispatchers": 4}
+    assert asked[1][2:4] == ["spark_jobs.replay", "--interval-start"]
+    assert "other rows were ingested since the plan" in caplog.text
+    assert "replaying the whole interval" in caplog.text
+
+
+@pytest.mark.parametrize(("code", "again"), [(2, False), (1, True), (-9, True), (75, True)])
+def test_only_what_another_attempt_may_cure_is_tried_again(asked, answers, code, again):
+    answers.append((code, [], ["error: it was so"]))
+    with pytest.raises(DispatchAuditError, match=rf"(?s)exit code {code};.*error: it was so") as failure:
+        stages.ingest(CHOSEN, HOME)
+    assert isinstance(failure.value, StepError) == again
+
+
+def test_a_stage_without_a_summary_is_told(asked, answers):
+    answers.append((0, ["not JSON"], []))
+    with pytest.raises(StepError, match=r"no JSON summary.*run the task again"):
+        stages.ingest(CHOSEN, HOME)
+
+
+def test_progress_is_what_the_stage_says_and_the_rest_is_kept_in_the_log(asked, answers, caplog):
+    caplog.set_level(logging.INFO)
+    answers.append(
+        (0, ['{"rows_in": 1234567, "stage": "ingest", "inputs_digest": "d"}'], [
+            "ingest 2026-11-21: files done: 3 of 7", "WARN SparkContext: something",
+        ])
+    )  # fmt: skip
+    stages.ingest(CHOSEN, HOME)
+    told = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
+    kept = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.output"]
+    assert told[0] == "ingest 2026-11-21: files done: 3 of 7"
+    assert told[1].startswith("ingest: rows_in=1,234,567 seconds=")
+    assert kept == ["WARN SparkContext: something"]
+
+
+@pytest.mark.airflow
+def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
+    monkeypatch.setenv(stages.CONNECTION_VARIABLE, "spark_default")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT",
+        '{"conn_type": "spark", "host": "spark://master", "port": 7077, "extra": {"deploy-mode": "client"}}',
+    )
+    monkeypatch.setenv("DISPATCH_AUDIT_SPARK_JARS", "/a.jar,/b.jar")
+    stages.ingest(CHOSEN, HOME)
+    stages.publish_tables(CHOSEN, HOME, "r")
+    submitted, published = asked
+    assert Path(submitted[0]).name == "spark-submit"
+    assert values(submitted, "--master") == ["spark://master:7077"]
+    assert values(submitted, "--jars") == ["/a.jar,/b.jar"]
+    launch = submitted.index(str(stages.ROOT / "spark_jobs" / "launch.py"))
+    assert submitted[launch + 1 : launch + 3] == ["spark_jobs.ingest", "--interval-start"]
+    assert published[:3] == [sys.executable, "-m", "spark_jobs.replay"], "it needs no Spark"
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize(
+    ("connection", "says"),
+    [
+        (None, "has none of that name"),
+        ('{"conn_type": "spark", "extra": {"deploy-mode": "cluster"}}', "client"),
+    ],
+)
+def test_a_connection_that_cannot_be_used_starts_nothing(asked, monkeypatch, connection, says):
+    monkeypatch.setenv(stages.CONNECTION_VARIABLE, "elsewhere")
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", connection)
+    with pytest.raises(DispatchAuditError, match=says) as failure:
+        stages.ingest(CHOSEN, HOME)
+    assert not isinstance(failure.value, StepError)
+    assert "nothing was started" in str(failure.value)
+    assert asked == []
+
+
+def test_what_is_submitted_runs_the_module_with_its_arguments(tmp_path):
+    launch = stages.ROOT / "spark_jobs" / "launch.py"
+    done = subprocess.run(
+        [sys.executable, str(launch), "spark_jobs.upkeep", "verify", "--home", str(tmp_path)],
+        env={"PYTHONPATH": str(stages.ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, json.loads(done.stdout)["stage"]) == (0, "verify"), done.stderr
+    refused = subprocess.run(
+        [sys.executable, str(launch), "spark_jobs.upkeep", "retain", "--home", ".", "--keep-pages", "1"],
+        env={"PYTHONPATH": str(stages.ROOT), "PATH": ""},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 2, "the exit code of the stage"
