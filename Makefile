@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test lint format conformance accuracy browser bench bench-quick clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all accuracy browser bench bench-quick clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -37,6 +37,13 @@ conformance: setup ## Compare with the recordings and vectors in ../shared, wher
 
 browser: setup ## Open reports in a headless Chromium, which the machine must have (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/browser $(ARGS)
+
+test-stack: ## The services of docker-compose.yml natively: Postgres, a Spark cluster, S3, mail; and kill -9 (needs postgresql)
+	@DISPATCH_AUDIT_EXTRAS=stack,stack-test PYTHON='$(PYTHON)' .ci/setup
+	@$(WITH_ENV) exec .ci/stack $(ARGS)
+
+test-ui: setup ## Log in, backfill and what-if in Airflow's pages, with a headless Chromium (apt-get install chromium)
+	@$(WITH_ENV) exec .ci/ui $(ARGS)
 
 accuracy: setup ## How often what-if is right, from the recordings in ../shared: docs/what-if-accuracy.md, half an hour
 	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)
