@@ -76,7 +76,7 @@ def user(stranger, token):
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A home with one page of each sort, and much that is no page."""
-    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "place"))
     home = Home.current()
     pages = [REPORT, "reports/2026-11-21/index.html", "data-docs/index.html", "what-if/ab12/index.html"]
     pages += [
@@ -177,7 +177,7 @@ def test_an_area_in_which_nothing_was_published_says_so(user, tmp_path, monkeypa
         "reports/link.html",
         "reports/inside.html",
         "reports/folder/outside.html",
-        "reports/folder/home/secret.html",
+        "reports/folder/place/secret.html",
         "reports/gone.html",
         "reports/pipe.html",
         "reports/socket.html",
