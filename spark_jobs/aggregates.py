@@ -37,6 +37,7 @@ from spark_jobs.waits import (
     SUBSCRIPTION,
     first_waits,
     never_delivered,
+    sent_earlier,
     sent_words,
     wait_buckets,
 )
@@ -156,8 +157,8 @@ def aggregate(
     ``limits``: how much is too much, for which topics. Returns a summary with the rows of each.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with stage_run(warehouse, "aggregates", span) as staging:
-        deliveries = tables.read_until(spark, warehouse, "deliveries", span)
+    with stage_run(warehouse, "aggregates", span, wait=True) as staging:
+        events = tables.read_until(spark, warehouse, "consumer_events", span)
         messages = tables.read_until(spark, warehouse, "messages", span)
         states, ownership, blocked, sent = (
             tables.read(spark, warehouse, name, span)
@@ -167,7 +168,7 @@ def aggregate(
         keyed = sent.transform(by_key).persist()
         owned = owned_hashes(ownership, states).persist()
         buckets = wait_buckets(sent, span).persist()
-        words = sent_words(deliveries).persist()
+        words = sent_words(sent, sent_earlier(events, span)).persist()
         fair = fair_loads(sent, owned)
         frames = {
             "balance": balance(sent, keyed, owned, fair),
@@ -181,7 +182,6 @@ def aggregate(
             frame.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if enough_topics(states, limits):
-            events = tables.read_until(spark, warehouse, "consumer_events", span)
             uneven += uneven_topics(active_times(ownership, events, states, span), span, limits)
         published = publish(spark, warehouse, span, uneven, staging)
         if published is not None:

@@ -1,7 +1,8 @@
 """Ingest: the landed files of one interval into the tables ``messages``, ``consumer_events`` and ``quarantine``.
 
-One file is one piece of work: a task reads it with the one reader of the log format, keeps the rows of the interval,
-and stages them as Parquet (``spark_jobs.ingest_task``). In the tables each dispatcher is one sorted run of one file, so that
+Of the landed files those are read that can hold rows of the interval (``spark_jobs.survey``). One file is one piece of work:
+a task reads it with the one reader of the log format, keeps the rows of the interval, and stages them as Parquet
+(``spark_jobs.ingest_task``). In the tables each dispatcher is one sorted run of one file, so that
 replay streams it: files that came so are taken as they are, the rows of all others Spark groups and sorts by dispatcher in
 one exchange. Then the interval's rows of each table are replaced by one commit.
 
@@ -28,18 +29,25 @@ from pyspark.sql import functions as F
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.ahead import usable_threads
-from spark_jobs import stage, tables
+from spark_jobs import segments, stage, tables
 from spark_jobs.contracts import StagedFile, file_schema
 from spark_jobs.dealing import deal
+from spark_jobs.history_plan import Surveyed, inputs_digest, of_interval
 from spark_jobs.ingest_task import HANDS, STAGED, read_partition
-from spark_jobs.intervals import Interval
+from spark_jobs.intervals import Interval, day_of
+from spark_jobs.ledger import Ledger
 from spark_jobs.progress import say, tasks_done
-from spark_jobs.pull import landed_files
+from spark_jobs.pull import landed_segments
 from spark_jobs.runs import GROUP, ORDER, not_runs
+from spark_jobs.segments import Segment
+from spark_jobs.survey import HOUR_US
+from spark_jobs.surveys import surveyed
 from spark_jobs.warehouse import compact, record_run, replace_interval, stage_run
 
 #: A task reads at least so many bytes of small files.
 _BYTES_PER_TASK = 8_000_000
+#: So many of the first and of the last days are told of files that hold rows of many.
+_DAYS_SHOWN = 5
 #: A file of the exchange holds at least so many rows.
 _ROWS_PER_FILE = 500_000
 
@@ -54,11 +62,41 @@ def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) 
     Bad rows and bad files are quarantined and counted. Raises ``PullError`` where nothing was landed (the tables are as
     before) and ``IngestError`` where no event of the interval was found (the tables and the quarantine say what was).
     """
+    landed_segments(landing, span)  # what was never pulled leaves no trace of an attempt
+    summary = _ingest(spark, landing, warehouse, span, as_history=False)
+    assert summary is not None, "only history is ever left out"
+    return summary
+
+
+def ingest_as_history(
+    spark: SparkSession, landing: Path, warehouse: Path, span: Interval
+) -> dict[str, Any] | None:
+    """Ingest an interval for the sake of a later one; None where the tables hold what is landed already.
+
+    Does without events, and leaves nothing of an interval that gave way to another.
+    """
+    return _ingest(spark, landing, warehouse, span, as_history=True)
+
+
+def _ingest(
+    spark: SparkSession, landing: Path, warehouse: Path, span: Interval, *, as_history: bool
+) -> dict[str, Any] | None:
     began, started_at = time.monotonic(), datetime.now(UTC)
-    files, beside = without_doubles(landed_files(landing, span))
-    say(f"ingest {span.name}: {len(files)} files, {sum(path.stat().st_size for _name, path in files)} bytes")
-    with stage_run(warehouse, "ingest", span) as staging:
-        reports = _staged(spark, files, staging, span)
+    with stage_run(warehouse, "ingest", span, wait=True) as staging:
+        if as_history and _gave_way(landing, span):
+            landed: list[Segment] = []
+        else:
+            landed = landed_segments(landing, span)
+        read = segments.without_doubles(landed)
+        known = surveyed(spark, landing, read)
+        digest = inputs_digest(known, span)
+        if as_history and Ledger(warehouse).ingested().get(span.start_us) == (span.end_us, digest):
+            return None
+        mine = of_interval(known, span)
+        segments.check_whole(landing, mine)
+        files = [(one.name, one.path(landing)) for one in mine]
+        say(f"ingest {span.name}: {len(files)} files, {sum(one.size_bytes for one in mine)} bytes")
+        reports = _staged(spark, files, staging, span) if files else []
         rows = {
             name: _publish(spark, reports, name, warehouse, staging, span)
             for name in ("messages", "consumer_events")
@@ -69,8 +107,13 @@ def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) 
             span,
             compact(_files_of(reports, "quarantine"), staging),
         )
-        summary = _summary(reports, rows, span)
-        summary |= {"files_beside_a_trace": beside, "seconds": round(time.monotonic() - began, 3)}
+        summary = _summary(reports, rows, span) | {
+            "files_of_other_intervals": len(read) - len(mine),
+            "files_beside_a_trace": len(landed) - len(read),
+            "inputs_digest": digest,
+            "as_history": as_history,
+            "seconds": round(time.monotonic() - began, 3),
+        }
         record_run(warehouse, "ingest", span, started_at, summary)
     for one in reports:
         if one["rows_quarantined"]:
@@ -78,29 +121,25 @@ def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) 
                 f"ingest {span.name}: {one['name']}: {one['rows_quarantined']} of {one['rows_in']} rows quarantined, "
                 f"first: {one['first_reason']}; the others are kept"
             )
-    if not any(one["events"] for one in reports):
+    if not as_history and not any(one["events"] for one in reports):
         raise IngestError(
-            f"{landing}: none of {len(files)} files holds an event of {span.name} "
-            f"(rows of other intervals: {summary['other_intervals'] or 'none'}, "
-            f"quarantined: {summary['rows_quarantined']}); "
+            f"{landing}: none of {len(landed)} files holds an event of {span.name} "
+            f"(days with rows: {_days(known)}, quarantined: {summary['rows_quarantined']}); "
             "what was quarantined is kept in the table quarantine. Check the interval and the source"
         )
     return summary
 
 
-def without_doubles(files: list[tuple[str, Path]]) -> tuple[list[tuple[str, Path]], int]:
-    """The files to read, and how many were left out: event files beside a trace, which holds their lines already."""
+def _gave_way(landing: Path, span: Interval) -> bool:
+    one = segments.read_interval(landing, span)
+    return one is not None and one.role == "retired"
 
-    def is_trace(name: str) -> bool:
-        return name.rpartition("/")[2].lower().startswith("trace")
 
-    traced = {name.rpartition("/")[0] for name, _path in files if is_trace(name)}
-    kept = []
-    for name, path in files:
-        folder, _, base = name.rpartition("/")
-        if not (folder in traced and base.lower().startswith("events")):
-            kept.append((name, path))
-    return kept, len(files) - len(kept)
+def _days(known: Sequence[Surveyed]) -> str:
+    """The days that the files hold rows of, for people."""
+    days = sorted({day_of(hour * HOUR_US) for _one, survey in known for hour, _rows, _mark in survey.hours})
+    shown = days if len(days) <= 2 * _DAYS_SHOWN else [*days[:_DAYS_SHOWN], "...", *days[-_DAYS_SHOWN:]]
+    return ", ".join(shown) or "none"
 
 
 def sorted_by_dispatcher(frame: DataFrame, name: str, partitions: int) -> DataFrame:
@@ -195,6 +234,7 @@ def _summary(reports: list[dict[str, Any]], rows: dict[str, int], span: Interval
     return {
         "stage": "ingest",
         "interval_start": span.start.isoformat(),
+        "interval_end": span.end.isoformat(),
         "files": len(reports),
         "files_failed": sum(one["failed"] for one in reports),
         **totals,
@@ -204,17 +244,21 @@ def _summary(reports: list[dict[str, Any]], rows: dict[str, int], span: Interval
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ingest one interval; see ``--help``."""
+    """Ingest one interval, and before it what its history lacks; see ``--help``."""
+    from spark_jobs.history import ingest_with_history
+
     parser = stage.parser(
-        "python -m spark_jobs.ingest", "landed files of one interval into Delta tables", landing=True
+        "python -m spark_jobs.ingest",
+        "landed files of one interval, and of earlier ones that are not in the tables yet, into Delta tables",
+        landing=True,
     )
     options = parser.parse_args(arguments)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
-        return ingest(spark, options.landing, options.warehouse, span)
+        return ingest_with_history(spark, options.landing, options.warehouse, span)
 
     def size_bytes(span: Interval) -> int:
-        return sum(path.stat().st_size for _name, path in landed_files(options.landing, span))
+        return sum(one.size_bytes for one in landed_segments(options.landing, span))
 
     return stage.run(options, work, size_bytes)
 

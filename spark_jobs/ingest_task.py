@@ -6,8 +6,8 @@ quarantine row that says why. The files of a task share the files that it stages
 small files; of each log the task says whether its rows are sorted runs already (``runs``).
 
 A row belongs to the interval when its time does (``t_us`` of an event, ``publish_time_ms`` of a message); a row without a
-time (a header) belongs to every interval that its file is landed for. Rows of other intervals are counted by day
-and left to the runs of those intervals, which read the same file.
+time (a header), and a bad one, belongs to every interval that its file has rows of, and to all where not one row of it has
+a time. Rows of other intervals are counted by day and left to the runs of those intervals, which read the same file.
 """
 
 from __future__ import annotations
@@ -142,9 +142,13 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
             rows = in_place.place(rows)
         take(table, rows)
     take("consumer_events", in_place.rest(schema.EVENTS))
-    paths = sink.keep(apart={name for name, one in runs.items() if one.groups is None})
     inside = rows_of["messages"] + rows_of["consumer_events"] - headers
     outside = sum(others.values())
+    if outside and not inside:
+        # It has its place in the intervals that it holds rows of; here its header and bad lines would be strays.
+        sink.discard()
+        return _left_to_others(reading.name, others)
+    paths = sink.keep(apart={name for name, one in runs.items() if one.groups is None})
     return {
         "name": reading.name,
         "runs": [
@@ -160,11 +164,32 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
         "rows_accepted": inside,
         "rows_quarantined": rows_of["quarantine"],
         "rows_other_interval": outside,
-        "other_days": [{"day": day, "rows": rows} for day, rows in sorted(others.items())],
+        "other_days": _days(others),
         "events": rows_of["consumer_events"] - headers,
         "failed": failed or reading.counts.file_problems > 0,
         "first_reason": first_reason,
     }
+
+
+def _left_to_others(name: str, others: Counter[str]) -> dict[str, Any]:
+    """The row of ``STAGED`` of a file whose rows are all of other intervals."""
+    rows = sum(others.values())
+    return {
+        "name": name,
+        "runs": [],
+        "rows_in": rows,
+        "rows_accepted": 0,
+        "rows_quarantined": 0,
+        "rows_other_interval": rows,
+        "other_days": _days(others),
+        "events": 0,
+        "failed": False,
+        "first_reason": None,
+    }
+
+
+def _days(others: Counter[str]) -> list[dict[str, Any]]:
+    return [{"day": day, "rows": rows} for day, rows in sorted(others.items())]
 
 
 def split(rows: pa.Table, column: str, unit_us: int, span: Interval) -> tuple[pa.Table, Counter[str]]:
@@ -183,18 +208,6 @@ def split(rows: pa.Table, column: str, unit_us: int, span: Interval) -> tuple[pa
     days = pc.value_counts(pc.divide(time_us.filter(outside), _DAY_US))
     elsewhere = {day_of(one["values"] * _DAY_US): one["counts"] for one in days.to_pylist()}
     return rows.filter(inside), Counter(elsewhere)
-
-
-def event_days(name: str, path: Path) -> set[str]:
-    """The UTC days of the events that a file holds; none for a message file."""
-    days: set[int] = set()
-    reading = read_file(path, name=name)
-    if reading.content == "messages":
-        return set()
-    for batch in reading:
-        if batch.table == "events":
-            days.update(pc.unique(pc.divide(batch.rows["t_us"].drop_null(), _DAY_US)).to_pylist())
-    return {day_of(day * _DAY_US) for day in days}
 
 
 def _where_and_why(row: dict[str, Any]) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from dispatch_core.times import micros
 from spark_jobs.contracts import PARTITION
+from spark_jobs.history_plan import history_digests
 from spark_jobs.intervals import Interval, interval
-from spark_jobs.warehouse import table_path
+from spark_jobs.warehouse import all_files
 
 _COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
 
@@ -28,14 +28,12 @@ class Ledger:
         self._warehouse = Path(warehouse)
         self._read: set[str] = set()
         self._newest: dict[tuple[str, int], tuple[datetime, dict[str, Any]]] = {}
+        self._asked: dict[int, Interval] = {}  # ingested by a run of their own
         self.refresh()
 
     def refresh(self) -> None:
         """Take in what was recorded since."""
-        path = table_path(self._warehouse, "run_metadata").absolute()
-        if not (path / "_delta_log").exists():
-            return
-        new = sorted(set(DeltaTable(path).file_uris()) - self._read)
+        new = sorted(set(all_files(self._warehouse, "run_metadata")) - self._read)
         if not new:
             return
         rows = ds.dataset(new, format="parquet").to_table(columns=list(_COLUMNS)).to_pylist()
@@ -43,6 +41,10 @@ class Ledger:
             key = row["stage"], micros(row[PARTITION])
             if key not in self._newest or self._newest[key][0] <= row["finished_at"]:
                 self._newest[key] = row["finished_at"], json.loads(row["summary_json"])
+            if row["stage"] == "ingest":
+                summary = json.loads(row["summary_json"])
+                if not summary.get("as_history"):
+                    self._asked[key[1]] = _span(summary)
         self._read.update(new)
 
     def newest(self, stage: str) -> dict[int, dict[str, Any]]:
@@ -57,12 +59,25 @@ class Ledger:
             if "inputs_digest" in summary
         }
 
+    def history_of(self, span: Interval) -> str:
+        """The digest of what a replay of the interval rests on now; "" where nothing of it was ingested."""
+        return history_digests(self.ingested()).get(span.start_us, "")
+
     def replayed(self) -> dict[int, tuple[Interval, str]]:
-        """Of each interval that was replayed: its bounds and the digest of the history it was replayed on."""
-        return {
+        """Of each interval that was replayed: its bounds and the digest of the history it was replayed on.
+
+        One whose own run found no event has "", once that run is over: there was nothing to replay then.
+        """
+        found = {
             start: (_span(summary), summary.get("history_digest", ""))
             for start, summary in self.newest("replay").items()
         }
+        ingests = self.newest("ingest")
+        for start, span in self._asked.items():
+            newest = ingests[start]
+            if start not in found and (newest.get("as_history") or not newest.get("inputs_digest")):
+                found[start] = span, ""
+        return found
 
     def marked_stale(self) -> dict[int, str]:
         """Of each interval that was marked: the digest of the history that it should have been replayed on."""

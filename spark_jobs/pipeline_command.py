@@ -3,7 +3,8 @@
 For each interval: pull → ingest → replay → aggregates → validate → report, then the verdicts. The same functions as in the
 DAG, on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``): ``landing``,
 ``warehouse``, ``data-docs``, ``reports``.
-Without ``--interval-start`` it takes every UTC day on which the source holds an event, oldest first.
+Without ``--interval-start`` it takes every UTC day on which the source holds an event, oldest first. Intervals that
+were audited before, and that this run brings other earlier rows for, are audited again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.files import file_format
 from spark_jobs import stage
-from spark_jobs.intervals import interval
+from spark_jobs.intervals import Interval, day_of, interval
 from spark_jobs.progress import complain, printable, quiet_on_a_pipe, say
+from spark_jobs.segments import Segment
+from spark_jobs.survey import HOUR_US
 
 HELP: Final = "pull, ingest, replay, judge: all stages without Airflow"
 _ORDER: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
@@ -40,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval-end", type=stage.moment, help="exclusive (default: a day after the start)"
+    )
+    parser.add_argument(
+        "--forget-gone",
+        action="store_true",
+        help="forget files that the sources have no more (default: logs are rotated away, what they said stays)",
     )
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per verdict on stdout, nothing else there"
@@ -66,16 +75,11 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     if args.interval_end and not args.interval_start:
         raise DispatchAuditError("--interval-end needs --interval-start")
     sources = [path for source in args.source for path in _expanded(source)]
-    if args.interval_start:
-        spans = [interval(args.interval_start, args.interval_end)]
-    else:
-        spans = [interval(day) for day in days_of(sources)]
-
     from expectations.policy import current_policy
     from expectations.validate import validate_interval
     from spark_jobs.aggregates import aggregate
-    from spark_jobs.ingest import ingest
-    from spark_jobs.pull import pull
+    from spark_jobs.history import ingest_with_history, recompute, stale_intervals
+    from spark_jobs.pull import land, pull_segments
     from spark_jobs.replay import replay
     from spark_jobs.reports import write_reports
     from spark_jobs.session import running_session
@@ -83,19 +87,29 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     policy = current_policy()
     limits = policy.limit_rules()
     landing, warehouse = home / "landing", home / "warehouse"
-    size_bytes = 0
+    pulled = pull_segments(sources, landing, progress=say, keep_gone=not args.forget_gone)
+    if args.interval_start:
+        spans = [interval(args.interval_start, args.interval_end)]
+    else:
+        spans = [interval(day) for day in days_of(sources, landing, pulled.files)]
     for span in spans:
-        landed = pull(sources, landing, span.start, interval_end=span.end, progress=say)
-        size_bytes = max(size_bytes, landed["bytes"])
+        land(landing, span, pulled.sources)
     verdicts: list[Any] = []
-    with running_session(size_bytes) as spark:
+
+    def judge(span: Interval) -> None:
+        say(f"validate {span.name}")
+        verdicts.extend(validate_interval(warehouse, span.start, home / "data-docs", policy))
+        _report(write_reports(warehouse, span, home / "reports"))
+
+    with running_session(sum(one.size_bytes for one in pulled.files)) as spark:
         for span in spans:
-            _report(ingest(spark, landing, warehouse, span))
+            _report(ingest_with_history(spark, landing, warehouse, span))
             _report(replay(spark, warehouse, span, limits=limits))
             _report(aggregate(spark, warehouse, span, limits=limits))
-            say(f"validate {span.name}")
-            verdicts += validate_interval(warehouse, span.start, home / "data-docs", policy)
-            _report(write_reports(warehouse, span, home / "reports"))
+            judge(span)
+        for span in stale_intervals(landing, warehouse, spark):
+            recompute(spark, landing, warehouse, [span], limits=limits)
+            judge(span)
     return verdicts
 
 
@@ -107,17 +121,16 @@ def _expanded(source: str) -> list[Path]:
     return [Path(one) for one in matches] or [Path(source)]
 
 
-def days_of(sources: Sequence[Path]) -> list[str]:
-    """The UTC days on which the sources hold events, oldest first; reads every event file once."""
-    from spark_jobs.ingest_task import event_days
-    from spark_jobs.pull import log_files
+def days_of(sources: Sequence[Path], landing: Path, files: Sequence[Segment]) -> list[str]:
+    """The UTC days on which the landed event files of the sources hold rows, oldest first."""
+    from spark_jobs.surveys import surveyed
 
-    files = log_files(sources)
-    say(f"reading the days of {len(files)} files (name one with --interval-start to skip this)")
-    days = sorted({day for name, path in files for day in event_days(name, Path(path))})
+    events = [one for one in files if (file_format(one.name) or ("",))[0] == "events"]
+    hours = {hour for _one, survey in surveyed(None, landing, events) for hour, _rows, _mark in survey.hours}
+    days = sorted({day_of(hour * HOUR_US) for hour in hours})
     if not days:
         raise DispatchAuditError(
-            f"{', '.join(map(str, sources))}: {len(files)} files and not one readable event in them; nothing was done. "
+            f"{', '.join(map(str, sources))}: {len(files)} files and not one readable event in them; nothing was audited. "
             "Check that these are consumer-event logs or dispatcher traces (docs/log-format.md)"
         )
     return days

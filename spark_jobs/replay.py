@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,15 +32,16 @@ from spark_jobs.contracts import StagedFile
 from spark_jobs.dealing import deal
 from spark_jobs.found import dispatchers
 from spark_jobs.intervals import Interval
+from spark_jobs.ledger import Ledger
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.warehouse import compact, record_run, replace_interval, stage_run
 
 #: A task replays at least so many events of small dispatchers.
-_EVENTS_PER_TASK = 200_000
+EVENTS_PER_TASK = 200_000
 
 #: One row per dispatcher: its identity and the data files that hold its events and its topic's messages.
-_DISPATCHERS = pa.schema(
+DISPATCHERS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in schema.DISPATCHER_KEY),
         pa.field("events", pa.int64()),
@@ -51,6 +53,20 @@ _DISPATCHERS = pa.schema(
 
 class ReplayError(DispatchAuditError):
     """Nothing to replay, or a job that Spark itself gave up."""
+
+
+class InputsChangedError(ReplayError):
+    """What was folded is not what the tables hold now; another attempt may do."""
+
+    another_attempt_may_do = True
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What the tasks left: files by table, in a stable order, and the dispatchers that could not be judged."""
+
+    files: dict[str, list[StagedFile]]
+    failed: list[dict[str, Any]]
 
 
 def replay(
@@ -65,48 +81,105 @@ def replay(
 
     ``rule`` replaces the recorded release's rule (default ``dispatch_core.replay.replay``); it must be importable by the
     workers. ``limits``: how long is too long, for which topics.
-    Raises ``ReplayError`` where the interval holds no dispatcher; the tables are then as before.
+    Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError`` where other rows up to its end were
+    ingested meanwhile; the tables are then as before.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with stage_run(warehouse, "replay", span) as staging:
-        found = dispatchers(spark, warehouse, span)
-        if not found:
-            raise ReplayError(
-                f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "
-                "Ingest the interval first, or check that the logs hold that day"
-            )
-        say(f"replay {span.name}: {len(found)} dispatchers, {sum(one['events'] for one in found)} events")
-        staged = _staged(spark, found, staging, span, rule, limits)
-        by_table: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
-        failed = []
-        for row in staged.to_pylist():
-            if row["table"]:
-                by_table[row["table"]].append(StagedFile(row["table"], Path(row["path"]), row["rows"]))
-            elif row["not_judged_reason"]:
-                failed.append({name: row[name] for name in (*schema.DISPATCHER_KEY, "not_judged_reason")})
-        for one in failed:
-            name = f"{one['topic']} / {one['subscription']}"
-            say(f"replay {span.name}: {name}: not judged: {one['not_judged_reason']}; the others go on")
-        folded = time.monotonic()
-        rows = {
-            name: replace_interval(
-                warehouse, name, span, compact(sorted(files, key=lambda one: one.path), staging)
-            )
-            for name, files in by_table.items()
-        }
-        seconds = time.monotonic() - began
-        summary: dict[str, Any] = {
-            "stage": "replay",
-            "interval_start": span.start.isoformat(),
-            "dispatchers": len(found),
-            "dispatchers_failed": len(failed),
-            "failed": failed[:20],
-            "limits": limits.digest,
-            "rows": rows,
-            "deliveries_per_second": round(rows["deliveries"] / max(folded - began, 1e-6)),
-            "seconds": round(seconds, 3),
-        }
-        record_run(warehouse, "replay", span, started_at, summary)
+    with stage_run(warehouse, "replay", span, wait=True) as staging:
+        history, found = what_to_replay(spark, warehouse, span)
+        folded = fold(spark, found, staging, span, rule, limits)
+        return publish(
+            warehouse,
+            span,
+            folded,
+            staging,
+            history=history,
+            dispatchers=len(found),
+            limits=limits,
+            began=began,
+            started_at=started_at,
+        )
+
+
+def what_to_replay(spark: SparkSession, warehouse: Path, span: Interval) -> tuple[str, list[dict[str, Any]]]:
+    """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none."""
+    history = Ledger(warehouse).history_of(span)  # before any file is looked at
+    found = dispatchers(spark, warehouse, span)
+    if not found:
+        raise ReplayError(
+            f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "
+            "Ingest the interval first, or check that the logs hold that day"
+        )
+    say(f"replay {span.name}: {len(found)} dispatchers, {sum(one['events'] for one in found)} events")
+    return history, found
+
+
+def fold(
+    spark: SparkSession,
+    found: list[dict[str, Any]],
+    staging: Path,
+    span: Interval,
+    rule: Rule | None,
+    limits: LimitRules,
+) -> Folded:
+    """Fold the logs of dispatchers and stage what their folds say about the interval."""
+    staged = _staged(spark, found, staging, span, rule, limits)
+    files: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
+    failed = []
+    for row in staged.to_pylist():
+        if row["table"]:
+            files[row["table"]].append(StagedFile(row["table"], Path(row["path"]), row["rows"]))
+        elif row["not_judged_reason"]:
+            failed.append({name: row[name] for name in (*schema.DISPATCHER_KEY, "not_judged_reason")})
+    for one in failed:
+        name = f"{one['topic']} / {one['subscription']}"
+        say(f"replay {span.name}: {name}: not judged: {one['not_judged_reason']}; the others go on")
+    return Folded(
+        {name: compact(sorted(mine, key=lambda one: one.path), staging) for name, mine in files.items()},
+        failed,
+    )
+
+
+def publish(
+    warehouse: Path,
+    span: Interval,
+    folded: Folded,
+    staging: Path,
+    *,
+    history: str,
+    dispatchers: int,
+    limits: LimitRules,
+    began: float,
+    started_at: datetime,
+) -> dict[str, Any]:
+    """Replace the interval's rows of the result tables, one commit each, and record the run; returns its summary.
+
+    ``history`` is what was folded. Raises ``InputsChangedError`` where the tables hold something else by now.
+    """
+    folded_s = time.monotonic() - began
+    if Ledger(warehouse).history_of(span) != history:
+        raise InputsChangedError(
+            f"{warehouse}: rows up to the end of {span.name} were ingested while it was replayed; the tables are as before. "
+            "Replay it again"
+        )
+    rows = {
+        name: replace_interval(warehouse, name, span, compact(folded.files[name], staging))
+        for name in REPLAY_TABLES
+    }
+    summary: dict[str, Any] = {
+        "stage": "replay",
+        "interval_start": span.start.isoformat(),
+        "interval_end": span.end.isoformat(),
+        "dispatchers": dispatchers,
+        "dispatchers_failed": len(folded.failed),
+        "failed": folded.failed[:20],
+        "limits": limits.digest,
+        "history_digest": history,
+        "rows": rows,
+        "deliveries_per_second": round(rows["deliveries"] / max(folded_s, 1e-6)),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    record_run(warehouse, "replay", span, started_at, summary)
     return summary
 
 
@@ -133,22 +206,28 @@ def _staged(
         return task(batches)
 
     sizes = [one["events"] for one in found]
-    hands = deal(sizes, spark.sparkContext.defaultParallelism, least=_EVENTS_PER_TASK)
+    hands = deal(sizes, spark.sparkContext.defaultParallelism, least=EVENTS_PER_TASK)
     dealt = spark.sparkContext.parallelize([[found[one] for one in hand] for hand in hands], len(hands))
-    frame = spark.createDataFrame(dealt.flatMap(list), tables.spark_schema(_DISPATCHERS))
+    frame = spark.createDataFrame(dealt.flatMap(list), tables.spark_schema(DISPATCHERS))
     with tasks_done(spark, f"replay {span.name}: tasks done", len(hands)):
         result: pa.Table = frame.mapInArrow(tasks, tables.spark_schema(STAGED)).toArrow()
     return result.sort_by([(name, "ascending") for name in (*schema.DISPATCHER_KEY, "table")])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay one interval; see ``--help``."""
+    """Replay one interval, or do one step of it; see ``--help``."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and not words[0].startswith("-"):
+        from spark_jobs.replay_groups import run_step
+
+        return run_step(words)
     parser = stage.parser(
         "python -m spark_jobs.replay",
-        "fold every dispatcher's log and publish one interval of results",
+        "Fold every dispatcher's log and publish one interval of results. In steps, for tasks that are mapped: "
+        "plan, group, publish, discard (each has its own --help).",
         limits=True,
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
         return replay(spark, options.warehouse, span, limits=options.limits)

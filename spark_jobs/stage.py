@@ -1,7 +1,7 @@
 """What the entry points of all stages share: their arguments, their last line, their exit code.
 
 On stdout stands one line of JSON, the summary; progress and errors go to stderr. Exit code 0: done; 2: could not be
-done, with one line that says what, where, what was kept and what to do next.
+done, with one line that says what, where, what was kept and what to do next; 75: could not be done now, another attempt may.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import LimitsError
@@ -20,6 +20,10 @@ from spark_jobs.progress import complain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: ``EX_TEMPFAIL`` of sysexits.h.
+EXIT_TRY_AGAIN: Final = 75
 
 
 def parser(
@@ -38,15 +42,20 @@ def parser(
     else:
         result.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
     if limits:
-        result.add_argument(
-            "--limits",
-            type=limit_rules,
-            default=LimitRules(),
-            metavar="JSON",
-            help="how long is too long for which topics, as the policy hands it down (default: as shipped)",
-        )
+        add_limits(result)
     result.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
     return result
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """The argument of a stage that makes findings."""
+    parser.add_argument(
+        "--limits",
+        type=limit_rules,
+        default=LimitRules(),
+        metavar="JSON",
+        help="how long is too long for which topics, as the policy hands it down (default: as shipped)",
+    )
 
 
 def moment(text: str) -> Any:
@@ -71,14 +80,22 @@ def run(
     size_bytes: Callable[[Interval], int],
 ) -> int:
     """Do one stage in a session of its own and print its summary; ``size_bytes``: how much Spark itself will handle."""
-    from spark_jobs.session import running_session
 
-    try:
-        span = interval(options.interval_start, options.interval_end)
+    def in_session(span: Interval) -> dict[str, Any]:
+        from spark_jobs.session import running_session
+
         with running_session(size_bytes(span)) as spark:
-            summary = work(spark, span)
+            return work(spark, span)
+
+    return run_here(options, in_session)
+
+
+def run_here(options: argparse.Namespace, work: Callable[[Interval], dict[str, Any]]) -> int:
+    """Do one stage that needs no session and print its summary."""
+    try:
+        summary = work(interval(options.interval_start, options.interval_end))
     except DispatchAuditError as error:
         complain(f"error: {error}")
-        return 2
+        return EXIT_TRY_AGAIN if getattr(error, "another_attempt_may_do", False) else 2
     print(json.dumps(summary, sort_keys=True, default=str), flush=True)
     return 0

@@ -100,9 +100,24 @@ def _percentile(name: str) -> Any:
     return F.expr(f"({below} + ({place} - floor({place})) * ({above} - {below})) / 1000D")
 
 
-def sent_words(deliveries: DataFrame) -> DataFrame:
-    """Per subscription the positions that any incarnation has sent, as words (``sent``: a bit for each entry)."""
-    return _words(deliveries, SUBSCRIPTION).withColumnRenamed("bits", "sent")
+def sent_earlier(events: DataFrame, span: Interval) -> DataFrame:
+    """The positions that were sent in earlier intervals, from their log: the intervals need not have been replayed yet."""
+    return (
+        events.where(f"NOT ({tables.in_interval(span)})")
+        .where("kind = 'sent'")
+        .select(*SUBSCRIPTION, F.explode("positions").alias("position"))
+        .select(*SUBSCRIPTION, "position.ledger_id", "position.entry_id")
+    )
+
+
+def sent_words(deliveries: DataFrame, earlier: DataFrame) -> DataFrame:
+    """Per subscription the positions that any incarnation has sent, as words (``sent``: a bit for each entry).
+
+    ``deliveries`` are of the interval, ``earlier`` is ``sent_earlier``.
+    """
+    positions = [*SUBSCRIPTION, "ledger_id", "entry_id"]
+    both = deliveries.select(*positions).unionByName(earlier.select(*positions))
+    return _words(both, SUBSCRIPTION).withColumnRenamed("bits", "sent")
 
 
 def never_delivered(sent: DataFrame, messages: DataFrame, states: DataFrame) -> DataFrame:

@@ -43,6 +43,7 @@ from spark_jobs.contracts import (
     stored_schema,
 )
 from spark_jobs.intervals import Interval
+from spark_jobs.progress import say
 
 #: Staged files below half of this are joined before they are published.
 ROWS_PER_FILE: Final = 1_000_000
@@ -224,6 +225,14 @@ def files_until(warehouse: Path, name: str, span: Interval) -> list[tuple[str, d
     return [(file, start) for file, start in files if start is not None and start <= span.start]
 
 
+def all_files(warehouse: Path, name: str) -> list[str]:
+    """All data files of a table's newest version; none of a missing table. Paths are absolute."""
+    path = table_path(warehouse, name).absolute()
+    if not (path / "_delta_log").exists():
+        return []
+    return [file for file, _start in _live_files(DeltaTable(path), path, name)]
+
+
 def _live_files(table: DeltaTable, root: Path, name: str) -> list[tuple[str, datetime | None]]:
     """The data files of a table's newest version with the start of the interval of each, in a stable order."""
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -255,11 +264,12 @@ def record_run(
 
 
 @contextmanager
-def stage_run(warehouse: Path, stage: str, span: Interval) -> Iterator[Path]:
+def stage_run(warehouse: Path, stage: str, span: Interval, *, wait: bool = False) -> Iterator[Path]:
     """The staging folder of one run of a stage for an interval; only one such run at a time.
 
     Leftovers of a run of the same stage and interval that died are removed first, and the folder is removed at the
-    end. Raises ``WarehouseError`` at once when another process is at it; the lock dies with its holder.
+    end. When another process is at it, this waits (``wait``) or raises ``WarehouseError`` at once; the lock dies with its
+    holder.
     """
     home = Path(warehouse) / "_staging" / f"{stage}-{span.name}"
     home.mkdir(parents=True, exist_ok=True)
@@ -267,9 +277,12 @@ def stage_run(warehouse: Path, stage: str, span: Interval) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise WarehouseError(
-                f"{warehouse}: another run is doing {stage} for {span.name} right now; wait for its end and try again"
-            ) from None
+            if not wait:
+                raise WarehouseError(
+                    f"{warehouse}: another run is doing {stage} for {span.name} right now; wait for its end and try again"
+                ) from None
+            say(f"{stage} {span.name}: another run is at it; waiting for its end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         for leftover in home.iterdir():
             if leftover.is_dir():
                 _sweep(leftover)

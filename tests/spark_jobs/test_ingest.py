@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatch_core.recording.reader import find_recordings, read_recording
-from spark_jobs.ingest import IngestError, ingest, without_doubles
+from spark_jobs.ingest import IngestError, ingest
 from spark_jobs.intervals import interval
 from spark_jobs.pull import PullError, pull
 from spark_jobs.runs import GROUP, ORDER
+from spark_jobs.segments import Segment, without_doubles
 from spark_jobs.warehouse import read_table
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def test_bad_rows_and_files_are_quarantined_counted_and_stop_nothing(
     # Another landing of the interval replaces all of it; an interval without an event says so and keeps its bad rows.
     (spoiled / "designed-failover-modulo-p1" / "trace.jsonl.gz").unlink()
     (spoiled / "designed-drain-one-by-one-ch" / "trace.jsonl").write_bytes(b"nothing\n")
-    pull(spoiled, landing, DAY.start)
+    pull(spoiled, landing, DAY.start, keep_gone=False)
     with pytest.raises(IngestError, match=r"none of 4 files holds an event of 2026-11-21.*quarantined: 2"):
         ingest(spark, landing, warehouse, DAY)
     assert read_table(warehouse, "consumer_events", DAY).num_rows == 0
@@ -204,8 +205,42 @@ def test_an_interval_that_was_never_pulled_is_refused(spark: SparkSession, tmp_p
 
 def test_event_files_beside_a_trace_are_not_read_twice() -> None:
     names = ["a/events.jsonl", "a/trace.jsonl", "a/messages.jsonl", "b/events.jsonl"]
-    kept, left_out = without_doubles([(name, Path(name)) for name in names])
-    assert ([name for name, _path in kept], left_out) == (
-        ["a/trace.jsonl", "a/messages.jsonl", "b/events.jsonl"],
-        1,
-    )
+    kept = without_doubles(Segment(name, "", 0) for name in names)
+    assert [one.name for one in kept] == ["a/messages.jsonl", "a/trace.jsonl", "b/events.jsonl"]
+
+
+def test_an_interval_reads_the_files_with_rows_of_it_and_takes_nothing_else_from_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    lines = gzip.decompress((SAMPLE / "4.2.4" / _GOOD[0] / "trace.jsonl.gz").read_bytes()).splitlines()
+    moved = []
+    for line in lines:
+        held = json.loads(line)
+        # All rows in the second half of one hour; another interval ends in its middle.
+        moved.append({**held, "t_us": DAY.start_us + 1_800_000_000 + held["seq"]} if "seq" in held else held)
+    text = "".join(json.dumps(one) + "\n" for one in moved) + "a bad line\n"
+    (source / "trace-1.jsonl").write_text(text)
+    early = interval("2026-11-21", "2026-11-21T00:30:00")
+    late = interval("2026-11-21T00:30:00", "2026-11-21T01:00:00")
+    following = interval("2026-11-21T01:00:00", "2026-11-21T01:30:00")
+    landing, warehouse = tmp_path / "landing", tmp_path / "warehouse"
+    for span in (early, late, following):
+        pull(source, landing, span.start, interval_end=span.end)
+    assert ingest(spark, landing, warehouse, late)["rows_accepted"] == len(lines) - 1
+    for span, files in ((early, 1), (following, 0)):
+        with pytest.raises(IngestError, match=r"none of 1 files.*days with rows: 2026-11-21"):
+            ingest(spark, landing, warehouse, span)
+        (run,) = (
+            json.loads(row["summary_json"])
+            for row in read_table(warehouse, "run_metadata").to_pylist()
+            if row["interval_start"] == span.start
+        )
+        assert (run["files"], run["files_of_other_intervals"]) == (files, 1 - files)
+        assert run["rows_in"] == run["rows_other_interval"] == (len(lines) - 1 if files else 0)
+        for name in ("messages", "consumer_events", "quarantine"):
+            assert read_table(warehouse, name, span).num_rows == 0, (
+                "its header and its bad line are strays here"
+            )
+    assert read_table(warehouse, "quarantine", late).num_rows == 1

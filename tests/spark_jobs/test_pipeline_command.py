@@ -57,7 +57,7 @@ def test_without_an_event_there_is_nothing_to_do(tmp_path: Path, capsys: pytest.
     out, err = capsys.readouterr()
     assert out == ""
     assert "2 files and not one readable event in them" in err
-    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "home" / "warehouse").exists()
 
 
 def test_a_missing_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

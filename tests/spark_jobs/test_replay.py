@@ -141,7 +141,7 @@ def test_the_fold_goes_on_across_intervals_whatever_their_order(spark: SparkSess
     spans = [interval(DAY.start, middle), interval(middle, DAY.end)]
     landing, warehouse = tmp_path / "landing", tmp_path / "warehouse"
     for span in spans:
-        pull(source, landing, span.start)
+        pull(source, landing, span.start, interval_end=span.end)
         ingest(spark, landing, warehouse, span)
     for span in reversed(spans):
         replay(spark, warehouse, span)

@@ -1,0 +1,69 @@
+"""Whatever the order of runs, the tables are the same, row by row: backwards, shuffled, repeated, with a late log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.warehouse import read_table
+from tests.spark_jobs.orders import Home, anomalies_across, assert_same, crossings, cut, day, runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
+DAYS = 4
+#: The first segment of the third day: there is another one, so the day is there before it comes.
+LATE = 5
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("logs")
+    cut([SAMPLE / "designed-rolling-restart-ch"], out, DAYS, late=LATE)
+    cut([SAMPLE / "designed-rolling-restart-ch"], out / "whole", DAYS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def in_order(spark: SparkSession, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    home = Home(tmp_path_factory.mktemp("in order"), logs / "whole" / "log", aggregated=False)
+    home.run(spark, range(1, DAYS + 1))
+    return home
+
+
+def test_work_is_under_way_across_every_cut(logs: Path, in_order: Home) -> None:
+    every = set(range(1, DAYS))
+    assert crossings(logs / "whole" / "log", DAYS) == {"unacked": every, "draining": every}
+    assert anomalies_across(in_order.warehouse, DAYS) == every
+    assert {
+        read_table(in_order.warehouse, "deliveries", day(number)).num_rows > 0
+        for number in range(1, DAYS + 1)
+    } == {True}
+
+
+def test_backwards_with_a_log_that_comes_late_and_an_interval_run_again(
+    spark: SparkSession, logs: Path, in_order: Home, tmp_path: Path
+) -> None:
+    source = tmp_path / "log"
+    shutil.copytree(logs / "log", source)
+    home = Home(tmp_path / "home", source, aggregated=False)
+    home.run(spark, [4, 2])
+    assert home.history == ["2026-11-01", "2026-11-02", "2026-11-03"], "the first run brings all earlier rows"
+
+    shutil.copytree(logs / "late", source, dirs_exist_ok=True)
+    home.run(spark, [1, 1])
+    marked = [one["interval_start"] for one in runs(home.warehouse, "stale")]
+    assert marked == [day(4).start.isoformat()], "it was marked once; the third has not been audited yet"
+    assert home.recompute(spark) == ["2026-11-04"]
+    assert runs(home.warehouse, "ingest")[-2]["interval_start"] == day(3).start.isoformat(), (
+        "the late log, as history"
+    )
+    home.run(spark, [3])
+    assert home.recompute(spark) == []
+    assert_same(home, in_order)
