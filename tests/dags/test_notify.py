@@ -348,3 +348,15 @@ def self_signed(folder):
         )
     )
     return path
+
+
+def test_a_run_that_sends_is_waited_for_and_not_for_ever(tables, tmp_path, monkeypatch):
+    home = Home(tmp_path)
+    monkeypatch.setattr(notify, "_LOCK_TIMEOUT_S", 0.3)
+    with (
+        notify._only_one(home),
+        pytest.raises(StepError, match="another run has been sending alerts for 0 s"),
+    ):
+        notify.alert(CHOSEN, home)
+    assert not home.alerts.exists()
+    assert notify.alert(CHOSEN, home)["file"] == 1
