@@ -46,6 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when the first begins, UTC (default %(default)s)",
     )
     parser.add_argument(
+        "--at",
+        type=int,
+        action="append",
+        default=[],
+        metavar="T_US",
+        help="begin the next interval at this t_us of the recording; give one for each but the first (default: all last "
+        "equally long)",
+    )
+    parser.add_argument(
         "--segments-per-interval",
         type=int,
         default=1,
@@ -70,16 +79,17 @@ def run(options: argparse.Namespace) -> int:
     """Cut all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
     if bool(options.late) != (options.late_out is not None):
         raise CutError("--late and --late-out go together; nothing was written")
-    segments = options.intervals * options.segments_per_interval
     length_us = options.interval_length // timedelta(microseconds=1)
-    cut = Cut(micros(options.start), length_us // max(options.segments_per_interval, 1), segments)
+    cut = Cut(
+        micros(options.start), length_us, options.intervals, options.segments_per_interval, tuple(options.at)
+    )
     sources = find_recordings(options.paths)
     code = CLEAN
     for number, source in enumerate(sources, start=1):
         progress(f"[{number}/{len(sources)}] {source.name}")
         folders = {
             one: target(source, options.late_out if one in options.late else options.out)
-            for one in range(1, segments + 1)
+            for one in range(1, cut.segments + 1)
         }
         counts = cut_recording(source, folders, options.format, cut)
         progress("")
@@ -91,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
             code = COULD_NOT_JUDGE
-        print(f"{source.name}: {counts.accepted} lines in {segments} segments below {options.out}")
+        print(f"{source.name}: {counts.accepted} lines in {cut.segments} segments below {options.out}")
     return code
 
 

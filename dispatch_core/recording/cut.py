@@ -1,7 +1,8 @@
 """Cut a recording into the segments of several intervals: as a recorder that begins a new file now and then leaves it.
 
-All times, of events and of published messages, are stretched (or shrunk) by one factor, so that the recording fills the
-intervals exactly. Order and ``seq`` stay as they are. Lines name their dispatcher; the header stands in the first segment.
+All times, of events and of published messages, are stretched (or shrunk), by one factor in each interval, so that the
+recording fills the intervals exactly. Order and ``seq`` stay as they are. Lines name their dispatcher; the header stands in
+the first segment.
 """
 
 from __future__ import annotations
@@ -34,25 +35,65 @@ class CutError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where to: from ``start_us`` (microseconds UTC) on, so many segments of so many microseconds each."""
+    """Where to: from ``start_us`` (microseconds UTC) on, so many intervals of so many microseconds, each in segments.
+
+    ``at_us``: the recorded moments at which the second, third, ... interval begins; without them all last equally long.
+    """
 
     start_us: int
-    segment_us: int
-    segments: int
+    interval_us: int
+    intervals: int
+    segments_per_interval: int = 1
+    at_us: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.segment_us < 1 or not 1 <= self.segments <= MOST_SEGMENTS:
+        if (
+            min(self.interval_us, self.intervals, self.segments_per_interval) < 1
+            or self.segments > MOST_SEGMENTS
+        ):
             raise CutError(
-                f"{self.segments} segments of {self.segment_us} us: take 1 to {MOST_SEGMENTS}, each of some length; "
-                "nothing was written"
+                f"{self.intervals} intervals of {self.interval_us} us in {self.segments_per_interval} segments each: take 1 "
+                f"to {MOST_SEGMENTS} segments in all, of intervals of some length; nothing was written"
             )
+        if self.at_us and (
+            len(self.at_us) != self.intervals - 1 or list(self.at_us) != sorted(set(self.at_us))
+        ):
+            raise CutError(
+                f"{self.intervals} intervals have {self.intervals - 1} moments between them, one after the other; "
+                f"{len(self.at_us)} are given: {', '.join(map(str, self.at_us))}; nothing was written"
+            )
+
+    @property
+    def segments(self) -> int:
+        """How many in all."""
+        return self.intervals * self.segments_per_interval
+
+    def segment_of(self, times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The segment, from 1, of moments of the cut."""
+        interval, within = np.divmod(times_us - self.start_us, self.interval_us)
+        return (
+            interval * self.segments_per_interval
+            + within * self.segments_per_interval // self.interval_us
+            + 1
+        )
 
     def times(self, times_us: npt.NDArray[np.int64], first_us: int, last_us: int) -> npt.NDArray[np.int64]:
         """Times between the recording's first and last, brought into the cut; their order stays."""
-        factor = self.segments * self.segment_us / (last_us - first_us + 1)
-        moved = np.floor((times_us - first_us) * factor).astype(np.int64)
-        # Rounding must not carry the last moment beyond the end.
-        return self.start_us + np.minimum(moved, self.segments * self.segment_us - 1)
+        ends = self.at_us or tuple(
+            first_us + (last_us + 1 - first_us) * number // self.intervals
+            for number in range(1, self.intervals)
+        )
+        if ends and not first_us < ends[0] <= ends[-1] <= last_us:
+            raise CutError(
+                f"the moments {', '.join(map(str, ends))} do not lie within {first_us} to {last_us}, where the recording "
+                "begins and ends; nothing was written"
+            )
+        knots = np.array([first_us, *ends, last_us + 1], dtype=np.int64)
+        interval = np.searchsorted(knots, times_us, side="right") - 1
+        length_us = np.maximum(np.diff(knots), 1)[interval]
+        within = np.floor((times_us - knots[interval]) * (self.interval_us / length_us)).astype(np.int64)
+        # Rounding must not carry the last moment of an interval beyond its end.
+        return self.start_us + interval * self.interval_us + np.minimum(within, self.interval_us - 1)
 
 
 def cut_recording(source: RecordingSource, folder_of: dict[int, Path], form: str, cut: Cut) -> FileCounts:
@@ -79,7 +120,7 @@ def cut_recording(source: RecordingSource, folder_of: dict[int, Path], form: str
                 times = pc.fill_null(rows[column], first_us // unit_us).to_numpy()
                 moved = cut.times(times * unit_us, first_us, last_us)
                 rows = rows.set_column(at, column, pa.array(moved // unit_us, mask=~timed))
-                number = (moved // unit_us * unit_us - cut.start_us) // cut.segment_us + 1
+                number = cut.segment_of(moved // unit_us * unit_us)
                 for segment in np.unique(number).tolist():
                     if segment not in out:
                         folder_of[segment].mkdir(parents=True, exist_ok=True)

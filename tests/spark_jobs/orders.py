@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dispatch_core.cli.main import main
 from dispatch_core.recording.files import find_recordings
 from dispatch_core.recording.reader import read_recording
+from expectations.validate import validate_interval
 from spark_jobs.aggregates import aggregate
 from spark_jobs.contracts import CONTRACTS
 from spark_jobs.history import ingest_with_history, stale_intervals
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 FIRST_DAY = interval("2026-11-01")
 #: All tables that are a function of the logs and were written here.
-TABLES = sorted(set(CONTRACTS) - {"run_metadata", "verdicts"})
+TABLES = sorted(set(CONTRACTS) - {"run_metadata"})
 
 
 def day(number: int) -> Interval:
@@ -38,12 +39,17 @@ def day(number: int) -> Interval:
     return Interval(start, start + timedelta(days=1))
 
 
-def cut(recordings: Sequence[Path], out: Path, intervals: int, *, late: int | None = None) -> None:
-    """Cut the recordings into so many days below ``out / "log"``; a late segment (two a day) goes below ``out / "late"``."""
+def cut(
+    recording: Path, out: Path, intervals: int, *, late: int | None = None, at: Sequence[int] = ()
+) -> None:
+    """Cut a recording into so many days, two segments each, below ``out / "log"``; a late one goes below ``out / "late"``.
+
+    ``at``: the moments of the recording at which days begin.
+    """
     held = [] if late is None else ["--late", str(late), "--late-out", str(out / "late")]
+    held += [word for moment in at for word in ("--at", str(moment))]
     arguments = ["--intervals", str(intervals), "--segments-per-interval", "2", "--start", "2026-11-01"]
-    paths = [str(one) for one in recordings]
-    assert main(["cut", *paths, "--out", str(out / "log"), *arguments, *held]) == 0
+    assert main(["cut", str(recording), "--out", str(out / "log"), *arguments, *held]) == 0
 
 
 @dataclass
@@ -52,7 +58,7 @@ class Home:
 
     root: Path
     source: Path
-    aggregated: bool = True
+    to_the_end: bool = True
     history: list[str] = field(default_factory=list)
 
     @property
@@ -81,10 +87,11 @@ class Home:
         return [one.name for one in found]
 
     def judge(self, spark: SparkSession, span: Interval) -> None:
-        """What is made of the interval's rows; aggregates take most of the time."""
+        """What is made of the interval's rows; all but the replay takes most of the time."""
         replay(spark, self.warehouse, span)
-        if self.aggregated:
+        if self.to_the_end:
             aggregate(spark, self.warehouse, span)
+            validate_interval(self.warehouse, span.start, self.root / "data-docs")
 
     def rows(self) -> dict[str, list[str]]:
         """All tables, row by row, in an order of their own."""
@@ -99,32 +106,60 @@ def assert_same(one: Home, other: Home) -> None:
         assert (list(gone)[:2], list(come)[:2]) == ([], []), name
 
 
+class UnderWay:
+    """What is under way in a log, line by line: entries that are not acknowledged, hashes that drain."""
+
+    def __init__(self) -> None:
+        self.unacked: set[tuple[int, int]] = set()
+        self.draining: set[int] = set()
+
+    def follow(self, row: dict[str, Any]) -> None:
+        """The next line."""
+        places = {(one["ledger_id"], one["entry_id"]) for one in row["positions"] or ()}
+        if row["kind"] == "sent":
+            self.unacked |= places
+        elif row["kind"] == "ack":
+            self.unacked -= places
+        elif row["kind"] == "draining_add":
+            self.draining.add(row["hash"])
+        elif row["kind"] == "draining_release":
+            self.draining.discard(row["hash"])
+        elif row["kind"] == "draining_clear":
+            self.draining.clear()
+
+
+def lines(source: Path) -> list[dict[str, Any]]:
+    """The lines of the only dispatcher below ``source``, in their order."""
+    ((log,),) = (read_recording(one).logs for one in find_recordings([source]))
+    columns = ["t_us", "kind", "consumer", "positions", "hash"]
+    rows: list[dict[str, Any]] = log.events.select(columns).to_pylist()
+    return [row for row in rows if row["t_us"] is not None]
+
+
+def busy_moments(source: Path, count: int) -> list[int]:
+    """So many moments of a recording, far from each other, before which entries are unacknowledged and hashes drain."""
+    state = UnderWay()
+    rows = lines(source)
+    found = []
+    for number, row in enumerate(rows):
+        if state.unacked and state.draining and row["t_us"] > rows[number - 1]["t_us"]:
+            found.append(row["t_us"])
+        state.follow(row)
+    assert len(found) > 100 * count, "a recording in which hashes drain for a while"
+    return [found[len(found) * part // (count + 1)] for part in range(1, count + 1)]
+
+
 def crossings(source: Path, intervals: int) -> dict[str, set[int]]:
     """What goes on across which cuts (1 = between the first and the second interval), by brute force over the lines."""
-    cuts = {number: day(number).end_us for number in range(1, intervals)}
+    ends = {day(number).end_us: number for number in range(1, intervals)}
     found: dict[str, set[int]] = {"unacked": set(), "draining": set()}
-    for recording in find_recordings([source]):
-        for log in read_recording(recording).logs:
-            rows = log.events.select(["t_us", "kind", "consumer", "positions", "hash"]).to_pylist()
-            for number, at_us in cuts.items():
-                unacked: set[tuple[Any, ...]] = set()
-                draining: set[int] = set()
-                for row in rows:
-                    if row["t_us"] is None or row["t_us"] >= at_us:
-                        continue
-                    places = {(one["ledger_id"], one["entry_id"]) for one in row["positions"] or ()}
-                    if row["kind"] == "sent":
-                        unacked |= places
-                    elif row["kind"] == "ack":
-                        unacked -= places
-                    elif row["kind"] == "draining_add":
-                        draining.add(row["hash"])
-                    elif row["kind"] == "draining_release":
-                        draining.discard(row["hash"])
-                    elif row["kind"] == "draining_clear":
-                        draining.clear()
-                found["unacked"] |= {number} if unacked else set()
-                found["draining"] |= {number} if draining else set()
+    state = UnderWay()
+    for row in lines(source):
+        for end_us in [one for one in ends if one <= row["t_us"]]:
+            number = ends.pop(end_us)
+            found["unacked"] |= {number} if state.unacked else set()
+            found["draining"] |= {number} if state.draining else set()
+        state.follow(row)
     return found
 
 

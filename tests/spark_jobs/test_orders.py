@@ -25,14 +25,14 @@ LATE = 5
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("logs")
-    cut([SAMPLE / "designed-rolling-restart-ch"], out, DAYS, late=LATE)
-    cut([SAMPLE / "designed-rolling-restart-ch"], out / "whole", DAYS)
+    cut(SAMPLE / "designed-rolling-restart-ch", out, DAYS, late=LATE)
+    cut(SAMPLE / "designed-rolling-restart-ch", out / "whole", DAYS)
     return out
 
 
 @pytest.fixture(scope="module")
 def in_order(spark: SparkSession, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    home = Home(tmp_path_factory.mktemp("in order"), logs / "whole" / "log", aggregated=False)
+    home = Home(tmp_path_factory.mktemp("in order"), logs / "whole" / "log", to_the_end=False)
     home.run(spark, range(1, DAYS + 1))
     return home
 
@@ -52,7 +52,7 @@ def test_backwards_with_a_log_that_comes_late_and_an_interval_run_again(
 ) -> None:
     source = tmp_path / "log"
     shutil.copytree(logs / "log", source)
-    home = Home(tmp_path / "home", source, aggregated=False)
+    home = Home(tmp_path / "home", source, to_the_end=False)
     home.run(spark, [4, 2])
     assert home.history == ["2026-11-01", "2026-11-02", "2026-11-03"], "the first run brings all earlier rows"
 

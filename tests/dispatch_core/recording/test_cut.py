@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 
@@ -64,13 +65,29 @@ def test_each_segment_holds_its_interval_and_late_ones_stand_apart(tmp_path: Pat
         assert start <= min(times) <= max(times) < start + DAY_US // 8
 
 
+def test_an_interval_begins_at_the_moment_asked_for(tmp_path: Path) -> None:
+    (whole,) = read_recording(find_recordings([SAMPLE / "designed-drain-one-by-one-ch"])[0]).logs
+    times = whole.events["t_us"].to_pylist()
+    at = [times[100], times[400]]
+    arguments = ["--out", str(tmp_path), "--intervals", "3", "--start", "2026-11-01"]
+    arguments += [word for moment in at for word in ("--at", str(moment))]
+    assert main(["cut", str(SAMPLE / "designed-drain-one-by-one-ch"), *arguments]) == 0
+    (cut,) = read_recording(find_recordings([tmp_path])[0]).logs
+    for before, after in zip(times, cut.events["t_us"].to_pylist(), strict=True):
+        assert (after - NOVEMBER_US) // DAY_US == sum(before >= moment for moment in at)
+
+
 def test_what_cannot_be_cut_is_refused_and_nothing_written(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "events.jsonl").write_bytes(b"not a line\n")
     (source,) = find_recordings([tmp_path / "log"])
     with pytest.raises(CutError, match=r"not one line has a time \({'quarantine': 1}\)"):
         cut_recording(source, {1: tmp_path / "out"}, "jsonl", Cut(0, DAY_US, 1))
-    with pytest.raises(CutError, match="0 segments"):
+    with pytest.raises(CutError, match="0 intervals"):
         Cut(0, DAY_US, 0)
+    with pytest.raises(CutError, match="3 intervals have 2 moments between them"):
+        Cut(0, DAY_US, 3, at_us=(7,))
+    with pytest.raises(CutError, match="do not lie within"):
+        Cut(0, DAY_US, 2, at_us=(7,)).times(np.array([10, 20]), 10, 20)
     assert main(["cut", str(SAMPLE), "--out", str(tmp_path / "out"), "--late", "1"]) == 2
     assert not (tmp_path / "out").exists()
