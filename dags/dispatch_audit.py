@@ -18,7 +18,7 @@ from dags import deadline, notify, stages, steps
 from dags.failures import clear_failure
 from dags.home import SOURCE_VARIABLE, Home
 from dags.pages.links import DATA_DOCS, REPORT, with_links
-from dags.params import moment, number, switch
+from dags.params import moment, number, set_number, switch
 
 DOC = """
 ### Did the broker keep its promises?
@@ -54,8 +54,10 @@ not judge; its log says what was wrong, what was kept and what to do next.
 
 # Empty or unset: daily. "none": only when triggered.
 SCHEDULE = os.environ.get("DISPATCH_AUDIT_SCHEDULE") or "0 0 * * *"
-# Replay groups that are at work at once, of all runs together: each is a Spark driver of its own.
-GROUPS_AT_ONCE = int(os.environ.get("DISPATCH_AUDIT_GROUPS_AT_ONCE") or 2)
+# Replay groups at work at once, of all runs together, and so of the other tasks: each is a Spark driver of its own.
+GROUPS_AT_ONCE = set_number("DISPATCH_AUDIT_GROUPS_AT_ONCE", 2, most=256)
+
+MOST_GROUPS = 256
 
 PARAMS = {
     "source": Param(
@@ -84,12 +86,12 @@ PARAMS = {
     "interval_start": moment("Start of the interval", "Empty: the run's own data interval", "Interval"),
     "interval_end": moment("End of the interval (exclusive)", "Empty: one day after the start", "Interval"),
     "replay_groups": number(
-        int(os.environ.get("DISPATCH_AUDIT_REPLAY_GROUPS") or 2),
+        set_number("DISPATCH_AUDIT_REPLAY_GROUPS", 2, most=MOST_GROUPS),
         "Replay in so many groups",
         "Mapped tasks that share the dispatchers; more of them need more machines, not more time",
         "Replay",
         least=1,
-        most=256,
+        most=MOST_GROUPS,
     ),
     "recompute_stale": switch(
         False,
@@ -119,7 +121,7 @@ MISSED = DeadlineAlert(
 
 def spark_task(**more: Any) -> Any:
     """A task that starts a process with Spark: one that was killed is tried again."""
-    return task(retries=2, retry_delay=timedelta(seconds=10), **more)
+    return task(retries=2, retry_delay=timedelta(seconds=10), max_active_tis_per_dag=GROUPS_AT_ONCE, **more)
 
 
 def told_in_any_case(**more: Any) -> Any:
@@ -170,10 +172,7 @@ def dispatch_audit() -> None:
             planned = stages.plan(chosen, Home.current(), run_id, params["replay_groups"])
             return steps.plan_of(planned)
 
-    @spark_task(
-        max_active_tis_per_dag=GROUPS_AT_ONCE,
-        map_index_template="group {{ task.op_kwargs['group']['group'] }}",
-    )
+    @spark_task(map_index_template="group {{ task.op_kwargs['group']['group'] }}")
     def replay(chosen: dict[str, str], group: dict[str, Any], run_id: str) -> dict[str, Any]:
         with clear_failure():
             return stages.replay_group(chosen, Home.current(), run_id, group["group"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from airflow.sdk import Param
+
+from dags.home import ParameterError
 
 # The form shows a calendar for "date-time"; what comes by REST or command line is held to this.
 MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
@@ -40,3 +43,11 @@ def number(value: int, title: str, description: str, section: str, *, least: int
         description=description,
         section=section,
     )
+
+
+def set_number(variable: str, usual: int, *, most: int) -> int:
+    """A number that the environment may set. Raises ``ParameterError``, which Airflow shows as the DAG's import error."""
+    text = os.environ.get(variable) or str(usual)
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+        raise ParameterError(f"{variable} is {text!r}; give a number from 1 to {most}")
+    return int(text)

@@ -7,8 +7,6 @@ in processes of its own (``dags/stages.py``), so that parsing the DAG costs noth
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -18,6 +16,10 @@ from typing import Any, Final
 from dags.home import Home, ParameterError, progress
 from dags.stages import describe
 
+#: Columns of a verdict that other tasks need. An interval may have ten thousand dispatchers.
+_IN_XCOM: Final = ("cluster", "topic", "subscription", "promise", "verdict", "reason")
+#: The cluster of logs that name none; it is not told.
+_USUAL_CLUSTER: Final = "standalone"
 #: Subscriptions that an asset event names; it is kept in Airflow's database.
 _NAMED_AT_MOST: Final = 100
 
@@ -117,14 +119,17 @@ def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
 def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
     """Judge the interval with Great Expectations, write Data Docs and the ``verdicts`` table.
 
-    Returns one dictionary per dispatcher and promise, with the columns of the ``verdicts`` table that fit into XCom.
+    Returns the overall verdict of each dispatcher, one dictionary with the columns ``_IN_XCOM``; the rest is in the table.
     """
     from expectations.validate import validate_interval
     from spark_jobs.intervals import parse_moment
 
     verdicts = validate_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs)
-    rows = [dataclasses.asdict(verdict) for verdict in verdicts]
-    return [json.loads(json.dumps(row, default=str)) for row in rows]
+    return [
+        {name: getattr(verdict, name) for name in _IN_XCOM}
+        for verdict in verdicts
+        if verdict.promise == "all"
+    ]
 
 
 def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
@@ -146,17 +151,21 @@ def overall(verdicts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def broken(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line per dispatcher whose overall verdict is FAIL: who, and why."""
     return [
-        f"{row['topic']} / {row['subscription']}: FAIL - {row['reason']}"
-        for row in overall(verdicts)
-        if row["verdict"] == "FAIL"
+        f"{name_of(row)}: FAIL - {row['reason']}" for row in overall(verdicts) if row["verdict"] == "FAIL"
     ]
 
 
+def name_of(row: Mapping[str, Any]) -> str:
+    """``topic / subscription`` of a dispatcher, with its cluster where that has a name."""
+    cluster = row["cluster"]
+    return f"{row['topic']} / {row['subscription']}" + ("" if cluster == _USUAL_CLUSTER else f" in {cluster}")
+
+
 def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Tell the verdict of every dispatcher, whatever became of the others; returns them by ``topic / subscription``."""
+    """Tell the verdict of every dispatcher, whatever became of the others; returns them by name (``name_of``)."""
     published = {}
     for row in overall(verdicts):
-        name = f"{row['topic']} / {row['subscription']}"
+        name = name_of(row)
         published[name] = str(row["verdict"])
         progress.info("%-7s %s: %s", row["verdict"], name, row["reason"])
     return published

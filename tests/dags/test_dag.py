@@ -95,10 +95,15 @@ def test_without_a_schedule_nothing_runs_by_itself_and_nothing_is_late(tmp_path)
 
 
 @pytest.mark.airflow
-def test_a_deadline_that_is_no_time_is_named_where_airflow_shows_import_errors(tmp_path):
-    found = parse(DAGS / "dispatch_audit.py", tmp_path, DISPATCH_AUDIT_DEADLINE_HOURS="soon")
+@pytest.mark.parametrize(
+    "wrong",
+    [("DISPATCH_AUDIT_DEADLINE_HOURS", "soon"), ("DISPATCH_AUDIT_REPLAY_GROUPS", "0")],
+    ids=lambda pair: pair[0],
+)
+def test_a_wrong_setting_is_named_where_airflow_shows_import_errors(tmp_path, wrong):
+    found = parse(DAGS / "dispatch_audit.py", tmp_path, **dict([wrong]))
     [error] = found["errors"].values()
-    assert "DISPATCH_AUDIT_DEADLINE_HOURS is 'soon'" in error
+    assert f"{wrong[0]} is {wrong[1]!r}" in error
 
 
 @pytest.mark.airflow

@@ -112,9 +112,12 @@ def test_plain_lines_on_a_pipe_and_no_control_character_of_a_log():
     assert re.fullmatch(r"\[ +\d+\.\d s\] key \?]0;title\? \?\[2J\? gone\nFAIL\n", out.getvalue())
 
 
-def test_a_failed_task_is_told_with_its_reason_and_its_log(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "folder"), [("pull", "task_id=pull"), ("replay[1]", "task_id=replay/map_index=1")]
+)
+def test_a_failed_task_is_told_with_its_reason_and_its_log(tmp_path, name, folder):
     place = Place(Home(tmp_path))
-    log = place.task_logs("r1") / "task_id=pull" / "attempt=1.log"
+    log = place.task_logs("r1") / folder / "attempt=1.log"
     log.parent.mkdir(parents=True)
     detail = [{"exc_type": "AirflowFailException", "exc_value": "/gone: no such file or folder"}]
     entries = [
@@ -122,8 +125,8 @@ def test_a_failed_task_is_told_with_its_reason_and_its_log(tmp_path):
         {"level": "error", "event": "Task failed", "error_detail": detail},
     ]
     log.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + "not JSON\n")
-    told = failure(place, "r1", "pull")
-    assert "task pull failed:\n  AirflowFailException: /gone: no such file or folder" in told
+    told = failure(place, "r1", name)
+    assert f"task {name} failed:\n  AirflowFailException: /gone: no such file or folder" in told
     assert str(log) in told
 
 

@@ -84,8 +84,9 @@ def test_a_stage_without_its_input_fails_for_good_with_its_own_words(tmp_path):
     assert "exit code 2" in str(failure.value)
 
 
-def _row(topic: str, promise: str, verdict: str) -> dict:
+def _row(topic: str, promise: str, verdict: str, cluster: str = "standalone") -> dict:
     return {
+        "cluster": cluster,
         "topic": topic,
         "subscription": "s",
         "promise": promise,
@@ -99,6 +100,11 @@ def test_one_fail_does_not_keep_the_others_from_being_published():
     assert steps.publish(verdicts) == {"a / s": "FAIL", "b / s": "PASS"}
     assert steps.broken(verdicts) == ["a / s: FAIL - why a"]
     assert steps.broken(verdicts[2:]) == []
+
+
+def test_the_same_topic_of_two_clusters_has_two_verdicts():
+    verdicts = [_row("a", "all", "FAIL"), _row("a", "all", "PASS", "eu")]
+    assert steps.publish(verdicts) == {"a / s": "FAIL", "a / s in eu": "PASS"}
 
 
 def test_an_asset_event_counts_verdicts_and_names_those_that_are_not_pass():
