@@ -26,9 +26,15 @@ def end_with_parent(signal_number: int = signal.SIGTERM) -> None:
 
 
 def stream(
-    command: Sequence[str], *, env: Mapping[str, str], on_error_line: Lines, kill_after_s: float = 10.0
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    on_error_line: Lines,
+    on_output_line: Lines | None = None,
+    kill_after_s: float = 10.0,
 ) -> tuple[int, list[str]]:
-    """Run ``command`` to its end; each line of its stderr goes to ``on_error_line`` as it comes.
+    """Run ``command`` to its end; each line of its stderr goes to ``on_error_line`` as it comes, each of its stdout to
+    ``on_output_line`` (in another thread).
 
     Returns the exit code and the lines of stdout. Whatever ends this call early (an exception, a signal turned into
     one) ends the child too: SIGTERM, and SIGKILL after ``kill_after_s``. If this process dies, the kernel ends it.
@@ -45,7 +51,7 @@ def stream(
         preexec_fn=end_with_parent,  # noqa: PLW1509 - one prctl call, nothing that could take a lock
     ) as child:
         output: list[str] = []
-        reader = threading.Thread(target=_read_into, args=(child.stdout, output), daemon=True)
+        reader = threading.Thread(target=_read_into, args=(child.stdout, output, on_output_line), daemon=True)
         reader.start()
         try:
             assert child.stderr is not None
@@ -63,9 +69,11 @@ def stream(
                     child.kill()
 
 
-def _read_into(pipe: IO[str] | None, lines: list[str]) -> None:
-    if pipe is not None:
-        lines.extend(line.rstrip("\n") for line in pipe)
+def _read_into(pipe: IO[str] | None, lines: list[str], on_line: Lines | None) -> None:
+    for line in pipe or ():
+        lines.append(line.rstrip("\n"))
+        if on_line is not None:
+            on_line(lines[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,9 @@ def _stage(
 
     began = time.monotonic()
     command = [*(_launcher(name) if spark else [sys.executable, "-m"]), f"spark_jobs.{module}", *arguments]
-    code, printed = stream(command, env=_environment(), on_error_line=show)
+    # spark-submit puts the driver's two outputs into one.
+    mixed = show if spark and os.environ.get(CONNECTION_VARIABLE) else None
+    code, printed = stream(command, env=_environment(), on_error_line=show, on_output_line=mixed)
     if code != 0:
         story = "\n".join(last or printed[-_LAST_LINES:] or ["(it printed nothing)"])
         raise _error_of(code)(
@@ -201,7 +203,8 @@ def submit(connection_id: str, name: str) -> list[str]:
         "--deploy-mode",
         "client",
     ]
-    command += ["--name", f"dispatch audit: {name}", "--driver-java-options", "-Duser.timezone=UTC"]
+    quiet = f"-Dlog4j2.configurationFile={(ROOT / 'spark_jobs' / 'log4j2.properties').as_uri()}"
+    command += ["--name", f"dispatch audit: {name}", "--driver-java-options", f"-Duser.timezone=UTC {quiet}"]
     command += ["--driver-memory", os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g"]
     jars = delta_jars()
     return [*command, *(["--jars", ",".join(jars)] if jars else []), str(ROOT / "spark_jobs" / "launch.py")]

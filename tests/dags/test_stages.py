@@ -38,11 +38,14 @@ def asked(monkeypatch, answers) -> list[list[str]]:
     """The command lines that were started, none of them really."""
     commands: list[list[str]] = []
 
-    def stream(command, *, env, on_error_line):
+    def stream(command, *, env, on_error_line, on_output_line):
         commands.append(list(command))
         code, lines, said = answers.pop(0) if answers else WELL
         for line in said:
             on_error_line(line)
+        for line in lines:
+            if on_output_line is not None:
+                on_output_line(line)
         return code, lines
 
     monkeypatch.setattr(stages, "stream", stream)
@@ -145,9 +148,23 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
     assert Path(submitted[0]).name == "spark-submit"
     assert values(submitted, "--master") == ["spark://master:7077"]
     assert values(submitted, "--jars") == ["/a.jar,/b.jar"]
+    [java] = values(submitted, "--driver-java-options")
+    assert Path(java.partition("file://")[2]).is_file(), "Spark says as little as without spark-submit"
     launch = submitted.index(str(stages.ROOT / "spark_jobs" / "launch.py"))
     assert submitted[launch + 1 : launch + 3] == ["spark_jobs.ingest", "--interval-start"]
     assert published[:3] == [sys.executable, "-m", "spark_jobs.replay"], "it needs no Spark"
+
+
+@pytest.mark.airflow
+def test_what_a_submitted_stage_says_on_either_output_is_told(asked, answers, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv(stages.CONNECTION_VARIABLE, "here")
+    monkeypatch.setenv("AIRFLOW_CONN_HERE", '{"conn_type": "spark", "host": "local[2]"}')
+    answers.append((2, ["ingest 2026-11-21: 3 files", "error: it was so"], ["WARN of the JVM"]))
+    with pytest.raises(DispatchAuditError, match="error: it was so"):
+        stages.ingest(CHOSEN, HOME)
+    told = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
+    assert told == ["ingest 2026-11-21: 3 files"]
 
 
 @pytest.mark.airflow
