@@ -42,16 +42,13 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(app_name)
+    builder = SparkSession.builder
     for name, value in _settings(size_bytes).items():
         builder = builder.config(name, value)
-    if (
-        "PYSPARK_GATEWAY_PORT" not in os.environ
-    ):  # set by spark-submit, which has chosen master and memory itself
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has chosen name, master and memory
         builder = (
-            builder.master(
-                os.environ.get("DISPATCH_AUDIT_SPARK_MASTER") or f"local[{_cores()},{_TASK_ATTEMPTS}]"
-            )
+            builder.appName(app_name)
+            .master(os.environ.get("DISPATCH_AUDIT_SPARK_MASTER") or f"local[{_cores()},{_TASK_ATTEMPTS}]")
             .config("spark.driver.memory", os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
@@ -100,6 +97,7 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOG4J.as_uri()} {java}",
+        "spark.task.maxFailures": str(_TASK_ATTEMPTS),  # of a cluster; a local master names its own number
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(_cores() * 2),
