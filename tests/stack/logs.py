@@ -20,7 +20,7 @@ BESIDE = SAMPLES / "designed-drain-one-by-one-ch"
 POLICY = """\
 version: 1
 rules:
-  - name: stretched recordings
+  - name: stretched-recordings
     topics: "*"
     completeness:
       stuck_key_ms: 864000000

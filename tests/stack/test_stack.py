@@ -68,7 +68,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     policy = root / "audit-policy.yaml"
     policy.write_text(POLICY)
     undisturbed(segments, root / "reference", first, policy)
-    stack = Stack(root / "stack", {"DISPATCH_AUDIT_POLICY": str(policy)})
+    # What comes late depends on the time of day; here nothing does.
+    further = {"DISPATCH_AUDIT_POLICY": str(policy), "DISPATCH_AUDIT_DEADLINE_HOURS": "240"}
+    stack = Stack(root / "stack", further)
     try:
         stack.start()
         upload(stack, segments)
@@ -76,11 +78,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         stack.until(lambda: airflow.knows(DAG), f"the DAG {DAG}", 120)
         yield Scene(stack, airflow, injected, first, root / "reference")
     finally:
-        kept = os.environ.get("DISPATCH_AUDIT_STACK_LOGS")
         stack.end()
-        if kept:
-            shutil.copytree(stack.logs, kept, dirs_exist_ok=True)
-            shutil.copytree(stack.home / "airflow" / "logs", Path(kept) / "tasks", dirs_exist_ok=True)
+        kept = os.environ.get("DISPATCH_AUDIT_STACK_LOGS")
+        for name, folder in (("services", stack.logs), ("tasks", stack.home / "airflow" / "logs")):
+            if kept and folder.is_dir():
+                shutil.copytree(folder, Path(kept) / name, dirs_exist_ok=True)
 
 
 def undisturbed(source: Path, home: Path, first: date, policy: Path) -> None:
