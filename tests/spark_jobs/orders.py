@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from dispatch_core.cli.main import main
 from dispatch_core.recording.files import find_recordings
 from dispatch_core.recording.reader import read_recording
-from expectations.validate import validate_interval
 from spark_jobs.aggregates import aggregate
 from spark_jobs.contracts import CONTRACTS
 from spark_jobs.history import ingest_with_history, stale_intervals
-from spark_jobs.intervals import Interval, interval
+from spark_jobs.intervals import Interval, parse_moment
 from spark_jobs.pull import pull
 from spark_jobs.replay import replay
 from spark_jobs.warehouse import read_table
@@ -28,27 +27,29 @@ from spark_jobs.warehouse import read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIRST_DAY = interval("2026-11-01")
+#: Longer ones would make a short recording wait longer still: all it would be is more findings of one kind.
+LENGTH = timedelta(hours=1)
+START = parse_moment("2026-11-01")
 #: All tables that are a function of the logs and were written here.
 TABLES = sorted(set(CONTRACTS) - {"run_metadata"})
 
 
-def day(number: int) -> Interval:
+def span(number: int) -> Interval:
     """The interval of this number, from 1."""
-    start = FIRST_DAY.start + timedelta(days=number - 1)
-    return Interval(start, start + timedelta(days=1))
+    return Interval(START + (number - 1) * LENGTH, START + number * LENGTH)
 
 
 def cut(
     recording: Path, out: Path, intervals: int, *, late: int | None = None, at: Sequence[int] = ()
 ) -> None:
-    """Cut a recording into so many days, two segments each, below ``out / "log"``; a late one goes below ``out / "late"``.
+    """Cut a recording into so many intervals, two segments each, below ``out / "log"``; a late one below ``out / "late"``.
 
-    ``at``: the moments of the recording at which days begin.
+    ``at``: the moments of the recording at which intervals begin.
     """
     held = [] if late is None else ["--late", str(late), "--late-out", str(out / "late")]
     held += [word for moment in at for word in ("--at", str(moment))]
-    arguments = ["--intervals", str(intervals), "--segments-per-interval", "2", "--start", "2026-11-01"]
+    arguments = ["--intervals", str(intervals), "--segments-per-interval", "2", "--interval-length", "1h"]
+    arguments += ["--start", START.isoformat()]
     assert main(["cut", str(recording), "--out", str(out / "log"), *arguments, *held]) == 0
 
 
@@ -72,36 +73,38 @@ class Home:
     def run(self, spark: SparkSession, numbers: Iterable[int]) -> None:
         """Run the intervals in this order."""
         for number in numbers:
-            span = day(number)
-            pull(self.source, self.landing, span.start)
-            self.history += ingest_with_history(spark, self.landing, self.warehouse, span)["history"]
-            self.judge(spark, span)
+            one = span(number)
+            pull(self.source, self.landing, one.start, interval_end=one.end)
+            self.history += ingest_with_history(spark, self.landing, self.warehouse, one)["history"]
+            self.judge(spark, one)
 
     def recompute(self, spark: SparkSession) -> list[str]:
         """What the next scheduled run does about stale intervals, of which none are left afterwards; says which."""
         found = stale_intervals(self.landing, self.warehouse)
-        for span in found:
-            ingest_with_history(spark, self.landing, self.warehouse, span)
-            self.judge(spark, span)
+        for one in found:
+            ingest_with_history(spark, self.landing, self.warehouse, one)
+            self.judge(spark, one)
         assert stale_intervals(self.landing, self.warehouse) == []
         return [one.name for one in found]
 
-    def judge(self, spark: SparkSession, span: Interval) -> None:
+    def judge(self, spark: SparkSession, one: Interval) -> None:
         """What is made of the interval's rows; all but the replay takes most of the time."""
-        replay(spark, self.warehouse, span)
+        replay(spark, self.warehouse, one)
         if self.to_the_end:
-            aggregate(spark, self.warehouse, span)
-            validate_interval(self.warehouse, span.start, self.root / "data-docs")
+            from expectations.validate import validate_interval
+
+            aggregate(spark, self.warehouse, one)
+            validate_interval(self.warehouse, one.start, self.root / "data-docs")
 
     def rows(self) -> dict[str, list[str]]:
         """All tables, row by row, in an order of their own."""
         return {name: sorted(map(repr, read_table(self.warehouse, name).to_pylist())) for name in TABLES}
 
 
-def assert_same(one: Home, other: Home) -> None:
+def assert_same(one: Home, other: Home, tables: Iterable[str] = TABLES) -> None:
     """Both hold the same tables, row by row."""
     left, right = one.rows(), other.rows()
-    for name in TABLES:
+    for name in tables:
         gone, come = Counter(left[name]) - Counter(right[name]), Counter(right[name]) - Counter(left[name])
         assert (list(gone)[:2], list(come)[:2]) == ([], []), name
 
@@ -151,7 +154,7 @@ def busy_moments(source: Path, count: int) -> list[int]:
 
 def crossings(source: Path, intervals: int) -> dict[str, set[int]]:
     """What goes on across which cuts (1 = between the first and the second interval), by brute force over the lines."""
-    ends = {day(number).end_us: number for number in range(1, intervals)}
+    ends = {span(number).end_us: number for number in range(1, intervals)}
     found: dict[str, set[int]] = {"unacked": set(), "draining": set()}
     state = UnderWay()
     for row in lines(source):
@@ -175,7 +178,7 @@ def anomalies_across(warehouse: Path, intervals: int) -> set[int]:
         seen = [times.get((*(row[name] for name in log), seq)) for seq in row["seqs"]]
         known = [one for one in seen if one is not None]
         for number in range(1, intervals):
-            if known and min(known) < day(number).end_us <= max(known):
+            if known and min(known) < span(number).end_us <= max(known):
                 across.add(number)
     return across
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_jobs.history import ingest_with_history
+from spark_jobs.pull import pull
 from spark_jobs.warehouse import read_table
-from tests.spark_jobs.orders import Home, anomalies_across, assert_same, crossings, cut, day, runs
+from tests.spark_jobs.orders import Home, anomalies_across, assert_same, crossings, cut, runs, span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,33 +20,33 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
-DAYS = 4
-#: The first segment of the third day: there is another one, so the day is there before it comes.
+INTERVALS = 4
+#: The first segment of the third interval: there is another one, so it is there before it comes.
 LATE = 5
 
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("logs")
-    cut(SAMPLE / "designed-rolling-restart-ch", out, DAYS, late=LATE)
-    cut(SAMPLE / "designed-rolling-restart-ch", out / "whole", DAYS)
+    cut(SAMPLE / "designed-rolling-restart-ch", out, INTERVALS, late=LATE)
+    cut(SAMPLE / "designed-rolling-restart-ch", out / "whole", INTERVALS)
     return out
 
 
 @pytest.fixture(scope="module")
 def in_order(spark: SparkSession, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
     home = Home(tmp_path_factory.mktemp("in order"), logs / "whole" / "log", to_the_end=False)
-    home.run(spark, range(1, DAYS + 1))
+    home.run(spark, range(1, INTERVALS + 1))
     return home
 
 
 def test_work_is_under_way_across_every_cut(logs: Path, in_order: Home) -> None:
-    every = set(range(1, DAYS))
-    assert crossings(logs / "whole" / "log", DAYS) == {"unacked": every, "draining": every}
-    assert anomalies_across(in_order.warehouse, DAYS) == every
+    every = set(range(1, INTERVALS))
+    assert crossings(logs / "whole" / "log", INTERVALS) == {"unacked": every, "draining": every}
+    assert anomalies_across(in_order.warehouse, INTERVALS) == every
     assert {
-        read_table(in_order.warehouse, "deliveries", day(number)).num_rows > 0
-        for number in range(1, DAYS + 1)
+        read_table(in_order.warehouse, "deliveries", span(number)).num_rows > 0
+        for number in range(1, INTERVALS + 1)
     } == {True}
 
 
@@ -54,16 +57,37 @@ def test_backwards_with_a_log_that_comes_late_and_an_interval_run_again(
     shutil.copytree(logs / "log", source)
     home = Home(tmp_path / "home", source, to_the_end=False)
     home.run(spark, [4, 2])
-    assert home.history == ["2026-11-01", "2026-11-02", "2026-11-03"], "the first run brings all earlier rows"
+    assert home.history == [span(number).name for number in (1, 2, 3)], (
+        "the first run brings all earlier rows"
+    )
 
     shutil.copytree(logs / "late", source, dirs_exist_ok=True)
     home.run(spark, [1, 1])
     marked = [one["interval_start"] for one in runs(home.warehouse, "stale")]
-    assert marked == [day(4).start.isoformat()], "it was marked once; the third has not been audited yet"
-    assert home.recompute(spark) == ["2026-11-04"]
-    assert runs(home.warehouse, "ingest")[-2]["interval_start"] == day(3).start.isoformat(), (
+    assert marked == [span(4).start.isoformat()], "it was marked once; the third has not been audited yet"
+    assert home.recompute(spark) == [span(4).name]
+    assert runs(home.warehouse, "ingest")[-2]["interval_start"] == span(3).start.isoformat(), (
         "the late log, as history"
     )
     home.run(spark, [3])
     assert home.recompute(spark) == []
     assert_same(home, in_order)
+
+
+def test_two_runs_at_once_ingest_their_common_history_once(
+    spark: SparkSession, in_order: Home, tmp_path: Path
+) -> None:
+    home = Home(tmp_path, in_order.source)
+    for number in (3, 4):
+        pull(home.source, home.landing, span(number).start, interval_end=span(number).end)
+    with ThreadPoolExecutor(2) as both:
+        started = [
+            both.submit(ingest_with_history, spark, home.landing, home.warehouse, span(number))
+            for number in (4, 3)
+        ]
+        done = [one.result() for one in started]
+    assert_same(home, in_order, ("messages", "consumer_events", "quarantine"))
+    ingested = [one["interval_start"] for one in runs(home.warehouse, "ingest")]
+    for number in (1, 2):
+        assert ingested.count(span(number).start.isoformat()) == 1
+        assert sum(span(number).name in one["history"] for one in done) == 1
