@@ -27,7 +27,6 @@ LATE = 3
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(1800),
     pytest.mark.skipif(not RECORDING.exists(), reason=f"no {RECORDING.name} in {SHARED}"),
 ]
 
