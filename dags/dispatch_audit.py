@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TriggerRule, dag, task
@@ -119,14 +120,18 @@ MISSED = DeadlineAlert(
 )
 
 
+#: A summary is one XCom, whatever its keys are called.
+step = partial(task, multiple_outputs=False)
+
+
 def spark_task(**more: Any) -> Any:
     """A task that starts a process with Spark: one that was killed is tried again."""
-    return task(retries=2, retry_delay=timedelta(seconds=10), max_active_tis_per_dag=GROUPS_AT_ONCE, **more)
+    return step(retries=2, retry_delay=timedelta(seconds=10), max_active_tis_per_dag=GROUPS_AT_ONCE, **more)
 
 
 def told_in_any_case(**more: Any) -> Any:
     """A task that runs whatever became of the ones before it."""
-    return task(trigger_rule=TriggerRule.ALL_DONE, **more)
+    return step(trigger_rule=TriggerRule.ALL_DONE, **more)
 
 
 @dag(
@@ -147,14 +152,14 @@ def told_in_any_case(**more: Any) -> Any:
 def dispatch_audit() -> None:
     """Pull, ingest, replay, aggregate, validate; then tell it, and put right what late logs made stale."""
 
-    @task(retries=0)
+    @step(retries=0)
     def choose_interval(
         params: dict[str, Any], data_interval_start: Any = None, data_interval_end: Any = None
     ) -> Any:
         with clear_failure():
             return steps.choose_interval(params, (data_interval_start, data_interval_end))
 
-    @task(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])
+    @step(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])
     def pull(chosen: dict[str, str], params: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
         with clear_failure():
             summary = steps.pull(chosen, Home.current(), params["source_connection"])
@@ -182,7 +187,7 @@ def dispatch_audit() -> None:
         with clear_failure():
             return stages.publish_tables(chosen, Home.current(), run_id)
 
-    @task(retries=2, retry_delay=timedelta(seconds=10))
+    @step(retries=2, retry_delay=timedelta(seconds=10))
     def discard_staging(chosen: dict[str, str], run_id: str) -> dict[str, Any]:
         with clear_failure():
             return stages.discard(chosen, Home.current(), run_id)
@@ -194,7 +199,7 @@ def dispatch_audit() -> None:
         outlet_events[AUDITED].extra = steps.audited(chosen, replayed)
         return summary
 
-    @task(retries=0)
+    @step(retries=0)
     def validate(chosen: dict[str, str], params: dict[str, Any], ti: Any) -> None:
         with clear_failure():
             verdicts = steps.validate(chosen, Home.current())
@@ -203,10 +208,10 @@ def dispatch_audit() -> None:
         red_if_broken(verdicts, params)
 
     @told_in_any_case(retries=0, outlets=[VERDICT])
-    def publish(chosen: dict[str, str], ti: Any, outlet_events: Any) -> dict[str, str]:
-        published = steps.publish(judged(ti))
-        outlet_events[VERDICT].extra = steps.verdict(chosen, published)
-        return published
+    def publish(chosen: dict[str, str], ti: Any, outlet_events: Any) -> dict[str, Any]:
+        told = steps.verdict(chosen, steps.publish(judged(ti)))
+        outlet_events[VERDICT].extra = told
+        return told
 
     @told_in_any_case(retries=1, retry_delay=timedelta(seconds=10))
     def report(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def dispatch_audit() -> None:
         with clear_failure():
             return notify.alert(chosen, Home.current())
 
-    @task(retries=1, retry_delay=timedelta(seconds=10))
+    @step(retries=1, retry_delay=timedelta(seconds=10))
     def find_stale(params: dict[str, Any], dag_run: Any) -> list[dict[str, str]]:
         if not steps.stale_wanted(dag_run.run_type, params):
             raise AirflowSkipException("this run was not asked to recompute stale intervals")
@@ -234,7 +239,7 @@ def dispatch_audit() -> None:
         with clear_failure():
             return stages.recompute(stale, Home.current())
 
-    @task(
+    @step(
         retries=1,
         retry_delay=timedelta(seconds=10),
         outlets=[AUDITED, VERDICT],
@@ -248,7 +253,7 @@ def dispatch_audit() -> None:
         outlet_events[VERDICT].extra = steps.verdict(stale, steps.publish(verdicts))
         red_if_broken(verdicts, params)
 
-    @task(
+    @step(
         trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         retries=2,
         retry_delay=timedelta(seconds=30),
@@ -259,7 +264,7 @@ def dispatch_audit() -> None:
         with clear_failure():
             return notify.alert(stale, Home.current())
 
-    @task(retries=0, trigger_rule=TriggerRule.NONE_FAILED)
+    @step(retries=0, trigger_rule=TriggerRule.NONE_FAILED)
     def conclude() -> None:
         """Runs only where all was judged and nothing is red: as a last task its state is the run's."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
@@ -70,6 +71,10 @@ PARAMS: Final = {
 }
 
 
+#: A summary is one XCom, whatever its keys are called.
+step = partial(task, multiple_outputs=False)
+
+
 @dag(
     dag_id="dispatch_audit_maintenance",
     dag_display_name="Dispatch audit: maintenance",
@@ -86,24 +91,24 @@ PARAMS: Final = {
 def dispatch_audit_maintenance() -> None:
     """Check, verify, remove, compact."""
 
-    @task(retries=0)
+    @step(retries=0)
     def check(params: dict[str, Any]) -> dict[str, int | None]:
         with clear_failure():
             return maintenance_steps.kept_days(params)
 
-    @task(retries=0)
+    @step(retries=0)
     def verify(params: dict[str, Any]) -> dict[str, Any]:
         if not params["verify_checksums"]:
             raise AirflowSkipException("checksums were not asked for")
         with clear_failure():
             return maintenance_steps.verify(Home.current())
 
-    @task(retries=1, retry_delay=timedelta(seconds=30), trigger_rule=TriggerRule.NONE_FAILED)
+    @step(retries=1, retry_delay=timedelta(seconds=30), trigger_rule=TriggerRule.NONE_FAILED)
     def retain(kept: dict[str, int | None], params: dict[str, Any]) -> dict[str, Any]:
         with clear_failure():
             return maintenance_steps.retain(kept, Home.current(), dry_run=params["dry_run"])
 
-    @task(retries=1, retry_delay=timedelta(seconds=30))
+    @step(retries=1, retry_delay=timedelta(seconds=30))
     def compact(params: dict[str, Any]) -> dict[str, Any]:
         with clear_failure():
             return maintenance_steps.compact(Home.current(), dry_run=params["dry_run"])

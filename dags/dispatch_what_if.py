@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from airflow.sdk import Param, dag, task
@@ -129,6 +130,10 @@ PARAMS: Final = {
 }
 
 
+#: A summary is one XCom, whatever its keys are called.
+step = partial(task, multiple_outputs=False)
+
+
 @dag(
     dag_id="dispatch_what_if",
     dag_display_name="Dispatch what-if",
@@ -144,12 +149,12 @@ PARAMS: Final = {
 def dispatch_what_if() -> None:
     """Check the form, then compare."""
 
-    @task(retries=0)
+    @step(retries=0)
     def check(params: dict[str, Any]) -> dict[str, Any]:
         with clear_failure():
             return what_if_steps.check(params)
 
-    @task(retries=1, retry_delay=timedelta(seconds=10))
+    @step(retries=1, retry_delay=timedelta(seconds=10))
     def compare(checked: dict[str, Any], run_id: str) -> dict[str, Any]:
         with clear_failure():
             return what_if_steps.compare(checked, Home.current(), run_id)

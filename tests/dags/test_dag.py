@@ -210,6 +210,12 @@ def test_documentation_names_every_task(name):
 
 
 @pytest.mark.airflow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_summary_is_one_xcom_whatever_names_from_logs_are_in_it(name):
+    assert [task.task_id for task in made(name).tasks if task.multiple_outputs] == []
+
+
+@pytest.mark.airflow
 def test_a_fail_reaches_publish_and_alert_and_still_makes_the_run_red(dag):
     order = [
         "choose_interval", "pull", "ingest", "plan", "replay", "publish_tables", "aggregate", "validate",
