@@ -13,7 +13,7 @@ from tests.mutation.mutators import out_of_order
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
 CLEAN = SAMPLES / "designed-rolling-restart-ch"
-#: A second dispatcher, so that there are groups to deal to.
+#: A second dispatcher, which stays clean on every day.
 BESIDE = SAMPLES / "designed-drain-one-by-one-ch"
 
 #: A recording of seconds is stretched over days, and every wait with it: nothing is too long here.
