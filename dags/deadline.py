@@ -1,7 +1,8 @@
 """The missed schedule: what Airflow calls when a run of ``dispatch_audit`` has not judged its interval in time.
 
-Airflow's scheduler watches the clock and has this called in the executor. It cannot watch itself: while no scheduler runs,
-nobody is called, and every miss is told when it is back (docs/airflow.md says what to watch from outside).
+Airflow's scheduler watches the clock and has this called in the triggerer (a callback in the executor gets no connections in
+Airflow 3.3). It cannot watch itself: while no scheduler runs, nobody is called, and every miss is told when it is back
+(docs/airflow.md says what to watch from outside).
 """
 
 from __future__ import annotations
@@ -37,8 +38,16 @@ def time_allowed() -> timedelta:
     return timedelta(hours=hours)
 
 
-def verdict_is_late(context: Mapping[str, Any]) -> None:
-    """Airflow's callback: tell it by every channel if the run is one of the schedule and its verdicts are missing.
+async def verdict_is_late(context: Mapping[str, Any]) -> None:
+    """Airflow's callback: what ``tell_if_late`` does, beside the triggerer's other work."""
+    from asgiref.sync import sync_to_async
+
+    # Of all threads only asgiref's can ask Airflow for a connection.
+    await sync_to_async(tell_if_late)(context)
+
+
+def tell_if_late(context: Mapping[str, Any]) -> None:
+    """Tell it by every channel if the run is one of the schedule and its verdicts are missing.
 
     A run that ended red because promises were broken has judged: its own alert said so. Backfills and runs by hand are
     watched by whoever started them.

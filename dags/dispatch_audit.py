@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TriggerRule, dag, task
-from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -115,7 +115,7 @@ VERDICT = Asset(name="dispatch_audit/verdict", uri="dispatch-audit://verdict", g
 MISSED = DeadlineAlert(
     reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
     interval=deadline.time_allowed(),
-    callback=SyncCallback("dags.deadline.verdict_is_late"),
+    callback=AsyncCallback("dags.deadline.verdict_is_late"),
     name="verdict in time",
 )
 

@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
             # The API server reads the task logs from the disk; a log server would listen on all addresses.
             services.start("scheduler", "scheduler", "--skip-serve-logs")
             services.start("dag-processor")
-            if options.command_pid is None:  # no task of this project defers: only the user's own might
+            if options.command_pid is None:  # it tells of runs that are late; no task of this project defers
                 services.start("triggerer", "triggerer", "--skip-serve-logs")
             services.watch()
     finally:

@@ -37,7 +37,7 @@ def told(monkeypatch) -> list[tuple[str, str, str]]:
 )
 def test_a_late_run_of_the_schedule_is_told_with_what_to_do(told, monkeypatch, state, says):
     monkeypatch.setattr(deadline, "judged", lambda _start: False)
-    deadline.verdict_is_late({"dag_run": {**RUN, "state": state}, "deadline": DUE})
+    deadline.tell_if_late({"dag_run": {**RUN, "state": state}, "deadline": DUE})
     [(subject, body, key)] = told
     assert subject == "No verdict in time: dispatch audit of 2026-11-21T00:00:00Z"
     assert "judged by 2026-11-22 06:00:00+00:00" in body
@@ -48,14 +48,14 @@ def test_a_late_run_of_the_schedule_is_told_with_what_to_do(told, monkeypatch, s
 
 def test_a_run_that_is_red_because_it_judged_is_not_late(told, monkeypatch):
     monkeypatch.setattr(deadline, "judged", lambda start: start == "2026-11-21T00:00:00Z")
-    deadline.verdict_is_late({"dag_run": {**RUN, "state": "failed"}, "deadline": DUE})
+    deadline.tell_if_late({"dag_run": {**RUN, "state": "failed"}, "deadline": DUE})
     assert told == []
 
 
 @pytest.mark.parametrize("run_type", ["backfill", "manual", "asset_triggered"])
 def test_whoever_started_another_run_watches_it(told, monkeypatch, run_type):
     monkeypatch.setattr(deadline, "judged", lambda _start: False)
-    deadline.verdict_is_late({"dag_run": {**RUN, "run_type": run_type}, "deadline": DUE})
+    deadline.tell_if_late({"dag_run": {**RUN, "run_type": run_type}, "deadline": DUE})
     assert told == []
 
 

@@ -1,0 +1,61 @@
+"""The missed schedule for real: Airflow's scheduler sees that a run is late, and somebody is told."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dags.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
+from dags.local_run import control
+from dags.local_run.settings import PORT_VARIABLE, Place
+
+
+@pytest.fixture
+def received():
+    """What an HTTP endpoint gets, and its address."""
+    bodies: queue.Queue[dict] = queue.Queue()
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield bodies, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_scheduled_run_without_a_verdict_in_time_is_told(monkeypatch, tmp_path, received):
+    bodies, address = received
+    place = Place(Home(tmp_path / "home"))
+    place.airflow.mkdir(parents=True)
+    (tmp_path / "source").mkdir()  # without a log in it, no run ever comes to a verdict
+    for name, value in {
+        HOME_VARIABLE: str(place.home.root),
+        SOURCE_VARIABLE: str(tmp_path / "source"),
+        "DISPATCH_AUDIT_SCHEDULE": "* * * * *",
+        "DISPATCH_AUDIT_DEADLINE_HOURS": "0.001",
+        "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK": json.dumps({"conn_type": "http", "host": address}),
+        "NO_PROXY": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(PORT_VARIABLE, raising=False)
+    try:
+        client, _state = control.start(place, stays=True, say=print, waiting=lambda _text: None)
+        client.set_paused("dispatch_audit", paused=False)
+        told = bodies.get(timeout=240)
+    finally:
+        assert control.end(place) == []
+    assert "No verdict in time: dispatch audit of 20" in told["text"]
+    assert "scheduled__" in told["text"]
