@@ -19,7 +19,7 @@ CHOSEN = {
     "interval_end": "2026-11-22T00:00:00+00:00",
     "source": "/logs",
 }
-HOME = Home(Path("/home"))
+HOME = Home(Path("/srv/audit"))
 
 
 #: What the stages answer, one after the other: exit code, lines of stdout, lines of stderr.
@@ -72,8 +72,8 @@ def test_the_stages_of_a_run_name_its_interval_its_folders_and_its_staging(asked
     for command in asked:
         assert values(command, "--interval-start") == [CHOSEN["interval_start"]]
         assert values(command, "--interval-end") == [CHOSEN["interval_end"]]
-        assert values(command, "--warehouse") == ["/home/warehouse"]
-    assert values(asked[0], "--landing") == ["/home/landing"]
+        assert values(command, "--warehouse") == ["/srv/audit/warehouse"]
+    assert values(asked[0], "--landing") == ["/srv/audit/landing"]
     assert [values(command, "--run-id") for command in asked[1:5]] == [["scheduled__1"]] * 4
     assert values(asked[1], "--groups") == ["3"]
     assert values(asked[2], "--group") == ["2"]

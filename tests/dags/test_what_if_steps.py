@@ -71,10 +71,10 @@ def test_a_comparison_lies_in_a_folder_of_its_runs_own(monkeypatch):
 
     monkeypatch.setattr(stages, "what_if", what_if)
     checked = what_if_steps.check(FORM)
-    home = Home(Path("/home"))
+    home = Home(Path("/srv/audit"))
     summary = what_if_steps.compare(checked, home, "manual__../../etc")
     other = what_if_steps.compare(checked, home, "manual__2")
     assert summary["folder"] != other["folder"]
     assert summary["folder"].isalnum()
-    assert asked[0][-2:] == ["--out", f"/home/what-if/{summary['folder']}"]
-    assert summary["index"] == f"/home/what-if/{summary['folder']}/index.html"
+    assert asked[0][-2:] == ["--out", f"/srv/audit/what-if/{summary['folder']}"]
+    assert summary["index"] == f"/srv/audit/what-if/{summary['folder']}/index.html"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -65,8 +66,10 @@ def constraints() -> dict[str, str]:
     pinned = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
-            name, version = line.split(";")[0].split("==")
-            pinned[canonicalize_name(name)] = version.strip()
+            requirement = Requirement(line)
+            # A package may stand at several versions, each for some Pythons.
+            if requirement.marker is None or requirement.marker.evaluate():
+                pinned[canonicalize_name(requirement.name)] = str(requirement.specifier).removeprefix("==")
     return pinned
 
 
