@@ -98,6 +98,7 @@ def replay(
             limits=limits,
             began=began,
             started_at=started_at,
+            folded_s=time.monotonic() - began,
         )
 
 
@@ -151,12 +152,13 @@ def publish(
     limits: LimitRules,
     began: float,
     started_at: datetime,
+    folded_s: float | None = None,
 ) -> dict[str, Any]:
     """Replace the interval's rows of the result tables, one commit each, and record the run; returns its summary.
 
-    ``history`` is what was folded. Raises ``InputsChangedError`` where the tables hold something else by now.
+    ``history`` is what was folded; ``folded_s`` is how long that took, where one process did it.
+    Raises ``InputsChangedError`` where the tables hold something else by now.
     """
-    folded_s = time.monotonic() - began
     if Ledger(warehouse).history_of(span) != history:
         raise InputsChangedError(
             f"{warehouse}: rows up to the end of {span.name} were ingested while it was replayed; the tables are as before. "
@@ -176,9 +178,10 @@ def publish(
         "limits": limits.digest,
         "history_digest": history,
         "rows": rows,
-        "deliveries_per_second": round(rows["deliveries"] / max(folded_s, 1e-6)),
         "seconds": round(time.monotonic() - began, 3),
     }
+    if folded_s is not None:
+        summary["deliveries_per_second"] = round(rows["deliveries"] / max(folded_s, 1e-6))
     record_run(warehouse, "replay", span, started_at, summary)
     return summary
 
