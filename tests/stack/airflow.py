@@ -57,7 +57,12 @@ class Airflow:
         )
 
     def backfill(self, first: datetime, last: datetime, **more: Any) -> int:
-        """Start a backfill; returns its id."""
+        """Start a backfill when those before are over, for a DAG has one at a time; returns its id."""
+
+        def all_over() -> bool:
+            return all(one["completed_at"] for one in self.get(f"backfills?dag_id={DAG}")["backfills"])
+
+        self.stack.until(all_over, "the end of earlier backfills", 180, every_s=2)
         body = {"dag_id": DAG, "from_date": first.isoformat(), "to_date": last.isoformat(), **more}
         return int(self.post("backfills", body)["id"])
 
