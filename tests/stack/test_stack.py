@@ -233,16 +233,15 @@ def test_killed_processes_change_no_table(scene: Scene) -> None:
     (run_id,) = {one["dag_run_id"] for one in airflow.runs("backfill")} - before
 
     airflow.wait_for_task(run_id, "ingest", 180)
-    executor = stack.until(lambda: executors(stack), "an executor of ingest", 120, every_s=0.1)
-    victim = next(name for name, pids in executor.items() if pids)
+    victim = stack.until(lambda: at_work(stack), "an executor of ingest", 120, every_s=0.1)
     stack.kill(victim)
 
     replaying = airflow.wait_for_task(run_id, "replay", RUN_S)
-    stack.until(lambda: any(executors(stack).values()), "an executor of replay", 120, every_s=0.1)
+    stack.until(lambda: at_work(stack), "an executor of replay", 120, every_s=0.1)
     os.kill(replaying["pid"], signal.SIGKILL)
 
     airflow.wait_for_task(run_id, "aggregate", RUN_S)
-    stack.until(lambda: any(executors(stack).values()), "an executor of aggregate", 120, every_s=0.1)
+    stack.until(lambda: at_work(stack), "an executor of aggregate", 120, every_s=0.1)
     stack.kill("scheduler")
 
     states = settled(scene, [run_id], 2 * RUN_S)
@@ -258,14 +257,13 @@ def test_killed_processes_change_no_table(scene: Scene) -> None:
         assert_as_undisturbed(scene, day)
 
 
-def executors(stack: Stack) -> dict[str, list[int]]:
-    """Process ids of Spark's executors, by the worker that holds them."""
+def at_work(stack: Stack) -> str | None:
+    """A Spark worker that holds an executor now."""
     workers = {one.child.pid: name for name, one in stack.running.items() if name.startswith("spark-worker")}
-    found: dict[str, list[int]] = {name: [] for name in workers.values()}
-    for one in processes():
-        if one.parent in workers and "CoarseGrainedExecutorBackend" in one.command:
-            found[workers[one.parent]].append(one.pid)
-    return found
+    executors = (one for one in processes() if one.parent in workers)
+    return next(
+        (workers[one.parent] for one in executors if "CoarseGrainedExecutorBackend" in one.command), None
+    )
 
 
 def test_nothing_is_told_twice(scene: Scene) -> None:
