@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dags.deadline import HOURS_VARIABLE
 from dags.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
 from dispatch_core.errors import DispatchAuditError
 
@@ -20,6 +21,8 @@ MARKER_VARIABLE: Final = "DISPATCH_AUDIT_LOCAL_RUN"
 PORT_VARIABLE: Final = "DISPATCH_AUDIT_PORT"
 USUAL_PORT: Final = 8080
 USER: Final = "admin"
+#: A year, the most that there is.
+_NEVER_LATE_HOURS: Final = "8784"
 _HOST: Final = "127.0.0.1"
 
 
@@ -153,6 +156,9 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
             name: os.environ.get(name, "") if scheduled else "none"
             for name in ("DISPATCH_AUDIT_SCHEDULE", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE")
         },
+        # Whoever tries it out switches the DAG on at any time of the day, and the first run would be late already. On
+        # SQLite, Airflow 3.3's scheduler may die of a deadline that has passed when its run is made.
+        HOURS_VARIABLE: os.environ.get(HOURS_VARIABLE) or _NEVER_LATE_HOURS,
         MARKER_VARIABLE: marker,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",

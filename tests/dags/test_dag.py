@@ -297,7 +297,7 @@ def test_the_links_of_a_run_are_on_its_tasks(dag):
 @pytest.mark.airflow
 def test_the_example_of_a_downstream_dag_in_the_docs_can_be_parsed(tmp_path):
     text = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
-    [example] = re.findall(r"```python\n(.*?dispatch_audit/verdict.*?)```", text, flags=re.DOTALL)
+    [example] = re.findall(r"```py\n(.*?dispatch_audit/verdict.*?)```", text, flags=re.DOTALL)
     path = tmp_path / "after_the_audit.py"
     path.write_text(example, encoding="utf-8")
     found = parse(path, tmp_path / "airflow")
