@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
-from dispatch_core.cli.recordings import one_by_one, progress
+from dispatch_core.cli import CLEAN
+from dispatch_core.cli.recordings import code_of_copy, one_by_one, progress
 from dispatch_core.recording.reader import find_recordings
 from dispatch_core.recording.rewrite import convert_recording, target
 from dispatch_core.recording.writer import FORMATS
@@ -32,13 +31,6 @@ def run(options: argparse.Namespace) -> int:
     for source, folder in zip(one_by_one(sources), folders, strict=True):
         counts = convert_recording(source, folder, options.format)
         progress("")
-        refused = counts.quarantined + counts.file_problems
-        if refused:
-            print(
-                f"{source.name}: {refused} lines or files could not be read and are missing in the copy; "
-                f"`dispatch-audit audit {source.folder}` names the first",
-                file=sys.stderr,
-            )
-            code = COULD_NOT_JUDGE
+        code = max(code, code_of_copy(source, counts))
         print(f"{source.name}: {counts.accepted} lines as {options.format} in {folder}")
     return code

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
-from dispatch_core.cli.recordings import progress
+from dispatch_core.cli import CLEAN
+from dispatch_core.cli.recordings import code_of_copy, one_by_one, progress
 from dispatch_core.recording.cut import Cut, CutError, cut_recording
 from dispatch_core.recording.reader import find_recordings
 from dispatch_core.recording.rewrite import target
@@ -83,24 +82,15 @@ def run(options: argparse.Namespace) -> int:
     cut = Cut(
         micros(options.start), length_us, options.intervals, options.segments_per_interval, tuple(options.at)
     )
-    sources = find_recordings(options.paths)
     code = CLEAN
-    for number, source in enumerate(sources, start=1):
-        progress(f"[{number}/{len(sources)}] {source.name}")
+    for source in one_by_one(find_recordings(options.paths)):
         folders = {
             one: target(source, options.late_out if one in options.late else options.out)
             for one in range(1, cut.segments + 1)
         }
         counts = cut_recording(source, folders, options.format, cut)
         progress("")
-        refused = counts.quarantined + counts.file_problems
-        if refused:
-            print(
-                f"{source.name}: {refused} lines or files could not be read and are missing in the copy; "
-                f"`dispatch-audit audit {source.folder}` names the first",
-                file=sys.stderr,
-            )
-            code = COULD_NOT_JUDGE
+        code = max(code, code_of_copy(source, counts))
         print(f"{source.name}: {counts.accepted} lines in {cut.segments} segments below {options.out}")
     return code
 

@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dispatch_core import settings
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.reader import Recording, RecordingSource, find_recordings, read_recording
+from dispatch_core.recording.reader import (
+    FileCounts,
+    Recording,
+    RecordingSource,
+    find_recordings,
+    read_recording,
+)
 from dispatch_core.versions import parse_version
 
 T = TypeVar("T")
@@ -76,6 +83,19 @@ def one_by_one(sources: Sequence[RecordingSource]) -> Iterator[RecordingSource]:
         progress(f"[{number}/{len(sources)}] {source.name}")
         yield source
         progress("")
+
+
+def code_of_copy(source: RecordingSource, counts: FileCounts) -> int:
+    """The exit code of copying a recording; says on stderr what the copy lacks."""
+    refused = counts.quarantined + counts.file_problems
+    if not refused:
+        return CLEAN
+    print(
+        f"{source.name}: {refused} lines or files could not be read and are missing in the copy; "
+        f"`dispatch-audit audit {source.folder}` names the first",
+        file=sys.stderr,
+    )
+    return COULD_NOT_JUDGE
 
 
 #: Dispatchers that are named where several stand in more than one recording.
