@@ -51,8 +51,8 @@ accuracy: setup ## How often what-if is right, from the recordings in ../shared:
 conformance-all: setup ## The same with every recording in every test; half an hour
 	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
 
-orders: setup ## A large recording of four hours, run in every order, late and again: the same tables; ten minutes
-	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/conformance/test_orders.py $(ARGS)
+orders: setup ## Recordings of several hours, run in every order, late and again: the same tables; ten minutes
+	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)
 
 bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)
