@@ -214,12 +214,12 @@ def _format(webhook: Connection) -> str:
 
 
 def _plain_body(webhook: Connection | None, subject: str, body: str, key: str) -> dict[str, Any]:
+    from expectations.alert_text import block
+
     assert webhook is not None
     text = f"{subject}\n{body}"
     if _format(webhook) == "slack":
-        for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("```", "'''")):
-            text = text.replace(sign, name)
-        return {"text": f"```\n{text}\n```"}
+        return {"text": block(text)}
     return {"text": text, "alert": {"subject": subject, "body": body, "idempotency_key": key}}
 
 

@@ -72,14 +72,20 @@ def chat(alert: Alert) -> str:
     In a block of code nobody is mentioned and nothing is formatted; ``& < >`` are written as Slack asks for.
     """
     text = f"{alert.subject}\n{body(alert, alert.quoted(MAX_QUOTED_IN_CHAT))}"
-    text = text.partition("\nWhere to look\n")[0].replace("```", "'''")
+    text = text.partition("\nWhere to look\n")[0]
     if len(text) > _MAX_CHAT_TEXT:
         text = text[: _MAX_CHAT_TEXT - 1].rsplit("\n", 1)[0] + "\n…"
     links = [
         f"<{target}|{name}>" if target.startswith(("http://", "https://")) else f"{name}: `{target}`"
         for name, target in ((name, _escaped(target)) for name, target in alert.where)
     ]
-    return f"```\n{_escaped(text)}\n```\n{' · '.join(links)}\nidempotency key {alert.idempotency_key}"
+    return f"{block(text)}\n{' · '.join(links)}\nidempotency key {alert.idempotency_key}"
+
+
+def block(text: str) -> str:
+    """``text`` as one block of code of a chat, which it cannot end."""
+    inside = _escaped(text.replace("```", "'''"))
+    return f"```\n{inside}\n```"
 
 
 def line(text: str, limit: int = _MAX_NAME) -> str:

@@ -39,12 +39,11 @@ class Ledger:
         rows = ds.dataset(new, format="parquet").to_table(columns=list(_COLUMNS)).to_pylist()
         for row in rows:
             key = row["stage"], micros(row[PARTITION])
+            summary = json.loads(row["summary_json"])
             if key not in self._newest or self._newest[key][0] <= row["finished_at"]:
-                self._newest[key] = row["finished_at"], json.loads(row["summary_json"])
-            if row["stage"] == "ingest":
-                summary = json.loads(row["summary_json"])
-                if not summary.get("as_history"):
-                    self._asked[key[1]] = _span(summary)
+                self._newest[key] = row["finished_at"], summary
+            if row["stage"] == "ingest" and not summary.get("as_history"):
+                self._asked[key[1]] = _span(summary)
         self._read.update(new)
 
     def newest(self, stage: str) -> dict[int, dict[str, Any]]:

@@ -41,7 +41,14 @@ from spark_jobs.maintenance import (
 )
 from spark_jobs.progress import complain, say
 from spark_jobs.segments import landing_lock, read_catalogue
-from spark_jobs.warehouse import WarehouseError, data_files, replace_interval, stage_run, table_path
+from spark_jobs.warehouse import (
+    WarehouseError,
+    all_files,
+    data_files,
+    replace_interval,
+    stage_run,
+    table_path,
+)
 
 #: The stages whose locks say that nobody is at work on an interval.
 _STAGES: Final = ("ingest", "replay", "aggregates")
@@ -49,7 +56,6 @@ _STAGES: Final = ("ingest", "replay", "aggregates")
 _COMMITS: Final = 20
 #: Files of ``run_metadata`` from which it is rewritten: every stage of every run adds one.
 _SMALL_FILES: Final = 32
-_READ_BYTES: Final = 4 << 20
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
 Say = Callable[[str], None]
@@ -105,14 +111,11 @@ def verify(landing: Path, tell: Say = say) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str | None:
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            while block := stream.read(_READ_BYTES):
-                digest.update(block)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except FileNotFoundError:
         return None
-    return digest.hexdigest()
 
 
 def retain(
@@ -146,12 +149,12 @@ def retain(
 
 def last_worked(warehouse: Path) -> dict[Interval, datetime]:
     """When the last stage of any run of each interval ended, from ``run_metadata``."""
-    path = table_path(warehouse, "run_metadata").absolute()
-    if not (path / "_delta_log").exists():
+    files = all_files(warehouse, "run_metadata")
+    if not files:
         return {}
     columns = ["interval_start", "finished_at", "summary_json"]
     found: dict[datetime, tuple[datetime, datetime]] = {}
-    rows = ds.dataset(DeltaTable(path).file_uris(), format="parquet").to_table(columns=columns).to_pylist()
+    rows = ds.dataset(files, format="parquet").to_table(columns=columns).to_pylist()
     for row in rows:
         end = json.loads(row["summary_json"]).get("interval_end")
         span = interval(row["interval_start"], end)

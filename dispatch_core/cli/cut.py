@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from dispatch_core.cli import CLEAN
-from dispatch_core.cli.recordings import code_of_copy, one_by_one, progress
+from dispatch_core.cli.recordings import code_of_copy, moment, one_by_one, progress
 from dispatch_core.recording.cut import Cut, CutError, cut_recording
 from dispatch_core.recording.reader import find_recordings
 from dispatch_core.recording.rewrite import target
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--start",
-        type=_moment,
+        type=moment,
         default="2026-11-01",
         metavar="ISO",
         help="when the first begins, UTC (default %(default)s)",
@@ -100,13 +100,3 @@ def _length(text: str) -> timedelta:
     if match is None or int(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no length; write 1d, 6h, 30m or 10s")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no ISO 8601 time ({error}); write 2026-11-01"
-        ) from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

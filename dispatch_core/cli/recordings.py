@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from dispatch_core import settings
@@ -83,6 +84,15 @@ def one_by_one(sources: Sequence[RecordingSource]) -> Iterator[RecordingSource]:
         progress(f"[{number}/{len(sources)}] {source.name}")
         yield source
         progress("")
+
+
+def moment(text: str) -> datetime:
+    """An argument that is a day or a time, UTC where it names no zone."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day and no ISO 8601 time, as 2026-11-21") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def code_of_copy(source: RecordingSource, counts: FileCounts) -> int:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from dispatch_core.cli.recordings import (
     Overrides,
     add_recording_arguments,
     dispatchers,
+    moment,
     progress,
     read_all,
     set_aside,
@@ -66,21 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval-start",
-        type=_moment,
+        type=moment,
         metavar="TIME",
         help="day or ISO 8601 time, UTC (default: the whole log)",
     )
     parser.add_argument(
-        "--interval-end", type=_moment, metavar="TIME", help="exclusive (default: a day after the start)"
+        "--interval-end", type=moment, metavar="TIME", help="exclusive (default: a day after the start)"
     )
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no day and no ISO 8601 time, as 2026-11-21") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def run(options: argparse.Namespace) -> int:
