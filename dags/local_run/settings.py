@@ -15,6 +15,8 @@ from dags.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
 from dispatch_core.errors import DispatchAuditError
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
+#: Where Airflow finds its ``airflow_local_settings``.
+CONFIG: Final = Path(__file__).resolve().parent / "config"
 SAMPLE: Final = ROOT / "tests" / "data" / "recordings"
 #: Stands in the environment of every process of a local run, so that none is ever lost.
 MARKER_VARIABLE: Final = "DISPATCH_AUDIT_LOCAL_RUN"
@@ -121,7 +123,7 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
     """
     base = address(port)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__") and k != "AIRFLOW_HOME"}
-    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(ROOT), str(CONFIG), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     settings = {
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "CORE__PLUGINS_FOLDER": str(ROOT / "dags" / "plugins"),
