@@ -7,6 +7,7 @@ calls.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,13 @@ _TOPIC: Final = ("cluster", "topic", "subscription")
 _LOG: Final = (*_TOPIC, "incarnation")
 #: Lines of a log whose messages are counted as one, where nothing changes hands meanwhile.
 _STRETCH: Final = 64
+#: So many spans of ownership go into one task; a log is never divided.
+_SPANS_AT_ONCE: Final = 250_000
+_ROWS_OF_A_BATCH: Final = 10_000
+_FAIR_PARTS: Final = (
+    "cluster string, topic string, subscription string, incarnation long, name string, "
+    "by_hashes double, by_number double"
+)
 
 
 def active_times(ownership: DataFrame, events: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
@@ -158,8 +166,27 @@ def stretches(deliveries: DataFrame, owned: DataFrame) -> DataFrame:
 
 
 def fair_loads(deliveries: DataFrame, owned: DataFrame) -> pa.Table:
-    """``fair.fair_parts`` of all Key_Shared dispatchers of the interval, from sums that Spark makes."""
-    return fair_parts(owned.toArrow(), stretches(deliveries, owned).toArrow(), _LOG)
+    """``fair.fair_parts`` of all Key_Shared dispatchers of the interval: a row per log and name.
+
+    Many small dispatchers own more spans than they send messages, so it is made in the tasks, some logs in each, and only
+    what it comes to is brought together. How many logs a task takes follows from the rows alone, not from the machine:
+    sums of fractions differ in their last digits with what they are summed beside.
+    """
+    spans = owned.select(*_LOG, "name", "consumer", "from_seq", "until_seq", "hashes")
+    both = spans.unionByName(stretches(deliveries, owned), allowMissingColumns=True)
+    tasks = 1 + owned.count() // _SPANS_AT_ONCE
+    return both.repartition(tasks, *_LOG).mapInArrow(_fair_parts, _FAIR_PARTS).toArrow()
+
+
+def _fair_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``fair.fair_parts`` of whole logs; rows without ``hashes`` are what was sent."""
+    listed = list(batches)
+    if not listed:
+        return
+    both = pa.Table.from_batches(listed)
+    is_sent = pc.is_null(both["hashes"])
+    parts = fair_parts(both.filter(pc.invert(is_sent)), both.filter(is_sent), _LOG)
+    yield from parts.combine_chunks().to_batches(_ROWS_OF_A_BATCH)
 
 
 def uneven_load(

@@ -13,6 +13,7 @@ from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.whole import audit_whole
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.tables import BALANCE
+from spark_jobs import uneven as uneven_module
 from spark_jobs.aggregates import balance, by_key
 from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
@@ -190,6 +191,38 @@ def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSessio
 def test_load_as_the_hashes_are_is_no_finding_but_where_hashes_are_few(spark: SparkSession) -> None:
     # w0 has a tenth of the hashes and a third of the messages: too much for its hashes, not for one of three.
     assert [one["kind"] for one in load(spark, 0)] == ["imbalance"]
+
+
+def test_logs_are_told_apart_however_many_tasks_they_are_divided_among(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [f"t{at}" for at in range(7)]
+    sent = [
+        {"topic": topic, "seq": seq, "t_us": T0, "consumer": 0, "consumer_name": "w0", "num_messages": 1 + at}
+        for at, topic in enumerate(topics)
+        for seq in range(1, 30 * at)
+    ]
+    owned = [
+        {"topic": topic, "consumer": who, "consumer_name": f"w{who}", "range_start": 0, "range_end": who + at}
+        | {"from_seq": 1 + 3 * who}
+        for at, topic in enumerate(topics)
+        for who in range(2)
+    ]
+    states = frame(
+        spark, "dispatcher_state", [{"topic": t, "subscription_type": "Key_Shared"} for t in topics]
+    )
+    deliveries = frame(spark, "deliveries", sent)
+    spans = owned_hashes(frame(spark, "ownership", owned), states)
+    found = []
+    for at_once in (1, 250_000):
+        monkeypatch.setattr(uneven_module, "_SPANS_AT_ONCE", at_once)
+        found.append(sorted(fair_loads(deliveries, spans).to_pylist(), key=repr))
+    assert found[0] == [
+        row | {"by_hashes": pytest.approx(row["by_hashes"]), "by_number": pytest.approx(row["by_number"])}
+        for row in found[1]
+    ]
+    assert len(found[0]) == 14
+    assert {row["topic"] for row in found[0] if not row["by_hashes"]} == {"t0"}
 
 
 #: Low enough that a small log is judged, and that some of what it holds is too much.
