@@ -25,6 +25,7 @@ from spark_jobs.uneven import (
     active_times,
     enough_topics,
     fair_loads,
+    key_shared_logs,
     name_of_consumer,
     owned_hashes,
     publish,
@@ -58,12 +59,14 @@ def by_key(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def balance(deliveries: DataFrame, keyed: DataFrame, owned: DataFrame, fair: pa.Table) -> DataFrame:
+def balance(
+    deliveries: DataFrame, keyed: DataFrame, owned: DataFrame, logs: DataFrame, fair: pa.Table
+) -> DataFrame:
     """What each consumer name got in the interval, against its share of the hash space.
 
-    ``keyed`` is ``by_key`` of the same deliveries, ``owned`` is ``owned_hashes``, ``fair`` is ``fair_loads``. ``entries``,
-    ``messages`` and ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer that owned
-    hashes and got nothing has a row of zeros.
+    ``keyed`` is ``by_key`` of the same deliveries, ``owned`` is ``owned_hashes`` of ``logs``, which is ``key_shared_logs``,
+    and ``fair`` is ``fair_loads``. ``entries``, ``messages`` and ``size_bytes`` count every sending, repeated ones too;
+    ``keys`` are distinct. A consumer that owned hashes and got nothing has a row of zeros.
     Connections of one name are one consumer: that is what a rolling restart keeps. ``message_share`` is of the
     dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood for when they were sent
     (``dispatch_core.audit.fair``), null for Failover and Exclusive, and where nothing was sent.
@@ -86,8 +89,11 @@ def balance(deliveries: DataFrame, keyed: DataFrame, owned: DataFrame, fair: pa.
         )
     )
     keys = keyed.groupBy(*DISPATCHER, "consumer_name").agg(F.count(F.lit(1)).alias("keys"))
-    owners = owned.groupBy(*DISPATCHER, F.col("name").alias("consumer_name")).agg(
-        F.collect_set("consumer").alias("owned_by")
+    owners = (
+        owned.groupBy("log", F.col("name").alias("consumer_name"))
+        .agg(F.collect_set("consumer").alias("owned_by"))
+        .join(F.broadcast(logs), "log")
+        .drop("log")
     )
     parts = deliveries.sparkSession.createDataFrame(fair).withColumnsRenamed(
         {"name": "consumer_name", "by_hashes": "hash_messages"}
@@ -166,19 +172,20 @@ def aggregate(
         )
         # Each of these is asked for several times, and made by passing over all rows.
         keyed = sent.transform(by_key).persist()
-        owned = owned_hashes(ownership, states).persist()
+        logs = key_shared_logs(states).persist()
+        owned = owned_hashes(ownership, logs).persist()
         buckets = wait_buckets(sent, span).persist()
         words = sent_words(sent, sent_earlier(events, span)).persist()
-        fair = fair_loads(sent, owned)
+        fair = fair_loads(sent, owned, logs)
         frames = {
-            "balance": balance(sent, keyed, owned, fair),
+            "balance": balance(sent, keyed, owned, logs, fair),
             "waits": waits(
                 first_waits(sent, buckets, span), never_delivered(words, messages, states), states, blocked
             ),
         }
         staged = {name: tables.stage(frame.coalesce(1), name, staging) for name, frame in frames.items()}
         uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), fair, limits)
-        for frame in (keyed, owned, buckets, words):
+        for frame in (keyed, owned, logs, buckets, words):
             frame.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if enough_topics(states, limits):

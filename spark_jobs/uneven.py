@@ -47,10 +47,7 @@ _STRETCH: Final = 64
 #: So many spans of ownership go into one task; a log is never divided.
 _SPANS_AT_ONCE: Final = 250_000
 _ROWS_OF_A_BATCH: Final = 10_000
-_FAIR_PARTS: Final = (
-    "cluster string, topic string, subscription string, incarnation long, name string, "
-    "by_hashes double, by_number double"
-)
+_FAIR_PARTS: Final = "log int, name string, by_hashes double, by_number double"
 
 
 def active_times(ownership: DataFrame, events: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
@@ -111,22 +108,34 @@ def uneven_topics(times: DataFrame, span: Interval, limits: LimitRules) -> list[
     ]
 
 
-def owned_hashes(ownership: DataFrame, states: DataFrame) -> DataFrame:
-    """Who of a Key_Shared dispatcher owned how many hashes, and when: rows of ``fair.fair_parts``, its ranges summed up.
+def key_shared_logs(states: DataFrame) -> DataFrame:
+    """The interval's Key_Shared logs, numbered: spans of ownership are many, and a number is shorter than a topic's name.
 
     Failover and Exclusive own no hashes and are left out.
     """
-    key_shared = states.where("subscription_type = 'Key_Shared'").select(*_LOG).distinct()
+    found = states.where("subscription_type = 'Key_Shared'").select("interval_start", *_LOG).distinct()
+    return found.withColumn("log", F.row_number().over(Window.orderBy(*_LOG)))
+
+
+def owned_hashes(ownership: DataFrame, logs: DataFrame) -> DataFrame:
+    """Who of a Key_Shared dispatcher owned how many hashes, and when: rows of ``fair.fair_parts``, its ranges summed up.
+
+    ``logs`` is ``key_shared_logs``, whose number ``log`` stands for the dispatcher and incarnation.
+    """
     return (
-        ownership.join(F.broadcast(key_shared), list(_LOG))
-        .groupBy(
-            "interval_start", *_LOG, name_of_consumer().alias("name"), "consumer", "from_seq", "until_seq"
+        ownership.join(F.broadcast(logs), list(_LOG))
+        .select(
+            "log",
+            name_of_consumer().alias("name"),
+            *("consumer", "from_seq", "until_seq"),
+            (F.col("range_end") - F.col("range_start") + 1).alias("hashes"),
         )
-        .agg(F.sum(F.col("range_end") - F.col("range_start") + 1).alias("hashes"))
+        .groupBy("log", "name", "consumer", "from_seq", "until_seq")
+        .agg(F.sum("hashes").alias("hashes"))
     )
 
 
-def stretches(deliveries: DataFrame, owned: DataFrame) -> DataFrame:
+def stretches(deliveries: DataFrame, owned: DataFrame, logs: DataFrame) -> DataFrame:
     """Messages sent, summed over the stretches of each log in which nothing changed hands: a row for each change of a log
     of ``owned``, however many deliveries.
 
@@ -134,48 +143,50 @@ def stretches(deliveries: DataFrame, owned: DataFrame) -> DataFrame:
     """
     stretch = F.floor(F.col("seq") / _STRETCH)
     changes = (
-        owned.select(*_LOG, F.explode(F.array("from_seq", "until_seq")).alias("seq"))
+        owned.select("log", F.explode(F.array("from_seq", "until_seq")).alias("seq"))
         .where("seq IS NOT NULL")
         .distinct()
     )
-    cut = changes.select(*_LOG, stretch.alias("stretch")).distinct().withColumn("cut", F.lit(True))
+    cut = changes.select("log", stretch.alias("stretch")).distinct().withColumn("cut", F.lit(True))
     begins = F.when(F.col("cut"), F.col("seq")).otherwise(F.col("stretch") * _STRETCH)
     summed = (
-        deliveries.select(*_LOG, "seq", stretch.alias("stretch"), "num_messages")
-        .join(F.broadcast(owned.select(*_LOG).distinct()), list(_LOG), "left_semi")
-        .join(F.broadcast(cut), [*_LOG, "stretch"], "left")
-        .groupBy(*_LOG, begins.cast("long").alias("seq"))
+        deliveries.join(F.broadcast(logs), list(_LOG))
+        .select("log", "seq", stretch.alias("stretch"), "num_messages")
+        .join(F.broadcast(owned.select("log").distinct()), "log", "left_semi")
+        .join(F.broadcast(cut), ["log", "stretch"], "left")
+        .groupBy("log", begins.cast("long").alias("seq"))
         .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
     )
     # A change holds from its own line on.
     since = F.last("change", ignorenulls=True).over(
-        Window.partitionBy(*_LOG).orderBy("seq", F.col("change").isNull())
+        Window.partitionBy("log").orderBy("seq", F.col("change").isNull())
     )
     points = changes.select(
-        *_LOG, "seq", F.lit(0).cast("long").alias("messages"), F.col("seq").alias("change")
+        "log", "seq", F.lit(0).cast("long").alias("messages"), F.col("seq").alias("change")
     )
     return (
         summed.withColumn("change", F.lit(None).cast("long"))
         .unionByName(points)
-        .select(*_LOG, "seq", "messages", since.alias("since"))
-        .groupBy(*_LOG, "since")
+        .select("log", "seq", "messages", since.alias("since"))
+        .groupBy("log", "since")
         .agg(F.min("seq").alias("seq"), F.sum("messages").alias("messages"))
         .where("messages > 0")
         .drop("since")
     )
 
 
-def fair_loads(deliveries: DataFrame, owned: DataFrame) -> pa.Table:
+def fair_loads(deliveries: DataFrame, owned: DataFrame, logs: DataFrame) -> pa.Table:
     """``fair.fair_parts`` of all Key_Shared dispatchers of the interval: a row per log and name.
 
     Many small dispatchers own more spans than they send messages, so it is made in the tasks, some logs in each, and only
     what it comes to is brought together. How many logs a task takes follows from the rows alone, not from the machine:
     sums of fractions differ in their last digits with what they are summed beside.
     """
-    spans = owned.select(*_LOG, "name", "consumer", "from_seq", "until_seq", "hashes")
-    both = spans.unionByName(stretches(deliveries, owned), allowMissingColumns=True)
+    both = owned.unionByName(stretches(deliveries, owned, logs), allowMissingColumns=True)
     tasks = 1 + owned.count() // _SPANS_AT_ONCE
-    return both.repartition(tasks, *_LOG).mapInArrow(_fair_parts, _FAIR_PARTS).toArrow()
+    parts = both.repartition(tasks, "log").mapInArrow(_fair_parts, _FAIR_PARTS)
+    named = parts.join(F.broadcast(logs), "log").select(*_LOG, "name", "by_hashes", "by_number")
+    return named.toArrow()
 
 
 def _fair_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,7 +196,7 @@ def _fair_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return
     both = pa.Table.from_batches(listed)
     is_sent = pc.is_null(both["hashes"])
-    parts = fair_parts(both.filter(pc.invert(is_sent)), both.filter(is_sent), _LOG)
+    parts = fair_parts(both.filter(pc.invert(is_sent)), both.filter(is_sent), ["log"])
     yield from parts.combine_chunks().to_batches(_ROWS_OF_A_BATCH)
 
 

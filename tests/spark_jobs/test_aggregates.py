@@ -14,7 +14,7 @@ from spark_jobs.aggregates import aggregate, balance, by_key, waits
 from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
-from spark_jobs.uneven import fair_loads, owned_hashes
+from spark_jobs.uneven import fair_loads, key_shared_logs, owned_hashes
 from spark_jobs.waits import first_waits, never_delivered, sent_earlier, sent_words, wait_buckets
 from spark_jobs.warehouse import read_table
 
@@ -107,7 +107,8 @@ def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(spark: SparkS
         for consumer, name, start, end, since, until in ranges
     ]
     states = frame(spark, "dispatcher_state", {"subscription_type": "Key_Shared"})
-    owned = owned_hashes(frame(spark, "ownership", *spans), states)
+    logs = key_shared_logs(states)
+    owned = owned_hashes(frame(spark, "ownership", *spans), logs)
     # Four messages while a was alone, the last of them in the stretch of the log in which b joins, and one after.
     sendings = ((1, 2, "x", 3, False), (3, 99, "x", 1, False), (1, 101, "eA==", 1, True))
     sent = frame(
@@ -119,7 +120,7 @@ def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(spark: SparkS
             for to, seq, key, number, coded in sendings
         ),
     )
-    found = balance(sent, sent.transform(by_key), owned, fair_loads(sent, owned)).collect()
+    found = balance(sent, sent.transform(by_key), owned, logs, fair_loads(sent, owned, logs)).collect()
     rows = {row["consumer_name"]: row.asDict() for row in found}
     assert rows["a"]["hash_share"] == pytest.approx((4 + 0.5) / 5)
     assert rows["b"]["hash_share"] == pytest.approx(0.5 / 5)

@@ -22,6 +22,7 @@ from spark_jobs.uneven import (
     active_times,
     enough_topics,
     fair_loads,
+    key_shared_logs,
     owned_hashes,
     publish,
     uneven_load,
@@ -167,9 +168,10 @@ def judged(
 ) -> list[dict[str, Any]]:
     """What the aggregates find in these tables."""
     keyed = sent.transform(by_key)
-    owned = owned_hashes(ownership, states)
-    fair = fair_loads(sent, owned)
-    rows = balance(sent, keyed, owned, fair).toArrow().to_pylist()
+    logs = key_shared_logs(states)
+    owned = owned_hashes(ownership, logs)
+    fair = fair_loads(sent, owned, logs)
+    rows = balance(sent, keyed, owned, logs, fair).toArrow().to_pylist()
     return uneven_load(sent, keyed, pa.Table.from_pylist(rows, schema=BALANCE), fair, limits)
 
 
@@ -211,12 +213,12 @@ def test_logs_are_told_apart_however_many_tasks_they_are_divided_among(
     states = frame(
         spark, "dispatcher_state", [{"topic": t, "subscription_type": "Key_Shared"} for t in topics]
     )
-    deliveries = frame(spark, "deliveries", sent)
-    spans = owned_hashes(frame(spark, "ownership", owned), states)
+    deliveries, logs = frame(spark, "deliveries", sent), key_shared_logs(states)
+    spans = owned_hashes(frame(spark, "ownership", owned), logs)
     found = []
     for at_once in (1, 250_000):
         monkeypatch.setattr(uneven_module, "_SPANS_AT_ONCE", at_once)
-        found.append(sorted(fair_loads(deliveries, spans).to_pylist(), key=repr))
+        found.append(sorted(fair_loads(deliveries, spans, logs).to_pylist(), key=repr))
     assert found[0] == [
         row | {"by_hashes": pytest.approx(row["by_hashes"]), "by_number": pytest.approx(row["by_number"])}
         for row in found[1]
@@ -262,10 +264,10 @@ def test_command_line_and_pipeline_find_the_same(spark: SparkSession, tmp_path: 
         )
     }
     keyed = made["deliveries"].transform(by_key)
-    owned = owned_hashes(made["ownership"], made["states"])
-    shares = (
-        balance(made["deliveries"], keyed, owned, fair_loads(made["deliveries"], owned)).toArrow().to_pylist()
-    )
+    logs = key_shared_logs(made["states"])
+    owned = owned_hashes(made["ownership"], logs)
+    fair = fair_loads(made["deliveries"], owned, logs)
+    shares = balance(made["deliveries"], keyed, owned, logs, fair).toArrow().to_pylist()
     assert {row["consumer_name"]: row["hash_share"] for row in shares} == {
         row["consumer_name"]: None if row["hash_share"] is None else pytest.approx(row["hash_share"])
         for row in audit.balance.to_pylist()
