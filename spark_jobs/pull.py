@@ -1,8 +1,9 @@
 """Pull: bring the log files of a source into the landing folder, each contents once, and name an interval.
 
 What a source holds is kept as *segments*, shared by all intervals (``spark_jobs.segments``); a file that the source has not
-touched since is not copied again. The commit point of a pull is one rename, after everything is copied: a reader sees the
-earlier pull or this one, never a mixture, and a pull that dies leaves the earlier one standing. Pulling an unchanged source
+touched since is not copied again (``spark_jobs.copying``). The commit point of a pull is one rename, after everything is
+copied: a reader sees the earlier pull or this one, never a mixture, and a pull that dies leaves the earlier one standing and
+is taken up where it ended. Pulling an unchanged source
 again changes nothing.
 
 A file that has gone from its source is kept and named; a file with other contents than before is replaced and named. What is
@@ -14,15 +15,11 @@ The source is anything that walks like a ``pathlib.Path`` (``iterdir``, ``is_dir
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +28,7 @@ from typing import Any, Final
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
 from spark_jobs import segments
+from spark_jobs.copying import Journal, bring
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.segments import LandedInterval, Segment, Sources
 
@@ -113,20 +111,9 @@ def pull_segments(
     names: Sources = tuple(str(one.resolve() if isinstance(one, Path) else one) for one in listed)
     files, ignored = _find(listed)
     landing = Path(landing)
+    journal = Journal(landing, names)
     known = segments.read_catalogue(landing).get(names, {})
-    found: dict[str, Segment] = {}
-    copied: list[Segment] = []
-    (landing / "segments").mkdir(parents=True, exist_ok=True)
-    with _incoming(landing / "segments") as incoming:
-        for number, (name, path) in enumerate(files, start=1):
-            before = known.get(name)
-            mark = _mark(path)
-            if before is not None and mark is not None and before.mark == mark and before.is_whole(landing):
-                found[name] = replace(before, gone=False)
-                continue
-            found[name] = _copy(path, name, incoming, landing, before)
-            copied.append(found[name])
-            say(f"pull: {number} of {len(files)} files, {name}, {found[name].size_bytes} bytes")
+    found, copied = bring(files, known, landing, journal, say)
     with segments.landing_lock(landing):
         catalogue = segments.read_catalogue(landing)
         known = catalogue.get(names, {})
@@ -135,6 +122,7 @@ def pull_segments(
         kept = gone if keep_gone else []
         catalogue[names] = found | {one.name: replace(one, gone=True) for one in kept}
         segments.write_catalogue(landing, catalogue)
+    journal.close()
     for name in changed:
         grown = found[name].grown_from is not None
         say(f"pull: {name}: {'has grown' if grown else 'has other contents than before, which are replaced'}")
@@ -297,117 +285,6 @@ def _safe_name(parts: Iterable[str], path: Any) -> str:
     return name
 
 
-#: What object stores say of an object that tells its contents apart from others.
-_OBJECT_MARKS: Final = (
-    "ETag",
-    "etag",
-    "e_tag",
-    "md5Hash",
-    "generation",
-    "LastModified",
-    "last_modified",
-    "mtime",
-    "updated",
-)
-
-
-def _said(path: Any) -> tuple[str | None, float]:
-    """What the source says of a file without opening it, None where it says too little; and when it was last written."""
-    try:
-        stat = path.stat()
-    except (OSError, NotImplementedError, AttributeError):
-        return None, 0.0
-    if isinstance(stat, Mapping):
-        marks = {name: str(stat[name]) for name in _OBJECT_MARKS if stat.get(name) is not None}
-        said = json.dumps(marks | {"size": str(stat.st_size)}, sort_keys=True) if marks else None  # type: ignore[attr-defined]
-        written = stat.get("mtime")
-        return said, float(written) if isinstance(written, (int, float)) else 0.0
-    modified = getattr(stat, "st_mtime_ns", stat.st_mtime)
-    return f"{stat.st_size} bytes, modified {modified}", float(stat.st_mtime)
-
-
-def _mark(path: Any) -> str | None:
-    """By what the file is known again unread; None where it was written to so lately that this proves nothing."""
-    said, written = _said(path)
-    return None if time.time() - written < _TOO_FRESH_S else said
-
-
-def _copy(path: Any, name: str, incoming: Path, landing: Path, before: Segment | None) -> Segment:
-    """Copy one file into the store of segments. What is appended meanwhile is left for the next pull."""
-    for _attempt in range(_ATTEMPTS):
-        copied = _copy_once(path, name, incoming, before)
-        if copied is not None:
-            _store(incoming / "copy", copied, landing)
-            return copied
-    raise PullError(
-        f"{path}: was rewritten while it was copied, {_ATTEMPTS} times; what was landed before is kept. Pull again when "
-        "nobody writes it anew"
-    )
-
-
-def _copy_once(path: Any, name: str, incoming: Path, before: Segment | None) -> Segment | None:
-    """One attempt, into ``incoming/copy``; None if what was copied is not what stands there afterwards."""
-    mark, said, limit = _mark(path), _said(path), _size_bytes(path)
-    sha256 = hashlib.sha256()
-    size_bytes = 0
-    grown_from = None
-    try:
-        with path.open("rb") as source, (incoming / "copy").open("wb") as copy:
-            while chunk := source.read(_chunk_bytes(size_bytes, limit, before)):
-                sha256.update(chunk)
-                copy.write(chunk)
-                size_bytes += len(chunk)
-                if before is not None and size_bytes == before.size_bytes:
-                    grown_from = before.sha256 if sha256.hexdigest() == before.sha256 else None
-            copy.flush()
-            os.fsync(copy.fileno())
-        if limit is not None and (size_bytes != limit or _said(path) != said):
-            with path.open("rb") as source:
-                if size_bytes != limit or _sha256_of(source, limit) != sha256.hexdigest():
-                    return None
-            mark = None  # it has grown since: its next pull looks again
-    except OSError as error:
-        raise PullError(
-            f"{path}: could not be copied after {size_bytes} bytes ({error}); what was landed before is kept"
-        ) from error
-    digest = sha256.hexdigest()
-    return Segment(name, digest, size_bytes, mark, grown_from=None if grown_from == digest else grown_from)
-
-
-def _chunk_bytes(at: int, limit: int | None, before: Segment | None) -> int:
-    """How much to read next: up to where the earlier contents ended, and not beyond the size that the file began with."""
-    stops = [
-        stop - at for stop in (limit, before.size_bytes if before else None) if stop is not None and stop > at
-    ]
-    return 0 if limit is not None and at >= limit else min([_CHUNK_BYTES, *stops])
-
-
-def _size_bytes(path: Any) -> int | None:
-    try:
-        return int(path.stat().st_size)
-    except (OSError, NotImplementedError, AttributeError, TypeError, ValueError):
-        return None
-
-
-def _sha256_of(stream: Any, size_bytes: int) -> str:
-    sha256 = hashlib.sha256()
-    left = size_bytes
-    while left and (chunk := stream.read(min(_CHUNK_BYTES, left))):
-        sha256.update(chunk)
-        left -= len(chunk)
-    return sha256.hexdigest()
-
-
-def _store(copy: Path, segment: Segment, landing: Path) -> None:
-    """Give a copied file its place. Where the same contents stand already, that file stays: somebody may be reading it."""
-    if segment.is_whole(landing):
-        copy.unlink()
-        return
-    target = segment.path(landing)
-    target.parent.mkdir(exist_ok=True)
-    copy.replace(target)
-
-
 def _gone(known: Mapping[str, Segment], found: Mapping[str, Segment]) -> list[Segment]:
     """What the source had and has no more: not under this name, not packed otherwise, and not the same under another."""
     names = {segments.log_name(name) for name in found}
@@ -422,45 +299,3 @@ def _gone(known: Mapping[str, Segment], found: Mapping[str, Segment]) -> list[Se
 def _digest(files: Sequence[Segment]) -> str:
     held = [[one.name, one.sha256] for one in files]
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
-
-
-@contextmanager
-def _incoming(store: Path) -> Iterator[Path]:
-    """A folder for what is being copied. Folders of pulls that died are removed first: nobody holds their lock."""
-    for leftover in store.glob(".incoming-*"):
-        with _lock_if_free(leftover) as free:
-            if free and _age_s(leftover) > _YOUNG_S:
-                shutil.rmtree(leftover, ignore_errors=True)
-    folder = store / f".incoming-{uuid.uuid4().hex}"
-    folder.mkdir()
-    with _lock_if_free(folder):
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _age_s(folder: Path) -> float:
-    try:
-        return time.time() - folder.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-@contextmanager
-def _lock_if_free(folder: Path) -> Iterator[bool]:
-    """Whether this process has the folder for itself now; the lock dies with its holder."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:  # its pull has just ended
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)

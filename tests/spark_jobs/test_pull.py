@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.copying import CopyError, Journal
 from spark_jobs.intervals import IntervalError, interval, parse_moment
 from spark_jobs.pull import PullError, landed_files, pull
-from spark_jobs.segments import LandingError, landed_intervals, landing_lock, write_interval
+from spark_jobs.segments import LandingError, Segment, landed_intervals, landing_lock, write_interval
 
 DAY = interval("2026-11-21")
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
@@ -177,7 +179,7 @@ def test_a_file_that_is_rewritten_whenever_it_is_read_is_refused(tmp_path: Path)
     def rewrite() -> None:
         path.write_bytes(b'{"a":%d}\n' % next(numbers))
 
-    with pytest.raises(PullError, match=r"events\.jsonl.*rewritten while it was copied, 3 times"):
+    with pytest.raises(CopyError, match=r"events\.jsonl.*rewritten while it was copied, 3 times"):
         pull(_Watched(path, rewrite), tmp_path / "landing", DAY.start)
 
 
@@ -303,3 +305,52 @@ def test_moments_and_intervals() -> None:
         interval("2026-11-21", "2026-11-20")
     with pytest.raises(IntervalError, match="'yesterday' is no day"):
         parse_moment("yesterday")
+
+
+def test_a_pull_that_failed_is_taken_up_where_it_ended(source: Path, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    for at in range(20):
+        (source / f"events-{at:04}.jsonl").write_bytes(b'{"n":%d}\n' % at)
+    old(source)
+    bad = tmp_path / "trace-bad.jsonl"
+    numbers = iter(range(2, 10))
+
+    def rewrite() -> None:
+        bad.write_bytes(b'{"a":%d}\n' % next(numbers))
+
+    rewrite()
+    with pytest.raises(CopyError, match=r"trace-bad\.jsonl: was rewritten"):
+        pull([source, _Watched(bad, rewrite)], landing, DAY.start)
+    with pytest.raises(PullError, match="run pull first"):
+        landed_files(landing, DAY)
+    (journal,) = (landing / "segments").glob(".pulling-*.jsonl")
+    had = len(journal.read_text().splitlines())
+    journal.write_text(journal.read_text() + '{"name": "half a li')
+    summary = pull([source, _Watched(bad, lambda: None)], landing, DAY.start)
+    assert 0 < had <= 22
+    assert summary["files"] == 23
+    assert summary["copied_files"] == 23 - had
+    assert landed(landing)["my logs/events-0007.jsonl"] == b'{"n":7}\n'
+    assert not list((landing / "segments").glob(".pulling-*"))
+
+
+def test_what_a_pull_that_failed_had_copied_and_then_was_lost_is_copied_again(
+    source: Path, tmp_path: Path
+) -> None:
+    landing, names = tmp_path / "landing", ("s",)
+    (landing / "segments").mkdir(parents=True)
+    Journal(landing, names).add(Segment("a.jsonl", "0" * 64, 5, "mark"))
+    one = Journal(landing, names).read()["a.jsonl"]
+    assert (one.size_bytes, one.is_whole(landing)) == (5, False)
+    assert Journal(landing, ("t",)).read() == {}
+
+
+def test_files_are_copied_several_at_a_time(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=20)
+    paths = [tmp_path / "messages.jsonl", tmp_path / "events.jsonl"]
+    for path in paths:
+        path.write_bytes(b'{"a":1}\n')
+        os.utime(path, ns=(10**18, 10**18))
+    # Each is read on only when the other has been begun.
+    summary = pull([_Watched(path, both.wait) for path in paths], tmp_path / "landing", DAY.start)
+    assert summary["copied_files"] == 2
