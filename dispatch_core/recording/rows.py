@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.recording import checkpoint
 from dispatch_core.recording.parse import RENAMED
 from dispatch_core.recording.schema import EVENTS, KINDS, POSITION, POSITIONS
 
@@ -294,6 +295,12 @@ def judge_events(columns: Mapping[str, pa.Array], rows: int, faults: Faults) -> 
     if "permits" in columns:
         permits = pc.fill_null(columns["permits"], 1).to_numpy()
         faults.add((permits < 1) & of_kind("flow"), "permits", lambda row: f"{permits[row]} is below 1")
+    if "checkpoint" in names and "checkpoint_json" in columns:
+        for row in np.flatnonzero(
+            of_kind("checkpoint") & _mask(columns["checkpoint_json"].is_valid())
+        ).tolist():
+            if wrong := checkpoint.fault_in(columns["checkpoint_json"][row].as_py()):
+                faults.add_row(row, *wrong)
 
 
 def _other(values: pa.StringArray, choices: tuple[str, ...], row: int) -> str:

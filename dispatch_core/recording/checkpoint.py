@@ -1,0 +1,308 @@
+"""What a checkpoint line says: the state of a dispatcher at one point of its log, so that it can be judged without its past.
+
+A checkpoint is a JSON object. Every field may be absent, which says that it is not known. ``fault_in`` finds what is
+wrong with one, ``read`` gives its meaning. Consumers are the log's numbers, positions are ``"ledger:entry"``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Position = tuple[int, int]
+
+_MOST: Final = (1 << 63) - 1
+_INT32: Final = 1 << 31
+_MODES: Final = ("AUTO_SPLIT", "STICKY")
+
+#: Fields of a consumer → smallest and largest integer.
+_NUMBERS: Final[dict[str, tuple[int, int]]] = {
+    "consumer": (0, _MOST),
+    "consumer_id": (0, _MOST),
+    "priority_level": (-_INT32, _INT32 - 1),
+    "permits": (-_INT32, _INT32 - 1),
+    "unacked": (0, _INT32 - 1),
+}
+_TEXTS: Final = ("name", "address")
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A consumer that is connected. ``None`` = not known; ``permits`` may be below 0, as a broker's count may."""
+
+    number: int
+    name: str | None = None
+    consumer_id: int | None = None
+    address: str | None = None
+    priority_level: int | None = None
+    mode: str | None = None
+    allow_out_of_order: bool | None = None
+    ranges: tuple[tuple[int, int], ...] | None = None
+    permits: int | None = None
+    unacked: int | None = None
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether the line says what the consumer agreed to when it subscribed (KeySharedMeta)."""
+        return self.mode is not None or self.allow_out_of_order is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state before every later line of the log.
+
+    ``consumers``: in the order in which they joined; ``None`` = the line does not say. ``ack_holes``: acknowledged one
+    by one, above ``mark_delete``. ``pending``: by consumer what it was sent and has not acknowledged; of consumers that
+    are not in it nothing is known. ``read_position``: the next position that a normal read returns.
+    """
+
+    consumers: tuple[Connected, ...] | None = None
+    mark_delete: Position | None = None
+    ack_holes: tuple[Position, ...] = ()
+    pending: Mapping[int, tuple[Position, ...]] = field(default_factory=dict)
+    read_position: Position | None = None
+
+    @property
+    def named(self) -> list[Position]:
+        """Every position of a single entry: holes and pending acknowledgements."""
+        return [*self.ack_holes, *(one for many in self.pending.values() for one in many)]
+
+
+class _FaultError(Exception):
+    def __init__(self, field_name: str | None, reason: str) -> None:
+        super().__init__(field_name, reason)
+        self.field, self.reason = field_name, reason
+
+
+def fault_in(text: str) -> tuple[str | None, str] | None:
+    """Field and reason of the first thing that is wrong with a checkpoint line; ``None`` = it is right."""
+    try:
+        _checkpoint(text)
+    except _FaultError as fault:
+        return fault.field, fault.reason
+    return None
+
+
+def read(text: str) -> Checkpoint | None:
+    """What a checkpoint line says; ``None`` for one that says nothing that could be understood (``fault_in`` tells why)."""
+    try:
+        return _checkpoint(text)
+    except _FaultError:
+        return None
+
+
+# ---- in a log ----
+
+
+def checkpoints(events: pa.Table) -> list[Checkpoint]:
+    """The checkpoints among ``events`` (columns ``kind``, ``checkpoint_json``), in order."""
+    if "checkpoint_json" not in events.column_names:
+        return []
+    texts = events["checkpoint_json"]
+    if texts.null_count == len(texts):
+        return []
+    found = texts.filter(pc.equal(events["kind"].cast(pa.string()), "checkpoint")).to_pylist()
+    return [one for text in found if text and (one := read(text)) is not None]
+
+
+def leading(events: pa.Table) -> Checkpoint | None:
+    """The checkpoint with which ``events`` begin, if it names the connected consumers."""
+    if not events.num_rows or events["kind"][0].as_py() != "checkpoint":
+        return None
+    first = checkpoints(events.slice(0, 1))
+    return first[0] if first and first[0].consumers is not None else None
+
+
+def joins(events: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """``consumer_added`` lines as dicts of ``columns``, then one such for each connection that only checkpoints name."""
+    added = events.filter(pc.equal(events["kind"].cast(pa.string()), "consumer_added"))
+    rows: list[dict[str, Any]] = added.select(list(columns)).to_pylist()
+    found = checkpoints(events)
+    if found:
+        known = set(added["consumer"].to_pylist())
+        for consumer in named_by(found):
+            if consumer.number not in known:
+                line = as_line(consumer)
+                rows.append({name: line.get(name) for name in columns})
+    return rows
+
+
+def named_by(found: Iterable[Checkpoint]) -> list[Connected]:
+    """The connections that checkpoints name, each as the first that says more than its number says it."""
+    best: dict[int, Connected] = {}
+    for checkpoint in found:
+        for consumer in checkpoint.consumers or ():
+            if consumer.number not in best or best[consumer.number] == Connected(consumer.number):
+                best[consumer.number] = consumer
+    return list(best.values())
+
+
+def as_line(consumer: Connected) -> dict[str, Any]:
+    """The columns of the ``consumer_added`` line that would say the same."""
+    ranges = None if consumer.ranges is None else [{"start": a, "end": b} for a, b in consumer.ranges]
+    return {
+        "kind": "consumer_added",
+        "consumer": consumer.number,
+        "name": consumer.name,
+        "consumer_id": consumer.consumer_id,
+        "address": consumer.address,
+        "priority_level": consumer.priority_level,
+        "key_shared_mode": consumer.mode,
+        "key_shared_allow_out_of_order": consumer.allow_out_of_order,
+        "ranges": ranges,
+    }
+
+
+def first_after(position: Position) -> Position:
+    """The lowest position that is later."""
+    return position[0], position[1] + 1
+
+
+def upto(ledger: Any, entry: Any, position: Position) -> int:
+    """How many of the positions (two ascending arrays) are not later than ``position``."""
+    low, high = np.searchsorted(ledger, [position[0], position[0] + 1])
+    return int(low + np.searchsorted(entry[low:high], position[1], side="right"))
+
+
+# ---- the line ----
+
+
+def _checkpoint(text: str) -> Checkpoint:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _FaultError(None, f"a checkpoint that is not valid JSON: {error}") from None
+    if not isinstance(line, dict):
+        raise _FaultError(None, "a checkpoint that is not a JSON object")
+    consumers = _consumers(line.get("consumers"))
+    mark_delete = _optional_position(line.get("mark_delete"), "mark_delete")
+    return Checkpoint(
+        consumers,
+        mark_delete,
+        _positions(line.get("ack_holes"), "ack_holes"),
+        _pending(line.get("pending_acks"), consumers),
+        _optional_position(line.get("read_position"), "read_position"),
+    )
+
+
+def _consumers(value: Any) -> tuple[Connected, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise _FaultError("consumers", f"expected a list, found {_short(value)}")
+    found = tuple(_consumer(one, f"consumers[{at}]") for at, one in enumerate(value))
+    numbers = [one.number for one in found]
+    for at, number in enumerate(numbers):
+        if number in numbers[:at]:
+            raise _FaultError(f"consumers[{at}]", f"connection {number} is named twice")
+    return found
+
+
+def _consumer(value: Any, where: str) -> Connected:
+    if not isinstance(value, dict):
+        return Connected(_integer(value, where, "consumer"))
+    if value.get("consumer") is None:
+        raise _FaultError(f"{where}.consumer", "missing")
+    numbers = {
+        name: _integer(value[name], f"{where}.{name}", name)
+        for name in _NUMBERS
+        if value.get(name) is not None
+    }
+    texts: dict[str, str | None] = {name: value.get(name) for name in _TEXTS}
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise _FaultError(f"{where}.{name}", f"expected a text, found {_short(text)}")
+    mode, free, ranges = _policy(value.get("key_shared"), f"{where}.key_shared")
+    return Connected(
+        number=numbers["consumer"],
+        name=texts["name"],
+        consumer_id=numbers.get("consumer_id"),
+        address=texts["address"],
+        priority_level=numbers.get("priority_level"),
+        mode=mode,
+        allow_out_of_order=free,
+        ranges=ranges,
+        permits=numbers.get("permits"),
+        unacked=numbers.get("unacked"),
+    )
+
+
+def _policy(value: Any, where: str) -> tuple[str | None, bool | None, tuple[tuple[int, int], ...] | None]:
+    if value is None:
+        return None, None, None
+    if not isinstance(value, dict):
+        raise _FaultError(where, f"expected an object, found {_short(value)}")
+    mode, free, ranges = value.get("mode"), value.get("allow_out_of_order"), value.get("ranges")
+    if mode is not None and mode not in _MODES:
+        raise _FaultError(f"{where}.mode", f"{_short(mode)} is none of {', '.join(_MODES)}")
+    if free is not None and not isinstance(free, bool):
+        raise _FaultError(f"{where}.allow_out_of_order", f"expected true or false, found {_short(free)}")
+    if ranges is None:
+        return mode, free, None
+    if not (isinstance(ranges, list) and all(_is_range(pair) for pair in ranges)):
+        raise _FaultError(f"{where}.ranges", "expected pairs [start, end] of hashes with 0 <= start <= end")
+    return mode, free, tuple((start, end) for start, end in ranges)
+
+
+def _is_range(pair: Any) -> bool:
+    if not (isinstance(pair, list) and len(pair) == 2 and all(type(one) is int for one in pair)):
+        return False
+    return 0 <= pair[0] <= pair[1] < _INT32
+
+
+def _pending(value: Any, consumers: tuple[Connected, ...] | None) -> dict[int, tuple[Position, ...]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _FaultError("pending_acks", f"expected an object, found {_short(value)}")
+    connected = {one.number for one in consumers or ()}
+    pending = {}
+    for number, positions in value.items():
+        if not (number.isascii() and number.isdecimal() and len(number) <= 19 and int(number) in connected):
+            raise _FaultError("pending_acks", f"{_short(number)} is none of the consumers of this checkpoint")
+        pending[int(number)] = _positions(positions, f'pending_acks["{number}"]')
+    return pending
+
+
+def _positions(value: Any, where: str) -> tuple[Position, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _FaultError(where, f"expected a list, found {_short(value)}")
+    return tuple(sorted({_position(one, where) for one in value}))
+
+
+def _optional_position(value: Any, where: str) -> Position | None:
+    return None if value is None else _position(value, where)
+
+
+def _position(value: Any, where: str) -> Position:
+    ledger, _, entry = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if all(
+        part.isascii() and part.removeprefix("-").isdecimal() and len(part) <= 20 for part in (ledger, entry)
+    ):
+        found = int(ledger), int(entry)
+        if all(-1 <= part <= _MOST for part in found):
+            return found
+    reason = f'expected a position "ledger:entry", each at least -1, found {_short(value)}'
+    raise _FaultError(where, reason)
+
+
+def _integer(value: Any, where: str, name: str) -> int:
+    if type(value) is not int:
+        raise _FaultError(where, f"expected an integer, found {_short(value)}")
+    least, most = _NUMBERS[name]
+    if not least <= value <= most:
+        raise _FaultError(where, f"{value} is {f'below {least}' if value < least else f'above {most}'}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
