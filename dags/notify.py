@@ -83,7 +83,7 @@ def tell(subject: str, body: str, key: str) -> None:
     failures = []
     smtp, webhook = connection(SMTP_CONNECTION), connection(WEBHOOK_CONNECTION)
     for channel, found, send in (
-        ("mail", smtp, lambda: _mail(smtp, subject, html.escape(body), key)),
+        ("mail", smtp, lambda: _mail(smtp, subject, _pre(body), key)),
         ("webhook", webhook, lambda: _post(webhook, _plain_body(webhook, subject, body, key), key)),
     ):
         if found is None:
@@ -125,7 +125,7 @@ def send_mail(alert: Alert, smtp: Connection) -> None:
         for name, target in alert.where
         if target.startswith(("http://", "https://"))
     ]
-    text = f"<pre>{html.escape(alert.body)}</pre>" + (f"<p>{' · '.join(links)}</p>" if links else "")
+    text = _pre(alert.body) + (f"<p>{' · '.join(links)}</p>" if links else "")
     _mail(smtp, alert.subject, text, alert.idempotency_key)
 
 
@@ -138,6 +138,11 @@ def send_webhook(alert: Alert, webhook: Connection) -> None:
     else:
         body = {"text": f"{alert.subject}\n{alert.body}", "alert": alert.as_json()}
     _post(webhook, body, alert.idempotency_key)
+
+
+def _pre(text: str) -> str:
+    """``text`` as HTML that keeps its lines."""
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def _mail(smtp: Connection | None, subject: str, text: str, key: str) -> None:

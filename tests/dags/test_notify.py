@@ -311,10 +311,10 @@ def test_a_notice_goes_to_every_channel_and_names_those_that_failed(tmp_path, mo
         _smtp_connection(monkeypatch, port)
         _webhook_connection(monkeypatch, 1)
         with pytest.raises(StepError, match="webhook: "):
-            notify.tell("No verdict in time", "of <2026-11-21>", "deadline:1")
+            notify.tell("No verdict in time", "of <2026-11-21>\nlate", "deadline:1")
     mail = email.message_from_bytes(server.mails[0], policy=default)
     assert (mail["Subject"], mail["X-Dispatch-Audit-Idempotency-Key"]) == ("No verdict in time", "deadline:1")
-    assert "of &lt;2026-11-21&gt;" in mail.get_body(("html",)).get_content()
+    assert "<pre>of &lt;2026-11-21&gt;\nlate</pre>" in mail.get_body(("html",)).get_content()
 
 
 def self_signed(folder):
