@@ -48,6 +48,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.generate",
         "simulate dispatchers and write their recordings: load for benchmarks, and examples",
     ),
+    "import-broker-conf": (
+        "dispatch_core.cli.import_broker_conf",
+        "make the audit's settings from a broker.conf, and say which of its settings matter",
+    ),
     "pipeline": (
         "spark_jobs.pipeline_command",
         "run all stages (pull, ingest, replay, validate) without Airflow",

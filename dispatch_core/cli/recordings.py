@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, TypeVar
 
 from dispatch_core import settings
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """``PATH...``, ``--json``, ``--broker-version`` and ``--set``."""
+    """``PATH...``, ``--json``, ``--broker-version``, ``--set`` and ``--settings``."""
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
     )
@@ -41,11 +42,20 @@ def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> 
         metavar="NAME=VALUE",
         help="a broker.conf setting that replaces the header's; may be given again",
     )
+    parser.add_argument(
+        "--settings",
+        action="append",
+        default=[],
+        type=Path,
+        dest="settings_files",
+        metavar="FILE",
+        help="settings that replace the header's, as import-broker-conf writes them; --set goes before them",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What ``--broker-version`` and ``--set`` put in place of a log's header."""
+    """What ``--broker-version``, ``--set`` and ``--settings`` put in place of a log's header."""
 
     broker_version: str | None
     settings: dict[str, settings.Value | str]
@@ -55,7 +65,12 @@ class Overrides:
         """Of the command line; raises an error that names what is wrong before anything is read."""
         if options.broker_version is not None:
             parse_version(options.broker_version)
-        return cls(options.broker_version, settings.given(options.settings))
+        given = settings.given(options.settings)
+        if options.settings_files:
+            from dispatch_core.cli.settings_file import settings_of
+
+            given = settings_of(options.settings_files) | given
+        return cls(options.broker_version, given)
 
     def of(self, log: DispatcherLog) -> DispatcherLog:
         """The log under these rules."""

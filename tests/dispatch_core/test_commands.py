@@ -17,6 +17,7 @@ NAMES = (
     "generate",
     "convert",
     "cut",
+    "import-broker-conf",
     "pipeline",
 )
 

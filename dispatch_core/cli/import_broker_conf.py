@@ -1,0 +1,170 @@
+"""``dispatch-audit import-broker-conf``: the audit's settings from a user's own ``broker.conf`` or ``standalone.conf``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from dispatch_core import broker_conf, settings
+from dispatch_core.broker_conf import Judged
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.cli.settings_file import SettingsFileError, read_assignments, write_settings
+from dispatch_core.profiles import resolve
+
+#: The release whose defaults are taken where none is named.
+ASSUMED_VERSION: Final = "4.2.4"
+_REPLACED: Final = (
+    "Namespace and topic policies and settings changed at run time (pulsar-admin brokers update-dynamic-config) may "
+    "replace these; the file does not show them."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``import-broker-conf``."""
+    parser.description = (
+        "Read a broker.conf or standalone.conf, say which of its settings matter for dispatch, and write them as a file "
+        "for --settings. Values of all other settings are never shown. Exit codes: 0 all was read, 2 something was not."
+    )
+    parser.add_argument("conf", type=Path, metavar="FILE", help="the broker's broker.conf or standalone.conf")
+    parser.add_argument(
+        "--broker-version",
+        metavar="VERSION",
+        help=f"the broker's release, whose defaults hold for what the file leaves out (default {ASSUMED_VERSION})",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the settings file here")
+    parser.add_argument(
+        "--verbose", action="store_true", help="also list the names that do not matter for dispatch"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="JSON Lines on stdout: one object per setting, then a summary"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, say and write; returns 0, or 2 if a value that matters cannot be read (then nothing is written)."""
+    version = options.broker_version or ASSUMED_VERSION
+    warnings = list(resolve(version).warnings)
+    if options.broker_version is None:
+        warnings.append(f"no --broker-version was given: {ASSUMED_VERSION} is assumed")
+    found = read_assignments(options.conf)
+    if not found:
+        raise SettingsFileError(f"{options.conf}: no setting in it; nothing was written")
+    judged = broker_conf.judge(found, version)
+    config = broker_conf.config_of(judged)
+    unreadable = [one for one in judged if one.status == broker_conf.UNREADABLE]
+    written = options.out is not None and not unreadable
+    if written:
+        write_settings(options.out, options.conf, version, config)
+    for warning in warnings:
+        print(f"dispatch-audit import-broker-conf: {warning}", file=sys.stderr)
+    for one in unreadable:
+        print(
+            f"{options.conf}:{one.lines[-1]}: {one.name}: {one.reason}"
+            f"{'; no settings file was written' if options.out else ''}",
+            file=sys.stderr,
+        )
+    out = str(options.out) if written else None
+    if options.json:
+        _print_json(judged, config, version, warnings, out)
+    else:
+        print("\n".join(_for_people(judged, options, version, out)))
+    return COULD_NOT_JUDGE if unreadable else CLEAN
+
+
+def _print_json(
+    judged: Sequence[Judged],
+    config: dict[str, settings.Value | str],
+    version: str,
+    warnings: list[str],
+    out: str | None,
+) -> None:
+    for one in judged:
+        row = asdict(one)
+        row["setting"] = row.pop("name")
+        print(json.dumps(row, ensure_ascii=False))
+    counts = Counter(one.status for one in judged)
+    summary = {
+        "summary": "import-broker-conf",
+        "broker_version": version,
+        "counts": {status: counts[status] for status in broker_conf.STATUSES},
+        "config": config,
+        "warnings": warnings,
+        "out": out,
+    }
+    print(json.dumps(summary, ensure_ascii=False))
+
+
+def _for_people(
+    judged: Sequence[Judged], options: argparse.Namespace, version: str, out: str | None
+) -> list[str]:
+    of = {status: [one for one in judged if one.status == status] for status in broker_conf.STATUSES}
+    given = len([one for one in judged if one.lines])
+    lines = [f"{options.conf}: {given} settings, compared with the defaults of Pulsar {version}"]
+    lines += ["", "Settings that matter for dispatch:"]
+    lines += [
+        f"  {one.status:11}{_line(one)}"
+        for one in [*of["unreadable"], *of["changed"], *of["default"]]
+        if one.lines
+    ]
+    if absent := [one.name for one in of["default"] if not one.lines]:
+        lines.append(f"  not in the file, so the default: {', '.join(absent)}")
+    if of["what_if"]:
+        lines += [
+            "",
+            "Timers, which only what-if simulates with:",
+            *(f"  {_line(one)}" for one in of["what_if"]),
+        ]
+    if of["no_effect"]:
+        lines += ["", f"Without effect in {version}:"]
+        lines += [f"  {one.name}  ({_where(one)})" for one in of["no_effect"]]
+    if of["unknown"]:
+        lines += ["", "No settings of broker.conf as far as known here (a plugin's own, or misspelt):"]
+        lines += [f"  {_printable(one.name)}  ({_where(one)}){_nearest(one)}" for one in of["unknown"]]
+    lines.append("")
+    shown = ":" if options.verbose else " (--verbose lists them)"
+    lines.append(f"{len(of['ignored'])} other settings do not matter for dispatch{shown}")
+    if options.verbose:
+        lines += [f"  {one.name}  ({_where(one)})" for one in of["ignored"]]
+    lines.append(_REPLACED)
+    if out is not None:
+        lines += [
+            "",
+            f"Written: {out}. Use it:",
+            f"  dispatch-audit audit PATH --broker-version {version} --settings {out}",
+        ]
+    elif not of["unreadable"]:
+        lines += ["", "Nothing was written: --out FILE writes these settings for --settings FILE."]
+    return lines
+
+
+def _line(one: Judged) -> str:
+    value = "?" if one.value is None else _text(one.value)
+    reason = f"; {one.reason}" if one.reason and one.status != broker_conf.UNREADABLE else ""
+    return f"{one.name} = {value}  (default {_text(one.default)}; {_where(one)}{reason})"
+
+
+def _where(one: Judged) -> str:
+    if len(one.lines) == 1:
+        return f"line {one.lines[0]}"
+    shown = [str(line) for line in one.lines[-4:-1]]
+    return f"lines {', '.join(shown)} and {one.lines[-1]}: the one in line {one.lines[-1]} holds"
+
+
+def _nearest(one: Judged) -> str:
+    if one.reason:
+        return f": {one.reason}"
+    return f": the nearest is {one.nearest}" if one.nearest else ""
+
+
+def _text(value: settings.Value | str | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,80 @@
+"""Files with settings: a ``broker.conf`` as it is, and the settings files that ``--settings`` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dispatch_core import settings
+from dispatch_core.broker_conf import MOST_BYTES, Assignment, BrokerConfError, assignments
+from dispatch_core.errors import DispatchAuditError, ProfileError
+
+#: How a file that ``import-broker-conf`` wrote begins.
+MARK: Final = "# Settings for dispatch-audit, made by import-broker-conf"
+
+
+class SettingsFileError(DispatchAuditError):
+    """A file of settings that cannot be read, or must not be written."""
+
+
+def read_assignments(path: Path) -> list[Assignment]:
+    """The settings of a file in the form of ``broker.conf``; raises ``SettingsFileError`` naming file and line."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SettingsFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    try:
+        return assignments(data)
+    except BrokerConfError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise SettingsFileError(f"{where}: {error}; nothing was taken from it") from error
+
+
+def settings_of(paths: list[Path]) -> dict[str, settings.Value | str]:
+    """The settings of ``--settings`` files; of one name the last holds, an empty value stands for the default.
+
+    Raises ``SettingsFileError`` for a name that is no setting of ``broker.conf`` or a value no rule follows from.
+    """
+    found: dict[str, settings.Value | str] = {}
+    for path in paths:
+        for one in read_assignments(path):
+            if not one.value:
+                found.pop(one.name, None)
+                continue
+            try:
+                found |= settings.given([f"{one.name}={one.value}"])
+            except ProfileError as error:
+                raise SettingsFileError(
+                    f"{path}:{one.line}: {str(error).rpartition(': correct')[0] or str(error).rpartition('; correct')[0]}: "
+                    "correct it there; of a broker.conf, `dispatch-audit import-broker-conf` makes such a file"
+                ) from error
+    return found
+
+
+def write_settings(
+    path: Path, source: Path, broker_version: str, config: dict[str, settings.Value | str]
+) -> None:
+    """Write a settings file, whole or not at all.
+
+    Raises ``SettingsFileError`` rather than replace a file that ``import-broker-conf`` did not write.
+    """
+    lines = [
+        f"{MARK} from {source.name} for Pulsar {broker_version}.",
+        "# Use it: dispatch-audit audit PATH --settings FILE; --set NAME=VALUE goes before it.",
+        *(f"{name}={_text(value)}" for name, value in sorted(config.items())),
+    ]
+    try:
+        if path.exists() and not path.read_bytes()[: len(MARK)] == MARK.encode():
+            raise SettingsFileError(
+                f"{path} is there and was not written by import-broker-conf: nothing was written; choose another --out"
+            )
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise SettingsFileError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _text(value: settings.Value | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
