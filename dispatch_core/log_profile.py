@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from dispatch_core.errors import ProfileError
 from dispatch_core.profiles import Dispatcher, Profile, partition_index, resolve
+from dispatch_core.recording.checkpoint import leading
 from dispatch_core.recording.log import DispatcherLog
 
 #: Kinds that only a dispatcher with one active consumer writes.
 _SINGLE_ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
-_MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
+_MEMBERSHIP: Final = ("consumer_added", "consumer_removed", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +92,28 @@ def rebuilt_at(log: DispatcherLog, profile: Profile) -> tuple[int, Policy] | Non
 
 
 def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
-    """For each consumer that found nobody connected: the seq of its line, and its policy."""
-    rows = _rows(log, _MEMBERSHIP).select(
-        ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
-    )
+    """For each consumer that found nobody connected: the seq of its line, and its policy.
+
+    Of consumers that a checkpoint names the first whose policy is known counts.
+    """
+    rows = _rows(log, _MEMBERSHIP)
     lives: list[tuple[int, Policy]] = []
     connected: set[int | None] = set()
-    for row in rows.to_pylist():
+    # A log that begins with a checkpoint begins with who is connected, and maybe with what they agreed to.
+    first = leading(rows)
+    for consumer in first.consumers or () if first is not None else ():
+        connected.add(consumer.number)
+        if consumer.has_policy and not lives:
+            policy = Policy(consumer.mode or "AUTO_SPLIT", bool(consumer.allow_out_of_order))
+            lives.append((rows["seq"][0].as_py(), policy))
+    columns = ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
+    for row in rows.select(columns).to_pylist():
+        if row["kind"] == "checkpoint":
+            continue
         if row["kind"] == "consumer_removed":
             connected.discard(row["consumer"])
             continue
-        if not connected:
+        if not connected or not lives:
             mode = row["key_shared_mode"] or "AUTO_SPLIT"
             lives.append((row["seq"], Policy(mode, bool(row["key_shared_allow_out_of_order"]))))
         connected.add(row["consumer"])

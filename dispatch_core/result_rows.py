@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.holds import Hold
 from dispatch_core.ownership import OPEN, OwnershipSpans
+from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import OWNERSHIP
 from dispatch_core.verify.tally import Finding
@@ -124,6 +125,5 @@ def difference(finding: Finding) -> dict[str, Any]:
 
 
 def names_of(events: pa.Table) -> dict[int, str]:
-    """Names of the consumers that ``events`` add."""
-    added = events.filter(pc.equal(events["kind"], "consumer_added"))
-    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))
+    """Names of the consumers that ``events`` add, and of those that only their checkpoints name."""
+    return {row["consumer"]: row["name"] for row in joins(events, ("consumer", "name"))}

@@ -51,13 +51,13 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from dispatch_core import state as st_
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.ordering import draining_hashes, last_sent_position
 from dispatch_core.profiles import Dispatcher, Profile
+from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.selectors.assignments import Range
 from dispatch_core.single_active import SingleActiveDispatcher
@@ -133,9 +133,8 @@ class Positions(Protocol):
 
 def clients_of(log: DispatcherLog) -> dict[int, Client]:
     """Consumer id and address of every consumer of a log."""
-    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
-    columns = (added[name].to_pylist() for name in ("consumer", "consumer_id", "address"))
-    return {consumer: Client(number, address) for consumer, number, address in zip(*columns, strict=True)}
+    rows = joins(log.events, ("consumer", "consumer_id", "address"))
+    return {row["consumer"]: Client(row["consumer_id"], row["address"]) for row in rows}
 
 
 def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:

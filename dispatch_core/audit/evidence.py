@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from dispatch_core.audit.history import History
 from dispatch_core.audit.layout import BEFORE_OF_ENTRY, CONSUMER, ENTRY, OPERATION
-from dispatch_core.times import clock
 
 
 class Sent(NamedTuple):
@@ -71,7 +70,7 @@ def lines_of(history: History, sent: dict[int, Sent], found: npt.NDArray[np.int3
                 Line,
                 history.op_seq[numbers].tolist(),
                 t_us,
-                map(clock, t_us),
+                map(history.when, numbers.tolist()),
                 history.op_consumer[numbers].tolist(),
             ),
             strict=True,

@@ -29,6 +29,14 @@ __all__ = ["ACK_RACE_US", "CAUSE_OF", "Finding", "Findings", "names_of", "shown"
 #: that follows an ack within this time may have overtaken it.
 ACK_RACE_US: Final = 20_000
 
+#: Why a finding that rests on a checkpoint is uncertain.
+BEFORE_CHECKPOINT: Final = "before_checkpoint"
+ACK_RACING: Final = "ack_racing"
+_DOUBTS: Final = {
+    BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
+    ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
+}
+
 #: What the end of the delivery before says about why an entry was sent again.
 CAUSE_OF: Final = {
     NACKED: "nack",
@@ -186,23 +194,26 @@ class Findings:
 
     def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
         acked, sent = self._lines[op], self._sent[delivery]
-        acked_by = self._names[acked.consumer]
-        state = self._was_applied(sent, acked)
+        by_checkpoint = self._history.is_seed(op)
+        acked_by = (
+            "it was acknowledged" if by_checkpoint else f"{self._names[acked.consumer]} had acknowledged it"
+        )
+        state = None if by_checkpoint else self._was_applied(sent, acked)
         lag_us = self._lines[sent.op].t_us - acked.t_us
         racing = state is None and lag_us < ACK_RACE_US
         text = (
             f"{self._position(delivery)}{self._of_key(delivery)} was sent to {self._to(delivery)} at {self._when(delivery)} "
-            f"although {acked_by} had acknowledged it at {self._at(op)}"
+            f"although {acked_by} at {self._at(op)}"
         )
         reason = None
         if state is False or racing:
-            reason = "ack_racing"
+            reason = ACK_RACING
             text += (
                 "; the trace does not show that the ack had been applied by then"
                 if state is False
                 else f"; the ack had arrived only {lag_us / 1000:.1f} ms before and may not have been applied yet"
             )
-        elif state is None and self._may_be_of_a_part(delivery, acked):
+        elif state is None and not by_checkpoint and self._may_be_of_a_part(delivery, acked):
             reason = "part_of_batch"
             text += "; the log does not say whether that ack was for the whole batch"
         return self._finding(
@@ -327,7 +338,7 @@ class Findings:
         if sent.before >= 0 and kind != "split_key":
             evidence.add(self._sent[sent.before].op)
         # an earlier load of the topic numbers its lines by itself: only this one's can be named
-        seqs = sorted({self._lines[op].seq for op in evidence if op >= history.first_op_of_last_log} - {seq})
+        seqs = sorted({self._lines[op].seq for op in evidence if history.is_of_last_log(op)} - {seq})
         severity = KINDS[kind].severity
         if kind in ("out_of_order", "split_key") and history.consumers[sent.consumer].allow_out_of_order:
             severity, reason = INFO, ORDER_NOT_PROMISED
@@ -340,6 +351,12 @@ class Findings:
             if uncertain:
                 reason = reason or "log_gap"
                 text += "; but lines of the log are missing in between"
+        if not uncertain and history.seed is not None:
+            doubt = self._doubt(kind, sent, others, cause)
+            uncertain = doubt is not None
+            if doubt is not None:
+                reason = reason or doubt
+                text += _DOUBTS[doubt]
         named = [sent, *(self._sent[other] for other in others)]
         return Finding(
             kind=kind,
@@ -357,6 +374,26 @@ class Findings:
             explanation=text,
             place=delivery,
         )
+
+    def _doubt(self, kind: str, sent: Sent, others: list[int], cause: str | None) -> str | None:
+        """Why what happened before the checkpoint that the log begins with may explain a finding; ``None`` = it does not."""
+        history = self._history
+        held = [self._sent[other] for other in others if history.is_seed(self._sent[other].op)]
+        told = [self._lines[one.op] for one in held]
+        if kind == "out_of_order":
+            # What excuses it may lie before: a redelivery request, a rewind, or what the consumer got before either.
+            return BEFORE_CHECKPOINT if history.may_have_been_sent(sent.ordinal) else None
+        if kind == "redelivered":
+            return BEFORE_CHECKPOINT if told and cause is None else None
+        if kind in ("split_key", "double_outstanding"):
+            if any(history.was_acknowledged(one.ordinal) for one in held):
+                return BEFORE_CHECKPOINT  # sent again behind its acknowledgement, or read while it came
+            in_part = history.ack_sets_from_seq is not None
+            if in_part and any(history.num_messages[one.ordinal] > 1 for one in held):
+                return BEFORE_CHECKPOINT  # some of the batch's messages may have been acknowledged before
+            lags_us = [self._lines[sent.op].t_us - line.t_us for line in told]
+            return ACK_RACING if any(lag_us < ACK_RACE_US for lag_us in lags_us) else None
+        return None
 
 
 class _Applied:

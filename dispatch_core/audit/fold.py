@@ -27,12 +27,14 @@ from dispatch_core import profiles
 from dispatch_core.audit import log_quality
 from dispatch_core.audit.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.findings import Findings, names_of
-from dispatch_core.audit.history import History, Operations
+from dispatch_core.audit.history import History
 from dispatch_core.audit.keys import Keys
 from dispatch_core.audit.layout import CONSUMER
 from dispatch_core.audit.log_quality import Connected, Gaps, LastLine, LogFinding
+from dispatch_core.audit.operations import Operations
 from dispatch_core.audit.rows import Audit, Rows
 from dispatch_core.audit.scan import Scan, Scanned
+from dispatch_core.audit.seed import Seed
 from dispatch_core.audit.strangers import in_a_trace
 from dispatch_core.audit.streaming import KEEP_BEHIND, TRIM_ABOVE, NotStreamableError
 from dispatch_core.errors import ProfileError
@@ -62,6 +64,8 @@ EVENT_COLUMNS: Final = (
 RARE_KINDS: Final = ("consumer_added", "consumer_removed", "checkpoint", "active_notified")
 #: Lines of a trace whose absence says as much as their presence.
 _TRACE: Final = ("pending_ack_removed", "mark_delete")
+#: Lines that bring the Key_Shared policy.
+_POLICIES: Final = ("consumer_added", "checkpoint")
 _ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
 
 
@@ -140,7 +144,9 @@ class AuditFold:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether lines are missing anywhere: gaps, or the line that adds a connection which is sent entries."""
+        """Whether lines are missing anywhere: gaps, those before a checkpoint, or one that adds who is sent entries."""
+        if self.history.seed is not None:
+            return True
         numbers = [consumer.number for consumer in self.history.consumers]
         strangers = [at for at, number in enumerate(numbers) if number in self._connected.strangers]
         return self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], strangers).any())
@@ -162,11 +168,12 @@ class AuditFold:
         self._settle_profile(events)
         self.history.meet(events)
         self.history.add_messages(messages, self._hashes if self._hashing else None)
+        seed = None if self._fed else Seed.of(events)
         if self._whole:
             before = [log.events for log in self._earlier]
-            self.new_ops, self.operations = self.history.add_whole(before, events)
+            self.new_ops, self.operations = self.history.add_whole(before, events, seed)
         else:
-            self.new_ops, self.operations = self.history.add_log(events)
+            self.new_ops, self.operations = self.history.add_log(events, seed)
         about_log = self._about_log(events, repeated)
         scanned = self.scan.take(self.history, self.new_ops.start, self.operations)
         audit = self._audit(events, scanned, about_log)
@@ -219,9 +226,9 @@ class AuditFold:
         if self._profile_settled:
             return
         log = self._head
-        if not marked(log.events["kind"], "consumer_added").any():
+        if not marked(log.events["kind"], *_POLICIES).any():
             log = replace(log, events=events)
-            self._profile_settled = bool(marked(events["kind"], "consumer_added").any())
+            self._profile_settled = bool(marked(events["kind"], *_POLICIES).any())
             if self._fed and not self._profile_settled:
                 return
         else:

@@ -11,7 +11,6 @@ matter no more; ordinals, operations and keys are then numbered anew. A whole lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,27 +19,17 @@ import pyarrow as pa
 
 from dispatch_core.audit.columns import Ints, Mask, ints, valid
 from dispatch_core.audit.keys import Keys
-from dispatch_core.audit.operations import RELOAD, Connections, Consumer, Lines, whole_acks
+from dispatch_core.audit.operations import RELOAD, Connections, Consumer, Lines, Operations, whole_acks
 from dispatch_core.audit.positions import ascending, distinct, locate
+from dispatch_core.audit.seed import Seed
+from dispatch_core.audit.seed import operations as seeding
 from dispatch_core.audit.streaming import Growing, NotStreamableError
+from dispatch_core.times import clock
 
 SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
 #: Sticky key hash of every row of a piece of the message log, given its keys and their ids.
 Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
-
-
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """Operations of one feed. Operation ``i`` concerns ``ordinals[start[i]:start[i + 1]]``."""
-
-    code: npt.NDArray[np.int8]
-    consumer: npt.NDArray[np.int32]  # index into ``consumers``, -1 where the operation has none
-    seq: Ints
-    t_us: Ints
-    value: Ints  # permits of a FLOW, else 0
-    start: Ints
-    ordinals: npt.NDArray[np.int32]
 
 
 class History:
@@ -50,7 +39,11 @@ class History:
         self.subscription_type = subscription_type
         self.consumers: list[Consumer] = []
         self.keys = Keys(streaming=streaming)
+        #: Operations before it are of earlier loads of the topic, or the seed's: no line of the last log.
         self.first_op_of_last_log = 0
+        #: What the last log begins with, where that is a checkpoint; its operations begin with the one named below.
+        self.seed: Seed | None = None
+        self._first_op_of_seed = 0
         #: Operations of the last log that name a position the message log does not hold, and the ordinal of that.
         self.unknown_op: Ints = np.empty(0, dtype=np.int64)
         self.unknown_ordinal: Ints = np.empty(0, dtype=np.int64)
@@ -150,6 +143,31 @@ class History:
         """The position of an ordinal as text."""
         return f"{self.ledger[ordinal]}:{self.entry[ordinal]}"
 
+    def is_seed(self, op: int) -> bool:
+        """Whether an operation is what the last log's checkpoint says of the time before."""
+        return self.seed is not None and self._first_op_of_seed <= op < self.first_op_of_last_log
+
+    def is_of_last_log(self, op: int) -> bool:
+        """Whether the line of an operation, its checkpoint's included, is one of the last log."""
+        return op >= self.first_op_of_last_log or self.is_seed(op)
+
+    def when(self, op: int) -> str:
+        """The time of an operation for people, to stand behind "at"."""
+        at = clock(int(self.op_t_us[op]))
+        return f"or before {at} (checkpoint)" if self.is_seed(op) else at
+
+    def may_have_been_sent(self, ordinal: int) -> bool:
+        """Whether an entry may have been sent before the checkpoint that the last log begins with, if it does."""
+        if self.seed is None:
+            return False
+        return self.seed.may_have_been_sent((int(self.ledger[ordinal]), int(self.entry[ordinal])))
+
+    def was_acknowledged(self, ordinal: int) -> bool:
+        """Whether the checkpoint that the last log begins with says that an entry is acknowledged."""
+        return self.seed is not None and self.seed.acknowledged(
+            (int(self.ledger[ordinal]), int(self.entry[ordinal]))
+        )
+
     @property
     def room(self) -> int:
         """Rows of entries and operations in memory, used or not."""
@@ -188,8 +206,8 @@ class History:
             values.append(ints(messages[name])[rows])
             known.append(valid(messages[name])[rows])
 
-    def add_log(self, events: pa.Table) -> tuple[slice, Operations]:
-        """Add the operations of the next lines; returns which they are, and those.
+    def add_log(self, events: pa.Table, seed: Seed | None = None) -> tuple[slice, Operations]:
+        """Add the operations of the next lines, behind those of a seed; returns which they are, and those.
 
         Raises ``NotStreamableError`` when streaming and they name a position that the window does not hold.
         """
@@ -197,12 +215,21 @@ class History:
         ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
         if self._streaming and len(ordinals) and int(ordinals.min()) < 0:
             self._not_held(lines, ordinals)
-        return self._add(lines, ordinals, self._connections)
+        if seed is None:
+            return self._add(lines, ordinals, self._connections)
+        before = self._sow(seed)
+        added, operations = self._add(lines, ordinals, self._connections)
+        return slice(0, added.stop), _joined([before, operations])
 
-    def add_whole(self, earlier: list[pa.Table], events: pa.Table) -> tuple[slice, Operations]:
-        """Add the lines of all incarnations, oldest first, in one piece, with positions that no message log holds."""
+    def add_whole(
+        self, earlier: list[pa.Table], events: pa.Table, seed: Seed | None = None
+    ) -> tuple[slice, Operations]:
+        """Add the lines of all incarnations, oldest first, in one piece, with positions that no message log holds.
+
+        ``seed``: what the last one begins with.
+        """
         runs = [self._read(lines) for lines in (*earlier, events)]
-        self._admit(runs)
+        self._admit([(run.ledger, run.entry) for run in runs] + ([seed.named] if seed is not None else []))
         parts: list[Operations] = []
         for index, lines in enumerate(runs):
             last = index == len(earlier)
@@ -212,6 +239,8 @@ class History:
             if index:
                 parts.append(_reload())
                 self._append(parts[-1])
+            if last and seed is not None:
+                parts.append(self._sow(seed))
             self.first_op_of_last_log = len(self._op_seq)
             ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
             if last:
@@ -229,6 +258,8 @@ class History:
         """Drop the first ``entries`` entries, and all operations but those marked."""
         for column in self._entry_columns():
             column.drop(entries)
+        self._first_op_of_seed = int(operations[: self._first_op_of_seed].sum())
+        self.first_op_of_last_log = int(operations[: self.first_op_of_last_log].sum())
         kept = np.flatnonzero(operations)
         for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
             column.keep(kept)
@@ -269,10 +300,18 @@ class History:
             f"the line at seq {int(lines.seq[line])} names {ledger}:{entry}, which {why}"
         )
 
-    def _admit(self, runs: list[Lines]) -> None:
+    def _sow(self, seed: Seed) -> Operations:
+        """Add the operations of a seed in front of the last log's."""
+        added = seeding(seed, self.ledger, self.entry, self._connections, streaming=self._streaming)
+        self.seed, self._first_op_of_seed = seed, len(self._op_seq)
+        self._append(added)
+        self.first_op_of_last_log = len(self._op_seq)
+        return added
+
+    def _admit(self, runs: list[tuple[Ints, Ints]]) -> None:
         """Give positions that no message log holds ordinals too."""
-        ledger = np.concatenate([run.ledger for run in runs])
-        entry = np.concatenate([run.entry for run in runs])
+        ledger = np.concatenate([ledgers for ledgers, _ in runs])
+        entry = np.concatenate([entries for _, entries in runs])
         missing = locate(self.ledger, self.entry, ledger, entry) < 0
         if not missing.any():
             return

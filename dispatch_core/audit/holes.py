@@ -102,7 +102,7 @@ def _told(
         )
         hashed = int(history.entry_hash[first])
         seqs = {
-            int(history.op_seq[sent_op]) if sent_op >= history.first_op_of_last_log else until_seq,
+            int(history.op_seq[sent_op]) if history.is_of_last_log(sent_op) else until_seq,
             until_seq,
         }
         found.append(
@@ -121,7 +121,7 @@ def _told(
                 uncertain=gap,
                 explanation=(
                     f"{few(positions, len(members))}{of_key}, sent to {names[holder]} at "
-                    f"{clock(int(history.op_t_us[sent_op]))}, {state}: the mark-delete position "
+                    f"{history.when(sent_op)}, {state}: the mark-delete position "
                     f"{'stayed' if ended else 'stays'} before {positions[0]}"
                     + ("; but lines of the log are missing" if gap else "")
                 ),

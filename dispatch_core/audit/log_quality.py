@@ -6,10 +6,9 @@ pieces: what a check has to remember of the lines before is an argument.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from dispatch_core.audit.history import History
 from dispatch_core.audit.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
 from dispatch_core.audit.streaming import NotStreamableError
 from dispatch_core.audit.words import shown
+from dispatch_core.recording.checkpoint import checkpoints, named_by
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.times import clock
 
@@ -333,11 +333,5 @@ def unknown_positions(history: History) -> list[LogFinding]:
 
 def _checkpointed(events: pa.Table) -> list[int]:
     """Connections that a checkpoint line names as connected."""
-    numbers: list[int] = []
-    for text in events["checkpoint_json"].filter(pa.array(marked(events["kind"], "checkpoint"))).to_pylist():
-        content: Any = json.loads(text) if text else {}
-        for consumer in content.get("consumers", []) if isinstance(content, dict) else []:
-            number = consumer.get("consumer") if isinstance(consumer, dict) else consumer
-            if isinstance(number, int):
-                numbers.append(number)
-    return numbers
+    lines = events.select(["kind", "checkpoint_json"]).filter(pa.array(marked(events["kind"], "checkpoint")))
+    return [consumer.number for consumer in named_by(checkpoints(lines))]

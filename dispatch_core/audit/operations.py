@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.columns import Ints, Mask, encoded, ints, marked, valid
 from dispatch_core.audit.streaming import NotStreamableError
+from dispatch_core.recording.checkpoint import joins
 
 ADDED: Final = 0
 REMOVED: Final = 1
@@ -42,6 +43,19 @@ class Consumer:
     number: int
     name: str | None
     allow_out_of_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations of one feed. Operation ``i`` concerns ``ordinals[start[i]:start[i + 1]]``."""
+
+    code: npt.NDArray[np.int8]
+    consumer: npt.NDArray[np.int32]  # index into ``consumers``, -1 where the operation has none
+    seq: Ints
+    t_us: Ints
+    value: Ints  # permits of a FLOW, else 0
+    start: Ints
+    ordinals: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +137,18 @@ class Connections:
         self._agreed: dict[int, tuple[str | None, bool]] = {}
 
     def meet(self, events: pa.Table) -> None:
-        """Learn names and agreements from ``consumer_added`` lines; of two lines for one connection the first counts.
+        """Learn names and agreements from ``consumer_added`` lines, and of others from checkpoints.
+
+        Of two lines for one connection the first counts.
 
         Raises ``NotStreamableError`` for a connection that had a part in earlier lines, nameless.
         """
-        rows = np.flatnonzero(marked(events["kind"], "consumer_added"))
+        rows = np.flatnonzero(marked(events["kind"], "consumer_added", "checkpoint"))
         if not len(rows):
             return
         names = ["consumer", "name", "key_shared_allow_out_of_order"]
-        for row in events.select(names).take(pa.array(rows)).to_pylist():
+        few = events.select(["kind", "checkpoint_json", *names]).take(pa.array(rows))
+        for row in joins(few, names):
             number = row["consumer"]
             if number is None or number in self._agreed:
                 continue
@@ -140,6 +157,10 @@ class Connections:
                     f"connection {number} had a part in lines before the one that adds it"
                 )
             self._agreed[number] = (row["name"], bool(row["key_shared_allow_out_of_order"]))
+
+    def index_of(self, number: int) -> int:
+        """The index in ``consumers`` of a connection that was numbered."""
+        return self._index[number]
 
     def number_all(self) -> None:
         """Number every connection met so far, whether or not it has done anything yet."""

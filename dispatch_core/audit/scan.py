@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from dispatch_core.audit import kernel, trim
 from dispatch_core.audit import layout as at
-from dispatch_core.audit.history import History, Operations
-from dispatch_core.audit.operations import REDELIVER, SENT
+from dispatch_core.audit.history import History
+from dispatch_core.audit.operations import REDELIVER, SENT, Operations
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.streaming import Growing
 

@@ -74,10 +74,10 @@ class Skipped:
             return
         behind = np.arange(low, len(times)) >= self._highest
         published, known = history.publish_time_ms
-        if self._by_rules:
+        if self._by_rules or history.seed is not None:
             # What is older may have been sent before the log begins.
             never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
-        else:
+        if not self._by_rules:
             never &= ~behind
         for ordinal in (low + np.flatnonzero(never)).tolist():
             position = history.position(ordinal)

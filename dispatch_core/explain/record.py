@@ -18,9 +18,10 @@ from dispatch_core import hashing
 from dispatch_core.audit import layout as at
 from dispatch_core.audit.columns import Ints, encode, ints
 from dispatch_core.audit.findings import names_of, shown
-from dispatch_core.audit.history import Hashing, History, Operations
+from dispatch_core.audit.history import Hashing, History
 from dispatch_core.audit.keys import Keys
 from dispatch_core.audit.log_quality import without_repeated_rows
+from dispatch_core.audit.operations import Operations
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.scan import Scan
 from dispatch_core.errors import ProfileError

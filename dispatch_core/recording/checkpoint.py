@@ -59,7 +59,7 @@ class Checkpoint:
 
     ``consumers``: in the order in which they joined; ``None`` = the line does not say. ``ack_holes``: acknowledged one
     by one, above ``mark_delete``. ``pending``: by consumer what it was sent and has not acknowledged; of consumers that
-    are not in it nothing is known. ``read_position``: the next position that a normal read returns.
+    are not in it nothing is known. ``read_position``: nothing from it on was sent by then.
     """
 
     consumers: tuple[Connected, ...] | None = None

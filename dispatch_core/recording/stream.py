@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
 
@@ -137,8 +138,8 @@ def pieces(
     messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
     begun = False
     for events in _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none):
+        lowest, highest = _extent(events) if begun else _with_checkpoint(events)
         begun = True
-        lowest, highest = _extent(events)
         for table in messages.before(lowest):
             yield Piece(table, none, nobodys=True)
         yield Piece(messages.up_to(highest), events)
@@ -241,6 +242,18 @@ def _extent(events: pa.Table) -> tuple[Position, Position]:
     entries = np.asarray(pc.struct_field(flat, "entry_id"))
     low, high = int(ledgers.min()), int(ledgers.max())
     return (low, int(entries[ledgers == low].min())), (high, int(entries[ledgers == high].max()))
+
+
+def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:
+    """The same of the first events of a log, where they begin with a checkpoint: what lies behind its mark-delete counts."""
+    extent = _extent(events)
+    first = leading(events)
+    if first is None:
+        return extent
+    named = [at for at in (*extent, *first.named) if at >= (0, 0)]
+    if first.mark_delete is not None:
+        named.append(first_after(first.mark_delete))
+    return (min(named), max(named)) if named else extent
 
 
 def _from(table: pa.Table, position: Position) -> pa.ChunkedArray:

@@ -37,6 +37,7 @@ from dispatch_core.errors import ProfileError, UnsupportedRuleError
 from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Profile
+from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.stats import clients_of, subscription_stats
 from dispatch_core.times import micros
@@ -224,7 +225,8 @@ class UserLevelReplay:
         """The operations of the last feed, with what is new in the window."""
         history, taken = self._audit.history, self._audit.operations
         assert taken is not None
-        first = history.first_op_of_last_log
+        # Of a whole log, earlier loads of the topic come first; of any, the state that a checkpoint begins it with.
+        first = max(history.first_op_of_last_log - self._audit.new_ops.start, 0)
         new = slice(self._entries - self._audit.dropped, len(history))
         self._entries = len(history)
         published, known = history.publish_time_ms
@@ -367,7 +369,6 @@ class EntriesOf:
 
 def _members(events: pa.Table) -> dict[int, Member]:
     """What each consumer brought when it joined, by its number."""
-    added = events.filter(pc.equal(events["kind"], "consumer_added"))
     names = (
         "consumer",
         "name",
@@ -377,7 +378,7 @@ def _members(events: pa.Table) -> dict[int, Member]:
         "key_shared_allow_out_of_order",
     )
     members: dict[int, Member] = {}
-    for row in added.select(names).to_pylist():
+    for row in joins(events, names):
         ranges = row["ranges"]
         members.setdefault(
             row["consumer"],

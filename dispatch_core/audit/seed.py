@@ -1,0 +1,107 @@
+"""The state that a checkpoint says a log begins with, as operations in front of the log's own.
+
+They are none of the log: nothing is found in them and they make no deliveries. But what they leave is what the rules of
+the audit go on from: who is connected, what is acknowledged, what is outstanding at whom. Of anything else that happened
+before, nothing is known; where a finding rests on that, it is uncertain (``findings``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.audit.columns import Ints
+from dispatch_core.audit.operations import ACK, ADDED, SENT, Connections, Operations
+from dispatch_core.audit.positions import locate
+from dispatch_core.audit.streaming import NotStreamableError
+from dispatch_core.recording.checkpoint import Checkpoint, Position, leading, upto
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The checkpoint that a log begins with, and its line."""
+
+    checkpoint: Checkpoint
+    seq: int
+    t_us: int
+
+    @classmethod
+    def of(cls, events: pa.Table) -> Seed | None:
+        """The seed of a log that begins with ``events``; ``None`` = it does not begin with a checkpoint of its consumers."""
+        checkpoint = leading(events)
+        if checkpoint is None:
+            return None
+        return cls(checkpoint, int(events["seq"][0].as_py()), int(events["t_us"][0].as_py() or 0))
+
+    @property
+    def named(self) -> tuple[Ints, Ints]:
+        """Ledgers and entries of the positions that the checkpoint names one by one."""
+        return _columns(self.checkpoint.named)
+
+    def may_have_been_sent(self, position: Position) -> bool:
+        """Whether an entry may have been sent before the log begins."""
+        unsent = self.checkpoint.read_position
+        return unsent is None or position < unsent
+
+    def acknowledged(self, position: Position) -> bool:
+        """Whether the checkpoint says that an entry is acknowledged."""
+        checkpoint = self.checkpoint
+        below = checkpoint.mark_delete is not None and position <= checkpoint.mark_delete
+        return below or position in checkpoint.ack_holes
+
+
+def operations(
+    seed: Seed, ledger: Ints, entry: Ints, connections: Connections, *, streaming: bool
+) -> Operations:
+    """What leaves the state of the checkpoint: joins, then what is acknowledged, then what is outstanding.
+
+    ``ledger``, ``entry``: the positions of the window. Raises ``NotStreamableError`` when streaming and it does not hold
+    what the checkpoint names.
+    """
+    checkpoint = seed.checkpoint
+    runs: list[tuple[int, int, npt.NDArray[np.int32]]] = []
+    nothing = np.empty(0, np.int32)
+    index = connections.index_of
+    runs += [(ADDED, index(consumer.number), nothing) for consumer in checkpoint.consumers or ()]
+    acked = _ordinals(ledger, entry, checkpoint.ack_holes)
+    if checkpoint.mark_delete is not None:
+        below = upto(ledger, entry, checkpoint.mark_delete)
+        if (
+            streaming
+            and below == len(ledger)
+            and (not below or _last(ledger, entry) < checkpoint.mark_delete)
+        ):
+            raise NotStreamableError("the checkpoint's mark-delete position lies behind the window")
+        acked = np.union1d(np.arange(below, dtype=np.int32), acked)
+    runs.append((ACK, -1, acked.astype(np.int32)))
+    for number, positions in checkpoint.pending.items():
+        if positions:
+            runs.append((SENT, index(number), _ordinals(ledger, entry, positions)))
+    if streaming and any(len(ordinals) and int(ordinals.min()) < 0 for _, _, ordinals in runs):
+        raise NotStreamableError("the checkpoint names a position that is not in the message log")
+    count = len(runs)
+    return Operations(
+        code=np.array([code for code, _, _ in runs], np.int8),
+        consumer=np.array([consumer for _, consumer, _ in runs], np.int32),
+        seq=np.full(count, seed.seq, np.int64),
+        t_us=np.full(count, seed.t_us, np.int64),
+        value=np.zeros(count, np.int64),
+        start=np.cumsum([0, *(len(ordinals) for _, _, ordinals in runs)]).astype(np.int64),
+        ordinals=np.concatenate([ordinals for _, _, ordinals in runs]),
+    )
+
+
+def _columns(positions: list[Position]) -> tuple[Ints, Ints]:
+    both = np.array(positions, np.int64).reshape(-1, 2)
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+def _ordinals(ledger: Ints, entry: Ints, positions: tuple[Position, ...]) -> npt.NDArray[np.int32]:
+    return locate(ledger, entry, *_columns(list(positions))).astype(np.int32)
+
+
+def _last(ledger: Ints, entry: Ints) -> Position:
+    return int(ledger[-1]), int(entry[-1])
