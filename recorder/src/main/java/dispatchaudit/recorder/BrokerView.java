@@ -1,0 +1,130 @@
+package dispatchaudit.recorder;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.bookkeeper.mledger.ManagedCursor;
+import org.apache.bookkeeper.mledger.Position;
+import org.apache.pulsar.PulsarVersion;
+import org.apache.pulsar.broker.PulsarService;
+import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.broker.service.Consumer;
+import org.apache.pulsar.broker.service.Dispatcher;
+import org.apache.pulsar.broker.service.Subscription;
+import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
+import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
+import org.apache.pulsar.common.api.proto.IntRange;
+import org.apache.pulsar.common.api.proto.KeySharedMeta;
+import org.apache.pulsar.common.api.proto.KeySharedMode;
+import org.apache.pulsar.common.naming.SystemTopicNames;
+import org.apache.pulsar.common.naming.TopicName;
+
+/** What the recorder reads from the broker's objects. Reads only; takes no lock but that of a consumer's pending acks. */
+final class BrokerView {
+    /** The settings that a replay of dispatch rests on, under their broker.conf names; releases that lack one leave it out. */
+    private static final List<String> CONFIG = List.of(
+            "activeConsumerFailoverDelayTimeMillis", "activeConsumerFailoverConsistentHashing",
+            "subscriptionKeySharedUseConsistentHashing", "subscriptionKeySharedConsistentHashingReplicaPoints",
+            "subscriptionKeySharedUseClassicPersistentImplementation", "keySharedLookAheadMsgInReplayThresholdPerConsumer",
+            "keySharedLookAheadMsgInReplayThresholdPerSubscription", "keySharedUnblockingIntervalMs",
+            "dispatcherMaxReadBatchSize", "dispatcherMinReadBatchSize", "dispatcherMaxReadSizeBytes",
+            "dispatcherMaxRoundRobinBatchSize", "dispatcherRetryBackoffInitialTimeInMs", "dispatcherRetryBackoffMaxTimeInMs",
+            "dispatcherDispatchMessagesInSubscriptionThread", "maxUnackedMessagesPerConsumer",
+            "maxUnackedMessagesPerSubscription", "maxUnackedMessagesPerBroker", "preciseDispatcherFlowControl",
+            "acknowledgmentAtBatchIndexLevelEnabled", "subscriptionKeySharedEnable");
+    private static final int MOST_PENDING = 10_000;
+    private static final String COMPACTION = "__compaction";
+    private static final String DEDUPLICATION = "pulsar.dedup";
+
+    private BrokerView() {
+    }
+
+    /** What the broker says of itself. */
+    static Settings.Broker describe(PulsarService pulsar) {
+        ServiceConfiguration configuration = pulsar.getConfiguration();
+        Map<String, Object> config = new LinkedHashMap<>();
+        for (String name : CONFIG) {
+            try {
+                java.lang.reflect.Field field = ServiceConfiguration.class.getDeclaredField(name);
+                field.setAccessible(true);
+                config.put(name, field.get(configuration));
+            } catch (ReflectiveOperationException | RuntimeException unknown) {
+                // a setting that this release does not have
+            }
+        }
+        Integer port = configuration.getBrokerServicePort().or(configuration::getBrokerServicePortTls).orElse(0);
+        String name = pulsar.getAdvertisedAddress() + ":" + port;
+        return new Settings.Broker(configuration.getClusterName(), name, PulsarVersion.getVersion(), config);
+    }
+
+    /** Whether the broker itself uses the topic. */
+    static boolean isSystemTopic(String topic) {
+        TopicName name = TopicName.get(topic);
+        return SystemTopicNames.isSystemTopic(name) || name.getNamespace().equals("pulsar/system");
+    }
+
+    /** Whether the broker itself reads through the subscription: compaction, replication, deduplication. */
+    static boolean isSystemSubscription(PulsarService pulsar, String subscription) {
+        return subscription.equals(COMPACTION) || subscription.equals(DEDUPLICATION)
+                || subscription.startsWith(pulsar.getConfiguration().getReplicatorPrefix() + ".");
+    }
+
+    /** The dispatcher's list of connections, or an empty one. */
+    static List<Consumer> connected(Subscription subscription) {
+        Dispatcher dispatcher = subscription.getDispatcher();
+        return dispatcher == null ? List.of() : dispatcher.getConsumers();
+    }
+
+    /** The format's name of a subscription type. */
+    static String typeName(SubType type) {
+        return type == SubType.Key_Shared ? "Key_Shared" : type.name();
+    }
+
+    /** The line of a connection. */
+    static Event.ConsumerAdded added(Consumer consumer, int number) {
+        return new Event.ConsumerAdded(number, consumer.consumerName(), consumer.consumerId(), consumer.getClientAddress(),
+                consumer.getPriorityLevel(), consumer.subType() == SubType.Key_Shared ? keyShared(consumer) : null);
+    }
+
+    private static Event.KeyShared keyShared(Consumer consumer) {
+        KeySharedMeta meta = consumer.getKeySharedMeta();
+        if (meta == null) {
+            return new Event.KeyShared("AUTO_SPLIT", false, List.of());
+        }
+        List<int[]> ranges = new ArrayList<>();
+        for (IntRange range : meta.getHashRangesList()) {
+            ranges.add(new int[] {range.getStart(), range.getEnd()});
+        }
+        String mode = meta.getKeySharedMode() == KeySharedMode.STICKY ? "STICKY" : "AUTO_SPLIT";
+        return new Event.KeyShared(mode, meta.isAllowOutOfOrderDelivery(), ranges);
+    }
+
+    /** Mark-delete and pending acks, as they are at this moment. */
+    static LogWriter.State state(Subscription subscription, DispatcherLog log) {
+        String markDelete = null;
+        if (subscription instanceof PersistentSubscription persistent) {
+            ManagedCursor cursor = persistent.getCursor();
+            Position position = cursor.getMarkDeletedPosition();
+            markDelete = position == null ? null : position.getLedgerId() + ":" + position.getEntryId();
+        }
+        Map<Integer, List<String>> pending = new LinkedHashMap<>();
+        int[] left = {MOST_PENDING};
+        for (Consumer consumer : connected(subscription)) {
+            int number;
+            synchronized (log) {
+                number = log.numberOf(consumer);
+            }
+            if (number > 0 && consumer.getPendingAcks() != null) {
+                List<String> positions = new ArrayList<>();
+                consumer.getPendingAcks().forEach((ledgerId, entryId, batchSize, hash) -> {
+                    if (left[0]-- > 0) {
+                        positions.add(ledgerId + ":" + entryId);
+                    }
+                });
+                pending.put(number, positions);
+            }
+        }
+        return new LogWriter.State(markDelete, pending, left[0] < 0, System.currentTimeMillis() * 1000);
+    }
+}

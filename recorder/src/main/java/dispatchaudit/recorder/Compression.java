@@ -1,0 +1,100 @@
+package dispatchaudit.recorder;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.util.zip.DataFormatException;
+import java.util.zip.GZIPOutputStream;
+import java.util.zip.Inflater;
+
+/**
+ * How blocks of lines become bytes of a segment. Each block is a whole gzip member (or a line), so a segment that ends with
+ * any of them can be decompressed. There is no zstd: a broker of 4.2 has no zstd-jni on its class path.
+ */
+public enum Compression {
+    NONE(".jsonl") {
+        @Override
+        byte[] block(byte[] lines, int length) {
+            return java.util.Arrays.copyOf(lines, length);
+        }
+
+        @Override
+        int nextBlock(byte[] segment, int from) {
+            for (int at = from; at < segment.length; at++) {
+                if (segment[at] == '\n') {
+                    return at + 1;
+                }
+            }
+            return -1;
+        }
+    },
+    GZ(".jsonl.gz") {
+        @Override
+        byte[] block(byte[] lines, int length) throws IOException {
+            ByteArrayOutputStream out = new ByteArrayOutputStream(length / 4 + 64);
+            try (GZIPOutputStream gzip = new GZIPOutputStream(out, 8192)) {
+                gzip.write(lines, 0, length);
+            }
+            return out.toByteArray();
+        }
+
+        @Override
+        int nextBlock(byte[] segment, int from) {
+            final int header = 10;
+            final int trailer = 8;
+            if (segment.length - from < header + trailer || segment[from] != 0x1f || segment[from + 1] != (byte) 0x8b) {
+                return -1;
+            }
+            Inflater inflater = new Inflater(true);
+            try {
+                inflater.setInput(segment, from + header, segment.length - from - header);
+                byte[] sink = new byte[65536];
+                while (!inflater.finished()) {
+                    if (inflater.inflate(sink) == 0 && !inflater.finished()) {
+                        return -1;
+                    }
+                }
+                long end = from + header + inflater.getBytesRead() + trailer;
+                return end <= segment.length ? (int) end : -1;
+            } catch (DataFormatException damaged) {
+                return -1;
+            } finally {
+                inflater.end();
+            }
+        }
+    };
+
+    /** How a segment's name ends. */
+    final String ending;
+
+    Compression(String ending) {
+        this.ending = ending;
+    }
+
+    /** The first {@code length} bytes of {@code lines} as a block of their own. */
+    abstract byte[] block(byte[] lines, int length) throws IOException;
+
+    /** Where the block that begins at {@code from} ends, or -1 if it is not whole. */
+    abstract int nextBlock(byte[] segment, int from);
+
+    /** How many bytes of a segment's start are whole blocks. */
+    int wholeBlocks(byte[] segment) {
+        int end = 0;
+        while (end < segment.length) {
+            int next = nextBlock(segment, end);
+            if (next < 0) {
+                break;
+            }
+            end = next;
+        }
+        return end;
+    }
+
+    static Compression ofFile(String name) {
+        for (Compression one : values()) {
+            if (name.endsWith(one.ending)) {
+                return one;
+            }
+        }
+        throw new IllegalArgumentException(name + ": no segment's name");
+    }
+}

@@ -1,0 +1,263 @@
+package dispatchaudit.recorder;
+
+import io.netty.buffer.ByteBuf;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import javax.servlet.ServletRequest;
+import javax.servlet.ServletResponse;
+import org.apache.bookkeeper.mledger.Entry;
+import org.apache.pulsar.broker.PulsarService;
+import org.apache.pulsar.broker.intercept.BrokerInterceptor;
+import org.apache.pulsar.broker.service.Consumer;
+import org.apache.pulsar.broker.service.Producer;
+import org.apache.pulsar.broker.service.ServerCnx;
+import org.apache.pulsar.broker.service.Subscription;
+import org.apache.pulsar.broker.service.Topic;
+import org.apache.pulsar.common.api.proto.BaseCommand;
+import org.apache.pulsar.common.api.proto.CommandAck;
+import org.apache.pulsar.common.api.proto.CommandAck.AckType;
+import org.apache.pulsar.common.api.proto.CommandRedeliverUnacknowledgedMessages;
+import org.apache.pulsar.common.api.proto.MessageIdData;
+import org.apache.pulsar.common.api.proto.MessageMetadata;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The broker's callbacks as events. Which callback runs when, and what that means for the order: docs/recorder.md.
+ *
+ * <p>Nothing that goes wrong in here reaches the broker: it is counted, and logged the first time.
+ */
+public final class DispatchAuditInterceptor implements BrokerInterceptor {
+    private static final Logger LOG = LoggerFactory.getLogger(DispatchAuditInterceptor.class);
+
+    private final Stats stats = new Stats();
+    private final Set<String> logged = ConcurrentHashMap.newKeySet();
+    private volatile Recorder recorder;
+    private volatile Subscriptions subscriptions;
+    private volatile Publishes publishes;
+
+    /** What a callback does; may fail in any way. */
+    private interface Work {
+        void run() throws Exception;
+    }
+
+    @Override
+    public void initialize(PulsarService pulsar) {
+        guarded("initialize", () -> {
+            Settings settings = Settings.read(BrokerView.describe(pulsar), pulsar.getConfiguration().getProperties()::get,
+                    System.getenv());
+            Recorder starting = new Recorder(settings, this::probe, stats, this::sweep, failure -> failed("writer", failure));
+            for (String name : starting.start()) {
+                LOG.warn("Dispatch audit: {} was left open by an earlier run; it is readable up to its last whole block", name);
+            }
+            publishes = new Publishes(settings, starting.queue());
+            subscriptions = new Subscriptions(pulsar, settings, starting.queue());
+            recorder = starting;
+            LOG.info("Dispatch audit: recording to {} as broker {}", settings.directory().toAbsolutePath(), settings.broker());
+        });
+    }
+
+    @Override
+    public void close() {
+        guarded("close", () -> {
+            if (recorder != null) {
+                recorder.close();
+                LOG.info("Dispatch audit: recording ended: {}", stats);
+            }
+        });
+    }
+
+    @Override
+    public void onConnectionCreated(ServerCnx cnx) {
+        guarded("onConnectionCreated", () -> {
+            var pipeline = cnx.ctx().pipeline();
+            if (recorder != null && pipeline.get(FlowTap.NAME) == null) {
+                pipeline.addBefore(cnx.ctx().name(), FlowTap.NAME, new FlowTap((id, permits) -> flow(cnx, id, permits)));
+            }
+        });
+    }
+
+    @Override
+    public void consumerCreated(ServerCnx cnx, Consumer consumer, Map<String, String> metadata) {
+        guarded("consumerCreated", () -> {
+            if (recorder != null) {
+                subscriptions.refresh(consumer.getSubscription(), consumer.subType());
+            }
+        });
+    }
+
+    @Override
+    public void consumerClosed(ServerCnx cnx, Consumer consumer, Map<String, String> metadata) {
+        guarded("consumerClosed", () -> {
+            if (recorder != null) {
+                subscriptions.refresh(consumer.getSubscription(), null);
+            }
+        });
+    }
+
+    @Override
+    public void beforeSendMessage(Subscription subscription, Entry entry, long[] ackSet, MessageMetadata metadata,
+                                  Consumer consumer) {
+        guarded("beforeSendMessage", () -> {
+            if (recorder == null || consumer == null) {
+                return;
+            }
+            boolean known = subscriptions.with(subscription, consumer, (log, number) -> {
+                publishes.sent(subscription.getTopic(), entry, metadata);
+                recorder.queue().offer(log, new Event.Sent(number, consumer.getAvailablePermits(), entry.getLedgerId(),
+                        entry.getEntryId(), metadata.getNumMessagesInBatch()));
+            });
+            countLate(known);
+        });
+    }
+
+    @Override
+    public void onMessagePublish(Producer producer, ByteBuf headersAndPayload, Topic.PublishContext context) {
+        guarded("onMessagePublish", () -> {
+            if (recorder != null) {
+                publishes.arrives(producer.getTopic(), producer.getProducerName(), headersAndPayload, context);
+            }
+        });
+    }
+
+    @Override
+    public void messageProduced(ServerCnx cnx, Producer producer, long startTimeNs, long ledgerId, long entryId,
+                                Topic.PublishContext context) {
+        guarded("messageProduced", () -> {
+            if (recorder != null) {
+                publishes.stored(context, ledgerId, entryId);
+            }
+        });
+    }
+
+    @Override
+    public void onPulsarCommand(BaseCommand command, ServerCnx cnx) {
+        if (recorder == null) {
+            return;
+        }
+        if (command.getType() == BaseCommand.Type.ACK) {
+            guarded("ack", () -> ack(command.getAck(), cnx));
+        } else if (command.getType() == BaseCommand.Type.REDELIVER_UNACKNOWLEDGED_MESSAGES) {
+            guarded("redeliver", () -> redeliver(command.getRedeliverUnacknowledgedMessages(), cnx));
+        }
+    }
+
+    @Override
+    public void onConnectionClosed(ServerCnx cnx) {
+        // the dispatchers' lists and consumerClosed tell
+    }
+
+    @Override
+    public void onWebserviceRequest(ServletRequest request) {
+        // of no interest
+    }
+
+    @Override
+    public void onWebserviceResponse(ServletRequest request, ServletResponse response) {
+        // of no interest
+    }
+
+    private void flow(ServerCnx cnx, long consumerId, long permits) {
+        guarded("flow", () -> {
+            Consumer consumer = consumer(cnx, consumerId);
+            if (consumer != null && permits != 0) {
+                boolean known = subscriptions.with(consumer.getSubscription(), consumer, (log, number) ->
+                        recorder.queue().offer(log, new Event.Flow(number, permits, consumer.isBlocked())));
+                countLate(known);
+            }
+        });
+    }
+
+    /** Acknowledgements that the broker will not obey, and those of transactions, which take effect later or never, are left out. */
+    private void ack(CommandAck ack, ServerCnx cnx) {
+        Consumer consumer = consumer(cnx, ack.getConsumerId());
+        boolean cumulative = ack.getAckType() == AckType.Cumulative;
+        if (consumer == null || ack.getMessageIdsCount() == 0 || ack.hasTxnidMostBits()
+                || cumulative && (Subscription.isIndividualAckMode(consumer.subType()) || ack.getMessageIdsCount() != 1)) {
+            return;
+        }
+        int count = ack.getMessageIdsCount();
+        long[] ledgers = new long[count];
+        long[] entries = new long[count];
+        long[][] sets = null;
+        for (int i = 0; i < count; i++) {
+            MessageIdData id = ack.getMessageIdAt(i);
+            ledgers[i] = id.getLedgerId();
+            entries[i] = id.getEntryId();
+            if (id.getAckSetsCount() > 0) {
+                sets = sets == null ? new long[count][] : sets;
+                sets[i] = new long[id.getAckSetsCount()];
+                for (int word = 0; word < sets[i].length; word++) {
+                    sets[i][word] = id.getAckSetAt(word);
+                }
+            }
+        }
+        long[][] ackSets = sets;
+        countLate(subscriptions.with(consumer.getSubscription(), consumer, (log, number) ->
+                recorder.queue().offer(log, new Event.Ack(number, cumulative, ledgers, entries, ackSets))));
+    }
+
+    private void redeliver(CommandRedeliverUnacknowledgedMessages command, ServerCnx cnx) {
+        Consumer consumer = consumer(cnx, command.getConsumerId());
+        if (consumer == null) {
+            return;
+        }
+        // as the broker does: a list counts only where single messages are acknowledged
+        int count = Subscription.isIndividualAckMode(consumer.subType()) ? command.getMessageIdsCount() : 0;
+        long[] ledgers = count == 0 ? null : new long[count];
+        long[] entries = count == 0 ? null : new long[count];
+        for (int i = 0; i < count; i++) {
+            ledgers[i] = command.getMessageIdAt(i).getLedgerId();
+            entries[i] = command.getMessageIdAt(i).getEntryId();
+        }
+        countLate(subscriptions.with(consumer.getSubscription(), consumer, (log, number) ->
+                recorder.queue().offer(log, new Event.Redeliver(number, ledgers, entries))));
+    }
+
+    private static Consumer consumer(ServerCnx cnx, long consumerId) {
+        CompletableFuture<Consumer> future = cnx.getConsumers().get(consumerId);
+        return future != null && future.isDone() && !future.isCompletedExceptionally() ? future.getNow(null) : null;
+    }
+
+    private void countLate(boolean known) {
+        if (!known) {
+            stats.lateEvents.increment();
+        }
+    }
+
+    private LogWriter.State probe(DispatcherLog log) {
+        try {
+            Subscription subscription = subscriptions == null ? null : subscriptions.subscription(log);
+            return subscription == null ? null : BrokerView.state(subscription, log);
+        } catch (RuntimeException failure) {
+            failed("checkpoint", failure);
+            return null;
+        }
+    }
+
+    private void sweep() {
+        guarded("sweep", () -> {
+            if (subscriptions != null) {
+                subscriptions.sweep();
+            }
+        });
+    }
+
+    private void guarded(String where, Work work) {
+        try {
+            work.run();
+        } catch (Throwable failure) { // whatever it is, the broker goes on
+            failed(where, failure);
+        }
+    }
+
+    private void failed(String where, Throwable failure) {
+        stats.errors.increment();
+        if (logged.add(where + failure.getClass().getName())) {
+            LOG.error("Dispatch audit: {} failed; the broker is not affected, the log may lack lines. "
+                    + "Further failures of this kind are counted only", where, failure);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+package dispatchaudit.recorder;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.IdentityHashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.BiFunction;
+
+/**
+ * One incarnation of one dispatcher: who is connected, and how its lines are numbered.
+ *
+ * <p>Three owners, each with its own fields: callbacks of the broker hold this object's lock, {@link EventQueue} its own
+ * lock, and the writer's thread needs none. Locks are taken in this order: this object's, then the queue's.
+ */
+public final class DispatcherLog {
+    public final String topic;
+    public final String subscription;
+    public final String subscriptionType;
+    public final int partitionIndex;
+    public final long incarnation;
+
+    // guarded by this
+    private final Map<Object, Integer> members = new IdentityHashMap<>();
+    private Object[] lastSeen = {};
+    private int lastNumber;
+
+    // guarded by the queue's lock
+    long lost;
+    Event.Sent openSent;
+
+    // the writer's
+    long seq;
+    long lastTimeUs;
+    long headerInSegment = -1;
+    boolean ended;
+    final Map<Integer, Event.ConsumerAdded> connected = new LinkedHashMap<>();
+
+    public DispatcherLog(String topic, String subscription, String subscriptionType, int partitionIndex, long incarnation) {
+        this.topic = topic;
+        this.subscription = subscription;
+        this.subscriptionType = subscriptionType;
+        this.partitionIndex = partitionIndex;
+        this.incarnation = incarnation;
+    }
+
+    /**
+     * Compare the broker's list of connections with what is known and return what changed, in order: those that left,
+     * then those that came. Connections are told apart by identity, and numbers are never used twice.
+     *
+     * <p>Called with this object's lock held, and the list read with it held, so that a later call never sees an older
+     * list. {@code describe} gives the line of a connection that is new under the number it got.
+     */
+    public <C> List<Event> changes(List<C> now, BiFunction<C, Integer, Event.ConsumerAdded> describe) {
+        Object[] seen = now.toArray();
+        if (same(seen, lastSeen)) {
+            return List.of();
+        }
+        List<Event> changes = new ArrayList<>(2);
+        Set<Object> present = java.util.Collections.newSetFromMap(new IdentityHashMap<>());
+        present.addAll(Arrays.asList(seen));
+        for (Object member : lastSeen) {
+            if (!present.contains(member)) {
+                changes.add(new Event.ConsumerRemoved(members.remove(member)));
+            }
+        }
+        for (Object member : seen) {
+            if (!members.containsKey(member)) {
+                int number = lastNumber + 1;
+                @SuppressWarnings("unchecked")
+                Event.ConsumerAdded added = describe.apply((C) member, number);
+                members.put(member, number);
+                lastNumber = number;
+                changes.add(added);
+            }
+        }
+        lastSeen = seen;
+        return changes;
+    }
+
+    /** The connection's number, or 0 if it is not in the dispatcher's list (any more). Called with the lock held. */
+    public int numberOf(Object member) {
+        return members.getOrDefault(member, 0);
+    }
+
+    /** Whether nobody is connected as far as was seen. Called with the lock held. */
+    public boolean empty() {
+        return members.isEmpty();
+    }
+
+    private static boolean same(Object[] one, Object[] other) {
+        if (one.length != other.length) {
+            return false;
+        }
+        for (int i = 0; i < one.length; i++) {
+            if (one[i] != other[i]) {
+                return false;
+            }
+        }
+        return true;
+    }
+}

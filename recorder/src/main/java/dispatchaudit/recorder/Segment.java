@@ -1,0 +1,125 @@
+package dispatchaudit.recorder;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.util.zip.CRC32;
+
+/**
+ * One file being written. Its name ends with {@link #OPEN}, which no reader matches, until its footer is in it.
+ *
+ * <p>Lines gather in a block; a block goes out whole (a gzip member). Not for several threads.
+ */
+final class Segment {
+    static final String OPEN = ".open";
+    private static final int BLOCK_BYTES = 1 << 20;
+
+    private final Path complete;
+    private final Path open;
+    private final Compression compression;
+    private final FileChannel channel;
+    private final ByteArrayOutputStream block = new ByteArrayOutputStream(BLOCK_BYTES + 4096);
+    private final CRC32 crc = new CRC32();
+    private long lines;
+    private long writtenBytes;
+    private boolean unsynced;
+
+    /** Create the file beside {@code complete}, the name it gets when it is whole. */
+    Segment(Path complete, Compression compression) throws IOException {
+        this.complete = complete;
+        this.compression = compression;
+        this.open = complete.resolveSibling(complete.getFileName() + OPEN);
+        this.channel = FileChannel.open(open, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
+    }
+
+    /** Append a line, given without its end. */
+    void line(byte[] text, int length) throws IOException {
+        crc.update(text, 0, length);
+        crc.update('\n');
+        lines++;
+        raw(text, length);
+    }
+
+    private void raw(byte[] text, int length) throws IOException {
+        block.write(text, 0, length);
+        block.write('\n');
+        if (block.size() >= BLOCK_BYTES) {
+            flush();
+        }
+    }
+
+    /** Bring all lines so far into the file, in a form that can be read without what comes after. */
+    void flush() throws IOException {
+        if (block.size() == 0) {
+            return;
+        }
+        ByteBuffer bytes = ByteBuffer.wrap(compression.block(block.toByteArray(), block.size()));
+        writtenBytes += bytes.remaining();
+        block.reset();
+        while (bytes.hasRemaining()) {
+            channel.write(bytes);
+        }
+        unsynced = true;
+    }
+
+    /** Bring what was flushed onto the disk. */
+    void sync() throws IOException {
+        if (unsynced) {
+            channel.force(false);
+            unsynced = false;
+        }
+    }
+
+    /** Size of the file with what waits counted a tenth, as much as is left of it. */
+    long sizeBytes() {
+        return writtenBytes + block.size() / 10;
+    }
+
+    /** Write the footer and give the file its name. */
+    void complete(String footerMore) throws IOException {
+        byte[] footer = "{\"kind\":\"footer\",\"lines\":%d,\"crc32\":\"%08x\"%s}".formatted(lines, crc.getValue(), footerMore)
+                .getBytes(StandardCharsets.UTF_8);
+        raw(footer, footer.length);
+        flush();
+        channel.force(true);
+        channel.close();
+        Files.move(open, complete, StandardCopyOption.ATOMIC_MOVE);
+    }
+
+    /** Let go of a file that cannot be written any more; {@link #recover} makes what is there readable. */
+    void abandon() {
+        try {
+            channel.close();
+        } catch (IOException alreadyBroken) {
+            // there is nothing left to lose
+        }
+    }
+
+    /**
+     * Complete what a broker that was killed left behind: cut the file behind its last whole block and give it its name. There
+     * is no footer, so its end is known to be unknown. A file without one whole block is deleted.
+     *
+     * @return the path of the file that is readable now, or null
+     */
+    static Path recover(Path open) throws IOException {
+        String name = open.getFileName().toString();
+        Path complete = open.resolveSibling(name.substring(0, name.length() - OPEN.length()));
+        int whole = Compression.ofFile(complete.getFileName().toString()).wholeBlocks(Files.readAllBytes(open));
+        if (whole == 0) {
+            Files.delete(open);
+            return null;
+        }
+        try (FileChannel channel = FileChannel.open(open, StandardOpenOption.WRITE)) {
+            channel.truncate(whole);
+            channel.force(true);
+        }
+        Files.move(open, complete, StandardCopyOption.ATOMIC_MOVE);
+        return complete;
+    }
+}

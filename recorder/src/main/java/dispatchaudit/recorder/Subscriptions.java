@@ -1,0 +1,162 @@
+package dispatchaudit.recorder;
+
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.pulsar.broker.PulsarService;
+import org.apache.pulsar.broker.service.Consumer;
+import org.apache.pulsar.broker.service.Subscription;
+import org.apache.pulsar.broker.service.Topic;
+import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
+import org.apache.pulsar.common.naming.TopicName;
+
+/**
+ * Which log belongs to which of the broker's subscription objects, and what joins and leaves its dispatcher.
+ *
+ * <p>A subscription object lives as long as its topic is loaded, so a new object, or another subscription type, is a new
+ * incarnation. Who is connected is read from the dispatcher's own list, each time before an event is put into its place: calls
+ * from within the dispatcher's lock so see each join and leave in the order in which dispatch obeyed them.
+ */
+final class Subscriptions {
+    private final PulsarService pulsar;
+    private final Settings settings;
+    private final EventQueue queue;
+    private final ConcurrentHashMap<Subscription, Optional<DispatcherLog>> logs = new ConcurrentHashMap<>();
+    private final ConcurrentHashMap<String, Subscription> byName = new ConcurrentHashMap<>();
+    private final AtomicLong lastIncarnation = new AtomicLong();
+
+    Subscriptions(PulsarService pulsar, Settings settings, EventQueue queue) {
+        this.pulsar = pulsar;
+        this.settings = settings;
+        this.queue = queue;
+    }
+
+    /** Gets the log of a dispatcher, with its lock held and its members up to date, and a connection's number in it. */
+    interface Use {
+        void accept(DispatcherLog log, int consumer);
+    }
+
+    /**
+     * Do something in the order of the subscription's events, for a connection of it. False if the subscription is recorded
+     * but its dispatcher does not hold the connection (any more): nothing was done.
+     */
+    boolean with(Subscription subscription, Consumer consumer, Use use) {
+        DispatcherLog log = log(subscription, consumer.subType()).orElse(null);
+        if (log == null) {
+            return true;
+        }
+        synchronized (log) {
+            reconcile(log, subscription);
+            int number = log.numberOf(consumer);
+            if (number > 0) {
+                use.accept(log, number);
+            }
+            return number > 0;
+        }
+    }
+
+    /** See who came and went. */
+    void refresh(Subscription subscription, SubType type) {
+        log(subscription, type).ifPresent(log -> {
+            synchronized (log) {
+                reconcile(log, subscription);
+            }
+        });
+    }
+
+    /** Look at all logs: the broker disconnects consumers, and unloads topics, without telling an interceptor. */
+    void sweep() {
+        logs.forEach((subscription, known) -> {
+            if (known.isPresent()) {
+                refresh(subscription, null);
+            }
+            if (!current(subscription)) {
+                end(subscription);
+            }
+        });
+    }
+
+    /** The subscription's object as long as its log is not over; null else. */
+    Subscription subscription(DispatcherLog log) {
+        Subscription subscription = byName.get(name(log.topic, log.subscription));
+        return subscription != null && logs.getOrDefault(subscription, Optional.empty()).orElse(null) == log ? subscription : null;
+    }
+
+    private Optional<DispatcherLog> log(Subscription subscription, SubType type) {
+        Optional<DispatcherLog> known = logs.get(subscription);
+        if (known == null) {
+            // what an unloaded topic's connections still do must not begin a log again
+            return type == null || !current(subscription) ? Optional.empty() : begin(subscription, type);
+        }
+        if (type != null && known.isPresent() && !known.get().subscriptionType.equals(BrokerView.typeName(type))) {
+            return renew(subscription, type, known.get());
+        }
+        return known;
+    }
+
+    private synchronized Optional<DispatcherLog> begin(Subscription subscription, SubType type) {
+        Optional<DispatcherLog> known = logs.get(subscription);
+        if (known != null) {
+            return known;
+        }
+        String topic = subscription.getTopicName();
+        boolean wanted = settings.takesTopic(topic) && settings.takesSubscription(subscription.getName())
+                && !BrokerView.isSystemTopic(topic) && !BrokerView.isSystemSubscription(pulsar, subscription.getName());
+        if (!wanted) {
+            logs.put(subscription, Optional.empty());
+            return Optional.empty();
+        }
+        Subscription before = byName.put(name(topic, subscription.getName()), subscription);
+        if (before != null && before != subscription) {
+            end(before);
+        }
+        long incarnation = lastIncarnation.updateAndGet(last -> Math.max(last + 1, System.currentTimeMillis()));
+        Optional<DispatcherLog> log = Optional.of(new DispatcherLog(topic, subscription.getName(), BrokerView.typeName(type),
+                TopicName.getPartitionIndex(topic), incarnation));
+        logs.put(subscription, log);
+        return log;
+    }
+
+    /** The subscription has another dispatcher: nobody was connected, and somebody came with another type. */
+    private synchronized Optional<DispatcherLog> renew(Subscription subscription, SubType type, DispatcherLog old) {
+        if (logs.get(subscription).orElse(null) == old) {
+            end(subscription);
+        }
+        return begin(subscription, type);
+    }
+
+    private void end(Subscription subscription) {
+        Optional<DispatcherLog> known = logs.remove(subscription);
+        if (known == null || known.isEmpty()) {
+            return;
+        }
+        DispatcherLog log = known.get();
+        byName.remove(name(log.topic, log.subscription), subscription);
+        synchronized (log) {
+            for (Event left : log.changes(List.<Consumer>of(), BrokerView::added)) {
+                queue.offer(log, left);
+            }
+            queue.offer(log, new Event.Ended());
+        }
+    }
+
+    private void reconcile(DispatcherLog log, Subscription subscription) {
+        if (logs.getOrDefault(subscription, Optional.empty()).orElse(null) != log) {
+            return; // it ended in between: what its connections still do is late
+        }
+        for (Event change : log.changes(BrokerView.connected(subscription), BrokerView::added)) {
+            queue.offer(log, change);
+        }
+    }
+
+    private boolean current(Subscription subscription) {
+        Optional<Topic> topic = pulsar.getBrokerService().getTopicReference(subscription.getTopicName());
+        return topic.isPresent() && topic.get() == subscription.getTopic()
+                && topic.get().getSubscription(subscription.getName()) == subscription;
+    }
+
+    private static String name(String topic, String subscription) {
+        return topic + '\n' + subscription;
+    }
+}
