@@ -1,11 +1,12 @@
 package dispatchaudit.recorder;
 
+import com.google.common.collect.Range;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.bookkeeper.mledger.Position;
+import org.apache.bookkeeper.mledger.impl.ManagedCursorImpl;
 import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.broker.ServiceConfiguration;
@@ -33,7 +34,7 @@ final class BrokerView {
             "dispatcherDispatchMessagesInSubscriptionThread", "maxUnackedMessagesPerConsumer",
             "maxUnackedMessagesPerSubscription", "maxUnackedMessagesPerBroker", "preciseDispatcherFlowControl",
             "acknowledgmentAtBatchIndexLevelEnabled", "subscriptionKeySharedEnable");
-    private static final int MOST_PENDING = 10_000;
+    private static final int MOST_POSITIONS = 10_000;
     private static final String COMPACTION = "__compaction";
     private static final String DEDUPLICATION = "pulsar.dedup";
 
@@ -100,16 +101,19 @@ final class BrokerView {
         return new Event.KeyShared(mode, meta.isAllowOutOfOrderDelivery(), ranges);
     }
 
-    /** Mark-delete and pending acks, as they are at this moment. */
-    static LogWriter.State state(Subscription subscription, DispatcherLog log) {
+    /** What the cursor has acknowledged, and what is pending, as they are at this moment. */
+    static State state(Subscription subscription, DispatcherLog log) {
         String markDelete = null;
+        List<String> holes = new ArrayList<>();
         if (subscription instanceof PersistentSubscription persistent) {
-            ManagedCursor cursor = persistent.getCursor();
-            Position position = cursor.getMarkDeletedPosition();
+            Position position = persistent.getCursor().getMarkDeletedPosition();
             markDelete = position == null ? null : position.getLedgerId() + ":" + position.getEntryId();
+            if (persistent.getCursor() instanceof ManagedCursorImpl cursor) {
+                cursor.getIndividuallyDeletedMessagesSet().forEach(range -> add(holes, range));
+            }
         }
         Map<Integer, List<String>> pending = new LinkedHashMap<>();
-        int[] left = {MOST_PENDING};
+        int[] left = {MOST_POSITIONS};
         for (Consumer consumer : connected(subscription)) {
             int number;
             synchronized (log) {
@@ -125,6 +129,18 @@ final class BrokerView {
                 pending.put(number, positions);
             }
         }
-        return new LogWriter.State(markDelete, pending, left[0] < 0, System.currentTimeMillis() * 1000);
+        boolean cut = left[0] < 0 || holes.size() >= MOST_POSITIONS;
+        return new State(markDelete, holes, pending, cut, System.currentTimeMillis() * 1000);
+    }
+
+    /** The entries of a range (lower, upper] that the cursor keeps. False = enough. */
+    private static boolean add(List<String> holes, Range<Position> range) {
+        Position upper = range.upperEndpoint();
+        boolean sameLedger = range.lowerEndpoint().getLedgerId() == upper.getLedgerId();
+        long first = sameLedger ? range.lowerEndpoint().getEntryId() + 1 : 0;
+        for (long entry = first; entry <= upper.getEntryId() && holes.size() < MOST_POSITIONS; entry++) {
+            holes.add(upper.getLedgerId() + ":" + entry);
+        }
+        return holes.size() < MOST_POSITIONS;
     }
 }

@@ -227,7 +227,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         }
     }
 
-    private LogWriter.State probe(DispatcherLog log) {
+    private State probe(DispatcherLog log) {
         try {
             Subscription subscription = subscriptions == null ? null : subscriptions.subscription(log);
             return subscription == null ? null : BrokerView.state(subscription, log);

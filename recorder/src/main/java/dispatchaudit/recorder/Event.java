@@ -143,6 +143,26 @@ public sealed interface Event {
         }
     }
 
+    /** The incarnation begins: nobody is connected, and this is what the cursor remembers of the time before. */
+    record Started(State state) implements Event {
+        @Override
+        public String kind() {
+            return "checkpoint";
+        }
+
+        @Override
+        public boolean essential() {
+            return true;
+        }
+
+        @Override
+        public void write(JsonGenerator json) throws IOException {
+            json.writeArrayFieldStart("consumers");
+            json.writeEndArray();
+            state.write(json, java.util.Set.of());
+        }
+    }
+
     /** Nothing to write: the incarnation is over and its dispatcher needs no checkpoint any more. */
     record Ended() implements Event {
         @Override

@@ -5,7 +5,6 @@ import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.util.LinkedHashSet;
-import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.LongSupplier;
@@ -15,16 +14,6 @@ import java.util.function.LongSupplier;
  * it alone must know. For one thread; {@link #stats} may be read by others.
  */
 final class LogWriter {
-    /**
-     * What the broker says about a dispatcher at {@code timeUs}; the queue may hold events from before and after it.
-     *
-     * @param markDelete  null = unknown
-     * @param pendingAcks positions by connection
-     * @param cut         there were more pending acks
-     */
-    record State(String markDelete, Map<Integer, List<String>> pendingAcks, boolean cut, long timeUs) {
-    }
-
     /** Asks the broker; null = it does not say. */
     interface Probe {
         State state(DispatcherLog log);
@@ -156,28 +145,9 @@ final class LogWriter {
             }
             json.writeEndArray();
             if (state != null) {
-                state(state, json);
+                state.write(json, log.connected.keySet());
             }
         });
-    }
-
-    private static void state(State state, JsonGenerator json) throws IOException {
-        if (state.markDelete() != null) {
-            json.writeStringField("mark_delete", state.markDelete());
-        }
-        json.writeObjectFieldStart("pending_acks");
-        for (Map.Entry<Integer, List<String>> one : state.pendingAcks().entrySet()) {
-            json.writeArrayFieldStart(one.getKey().toString());
-            for (String position : one.getValue()) {
-                json.writeString(position);
-            }
-            json.writeEndArray();
-        }
-        json.writeEndObject();
-        if (state.cut()) {
-            json.writeBooleanField("pending_acks_cut", true);
-        }
-        json.writeNumberField("state_t_us", state.timeUs());
     }
 
     /** Take the dispatcher's next {@code numbers} and write the line under the first of them. */

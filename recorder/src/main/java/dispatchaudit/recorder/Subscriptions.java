@@ -114,6 +114,7 @@ final class Subscriptions {
         long incarnation = lastIncarnation.updateAndGet(last -> Math.max(last + 1, System.currentTimeMillis()));
         Optional<DispatcherLog> log = Optional.of(new DispatcherLog(topic, subscription.getName(), BrokerView.typeName(type),
                 TopicName.getPartitionIndex(topic), incarnation));
+        queue.offer(log.get(), new Event.Started(BrokerView.state(subscription, log.get())));
         logs.put(subscription, log);
         return log;
     }

@@ -34,7 +34,7 @@ class LogWriterTest {
     private void begin(Map<String, String> properties) {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-        writer = new LogWriter(settings, asked -> new LogWriter.State("5:0", Map.of(1, List.of("5:1")), false, 1),
+        writer = new LogWriter(settings, asked -> new State("5:0", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
                 clockMs::get, stats);
     }
 
@@ -108,6 +108,7 @@ class LogWriterTest {
         assertEquals(1008, stats.lostEvents.sum());
         JsonNode behind = events.get(kinds(events).indexOf("checkpoint"));
         assertEquals("5:0", behind.get("mark_delete").asText());
+        assertEquals("{\"1\":[\"5:1\"]}", behind.get("pending_acks").toString(), "only of connections that it names");
     }
 
     @Test
