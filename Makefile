@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all orders accuracy browser bench bench-quick clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all orders accuracy browser bench bench-quick recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -59,6 +59,13 @@ bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/pe
 
 bench-quick: setup ## The same on small logs, some minutes
 	@$(WITH_ENV) exec python -m bench --quick $(ARGS)
+
+recorder: ## Build the broker's recorder, recorder/target/*.nar (needs Java 17 and Maven; docs/recorder.md)
+	@mvn -B -q -f recorder package
+
+test-recorder: setup ## The recorder in a real broker with real clients, its log audited; downloads a broker first (needs Maven)
+	@mvn -B -q -f recorder -Pbroker verify
+	@$(WITH_ENV) python recorder/check_recording.py recorder/target/it
 
 lint: setup ## Style, formatting, types
 	@$(WITH_ENV) .ci/lint
