@@ -52,6 +52,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.import_broker_conf",
         "make the audit's settings from a broker.conf, and say which of its settings matter",
     ),
+    "record-messages": (
+        "dispatch_core.cli.record_messages",
+        "write the message log of topics, read from the topics themselves",
+    ),
     "pipeline": (
         "spark_jobs.pipeline_command",
         "run all stages (pull, ingest, replay, validate) without Airflow",
