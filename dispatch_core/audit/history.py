@@ -143,6 +143,11 @@ class History:
         """The position of an ordinal as text."""
         return f"{self.ledger[ordinal]}:{self.entry[ordinal]}"
 
+    @property
+    def first_op_of_state(self) -> int:
+        """Where the operations begin that make the state of the last log: with its seed's, if it has one."""
+        return self.first_op_of_last_log if self.seed is None else self._first_op_of_seed
+
     def is_seed(self, op: int) -> bool:
         """Whether an operation is what the last log's checkpoint says of the time before."""
         return self.seed is not None and self._first_op_of_seed <= op < self.first_op_of_last_log

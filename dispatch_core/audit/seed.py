@@ -8,16 +8,20 @@ before, nothing is known; where a finding rests on that, it is uncertain (``find
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.audit.columns import Ints
-from dispatch_core.audit.operations import ACK, ADDED, SENT, Connections, Operations
+from dispatch_core.audit.operations import ACK, ADDED, FLOW, SENT, Connections, Operations
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.streaming import NotStreamableError
-from dispatch_core.recording.checkpoint import Checkpoint, Position, leading, upto
+from dispatch_core.recording.checkpoint import Checkpoint, Connected, Position, leading, upto
+
+#: Permits of a consumer of whose permits a checkpoint says nothing: never too few.
+UNKNOWN_PERMITS: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ def operations(
     runs: list[tuple[int, int, npt.NDArray[np.int32]]] = []
     nothing = np.empty(0, np.int32)
     index = connections.index_of
-    runs += [(ADDED, index(consumer.number), nothing) for consumer in checkpoint.consumers or ()]
+    joined = checkpoint.consumers or ()
+    runs += [(ADDED, index(consumer.number), nothing) for consumer in joined]
+    runs += [(FLOW, index(consumer.number), nothing) for consumer in joined]
     acked = _ordinals(ledger, entry, checkpoint.ack_holes)
     if checkpoint.mark_delete is not None:
         below = upto(ledger, entry, checkpoint.mark_delete)
@@ -88,10 +94,20 @@ def operations(
         consumer=np.array([consumer for _, consumer, _ in runs], np.int32),
         seq=np.full(count, seed.seq, np.int64),
         t_us=np.full(count, seed.t_us, np.int64),
-        value=np.zeros(count, np.int64),
+        value=np.array(
+            [0] * len(joined) + [_granted(seed, one) for one in joined] + [0] * (count - 2 * len(joined))
+        ),
         start=np.cumsum([0, *(len(ordinals) for _, _, ordinals in runs)]).astype(np.int64),
         ordinals=np.concatenate([ordinals for _, _, ordinals in runs]),
     )
+
+
+def _granted(seed: Seed, consumer: Connected) -> int:
+    """The permits that leave what the checkpoint says when what is pending is sent; if it says nothing, more than enough."""
+    pending = seed.checkpoint.pending.get(consumer.number)
+    if consumer.permits is None or pending is None:
+        return UNKNOWN_PERMITS
+    return max(consumer.permits + len(pending), 1)
 
 
 def _columns(positions: list[Position]) -> tuple[Ints, Ints]:

@@ -80,6 +80,8 @@ class Stretch:
     ahead: Racing  # operations behind this stretch that may race with it
     #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
     window: Window | None = None
+    #: The log begins with a checkpoint, which says nothing of what else had happened: whatever differs is uncertain.
+    seeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ class UserLevelFold(ABC):
             near = racing.nearest(t_us)
             place = at - int(np.searchsorted(owner, op))
             unseen = int(reason[at]) in undecided and not self._surely(stretch, op, place, int(reason[at]))
-            uncertain = near is not None or unseen
+            uncertain = near is not None or unseen or stretch.seeded
             if uncertain:
                 judgement[at] = UNCERTAIN
             findings.append(

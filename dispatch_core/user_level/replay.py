@@ -46,6 +46,7 @@ from dispatch_core.user_level.fold import (
     NOT_JUDGED,
     RACE_US,
     Ints,
+    Judged,
     Member,
     Racing,
     Stretch,
@@ -119,7 +120,7 @@ class UserLevelReplay:
         deliveries = audit.deliveries
         findings = []
         if self._fold is not None:
-            judgement = self._fold.feed(self._stretch(ahead))
+            judgement = self._of_log(self._fold.feed(self._stretch(ahead)))
             inside = np.asarray(pc.greater_equal(deliveries["t_us"], self._start_us))
             self._judgements += np.bincount(judgement.judgement[inside], minlength=len(JUDGEMENTS))
             expected = pa.array(
@@ -226,14 +227,16 @@ class UserLevelReplay:
         history, taken = self._audit.history, self._audit.operations
         assert taken is not None
         # Of a whole log, earlier loads of the topic come first; of any, the state that a checkpoint begins it with.
-        first = max(history.first_op_of_last_log - self._audit.new_ops.start, 0)
+        before = self._audit.new_ops.start
+        first = max(history.first_op_of_state - before, 0)
+        of_log = max(history.first_op_of_last_log - before, 0)
         new = slice(self._entries - self._audit.dropped, len(history))
         self._entries = len(history)
         published, known = history.publish_time_ms
         settled = _NOTHING
         sent = taken.code[first:] == SENT
-        if not self._begun and sent.any():
-            settled = self._settled_before(taken.code, taken.start, taken.ordinals, first)
+        if not self._begun and (sent.any() or of_log > first):
+            settled = self._settled_before(taken.code, taken.start, taken.ordinals, of_log)
             self._begun = True
         members = {
             at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
@@ -242,8 +245,8 @@ class UserLevelReplay:
         }
         self._seen = len(history.consumers)
         self._sent_us = np.append(self._sent_us, np.full(self._seen - len(self._sent_us), -1))
-        sent = taken.code[first:] == SENT
-        np.maximum.at(self._sent_us, taken.consumer[first:][sent], taken.t_us[first:][sent])
+        sent = taken.code[of_log:] == SENT
+        np.maximum.at(self._sent_us, taken.consumer[of_log:][sent], taken.t_us[of_log:][sent])
         return Stretch(
             dropped=self._audit.dropped,
             hashes=history.entry_hash[new].copy(),
@@ -260,7 +263,19 @@ class UserLevelReplay:
             members=members,
             ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
             window=EntriesOf(history, self._audit.scan),
+            seeded=history.seed is not None,
         )
+
+    def _of_log(self, judged: Judged) -> Judged:
+        """Without what a checkpoint says was sent before the log begins."""
+        history, taken = self._audit.history, self._audit.operations
+        assert taken is not None
+        if history.seed is None or self._audit.new_ops.start > 0:
+            return judged
+        of_seed = slice(history.first_op_of_state, history.first_op_of_last_log)
+        skip = int(np.diff(taken.start)[of_seed][taken.code[of_seed] == SENT].sum())
+        findings = [one for one in judged.findings if one.seq != history.seed.seq]
+        return Judged(judged.judgement[skip:], judged.expected[skip:], findings)
 
     def _settled_before(self, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
         """Entries that are nobody's business any more when the first one is sent: before the subscription, or acked.
@@ -269,10 +284,14 @@ class UserLevelReplay:
         stored when somebody had joined already. What an earlier incarnation acknowledged stays so.
         """
         lengths = np.diff(start)
+        seed = self._audit.history.seed
+        if seed is not None and seed.checkpoint.mark_delete is not None:
+            acked = (code == ACK) & (np.arange(len(code)) < first)
+            return np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
         of_sent = np.repeat(code == SENT, lengths)
         of_sent[: start[first]] = False
         before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
-        lowest = int(ordinals[of_sent].min())
+        lowest = int(ordinals[of_sent].min()) if of_sent.any() else 0
         past = np.flatnonzero(~for_subscription(self._audit.history, self._audit.scan, lowest))
         return np.union1d(past, ordinals[before]).astype(np.int64)
 
@@ -331,7 +350,8 @@ class UserLevelReplay:
         return (
             history.position(mark_delete) if mark_delete >= 0 else None,
             history.position(read_position) if read_position < len(history) else None,
-            json.dumps(shown, sort_keys=True),
+            # Of permits and unacknowledged messages a checkpoint need not say anything.
+            json.dumps(shown, sort_keys=True) if history.seed is None else None,
         )
 
     def _rows(self, table: str, found: Sequence[Mapping[str, Any]]) -> pa.Table:

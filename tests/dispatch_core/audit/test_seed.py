@@ -58,6 +58,9 @@ class Truth:
     held: dict[int, set[Position]] = field(default_factory=dict)
     acked: set[Position] = field(default_factory=set)
     sent: set[Position] = field(default_factory=set)
+    left: dict[Position, list[int]] = field(
+        default_factory=dict
+    )  # of batches: the messages that are not acknowledged
     upto: Position = (-1, -1)  # acknowledged cumulatively
 
     def take(self, line: dict[str, Any]) -> None:
@@ -75,10 +78,20 @@ class Truth:
             if self.single_active:
                 self.settle({one for one in self.sent if one <= max(named)} | named, upto=max(named))
         elif kind == "ack":
-            self.settle(named)
+            self.settle({one for one in named if self.whole(one, line)})
         elif kind == "redeliver":
             lost = self.held.get(consumer, set()) if line["positions"] is None else named
             self.held[consumer] = self.held.get(consumer, set()) - lost
+
+    def whole(self, position: Position, line: dict[str, Any]) -> bool:
+        """Whether an acknowledgement of a position, with those before, is for all messages of the entry."""
+        at = [(one["ledger_id"], one["entry_id"]) for one in line["positions"]].index(position)
+        words = line["ack_sets"][at] if line["ack_sets"] else None
+        if not words:
+            return True
+        left = self.left.get(position, [-1] * len(words))
+        self.left[position] = [old & new for old, new in zip(left, words, strict=True)]
+        return not any(self.left[position])
 
     def settle(self, named: set[Position], upto: Position = (-1, -1)) -> None:
         self.acked |= named
@@ -106,6 +119,14 @@ class Truth:
         }
 
 
+def as_consumer(line: dict[str, Any]) -> dict[str, Any]:
+    """A ``consumer_added`` line as the consumer of a checkpoint."""
+    ranges = [[one["start"], one["end"]] for one in line["ranges"] or ()]
+    policy = {"mode": line["key_shared_mode"], "allow_out_of_order": line["key_shared_allow_out_of_order"]}
+    names = ("consumer", "name", "consumer_id", "address", "priority_level")
+    return {name: line[name] for name in names} | {"key_shared": policy | {"ranges": ranges}}
+
+
 def text(position: Position) -> str:
     return f"{position[0]}:{position[1]}"
 
@@ -117,12 +138,7 @@ def cut(log: DispatcherLog, at: int) -> DispatcherLog:
     for line in lines:
         truth.take(line)
     stored = zip(log.messages["ledger_id"].to_pylist(), log.messages["entry_id"].to_pylist(), strict=True)
-    added_as = {
-        line["consumer"]: {"consumer": line["consumer"], "name": line["name"]}
-        | {"key_shared": {"mode": "AUTO_SPLIT", "allow_out_of_order": line["key_shared_allow_out_of_order"]}}
-        for line in lines
-        if line["kind"] == "consumer_added"
-    }
+    added_as = {line["consumer"]: as_consumer(line) for line in lines if line["kind"] == "consumer_added"}
     named = [one for row in log.events["positions"].to_pylist() for one in row or ()]
     first_named = min((one["ledger_id"], one["entry_id"]) for one in named)
     said = truth.line(stored, first_named)

@@ -1,0 +1,92 @@
+"""The rules over a log that begins with a checkpoint: nothing is certain that the whole log refutes; pieces as the whole."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dispatch_core.recording import stream
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay import replay
+from dispatch_core.tables import REPLAY_TABLES
+from dispatch_core.times import from_micros
+from dispatch_core.user_level.files import replay_files
+from tests.dispatch_core.audit.test_seed import cut
+from tests.dispatch_core.user_level.test_files import LOGS, gathered, written
+from tests.dispatch_core.user_level.user_level_logs import recorded
+
+Tables = dict[str, pa.Table]
+SHARES = (0.3, 0.7)
+
+
+def spanned(log: DispatcherLog) -> dict[str, Any]:
+    """An interval that holds all of a log."""
+    day = from_micros(log.events["t_us"][0].as_py()).replace(hour=0, minute=0, second=0, microsecond=0)
+    return {"interval_start": day, "interval_end": day + timedelta(days=2)}
+
+
+def certain(tables: Tables) -> Counter[Any]:
+    """Findings that are no matter of degree."""
+    return Counter(
+        (row["kind"], row["key"], row["positions"][0] if row["positions"] else "", row["seqs"][-1])
+        for row in tables["anomalies"].to_pylist()
+        if not row["uncertain"]
+    )
+
+
+def judgements(log: DispatcherLog, tables: Tables, since: int) -> Counter[str]:
+    rows = tables["deliveries"].to_pylist()
+    return Counter(row["judgement"] for row in rows if row["seq"] > since)
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("share", SHARES)
+def test_nothing_is_certain_that_the_whole_log_refutes(name: str, share: float) -> None:
+    log = recorded(name)
+    part = cut(log, int(share * log.events.num_rows))
+    since = part.events["seq"][0].as_py()
+    whole, found = replay(log, **spanned(log)), replay(part, **spanned(log))
+    assert not certain(found) - certain(whole)
+    state = found["dispatcher_state"].to_pylist()[0]
+    assert (state["divergent"], state["not_judged_reason"]) == (0, None)
+    assert state["mark_delete"] == whole["dispatcher_state"]["mark_delete"][0].as_py()
+    # nobody is a stranger: what the rules decide in the whole log they decide in the part
+    assert judgements(log, found, since)["not_judged"] == judgements(log, whole, since)["not_judged"]
+    sent = [(row["seq"], row["consumer"], row["consumer_name"]) for row in found["deliveries"].to_pylist()]
+    same = [(row["seq"], row["consumer"], row["consumer_name"]) for row in whole["deliveries"].to_pylist()]
+    assert sent == [row for row in same if row[0] > since]
+
+
+def test_what_differs_from_the_rules_is_uncertain_where_a_checkpoint_says_too_little() -> None:
+    log = recorded("recordings/4.2.4/designed-failover-modulo-p1")
+    part = cut(log, int(0.7 * log.events.num_rows))
+    line = part.events.slice(0, 1).to_pylist()[0]
+    said = json.loads(line["checkpoint_json"])
+    # without their priorities another one of the consumers is active
+    said["consumers"] = [one["consumer"] for one in said["consumers"]]
+    first = pa.Table.from_pylist([line | {"checkpoint_json": json.dumps(said)}], schema=part.events.schema)
+    found = replay(replace(part, events=pa.concat_tables([first, part.events.slice(1)])), **spanned(log))
+    assert set(found["deliveries"]["judgement"].to_pylist()) == {"uncertain"}
+    assert {kind for kind, *_ in certain(found)} == {"redelivered"}
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("share", SHARES)
+def test_pieces_give_what_the_whole_part_gives(
+    name: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = recorded(name)
+    part = cut(log, int(share * log.events.num_rows))
+    monkeypatch.setattr(stream, "PIECE_ROWS", 40)
+    monkeypatch.setattr(stream, "_BATCH_ROWS", 40)
+    in_pieces = gathered(replay_files(written(part, tmp_path, row_group_rows=40), **spanned(log)))
+    whole = replay(part, **spanned(log))
+    for table in REPLAY_TABLES:
+        assert in_pieces[table] == whole[table].to_pylist(), table
