@@ -105,6 +105,8 @@ def moved_by(record: Record, seq: int) -> tuple[int | None, str | None]:
     """
     events = record.log.events
     row = events.filter(pc.equal(events["seq"], seq)).slice(0, 1).select(["kind", "consumer"]).to_pylist()
+    if row and row[0]["kind"] == "checkpoint":
+        return None, None  # who owns what when the log begins: nobody's coming or going
     if row and row[0]["consumer"] is not None:
         kind = row[0]["kind"]
         if kind in ("consumer_added", "selector_added"):

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from dispatch_core.audit import Audit, AuditFold, NotStreamableError
 from dispatch_core.audit.fold import EVENT_COLUMNS, MESSAGE_COLUMNS
+from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from tests.dispatch_core.audit.small_logs import (
@@ -328,3 +329,13 @@ def test_a_checkpoint_in_an_unbroken_log_changes_nothing(tmp_path: Path) -> None
     assert [row["explanation"] for row in audit.anomalies.to_pylist()] == [
         row["explanation"] for row in plain.anomalies.to_pylist()
     ]
+
+
+def test_who_owns_a_hash_when_the_log_begins_is_nobodys_leaving(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(tmp_path, sent(2, 3), removed(1), sent(2, 4))
+    assert main(["explain", str(tmp_path), "--key", "k"]) == 1  # a split
+    first = [line for line in capsys.readouterr().out.splitlines() if line.startswith("00:00:01.000")]
+    assert first
+    assert not any("leaves" in line or "joins" in line for line in first)
