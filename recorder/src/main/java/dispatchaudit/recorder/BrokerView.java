@@ -104,10 +104,13 @@ final class BrokerView {
     /** What the cursor has acknowledged, and what is pending, as they are at this moment. */
     static State state(Subscription subscription, DispatcherLog log) {
         String markDelete = null;
+        String unsent = null;
         List<String> holes = new ArrayList<>();
         if (subscription instanceof PersistentSubscription persistent) {
             Position position = persistent.getCursor().getMarkDeletedPosition();
             markDelete = position == null ? null : position.getLedgerId() + ":" + position.getEntryId();
+            Position last = persistent.getCursor().getManagedLedger().getLastConfirmedEntry();
+            unsent = last == null ? null : last.getLedgerId() + ":" + (last.getEntryId() + 1);
             if (persistent.getCursor() instanceof ManagedCursorImpl cursor) {
                 cursor.getIndividuallyDeletedMessagesSet().forEach(range -> add(holes, range));
             }
@@ -130,7 +133,7 @@ final class BrokerView {
             }
         }
         boolean cut = left[0] < 0 || holes.size() >= MOST_POSITIONS;
-        return new State(markDelete, holes, pending, cut, System.currentTimeMillis() * 1000);
+        return new State(markDelete, unsent, holes, pending, cut, System.currentTimeMillis() * 1000);
     }
 
     /** The entries of a range (lower, upper] that the cursor keeps. False = enough. */

@@ -5,6 +5,7 @@ import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.pulsar.broker.PulsarService;
+import org.apache.pulsar.broker.service.BrokerService;
 import org.apache.pulsar.broker.service.Consumer;
 import org.apache.pulsar.broker.service.Subscription;
 import org.apache.pulsar.broker.service.Topic;
@@ -152,7 +153,11 @@ final class Subscriptions {
     }
 
     private boolean current(Subscription subscription) {
-        Optional<Topic> topic = pulsar.getBrokerService().getTopicReference(subscription.getTopicName());
+        BrokerService service = pulsar.getBrokerService();
+        if (service == null) {
+            return true; // the broker is going down, and closes its logs itself
+        }
+        Optional<Topic> topic = service.getTopicReference(subscription.getTopicName());
         return topic.isPresent() && topic.get() == subscription.getTopic()
                 && topic.get().getSubscription(subscription.getName()) == subscription;
     }

@@ -34,7 +34,7 @@ class LogWriterTest {
     private void begin(Map<String, String> properties) {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-        writer = new LogWriter(settings, asked -> new State("5:0", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
+        writer = new LogWriter(settings, asked -> new State("5:0", "5:9", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
                 clockMs::get, stats);
     }
 
@@ -183,6 +183,18 @@ class LogWriterTest {
         assertEquals(100, Reading.events(directory).size());
         assertEquals(whole.length, Files.size(Reading.files(directory, "events", ".jsonl.gz").get(0)));
         assertTrue(Reading.files(directory, "events", Segment.OPEN).isEmpty());
+    }
+
+    @Test
+    void incarnationBeginsWithWhatTheCursorRemembers() throws Exception {
+        queue.offer(log, new Event.Started(new State("5:0", "5:9", List.of("5:4"), Map.of(), false, 1)));
+        queue.offer(log, added(1));
+        drain();
+        writer.close();
+        JsonNode first = Reading.events(directory).get(0);
+        assertEquals("checkpoint 1 [] 5:0 [\"5:4\"] 5:9", String.join(" ", first.get("kind").asText(), first.get("seq").asText(),
+                first.get("consumers").toString(), first.get("mark_delete").asText(), first.get("ack_holes").toString(),
+                first.get("read_position").asText()));
     }
 
     @Test
