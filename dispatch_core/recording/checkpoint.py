@@ -197,10 +197,11 @@ def _consumers(value: Any) -> tuple[Connected, ...] | None:
     if not isinstance(value, list):
         raise _FaultError("consumers", f"expected a list, found {_short(value)}")
     found = tuple(_consumer(one, f"consumers[{at}]") for at, one in enumerate(value))
-    numbers = [one.number for one in found]
-    for at, number in enumerate(numbers):
-        if number in numbers[:at]:
-            raise _FaultError(f"consumers[{at}]", f"connection {number} is named twice")
+    seen: set[int] = set()
+    for at, one in enumerate(found):
+        if one.number in seen:
+            raise _FaultError(f"consumers[{at}]", f"connection {one.number} is named twice")
+        seen.add(one.number)
     return found
 
 
