@@ -66,6 +66,11 @@ class Airflow:
         body = {"dag_id": DAG, "from_date": first.isoformat(), "to_date": last.isoformat(), **more}
         return int(self.post("backfills", body)["id"])
 
+    def trigger(self, conf: dict[str, Any]) -> str:
+        """Start a run by hand; returns its id."""
+        started = self.post(f"dags/{DAG}/dagRuns", {"logical_date": None, "conf": conf})
+        return str(started["dag_run_id"])
+
     def tasks(self, run_id: str) -> list[dict[str, Any]]:
         """All task instances of a run."""
         return self.client.task_instances(DAG, run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
 CLEAN = SAMPLES / "designed-rolling-restart-ch"
 #: A second dispatcher, which stays clean on every day.
 BESIDE = SAMPLES / "designed-drain-one-by-one-ch"
+#: A third one, of which nothing is known until its logs come late.
+LATE = SAMPLES / "designed-failover-modulo-p1"
 
 #: A recording of seconds is stretched over days, and every wait with it: nothing is too long here.
 POLICY = """\
@@ -68,8 +71,7 @@ def stretched_logs(folder: Path, first: date, days: int, *, bad: int) -> Injecte
         if was != position
     }
     source = fault.life.write(folder / "whole" / CLEAN.parent.name / CLEAN.name)
-    cut = ["--out", str(folder / "segments"), "--intervals", str(days), "--start", first.isoformat()]
-    assert main(["cut", str(source), str(BESIDE), *cut]) == 0
+    in_segments([source, BESIDE], folder / "segments", first, days)
     (key,) = {life.key(position) for position in positions}
     assert key is not None
     return Injected(
@@ -79,3 +81,10 @@ def stretched_logs(folder: Path, first: date, days: int, *, bad: int) -> Injecte
         positions=frozenset(positions),
         day=first + timedelta(days=bad),
     )
+
+
+def in_segments(recordings: Sequence[Path], folder: Path, first: date, days: int) -> Path:
+    """Stretch recordings over days, a segment a day below ``folder``, which is returned."""
+    cut = ["--out", str(folder), "--intervals", str(days), "--start", first.isoformat()]
+    assert main(["cut", *map(str, recordings), *cut]) == 0
+    return folder

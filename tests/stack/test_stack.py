@@ -26,7 +26,7 @@ from spark_jobs.contracts import CONTRACTS
 from spark_jobs.warehouse import read_table
 from tests.stack.airflow import DAG, Airflow
 from tests.stack.compose import ROOT
-from tests.stack.logs import POLICY, Injected, stretched_logs
+from tests.stack.logs import LATE, POLICY, Injected, in_segments, stretched_logs
 from tests.stack.native import Stack
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
@@ -46,6 +46,9 @@ class Scene:
     injected: Injected
     first: date
     reference: Path
+    #: Segments of all days of a dispatcher that nobody knew of, and what the tables hold once they have arrived.
+    late: Path
+    reference_with_late: Path
 
     def start(self, day: int) -> datetime:
         """Start of the interval of a day, from 0."""
@@ -68,6 +71,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     policy = root / "audit-policy.yaml"
     policy.write_text(POLICY)
     undisturbed(segments, root / "reference", first, policy)
+    late = in_segments([LATE], root / "late" / "segments", first, DAYS)
+    shutil.copytree(segments, root / "all" / "segments")
+    shutil.copytree(late, root / "all" / "segments", dirs_exist_ok=True)
+    undisturbed(root / "all" / "segments", root / "reference-with-late", first, policy)
     # What comes late depends on the time of day; here nothing does.
     further = {"DISPATCH_AUDIT_POLICY": str(policy), "DISPATCH_AUDIT_DEADLINE_HOURS": "240"}
     stack = Stack(root / "stack", further)
@@ -76,7 +83,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         upload(stack, segments)
         airflow = stack.until(lambda: log_in(stack), "the login", 60)
         stack.until(lambda: airflow.knows(DAG), f"the DAG {DAG}", 120)
-        yield Scene(stack, airflow, injected, first, root / "reference")
+        yield Scene(stack, airflow, injected, first, root / "reference", late, root / "reference-with-late")
     finally:
         stack.end()
         kept = os.environ.get("DISPATCH_AUDIT_STACK_LOGS")
@@ -107,7 +114,9 @@ def upload(stack: Stack, segments: Path) -> None:
         aws_secret_access_key=stack.secrets["OBJECT_STORE_SECRET"],
     )
     assert [one["Name"] for one in store.list_buckets()["Buckets"]] == ["recordings"]
-    for file in sorted(segments.rglob("*.gz")):
+    files = sorted(segments.rglob("*.gz"))
+    assert files
+    for file in files:
         # Tables name files from the source's last folder on.
         store.upload_file(str(file), "recordings", file.relative_to(segments.parent).as_posix())
 
@@ -131,14 +140,14 @@ def rows(warehouse: Path, name: str, start: datetime) -> Counter[str]:
     return found
 
 
-def assert_as_undisturbed(scene: Scene, day: int) -> None:
+def assert_as_undisturbed(scene: Scene, day: int, reference: Path | None = None) -> None:
     """All tables hold for this day what one process in order gave, row by row."""
-    start, counts = scene.start(day), {}
+    start, counts, expected_in = scene.start(day), {}, (reference or scene.reference) / "warehouse"
     for name in sorted(set(CONTRACTS) - {"run_metadata"}):
-        if not (scene.reference / "warehouse" / name).exists():
+        if not (expected_in / name).exists():
             assert not (scene.warehouse / name).exists(), name
             continue
-        expected, found = (rows(one, name, start) for one in (scene.reference / "warehouse", scene.warehouse))
+        expected, found = (rows(one, name, start) for one in (expected_in, scene.warehouse))
         gone, come = list(expected - found)[:2], list(found - expected)[:2]
         assert (gone, come) == ([], []), name
         counts[name] = expected.total()
@@ -146,9 +155,10 @@ def assert_as_undisturbed(scene: Scene, day: int) -> None:
     assert counts["verdicts"] > 0
 
 
-def verdicts(scene: Scene, day: int) -> dict[str, str]:
-    """The overall verdict of each topic."""
-    table = read_table(scene.warehouse, "verdicts").to_pylist()
+def verdicts(scene: Scene, day: int, reference: Path | None = None) -> dict[str, str]:
+    """The overall verdict of each topic, in the stack's tables or in those of ``reference``."""
+    warehouse = scene.warehouse if reference is None else reference / "warehouse"
+    table = read_table(warehouse, "verdicts").to_pylist()
     wanted = [one for one in table if one["interval_start"] == scene.start(day) and one["promise"] == "all"]
     return {one["topic"]: one["verdict"] for one in wanted}
 
@@ -264,6 +274,23 @@ def at_work(stack: Stack) -> str | None:
     return next(
         (workers[one.parent] for one in executors if "CoarseGrainedExecutorBackend" in one.command), None
     )
+
+
+def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(scene: Scene) -> None:
+    upload(scene.stack, scene.late)
+    conf = {"interval_start": scene.start(SCHEDULED).isoformat(), "recompute_stale": True}
+    run_id = scene.airflow.trigger(conf)
+    settled(scene, [run_id], 3 * RUN_S)
+    states = {(one["task_id"], one["map_index"]): one["state"] for one in scene.airflow.tasks(run_id)}
+    judged = [states["judge_stale", number] for number in range(SCHEDULED)]
+    expected = [verdicts(scene, day, scene.reference_with_late) for day in range(SCHEDULED)]
+    assert judged == ["failed" if "FAIL" in of_day.values() else "success" for of_day in expected]
+    # What came late is a hand-over of Failover, which breaks promises on one of its days.
+    assert judged.count("failed") == 2
+    assert [states["alert_stale", number] for number in range(SCHEDULED)] == ["success"] * SCHEDULED
+    for day in range(DAYS):
+        assert_as_undisturbed(scene, day, scene.reference_with_late)
+        assert len(verdicts(scene, day)) == 3
 
 
 def test_nothing_is_told_twice(scene: Scene) -> None:
