@@ -63,8 +63,9 @@ def pull(
 
     ``keep_gone``: files that the source has no more stay part of it (logs are rotated away); if not, they are forgotten.
     Returns a summary: ``interval_start, interval_end, files, bytes, copied_files, copied_bytes, ignored, files_gone, gone,
-    files_changed, changed, digest, folder, seconds``. Raises ``PullError`` naming the source where it is missing or holds
-    no log file, and where the interval overlaps another one that was run; whatever was landed before is kept then.
+    files_changed, changed, segments_missing, digest, folder, seconds``. Raises ``PullError`` naming the source where it is
+    missing or holds no log file, and where the interval overlaps another one that was run; whatever was landed before is
+    kept then.
     """
     began = time.monotonic()
     span = interval(interval_start, interval_end)
@@ -83,6 +84,7 @@ def pull(
         "gone": pulled.gone[:_TOLD],
         "files_changed": len(pulled.changed),
         "changed": pulled.changed[:_TOLD],
+        "segments_missing": pulled.missing[:_TOLD],
         "digest": _digest(pulled.files),
         "folder": str(segments.interval_folder(landing, span)),
         "seconds": round(time.monotonic() - began, 3),
@@ -91,7 +93,7 @@ def pull(
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull of sources brought: all their files, those it copied, and the names that went or changed."""
+    """What a pull of sources brought: all their files, those it copied, the names that went or changed, what is missing."""
 
     sources: Sources
     files: list[Segment]
@@ -100,6 +102,7 @@ class Pulled:
     ignored: int
     gone: list[str]
     changed: list[str]
+    missing: list[str]
 
 
 def pull_segments(
@@ -128,6 +131,9 @@ def pull_segments(
         say(f"pull: {name}: {'has grown' if grown else 'has other contents than before, which are replaced'}")
     for one in gone:
         say(f"pull: {one.name}: gone from the source, {'kept' if keep_gone else 'forgotten'}")
+    missing = segments.missing_segments(catalogue[names])
+    for what in missing:
+        say(f"pull: missing: {what}")
     return Pulled(
         sources=names,
         files=[catalogue[names][name] for name in sorted(catalogue[names])],
@@ -136,6 +142,7 @@ def pull_segments(
         ignored=ignored,
         gone=[one.name for one in gone],
         changed=changed,
+        missing=missing,
     )
 
 

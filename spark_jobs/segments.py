@@ -18,10 +18,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -34,6 +36,11 @@ MANIFEST: Final = "manifest.json"
 CATALOGUE_VERSION: Final = 1
 MANIFEST_VERSION: Final = 2
 _EARLIER_MANIFESTS: Final = (1,)
+
+#: A segment of a recorder: series, time at which it was begun, number in its run of the broker (``docs/recorder.md``).
+_NUMBERED: Final = re.compile(
+    r"(?P<series>.*)-(?P<begun>\d{8}T\d{6}\.\d{3}Z)-(?P<number>\d{1,9})\.(?:jsonl|parquet)"
+)
 
 #: ``run``: a run was asked for it. ``history``: a later run needed its rows. ``retired``: gave way to another interval.
 Role = Literal["run", "history", "retired"]
@@ -84,6 +91,31 @@ class LandedInterval:
 
 #: What the sources held: by sources, by name.
 Catalogue = dict[Sources, dict[str, Segment]]
+
+
+def missing_segments(names: Iterable[str]) -> list[str]:
+    """What a recorder must have written and is not among ``names``: a sentence for each place.
+
+    A broker numbers its segments from 1 each time it starts. The last segments of such a run cannot be missed by their
+    numbers, nor those before the first that there is: for events, holes in ``seq`` tell (``log_gap``).
+
+    >>> missing_segments([f"events-b-20261122T1{hour}0000.000Z-{number}.jsonl" for hour, number in ((0, 1), (1, 3))])
+    ['1 segment between events-b-20261122T100000.000Z-1.jsonl and events-b-20261122T110000.000Z-3.jsonl']
+    """
+    series: dict[str, list[tuple[str, int, str]]] = {}
+    for name in names:
+        found = _NUMBERED.match(name)
+        if found:
+            series.setdefault(found["series"], []).append((found["begun"], int(found["number"]), name))
+    told = []
+    for _, segments in sorted(series.items()):
+        segments.sort()
+        for (_, before, earlier), (_, number, later) in pairwise(segments):
+            # Not above the one before: the broker has started again in between.
+            lacking = number - before - 1 if number > before else number - 1
+            if lacking > 0:
+                told.append(f"{lacking} segment{'s' * (lacking > 1)} between {earlier} and {later}")
+    return told
 
 
 def segment_path(landing: Path, sha256: str, name: str) -> Path:

@@ -354,3 +354,26 @@ def test_files_are_copied_several_at_a_time(tmp_path: Path) -> None:
     # Each is read on only when the other has been begun.
     summary = pull([_Watched(path, both.wait) for path in paths], tmp_path / "landing", DAY.start)
     assert summary["copied_files"] == 2
+
+
+def test_a_segment_that_a_recorder_numbered_and_that_is_not_there_is_told(tmp_path: Path) -> None:
+    source, landing, said = tmp_path / "logs", tmp_path / "landing", list[str]()
+    source.mkdir()
+    numbers = {"a": (4, 5, 8, 1, 2), "b": (1, 2, 3), "c": (7, 3)}
+    for broker, held in numbers.items():
+        for hour, number in enumerate(held):
+            name = f"events-{broker}-20261122T{hour:02}0000.000Z-{number}.jsonl"
+            (source / name).write_text(f'{{"name":"{name}"}}\n')
+    (source / "messages-20261122-000009.jsonl").write_bytes(b"{}\n")  # another way of naming
+    (source / "events-a-20261122T060000.000Z-3.jsonl.open").write_bytes(b"{}\n")
+    summary = pull(source, landing, DAY.start, progress=said.append)
+    expected = [
+        "2 segments between logs/events-a-20261122T010000.000Z-5.jsonl and logs/events-a-20261122T020000.000Z-8.jsonl",
+        "2 segments between logs/events-c-20261122T000000.000Z-7.jsonl and logs/events-c-20261122T010000.000Z-3.jsonl",
+    ]
+    assert summary["segments_missing"] == expected
+    assert [line.removeprefix("pull: missing: ") for line in said if "missing" in line] == expected
+    assert summary["ignored"] == 1
+    # What was landed once and is gone from the source now is not missing.
+    (source / "events-b-20261122T010000.000Z-2.jsonl").unlink()
+    assert pull(source, landing, DAY.start)["segments_missing"] == expected
