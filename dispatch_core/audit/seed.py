@@ -45,6 +45,14 @@ class Seed:
         """Ledgers and entries of the positions that the checkpoint names one by one."""
         return _columns(self.checkpoint.named)
 
+    @property
+    def of_a_new_dispatcher(self) -> bool:
+        """Whether the dispatcher had just been made: the log's first line, nobody connected, nothing outstanding.
+
+        It remembers nothing but its cursor, so the rules go on from the checkpoint as from the beginning of any log.
+        """
+        return self.seq == 1 and not self.checkpoint.consumers and not any(self.checkpoint.pending.values())
+
     def may_have_been_sent(self, position: Position) -> bool:
         """Whether an entry may have been sent before the log begins."""
         unsent = self.checkpoint.read_position

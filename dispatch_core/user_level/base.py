@@ -80,7 +80,7 @@ class Stretch:
     ahead: Racing  # operations behind this stretch that may race with it
     #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
     window: Window | None = None
-    #: The log begins with a checkpoint, which says nothing of what else had happened: whatever differs is uncertain.
+    #: The log begins with a checkpoint of a dispatcher at work, of which more had happened: whatever differs is uncertain.
     seeded: bool = False
 
 

@@ -263,7 +263,7 @@ class UserLevelReplay:
             members=members,
             ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
             window=EntriesOf(history, self._audit.scan),
-            seeded=history.seed is not None,
+            seeded=history.seed is not None and not history.seed.of_a_new_dispatcher,
         )
 
     def _of_log(self, judged: Judged) -> Judged:

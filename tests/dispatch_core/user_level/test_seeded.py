@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dispatch_core.recording import stream
@@ -90,3 +91,35 @@ def test_pieces_give_what_the_whole_part_gives(
     whole = replay(part, **spanned(log))
     for table in REPLAY_TABLES:
         assert in_pieces[table] == whole[table].to_pylist(), table
+
+
+def with_fault(log: DispatcherLog, seq: int, consumers: list[int]) -> DispatcherLog:
+    """``log`` behind a checkpoint of ``consumers`` at ``seq``; its last entry goes to another consumer than it went to."""
+    rows = log.events.to_pylist()
+    last = max(at for at, row in enumerate(rows) if row["kind"] == "sent")
+    others = {row["consumer"] for row in rows if row["kind"] == "consumer_added"}
+    others -= {row["consumer"] for row in rows[:last] if row["kind"] == "consumer_removed"}
+    rows[last]["consumer"] = min(others - {rows[last]["consumer"]})
+    header = [row for row in rows if row["kind"] == "header"]
+    lines = [row | {"seq": row["seq"] + seq} for row in rows if row["kind"] != "header"]
+    said = {"consumers": consumers, "mark_delete": "0:-1", "read_position": "0:0"}
+    first = dict.fromkeys(log.events.schema.names) | {
+        name: lines[0][name] for name in ("cluster", "topic", "subscription", "incarnation", "t_us")
+    }
+    first |= {"seq": seq, "kind": "checkpoint", "checkpoint_json": json.dumps({"kind": "checkpoint", **said})}
+    return replace(log, events=pa.Table.from_pylist([*header, first, *lines], schema=log.events.schema))
+
+
+@pytest.mark.parametrize(
+    ("seq", "consumers", "judgement"), [(1, [], "divergent"), (7, [], "uncertain"), (1, [99], "uncertain")]
+)
+def test_a_dispatcher_that_has_just_been_made_is_judged_as_from_the_beginning_of_a_log(
+    seq: int, consumers: list[int], judgement: str
+) -> None:
+    log = with_fault(recorded("recordings/4.2.4/designed-rolling-restart-ch"), seq, consumers)
+    found = replay(log, **spanned(log))
+    judged = found["deliveries"]["judgement"].to_pylist()
+    assert judged[-1] == judgement
+    if judgement == "divergent":
+        rest = replace(log, events=log.events.filter(pc.not_equal(log.events["kind"], "checkpoint")))
+        assert judged == replay(rest, **spanned(rest))["deliveries"]["judgement"].to_pylist()
