@@ -204,7 +204,7 @@ def _judged(
     try:
         value = SETTINGS[name].read(held.value[1:] if _PLUS.fullmatch(held.value) else held.value)
     except ProfileError as error:
-        return Judged(name, UNREADABLE, None, default, lines, reason=_why(error))
+        return Judged(name, UNREADABLE, None, default, lines, reason=error.what.removeprefix("setting "))
     return Judged(name, DEFAULT if value == default else CHANGED, value, default, lines, reason=reason)
 
 
@@ -225,11 +225,6 @@ def _timers() -> Mapping[str, int]:
     from dispatch_core.simulation.life import TIMERS
 
     return TIMERS
-
-
-def _why(error: ProfileError) -> str:
-    """What a value should have been, without what ``ProfileError`` says about headers and ``--set``."""
-    return str(error).rpartition("; correct")[0].removeprefix("setting ")
 
 
 def _nearest(name: str) -> str | None:

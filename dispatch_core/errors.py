@@ -10,7 +10,15 @@ class DispatchAuditError(Exception):
 
 
 class ProfileError(DispatchAuditError):
-    """A broker version or setting from which no rule can be derived."""
+    """A broker version or setting from which no rule can be derived.
+
+    ``what``: what is wrong. The message goes on with ``advice``, which holds for logs and command lines; whoever met it
+    elsewhere, as in a file of settings, gives its own.
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(what + advice)
+        self.what = what
 
 
 class UnsupportedRuleError(DispatchAuditError):

@@ -78,8 +78,8 @@ class Setting:
 
     def _refuse(self, value: object, expected: str) -> ProfileError:
         return ProfileError(
-            f"setting {self.name} = {str(value)[:_LONGEST_SHOWN]!r}: expected {expected}; "
-            f"correct it in the log's header or with --set {self.name}=VALUE"
+            f"setting {self.name} = {str(value)[:_LONGEST_SHOWN]!r}: expected {expected}",
+            f"; correct it in the log's header or with --set {self.name}=VALUE",
         )
 
 
@@ -175,8 +175,8 @@ def check_name(name: str) -> None:
     near = get_close_matches(name.strip().lower(), by_lower, n=1, cutoff=0.0)
     raise ProfileError(
         f"{name[:_LONGEST_SHOWN]!r} is no setting of broker.conf"
-        + (f"; the nearest is {by_lower[near[0]]}" if near else "")
-        + ": correct it in the log's header or in --set"
+        + (f"; the nearest is {by_lower[near[0]]}" if near else ""),
+        ": correct it in the log's header or in --set",
     )
 
 

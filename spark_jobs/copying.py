@@ -105,7 +105,7 @@ def bring(
     copied: list[Segment] = []
     with _incoming(landing / "segments") as incoming, ThreadPoolExecutor(_AT_ONCE) as threads:
         under_way = [
-            threads.submit(_bring_one, path, name, incoming, landing, known.get(name), journal)
+            threads.submit(_copy, path, name, incoming, landing, known.get(name), journal)
             for name, path in missing
         ]
         try:
@@ -118,14 +118,6 @@ def bring(
             threads.shutdown(cancel_futures=True)
             raise
     return found, copied
-
-
-def _bring_one(
-    path: Any, name: str, incoming: Path, landing: Path, before: Segment | None, journal: Journal
-) -> Segment:
-    copied = _copy(path, name, incoming, landing, before)
-    journal.add(copied)
-    return copied
 
 
 #: What object stores say of an object that tells its contents apart from others.
@@ -163,13 +155,16 @@ def _mark(path: Any) -> str | None:
     return None if time.time() - written < _TOO_FRESH_S else said
 
 
-def _copy(path: Any, name: str, incoming: Path, landing: Path, before: Segment | None) -> Segment:
-    """Copy one file into the store of segments. What is appended meanwhile is left for the next pull."""
+def _copy(
+    path: Any, name: str, incoming: Path, landing: Path, before: Segment | None, journal: Journal
+) -> Segment:
+    """Copy one file into the store of segments and write it down. What is appended meanwhile is left for the next pull."""
     target = incoming / uuid.uuid4().hex
     for _attempt in range(_ATTEMPTS):
         copied = _copy_once(path, name, target, before)
         if copied is not None:
             _store(target, copied, landing)
+            journal.add(copied)
             return copied
     raise CopyError(
         f"{path}: was rewritten while it was copied, {_ATTEMPTS} times; what was landed before is kept. Pull again when "

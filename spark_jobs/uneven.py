@@ -152,7 +152,6 @@ def stretches(deliveries: DataFrame, owned: DataFrame, logs: DataFrame) -> DataF
     summed = (
         deliveries.join(F.broadcast(logs), list(_LOG))
         .select("log", "seq", stretch.alias("stretch"), "num_messages")
-        .join(F.broadcast(owned.select("log").distinct()), "log", "left_semi")
         .join(F.broadcast(cut), ["log", "stretch"], "left")
         .groupBy("log", begins.cast("long").alias("seq"))
         .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))

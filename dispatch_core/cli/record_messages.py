@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.cli.recordings import moment, progress
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.message_segments import FORMS, SEGMENT_BYTES, MessageSegments
 
 if TYPE_CHECKING:
     from dispatch_core.recording.topic_client import Access, Service
     from dispatch_core.recording.topic_reader import TopicLog
 
-_FORMS: Final = ("jsonl.zst", "jsonl.gz", "jsonl")
 _LOCK: Final = ".record-messages.lock"
 
 
@@ -70,11 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", default="standalone", help="name of the cluster in the log (default: %(default)s)"
     )
-    parser.add_argument("--format", choices=_FORMS, default=_FORMS[0], help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMS, default=FORMS[0], help="default: %(default)s")
     parser.add_argument(
         "--segment-mib",
         type=int,
-        default=64,
+        default=SEGMENT_BYTES >> 20,
         metavar="N",
         help="lines in a file before the next (default: %(default)s)",
     )
@@ -166,7 +166,6 @@ def _asked(options: argparse.Namespace) -> _Asked:
 
 
 def _logs(options: argparse.Namespace, asked: _Asked, service: Service) -> Iterator[TopicLog]:
-    from dispatch_core.recording.message_segments import MessageSegments
     from dispatch_core.recording.topic_entries import Lines
     from dispatch_core.recording.topic_reader import TopicLog
 

@@ -46,7 +46,7 @@ def settings_of(paths: list[Path]) -> dict[str, settings.Value | str]:
                 found |= settings.given([f"{one.name}={one.value}"])
             except ProfileError as error:
                 raise SettingsFileError(
-                    f"{path}:{one.line}: {str(error).rpartition(': correct')[0] or str(error).rpartition('; correct')[0]}: "
+                    f"{path}:{one.line}: {error.what}: "
                     "correct it there; of a broker.conf, `dispatch-audit import-broker-conf` makes such a file"
                 ) from error
     return found

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import DamagedFileError, Limits, blocks, file_format
 from dispatch_core.recording.topic_entries import Position
-from dispatch_core.recording.writer import PARTIAL, compressed
+from dispatch_core.recording.writer import PARTIAL, FootedLines, compressed
 
 FORMS: Final = ("jsonl.zst", "jsonl.gz", "jsonl")
 #: A segment ends with so many bytes of lines, or so many seconds after its first.
@@ -149,37 +148,35 @@ class _Segment:
         self._path = path
         self._partial = path.with_name(path.name + ending)
         self._raw: BinaryIO = self._partial.open("wb")
-        self._stream = compressed(self._raw, path.name)
-        self._lines = self._crc = self.bytes = 0
+        self._lines = FootedLines(compressed(self._raw, path.name))
+        self.bytes = 0
         self._waiting = bytearray()
         self.began = began
         self.write(_json(header))
 
     def write(self, line: bytes) -> None:
         self._waiting += line
-        self._lines += 1
         self.bytes += len(line)
         if len(self._waiting) >= _WAITING_BYTES:
             self._write()
 
     def _write(self) -> None:
         # In large pieces: a call of the compressor costs more than the line.
-        self._stream.write(self._waiting)
-        self._crc = zlib.crc32(self._waiting, self._crc)
+        self._lines.write(self._waiting)
         self._waiting.clear()
 
     def flush(self) -> None:
         self._write()
-        self._stream.flush()
+        self._lines.stream.flush()
         self._raw.flush()
 
     def close(self) -> Path:
         self._write()
-        self._stream.write(_json({"kind": "footer", "lines": self._lines, "crc32": f"{self._crc:08x}"}))
+        self._lines.end()
         if self._path.name.endswith(".jsonl"):
-            self._stream.flush()  # its buffer would close the file with it
+            self._lines.stream.flush()  # its buffer would close the file with it
         else:
-            self._stream.close()
+            self._lines.stream.close()
         self._raw.flush()
         os.fsync(self._raw.fileno())
         self._raw.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 from dispatch_core.recording.reader import FileCounts, read_file
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.recording.strip import user_level
-from dispatch_core.recording.writer import PARTIAL, compressed
+from dispatch_core.recording.writer import PARTIAL, FootedLines, compressed
 
 _SOURCE: Final = ("source_file", "source_line")
 _GAP: Final = {"gap_from_seq": "from", "gap_to_seq": "to", "gap_lines": "lost"}
@@ -171,8 +170,7 @@ class _JsonLines(NewFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._raw: BinaryIO = self._partial.open("wb")
-        self._stream = compressed(self._raw, path.name)
-        self._lines = self._crc = 0
+        self._lines = FootedLines(compressed(self._raw, path.name))
         self._one: tuple[Any, ...] | None = None  # the only dispatcher so far, and its header is written
         self._many = False
 
@@ -181,13 +179,13 @@ class _JsonLines(NewFile):
 
     def header(self, header: Mapping[str, Any]) -> None:
         """A header line."""
-        self._write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
+        self._lines.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
 
     def rows(self, table: pa.Table, *, names: bool) -> None:
         """Lines; ``names``: each with the dispatcher and incarnation that it belongs to."""
         if table.num_rows:
             made = _whole_lines(table, names=names) if "kind" in table.column_names else table
-            self._write(json_lines(made, names_dispatcher=names, names_incarnation=names))
+            self._lines.write(json_lines(made, names_dispatcher=names, names_incarnation=names))
 
     def take(self, table: pa.Table) -> None:
         """Rows of a batch as the reader gave it."""
@@ -203,15 +201,9 @@ class _JsonLines(NewFile):
         self._many = self._many or one is None or one != self._one
         self.rows(table.drop_columns(list(_SOURCE)), names=self._many)
 
-    def _write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self._lines += data.count(b"\n")
-        self._crc = zlib.crc32(data, self._crc)
-
     def _finish(self) -> None:
-        footer = {"kind": "footer", "lines": self._lines, "crc32": f"{self._crc:08x}"}
-        self._stream.write(json.dumps(footer, separators=(",", ":")).encode() + b"\n")
-        self._stream.close()
+        self._lines.end()
+        self._lines.stream.close()
         self._raw.close()
 
 

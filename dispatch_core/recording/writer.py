@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,6 +97,25 @@ def compressed(raw: BinaryIO, name: str) -> BinaryIO:
     if name.endswith(".zst"):
         return zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False)  # type: ignore[return-value]
     return io.BufferedWriter(raw)  # type: ignore[arg-type]
+
+
+class FootedLines:
+    """JSON lines into a stream, ended by a footer that says how many there were and their checksum (docs/log-format.md)."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self._lines = self._crc = 0
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Append whole lines."""
+        self.stream.write(data)
+        self._lines += data.count(b"\n")
+        self._crc = zlib.crc32(data, self._crc)
+
+    def end(self) -> None:
+        """Write the footer; the stream stays open."""
+        footer = {"kind": "footer", "lines": self._lines, "crc32": f"{self._crc:08x}"}
+        self.stream.write(json.dumps(footer, separators=(",", ":")).encode() + b"\n")
 
 
 class RecordingFiles:
