@@ -48,7 +48,9 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         guarded("initialize", () -> {
             Settings settings = Settings.read(BrokerView.describe(pulsar), pulsar.getConfiguration().getProperties()::get,
                     System.getenv());
-            Recorder starting = new Recorder(settings, this::probe, stats, this::sweep, failure -> failed("writer", failure));
+            Recorder starting = new Recorder(settings, this::probe, stats, this::sweep,
+                    deleted -> LOG.info("Dispatch audit: deleted {} segments beyond the limit: {}", deleted.size(), deleted),
+                    this::failed);
             for (String name : starting.start()) {
                 LOG.warn("Dispatch audit: {} was left open by an earlier run; it is readable up to its last whole block", name);
             }
@@ -106,8 +108,8 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             }
             boolean known = subscriptions.with(subscription, consumer, (log, number) -> {
                 publishes.sent(subscription.getTopic(), entry, metadata);
-                recorder.queue().offer(log, new Event.Sent(number, consumer.getAvailablePermits(), entry.getLedgerId(),
-                        entry.getEntryId(), metadata.getNumMessagesInBatch()));
+                recorder.queue().sent(log, number, consumer.getAvailablePermits(), entry.getLedgerId(), entry.getEntryId(),
+                        metadata.getNumMessagesInBatch());
             });
             countLate(known);
         });

@@ -25,14 +25,18 @@ public final class DispatcherLog {
     // guarded by this
     private final Map<Object, Integer> members = new IdentityHashMap<>();
     private Object[] lastSeen = {};
+    private ListMark lastList = new ListMark(List.of());
     private int lastNumber;
+    /** The incarnation has ended: nothing joins it any more. */
+    boolean over;
 
     // guarded by the queue's lock
-    long lost;
+    long lostEvents;
+    long lostSentEntries;
     Event.Sent openSent;
 
     // the writer's
-    long seq;
+    final Numbering numbers = new Numbering();
     long lastTimeUs;
     long headerInSegment = -1;
     boolean ended;
@@ -54,6 +58,10 @@ public final class DispatcherLog {
      * list. {@code describe} gives the line of a connection that is new under the number it got.
      */
     public <C> List<Event> changes(List<C> now, BiFunction<C, Integer, Event.ConsumerAdded> describe) {
+        if (lastList.holds(now)) {
+            return List.of();
+        }
+        lastList = new ListMark(now);
         Object[] seen = now.toArray();
         if (same(seen, lastSeen)) {
             return List.of();

@@ -3,7 +3,9 @@ package dispatchaudit.recorder;
 import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.IOException;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.List;
+import java.util.stream.Collectors;
 
 /** What one line of the event log says, without its number, time and dispatcher. Kinds and fields: docs/log-format.md. */
 public sealed interface Event {
@@ -19,9 +21,8 @@ public sealed interface Event {
         return 64;
     }
 
-    /** Whether it must not be lost because the lines after it would be meaningless: who is connected. */
-    default boolean essential() {
-        return false;
+    /** What is never dropped, because the lines after it would be meaningless: who is connected, and where the log begins and ends. */
+    sealed interface Essential extends Event {
     }
 
     /** Key_Shared terms of a consumer; {@code ranges} is empty unless the mode is STICKY. */
@@ -30,15 +31,10 @@ public sealed interface Event {
 
     /** A consumer's connection as the dispatcher's list holds it. {@code keyShared} is null outside Key_Shared. */
     record ConsumerAdded(int consumer, String name, long consumerId, String address, int priorityLevel, KeyShared keyShared)
-            implements Event {
+            implements Essential {
         @Override
         public String kind() {
             return "consumer_added";
-        }
-
-        @Override
-        public boolean essential() {
-            return true;
         }
 
         @Override
@@ -63,15 +59,10 @@ public sealed interface Event {
     }
 
     /** The dispatcher's list no longer holds the connection. */
-    record ConsumerRemoved(int consumer) implements Event {
+    record ConsumerRemoved(int consumer) implements Essential {
         @Override
         public String kind() {
             return "consumer_removed";
-        }
-
-        @Override
-        public boolean essential() {
-            return true;
         }
 
         @Override
@@ -143,36 +134,36 @@ public sealed interface Event {
         }
     }
 
-    /** The incarnation begins: nobody is connected, and this is what the cursor remembers of the time before. */
-    record Started(State state) implements Event {
+    /**
+     * Who is connected, in the order of joining, and what the broker says besides; {@code state} is null if it does not say.
+     * An incarnation begins with one in which nobody is connected: what the cursor remembers of the time before.
+     */
+    record Checkpoint(Collection<ConsumerAdded> connected, State state) implements Essential {
         @Override
         public String kind() {
             return "checkpoint";
         }
 
         @Override
-        public boolean essential() {
-            return true;
-        }
-
-        @Override
         public void write(JsonGenerator json) throws IOException {
             json.writeArrayFieldStart("consumers");
+            for (ConsumerAdded consumer : connected) {
+                json.writeStartObject();
+                consumer.write(json);
+                json.writeEndObject();
+            }
             json.writeEndArray();
-            state.write(json, java.util.Set.of());
+            if (state != null) {
+                state.write(json, connected.stream().map(ConsumerAdded::consumer).collect(Collectors.toSet()));
+            }
         }
     }
 
     /** Nothing to write: the incarnation is over and its dispatcher needs no checkpoint any more. */
-    record Ended() implements Event {
+    record Ended() implements Essential {
         @Override
         public String kind() {
             return "ended";
-        }
-
-        @Override
-        public boolean essential() {
-            return true;
         }
 
         @Override
@@ -194,10 +185,9 @@ public sealed interface Event {
         private int count;
 
         /** {@code permits} = what the consumer had when the write was put together; the broker subtracts after it. */
-        public Sent(int consumer, long permits, long ledgerId, long entryId, int batchSize) {
+        Sent(int consumer, long permits) {
             this.consumer = consumer;
             this.permits = permits;
-            add(ledgerId, entryId, batchSize);
         }
 
         @Override
@@ -214,19 +204,14 @@ public sealed interface Event {
             return count;
         }
 
-        /** Whether the one entry of {@code next} belongs to the same write: same connection, same permits, behind the last. */
-        boolean takes(Sent next) {
+        /** Whether an entry belongs to the same write: same connection, same permits, behind the last. */
+        boolean takes(int otherConsumer, long otherPermits, long ledgerId, long entryId) {
             int last = count - 1;
-            boolean behind = next.ledgers[0] > ledgers[last]
-                    || next.ledgers[0] == ledgers[last] && next.entries[0] > entries[last];
-            return next.consumer == consumer && next.permits == permits && behind && count < MOST_ENTRIES;
+            return otherConsumer == consumer && otherPermits == permits && count < MOST_ENTRIES
+                    && (ledgerId > ledgers[last] || ledgerId == ledgers[last] && entryId > entries[last]);
         }
 
-        void append(Sent next) {
-            add(next.ledgers[0], next.entries[0], next.batchSizes[0]);
-        }
-
-        private void add(long ledgerId, long entryId, int batchSize) {
+        void add(long ledgerId, long entryId, int batchSize) {
             if (count == ledgers.length) {
                 ledgers = Arrays.copyOf(ledgers, 2 * count);
                 entries = Arrays.copyOf(entries, 2 * count);
@@ -248,15 +233,35 @@ public sealed interface Event {
 
     /** Positions as the format writes them. */
     final class Positions {
+        private static final int MOST_CHARACTERS = 41;
+
         private Positions() {
         }
 
         static void write(JsonGenerator json, long[] ledgers, long[] entries, int count) throws IOException {
+            char[] text = new char[MOST_CHARACTERS];
             json.writeArrayFieldStart("positions");
             for (int i = 0; i < count; i++) {
-                json.writeString(ledgers[i] + ":" + entries[i]);
+                int from = digits(text, digits(text, text.length, entries[i], ':'), ledgers[i], '\0');
+                json.writeString(text, from, text.length - from);
             }
             json.writeEndArray();
+        }
+
+        /** Write a number, and {@code before} ahead of it unless that is 0, so that it ends at {@code end}; returns where it begins. */
+        private static int digits(char[] text, int end, long number, char before) {
+            int at = end;
+            // ids are never negative, but a wrong one must not become another
+            for (long rest = number; at == end || rest != 0; rest /= 10) {
+                text[--at] = (char) ('0' + Math.abs(rest % 10));
+            }
+            if (number < 0) {
+                text[--at] = '-';
+            }
+            if (before != 0) {
+                text[--at] = before;
+            }
+            return at;
         }
     }
 }

@@ -14,16 +14,23 @@ import java.util.Set;
  * connections, and without them no later line could be read.
  */
 public final class EventQueue {
-    /** An event or a message in its place. {@code log} and {@code event} are null for a message. */
-    record Item(DispatcherLog log, Event event, Message message, long timeUs, long lostBefore) {
+    /** Events of a dispatcher that were dropped, and how many of them were entries sent. */
+    record Loss(long events, long sentEntries) {
+    }
+
+    /**
+     * An event or a message in its place. {@code log} and {@code event} are null for a message; {@code before} is null unless
+     * events of this dispatcher were dropped ahead of it.
+     */
+    record Item(DispatcherLog log, Event event, Message message, long timeUs, Loss before) {
     }
 
     /** A loss at the end of a list, of events behind which none was taken. */
-    record Loss(DispatcherLog log, long lines, long timeUs) {
+    record LossAtEnd(DispatcherLog log, Loss loss, long timeUs) {
     }
 
     /** What the writer takes at once. {@code lostMessages} were dropped since the last time. */
-    record Batch(List<Item> items, List<Loss> losses, long lostMessages) {
+    record Batch(List<Item> items, List<LossAtEnd> losses, long lostMessages) {
     }
 
     private final int capacity;
@@ -47,34 +54,65 @@ public final class EventQueue {
         this.clockUs = clockUs;
     }
 
-    /** Put an event in its place in the order. False if it was dropped (and counted). */
+    /** Put an event in its place in the order; entries sent go by {@link #sent}. False if it was dropped (and counted). */
     public synchronized boolean offer(DispatcherLog log, Event event) {
-        if (!event.essential() && full()) {
-            log.lost++;
-            log.openSent = null;
-            losing.add(log);
+        log.openSent = null;
+        if (!(event instanceof Event.Essential) && full()) {
+            drop(log, 0);
             return false;
         }
-        if (event instanceof Event.Sent sent) {
-            if (log.openSent != null && log.openSent.takes(sent)) {
-                int before = log.openSent.weightBytes();
-                log.openSent.append(sent);
-                bytes += log.openSent.weightBytes() - before;
-                return true;
-            }
-            log.openSent = sent;
-            opened.add(log);
-        } else {
+        append(log, event);
+        return true;
+    }
+
+    /**
+     * The same for an entry that is being sent: it joins the line of its write if that is still the dispatcher's last event.
+     *
+     * @param permits what the connection has before the write
+     */
+    public synchronized boolean sent(DispatcherLog log, int consumer, long permits, long ledgerId, long entryId, int batchSize) {
+        if (full()) {
             log.openSent = null;
+            drop(log, 1);
+            return false;
         }
-        items.add(new Item(log, event, null, now(), log.lost));
-        if (log.lost > 0) {
-            log.lost = 0;
+        Event.Sent open = log.openSent;
+        if (open != null && open.takes(consumer, permits, ledgerId, entryId)) {
+            int before = open.weightBytes();
+            open.add(ledgerId, entryId, batchSize);
+            bytes += open.weightBytes() - before;
+            return true;
+        }
+        open = new Event.Sent(consumer, permits);
+        open.add(ledgerId, entryId, batchSize);
+        log.openSent = open;
+        opened.add(log);
+        append(log, open);
+        return true;
+    }
+
+    private void drop(DispatcherLog log, int sentEntries) {
+        log.lostEvents++;
+        log.lostSentEntries += sentEntries;
+        losing.add(log);
+    }
+
+    private void append(DispatcherLog log, Event event) {
+        Loss before = null;
+        if (log.lostEvents > 0) {
+            before = loss(log);
             losing.remove(log);
         }
+        items.add(new Item(log, event, null, now(), before));
         bytes += event.weightBytes();
         wake();
-        return true;
+    }
+
+    private static Loss loss(DispatcherLog log) {
+        Loss loss = new Loss(log.lostEvents, log.lostSentEntries);
+        log.lostEvents = 0;
+        log.lostSentEntries = 0;
+        return loss;
     }
 
     /** The same for a line of the message log, which has no number: only how many were lost is known. */
@@ -83,7 +121,7 @@ public final class EventQueue {
             lostMessages++;
             return false;
         }
-        items.add(new Item(null, null, message, 0, 0));
+        items.add(new Item(null, null, message, 0, null));
         bytes += message.weightBytes();
         wake();
         return true;
@@ -94,10 +132,9 @@ public final class EventQueue {
         if (timeoutMs > 0 && items.size() < capacity / 4) {
             wait(timeoutMs);
         }
-        List<Loss> losses = new ArrayList<>(losing.size());
+        List<LossAtEnd> losses = new ArrayList<>(losing.size());
         for (DispatcherLog log : losing) {
-            losses.add(new Loss(log, log.lost, now()));
-            log.lost = 0;
+            losses.add(new LossAtEnd(log, loss(log), now()));
         }
         for (DispatcherLog log : opened) {
             log.openSent = null;

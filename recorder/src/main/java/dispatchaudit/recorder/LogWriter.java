@@ -1,10 +1,9 @@
 package dispatchaudit.recorder;
 
-import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
-import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.LongSupplier;
@@ -19,34 +18,34 @@ final class LogWriter {
         State state(DispatcherLog log);
     }
 
-    /** Writes fields into an open object. */
-    private interface Fields {
-        void write(JsonGenerator json) throws IOException;
-    }
-
     private static final String VERSION = "1.0";
-    private static final JsonFactory JSON = new JsonFactory();
 
     private final Settings settings;
     private final Probe probe;
     private final SegmentSeries events;
     private final SegmentSeries messages;
     private final Set<DispatcherLog> live = new LinkedHashSet<>();
-    private final Bytes buffer = new Bytes();
-    private long lostMessagesInSegment;
+    /** Those with numbers that are in no file yet. */
+    private final Set<DispatcherLog> unkept = new LinkedHashSet<>();
+    private final Line text = new Line();
+    private long bufferedMessages;
+    private long lostMessagesUntold;
     final Stats stats;
 
-    LogWriter(Settings settings, Probe probe, LongSupplier clockMs, Stats stats) {
+    LogWriter(Settings settings, Probe probe, LongSupplier clockMs, Segment.Disk disk, Stats stats) {
         this.settings = settings;
         this.probe = probe;
         this.stats = stats;
-        this.events = new SegmentSeries(settings, "events", clockMs, series -> openEvents(), () -> "");
-        this.messages = new SegmentSeries(settings, "messages", clockMs, this::openMessages, this::messagesFooter);
+        this.events = new SegmentSeries(settings, "events", clockMs, disk, new EventSegments());
+        this.messages = new SegmentSeries(settings, "messages", clockMs, disk, new MessageSegments());
     }
 
-    /** Write a batch. A line that cannot be written leaves a hole in {@code seq}; the failure is raised once per batch. */
+    /**
+     * Write a batch. What fails is counted, and the batch goes on; the last failure is raised at the end. A line that the disk
+     * refuses is told by a gap line when it takes lines again, one that cannot be put into words leaves a hole in {@code seq}.
+     */
     void write(EventQueue.Batch batch) throws IOException {
-        IOException failed = null;
+        Exception failed = null;
         for (EventQueue.Item item : batch.items()) {
             try {
                 if (item.message() != null) {
@@ -54,35 +53,39 @@ final class LogWriter {
                 } else {
                     event(item);
                 }
-            } catch (IOException one) {
+            } catch (IOException | RuntimeException one) {
                 failed = one;
-                stats.failedLines.increment();
             }
         }
-        for (EventQueue.Loss loss : batch.losses()) {
+        for (EventQueue.LossAtEnd loss : batch.losses()) {
             try {
-                gap(loss.log(), loss.lines(), loss.timeUs());
-            } catch (IOException one) {
+                dropped(loss.log(), loss.loss(), loss.timeUs());
+            } catch (IOException | RuntimeException one) {
                 failed = one;
-                stats.failedLines.increment();
             }
         }
-        lostMessagesInSegment += batch.lostMessages();
+        lostMessagesUntold += batch.lostMessages();
         stats.lostMessages.add(batch.lostMessages());
         if (failed != null) {
-            throw failed;
+            throw failed instanceof IOException disk ? disk : new IOException("a line could not be written", failed);
         }
     }
 
     /** Flush, sync and rotate where it is time. */
     void tick() throws IOException {
-        events.tick();
-        messages.tick();
+        try {
+            events.tick();
+        } finally {
+            messages.tick();
+        }
     }
 
     /** Complete both segments. */
     void close() throws IOException {
         try {
+            if (unkept.stream().anyMatch(log -> log.numbers.hasLost())) {
+                events.ready(); // a last chance to tell what was lost
+            }
             events.complete();
         } finally {
             messages.complete();
@@ -91,27 +94,24 @@ final class LogWriter {
 
     private void event(EventQueue.Item item) throws IOException {
         DispatcherLog log = item.log();
-        if (item.lostBefore() > 0) {
-            gap(log, item.lostBefore(), item.timeUs());
-        }
         Event event = item.event();
-        if (event instanceof Event.Ended) {
-            log.ended = true;
-            live.remove(log);
-            return;
-        }
-        if (!log.ended) {
-            live.add(log);
-        }
         try {
-            line(log, 1, item.timeUs(), event.kind(), event::write);
-            stats.events.increment();
-            if (event instanceof Event.Sent sent) {
-                stats.sentEntries.add(sent.count());
+            if (item.before() != null) {
+                dropped(log, item.before(), item.timeUs());
             }
         } finally {
-            // Behind the line: a segment that this line opened has a checkpoint of the state before it.
-            member(log, event);
+            if (event instanceof Event.Ended) {
+                log.ended = true;
+                live.remove(log);
+            } else {
+                live.add(log);
+                try {
+                    numbered(log, item.timeUs(), event);
+                } finally {
+                    // Behind the line: a segment that this line opened has a checkpoint of the state before it.
+                    member(log, event);
+                }
+            }
         }
     }
 
@@ -123,87 +123,87 @@ final class LogWriter {
         }
     }
 
-    /** What was lost, and the state behind it, so that the log can be judged from there on. */
-    private void gap(DispatcherLog log, long lines, long timeUs) throws IOException {
-        stats.lostEvents.add(lines);
-        line(log, lines, timeUs, "gap", json -> {
-            json.writeNumberField("from", log.seq - lines + 1);
-            json.writeNumberField("to", log.seq);
-            json.writeNumberField("lost", lines);
+    /** The line of an event, or of a checkpoint, under the dispatcher's next number. */
+    private void numbered(DispatcherLog log, long timeUs, Event event) throws IOException {
+        boolean written = false;
+        boolean open = false;
+        try {
+            open = events.ready();
+            if (open) {
+                line(log, log.numbers.next(), timeUs, event.kind(), event::write);
+                written = true;
+            }
+        } finally {
+            if (open && !written) {
+                log.numbers.hole(stats);
+            } else {
+                log.numbers.line(!(event instanceof Event.Checkpoint), event instanceof Event.Sent sent ? sent.count() : 0, written,
+                        stats);
+            }
+            unkept.add(log);
+        }
+        events.settle();
+    }
+
+    /** What the queue dropped, and the state behind it, so that the log can be judged from there on. */
+    private void dropped(DispatcherLog log, EventQueue.Loss loss, long timeUs) throws IOException {
+        stats.lostEvents.add(loss.events());
+        boolean written = false;
+        try {
+            if (events.ready()) {
+                long from = log.numbers.next();
+                gap(log, timeUs, from, from + loss.events() - 1, loss.sentEntries());
+                written = true;
+            }
+        } finally {
+            log.numbers.dropped(loss, written, stats);
+            unkept.add(log);
+        }
+        if (written) {
+            checkpoint(log);
+        }
+    }
+
+    private void gap(DispatcherLog log, long timeUs, long from, long to, long sentEntries) throws IOException {
+        line(log, from, timeUs, "gap", json -> {
+            json.writeNumberField("from", from);
+            json.writeNumberField("to", to);
+            json.writeNumberField("lost", to - from + 1);
+            json.writeNumberField("lost_sent_entries", sentEntries);
         });
-        checkpoint(log);
     }
 
     private void checkpoint(DispatcherLog log) throws IOException {
         State state = log.ended ? null : probe.state(log);
-        line(log, 1, log.lastTimeUs, "checkpoint", json -> {
-            json.writeArrayFieldStart("consumers");
-            for (Event.ConsumerAdded consumer : log.connected.values()) {
-                json.writeStartObject();
-                consumer.write(json);
-                json.writeEndObject();
-            }
-            json.writeEndArray();
-            if (state != null) {
-                state.write(json, log.connected.keySet());
-            }
-        });
+        numbered(log, log.lastTimeUs, new Event.Checkpoint(log.connected.values(), state));
     }
 
-    /** Take the dispatcher's next {@code numbers} and write the line under the first of them. */
-    private void line(DispatcherLog log, long numbers, long timeUs, String kind, Fields fields) throws IOException {
-        boolean ready = false;
-        try {
-            ready = events.ready();
-        } finally {
-            log.seq += numbers;
-        }
+    private void line(DispatcherLog log, long number, long timeUs, String kind, Line.Fields fields) throws IOException {
         log.lastTimeUs = Math.max(log.lastTimeUs, timeUs);
-        if (!ready) {
-            stats.failedLines.increment();
-            return;
-        }
         if (log.headerInSegment != events.number()) {
             log.headerInSegment = events.number();
             header(log);
         }
-        long first = log.seq - numbers + 1;
-        object(events, json -> {
+        events.line(text.object(json -> {
             json.writeStringField("topic", log.topic);
             json.writeStringField("subscription", log.subscription);
             json.writeNumberField("incarnation", log.incarnation);
-            json.writeNumberField("seq", first);
+            json.writeNumberField("seq", number);
             json.writeNumberField("t_us", log.lastTimeUs);
             json.writeStringField("kind", kind);
             fields.write(json);
-        });
-    }
-
-    private void openEvents() throws IOException {
-        object(events, json -> {
-            fileHeader(json, "pulsar-consumer-events");
-            json.writeObjectFieldStart("config");
-            for (Map.Entry<String, Object> setting : settings.config().entrySet()) {
-                json.writeObjectField(setting.getKey(), setting.getValue());
-            }
-            json.writeEndObject();
-        });
-        for (DispatcherLog log : live) {
-            if (log.seq > 0) {
-                checkpoint(log);
-            }
-        }
+        }));
     }
 
     private void header(DispatcherLog log) throws IOException {
-        object(events, json -> {
+        events.line(text.object(json -> {
             fileHeader(json, "pulsar-consumer-events");
             json.writeStringField("topic", log.topic);
             json.writeStringField("subscription", log.subscription);
             json.writeStringField("subscription_type", log.subscriptionType);
             json.writeNumberField("partition_index", log.partitionIndex);
             json.writeNumberField("incarnation", log.incarnation);
-        });
+        }));
     }
 
     private void fileHeader(JsonGenerator json, String format) throws IOException {
@@ -215,46 +215,90 @@ final class LogWriter {
     }
 
     private void message(Message message) throws IOException {
-        if (!messages.ready()) {
-            stats.failedLines.increment();
-            return;
+        boolean written = false;
+        try {
+            if (messages.ready()) {
+                messages.line(text.object(json -> message.write(json, settings.keys())));
+                written = true;
+            }
+        } finally {
+            if (written) {
+                bufferedMessages++;
+            } else {
+                lostMessagesUntold++;
+                stats.failedLines.increment();
+            }
         }
-        buffer.reset();
-        try (JsonGenerator json = JSON.createGenerator(buffer)) {
-            message.write(json, settings.keys());
-        }
-        messages.line(buffer.array(), buffer.size());
-        stats.messages.increment();
+        messages.settle();
     }
 
-    private void openMessages(SegmentSeries series) throws IOException {
-        object(series, json -> fileHeader(json, "pulsar-message-log"));
-    }
-
-    private String messagesFooter() {
-        String lost = lostMessagesInSegment == 0 ? "" : ",\"lost\":" + lostMessagesInSegment;
-        lostMessagesInSegment = 0;
-        return lost;
-    }
-
-    private void object(SegmentSeries series, Fields fields) throws IOException {
-        Bytes line = new Bytes();
-        try (JsonGenerator json = JSON.createGenerator(line)) {
-            json.writeStartObject();
-            fields.write(json);
-            json.writeEndObject();
-        }
-        series.line(line.array(), line.size());
-    }
-
-    /** A byte array that can be looked at without a copy. */
-    private static final class Bytes extends ByteArrayOutputStream {
-        Bytes() {
-            super(512);
+    /** A segment of events can be read without those before it: it begins with the state of every live dispatcher. */
+    private final class EventSegments implements SegmentSeries.Contents {
+        @Override
+        public void opened(SegmentSeries series) throws IOException {
+            series.line(text.object(json -> {
+                fileHeader(json, "pulsar-consumer-events");
+                json.writeObjectFieldStart("config");
+                for (Map.Entry<String, Object> setting : settings.config().entrySet()) {
+                    json.writeObjectField(setting.getKey(), setting.getValue());
+                }
+                json.writeEndObject();
+            }));
+            for (DispatcherLog log : List.copyOf(unkept)) {
+                if (log.numbers.hasLost()) {
+                    gap(log, log.lastTimeUs, log.numbers.firstLost(), log.numbers.last(), log.numbers.lostSentEntries());
+                }
+            }
+            for (DispatcherLog log : live) {
+                if (log.numbers.last() > 0) {
+                    checkpoint(log);
+                }
+            }
         }
 
-        byte[] array() {
-            return buf;
+        @Override
+        public String footer() {
+            return "";
+        }
+
+        @Override
+        public void kept(boolean ended) {
+            unkept.forEach(log -> log.numbers.kept(stats));
+            unkept.clear();
+        }
+
+        @Override
+        public void failed() {
+            unkept.forEach(log -> log.numbers.failed(stats));
+        }
+    }
+
+    /** Messages have no numbers: the footer says how many were lost since the last footer. */
+    private final class MessageSegments implements SegmentSeries.Contents {
+        @Override
+        public void opened(SegmentSeries series) throws IOException {
+            series.line(text.object(json -> fileHeader(json, "pulsar-message-log")));
+        }
+
+        @Override
+        public String footer() {
+            return lostMessagesUntold == 0 ? "" : ",\"lost\":" + lostMessagesUntold;
+        }
+
+        @Override
+        public void kept(boolean ended) {
+            stats.messages.add(bufferedMessages);
+            bufferedMessages = 0;
+            if (ended) {
+                lostMessagesUntold = 0;
+            }
+        }
+
+        @Override
+        public void failed() {
+            stats.failedLines.add(bufferedMessages);
+            lostMessagesUntold += bufferedMessages;
+            bufferedMessages = 0;
         }
     }
 }

@@ -6,15 +6,30 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 
-/**
- * One stored entry: a line of the message log.
- *
- * @param key          the partition key's text as the producer gave it; null = none
- * @param keyBinary    {@code key} is base64 of the key's bytes
- * @param orderingKey  null = none; dispatch hashes it instead of the key
- */
-public record Message(String topic, long ledgerId, long entryId, String key, boolean keyBinary, byte[] orderingKey,
-                      String producer, long sequenceId, long publishTimeMs, int numMessages, long sizeBytes) {
+/** One stored entry: a line of the message log. */
+public record Message(Content content, long ledgerId, long entryId) {
+
+    /**
+     * What is known of it before it has a position.
+     *
+     * @param key          the partition key's text as the producer gave it; null = none
+     * @param keyBinary    {@code key} is base64 of the key's bytes
+     * @param orderingKey  null = none; dispatch hashes it instead of the key
+     */
+    public record Content(String topic, String key, boolean keyBinary, byte[] orderingKey, String producer, long sequenceId,
+                          long publishTimeMs, int numMessages, long sizeBytes) {
+
+        /** The bytes that dispatch hashes: ordering key before key, a binary key decoded; null = none. */
+        private byte[] dispatchedKey() {
+            if (orderingKey != null) {
+                return orderingKey;
+            }
+            if (key == null) {
+                return null;
+            }
+            return keyBinary ? Base64.getDecoder().decode(key) : key.getBytes(StandardCharsets.UTF_8);
+        }
+    }
 
     /** How keys are written. */
     public enum Keys {
@@ -26,7 +41,8 @@ public record Message(String topic, long ledgerId, long entryId, String key, boo
 
     /** About how many bytes it keeps in memory; the topic's name is the broker's own object. */
     int weightBytes() {
-        return 128 + (key == null ? 0 : key.length()) + (orderingKey == null ? 0 : orderingKey.length);
+        return 128 + (content.key() == null ? 0 : content.key().length())
+                + (content.orderingKey() == null ? 0 : content.orderingKey().length);
     }
 
     /** MurmurHash3 (x86, 32 bit, seed 0) of the bytes, masked with 0x7fffffff, as {@code key_h31} of the format has it. */
@@ -34,41 +50,28 @@ public record Message(String topic, long ledgerId, long entryId, String key, boo
         return Hashing.murmur3_32_fixed(0).hashBytes(bytes).asInt() & 0x7fffffff;
     }
 
-    /** The line, without its end. */
+    /** Write the fields of the line into its open object. */
     void write(JsonGenerator json, Keys keys) throws IOException {
-        json.writeStartObject();
-        json.writeStringField("topic", topic);
+        json.writeStringField("topic", content.topic());
         json.writeStringField("position", ledgerId + ":" + entryId);
         if (keys == Keys.KEY_H31) {
-            byte[] dispatched = dispatchedKey();
+            byte[] dispatched = content.dispatchedKey();
             if (dispatched != null) {
                 json.writeNumberField("key_h31", h31(dispatched));
             }
         } else {
-            json.writeStringField("key", key);
-            if (key != null && keyBinary) {
+            json.writeStringField("key", content.key());
+            if (content.key() != null && content.keyBinary()) {
                 json.writeBooleanField("key_b64", true);
             }
-            if (orderingKey != null) {
-                json.writeStringField("ordering_key_b64", Base64.getEncoder().encodeToString(orderingKey));
+            if (content.orderingKey() != null) {
+                json.writeStringField("ordering_key_b64", Base64.getEncoder().encodeToString(content.orderingKey()));
             }
         }
-        json.writeStringField("producer", producer);
-        json.writeNumberField("sequence_id", sequenceId);
-        json.writeNumberField("publish_time_ms", publishTimeMs);
-        json.writeNumberField("num_messages", Math.max(1, numMessages));
-        json.writeNumberField("size_bytes", sizeBytes);
-        json.writeEndObject();
-    }
-
-    /** The bytes that dispatch hashes: ordering key before key, a binary key decoded; null = none. */
-    private byte[] dispatchedKey() {
-        if (orderingKey != null) {
-            return orderingKey;
-        }
-        if (key == null) {
-            return null;
-        }
-        return keyBinary ? Base64.getDecoder().decode(key) : key.getBytes(StandardCharsets.UTF_8);
+        json.writeStringField("producer", content.producer());
+        json.writeNumberField("sequence_id", content.sequenceId());
+        json.writeNumberField("publish_time_ms", content.publishTimeMs());
+        json.writeNumberField("num_messages", Math.max(1, content.numMessages()));
+        json.writeNumberField("size_bytes", content.sizeBytes());
     }
 }

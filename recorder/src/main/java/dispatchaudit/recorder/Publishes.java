@@ -1,6 +1,7 @@
 package dispatchaudit.recorder;
 
 import io.netty.buffer.ByteBuf;
+import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.Position;
@@ -15,7 +16,8 @@ final class Publishes {
     private static final ThreadLocal<MessageMetadata> METADATA = ThreadLocal.withInitial(MessageMetadata::new);
     private final Settings settings;
     private final EventQueue queue;
-    private final ConcurrentHashMap<String, TopicLog> topics = new ConcurrentHashMap<>();
+    /** By name; empty = not to be recorded, so that the patterns are tried once for a topic and not for each message. */
+    private final ConcurrentHashMap<String, Optional<TopicLog>> topics = new ConcurrentHashMap<>();
 
     Publishes(Settings settings, EventQueue queue) {
         this.settings = settings;
@@ -25,45 +27,50 @@ final class Publishes {
     /** An entry is about to be stored: keep what is in its metadata until its position is known. */
     void arrives(Topic topic, String producer, ByteBuf headersAndPayload, Topic.PublishContext context) {
         String name = topic.getName();
-        if (!settings.takesTopic(name) || BrokerView.isSystemTopic(name)) {
+        if (see(topic).isEmpty()) {
             return;
         }
-        see(topic);
         MessageMetadata metadata = METADATA.get();
         int size = headersAndPayload.readableBytes();
         Commands.parseMessageMetadata(headersAndPayload.duplicate(), metadata);
         if (!metadata.hasMarkerType()) {
-            context.setProperty(PROPERTY, message(name, -1, -1, metadata, size));
+            context.setProperty(PROPERTY, content(name, metadata, size));
         }
     }
 
     /** The entry has its position. */
     void stored(Topic.PublishContext context, long ledgerId, long entryId) {
-        if (ledgerId >= 0 && context.getProperty(PROPERTY) instanceof Message message) {
-            queue.offer(new Message(message.topic(), ledgerId, entryId, message.key(), message.keyBinary(),
-                    message.orderingKey(), message.producer(), message.sequenceId(), message.publishTimeMs(),
-                    message.numMessages(), message.sizeBytes()));
+        if (ledgerId >= 0 && context.getProperty(PROPERTY) instanceof Message.Content content) {
+            queue.offer(new Message(content, ledgerId, entryId));
         }
     }
 
     /** An entry is about to be sent: record it if it was stored before the topic was first seen. */
     void sent(Topic topic, Entry entry, MessageMetadata metadata) {
-        if (settings.backlog() && see(topic).takeBacklog(entry.getLedgerId(), entry.getEntryId())) {
-            queue.offer(message(topic.getName(), entry.getLedgerId(), entry.getEntryId(), metadata, entry.getLength()));
+        if (!settings.backlog()) {
+            return;
+        }
+        TopicLog log = see(topic).orElse(null);
+        if (log != null && log.takeBacklog(entry.getLedgerId(), entry.getEntryId())) {
+            queue.offer(new Message(content(topic.getName(), metadata, entry.getLength()), entry.getLedgerId(), entry.getEntryId()));
         }
     }
 
-    /** Remember where the topic's log ended when it was first seen. */
-    TopicLog see(Topic topic) {
-        return topics.computeIfAbsent(topic.getName(), name -> {
+    /** Remember where the topic's log ended when it was first seen; empty if it is not to be recorded. */
+    Optional<TopicLog> see(Topic topic) {
+        Optional<TopicLog> known = topics.get(topic.getName());
+        return known != null ? known : topics.computeIfAbsent(topic.getName(), name -> {
+            if (!settings.takesTopic(name) || BrokerView.isSystemTopic(name)) {
+                return Optional.empty();
+            }
             Position last = topic instanceof PersistentTopic persistent
                     ? persistent.getManagedLedger().getLastConfirmedEntry() : null;
-            return last == null ? new TopicLog(-1, -1) : new TopicLog(last.getLedgerId(), last.getEntryId());
+            return Optional.of(last == null ? new TopicLog(-1, -1) : new TopicLog(last.getLedgerId(), last.getEntryId()));
         });
     }
 
-    private static Message message(String topic, long ledgerId, long entryId, MessageMetadata metadata, long sizeBytes) {
-        return new Message(topic, ledgerId, entryId,
+    private static Message.Content content(String topic, MessageMetadata metadata, long sizeBytes) {
+        return new Message.Content(topic,
                 metadata.hasPartitionKey() ? metadata.getPartitionKey() : null,
                 metadata.hasPartitionKey() && metadata.isPartitionKeyB64Encoded(),
                 metadata.hasOrderingKey() ? metadata.getOrderingKey() : null,

@@ -1,10 +1,13 @@
 package dispatchaudit.recorder;
 
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.util.List;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 
 /** The queue, its writer's thread, and their end. Knows nothing of Pulsar. */
@@ -12,6 +15,7 @@ public final class Recorder implements AutoCloseable {
     private static final long POLL_MS = 100;
     private static final long STATUS_MS = 5000;
     private static final long SWEEP_MS = 1000;
+    private static final long RETENTION_MS = 10_000;
     private static final long CLOSE_MS = 20_000;
 
     private final Settings settings;
@@ -19,21 +23,27 @@ public final class Recorder implements AutoCloseable {
     private final LogWriter writer;
     private final Stats stats;
     private final Runnable sweep;
-    private final Consumer<Throwable> onFailure;
+    private final Retention retention;
+    private final Consumer<List<String>> onDeleted;
+    private final BiConsumer<String, Throwable> onFailure;
     private final Thread thread;
     private volatile boolean closing;
 
     /**
      * @param sweep     called about once a second by the writer's thread: look for what no callback tells
-     * @param onFailure told of each failure of the writer, which goes on
+     * @param onDeleted told of the segments that were deleted because the settings limit what is kept
+     * @param onFailure told of each failure of the writer's thread, which goes on, and of what it was about
      */
-    Recorder(Settings settings, LogWriter.Probe probe, Stats stats, Runnable sweep, Consumer<Throwable> onFailure) {
+    Recorder(Settings settings, LogWriter.Probe probe, Stats stats, Runnable sweep, Consumer<List<String>> onDeleted,
+             BiConsumer<String, Throwable> onFailure) {
         this.settings = settings;
         this.stats = stats;
         this.sweep = sweep;
+        this.onDeleted = onDeleted;
         this.onFailure = onFailure;
+        this.retention = new Retention(settings, stats);
         this.queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), Recorder::nowUs);
-        this.writer = new LogWriter(settings, probe, System::currentTimeMillis, stats);
+        this.writer = new LogWriter(settings, probe, System::currentTimeMillis, Segment.DISK, stats);
         this.thread = new Thread(this::run, "dispatch-audit-recorder");
         this.thread.setDaemon(true);
     }
@@ -44,9 +54,9 @@ public final class Recorder implements AutoCloseable {
     }
 
     /** Complete what an earlier run left, and begin. Returns the names of the segments that were left open. */
-    java.util.List<String> start() throws IOException {
+    List<String> start() throws IOException {
         Files.createDirectories(settings.directory());
-        java.util.List<String> recovered = SegmentSeries.recover(settings);
+        List<String> recovered = SegmentSeries.recover(settings);
         thread.start();
         return recovered;
     }
@@ -63,40 +73,68 @@ public final class Recorder implements AutoCloseable {
     }
 
     private void run() {
-        long sweptMs = System.currentTimeMillis();
-        long statusMs = 0;
-        boolean last = false;
-        while (!last) {
-            last = closing;
+        Duty sweeping = new Duty("sweep", SWEEP_MS, sweep::run);
+        Duty telling = new Duty("status", STATUS_MS, this::status);
+        Duty deleting = new Duty("retention", RETENTION_MS, this::delete);
+        Duty writing = new Duty("writer", 0, () -> writer.write(queue.take(POLL_MS)));
+        Duty filing = new Duty("writer", 0, writer::tick);
+        while (!closing) {
+            sweeping.perform();
+            telling.perform();
+            deleting.perform();
+            writing.perform();
+            filing.perform();
+        }
+        new Duty("writer", 0, () -> writer.write(queue.take(0))).perform();
+        new Duty("writer", 0, writer::close).perform();
+        new Duty("status", 0, this::status).perform();
+    }
+
+    private interface Work {
+        void run() throws Exception;
+    }
+
+    /** Something to be done about every so often; whether it fails is no matter of the others. */
+    private final class Duty {
+        private final String name;
+        private final long everyMs;
+        private final Work work;
+        private long lastMs;
+
+        Duty(String name, long everyMs, Work work) {
+            this.name = name;
+            this.everyMs = everyMs;
+            this.work = work;
+        }
+
+        void perform() {
+            long now = System.currentTimeMillis();
+            if (now - lastMs < everyMs) {
+                return;
+            }
+            lastMs = now;
             try {
-                long now = System.currentTimeMillis();
-                if (now - sweptMs >= SWEEP_MS) {
-                    sweptMs = now;
-                    sweep.run();
+                work.run();
+            } catch (Exception | LinkageError failed) {
+                if (failed instanceof InterruptedException) {
+                    closing = true;
+                } else {
+                    onFailure.accept(name, failed);
                 }
-                if (now - statusMs >= STATUS_MS) {
-                    statusMs = now;
-                    status();
-                }
-                writer.write(queue.take(last ? 0 : POLL_MS));
-                writer.tick();
-            } catch (InterruptedException interrupted) {
-                last = true;
-            } catch (IOException | RuntimeException | LinkageError failed) {
-                onFailure.accept(failed);
             }
         }
-        try {
-            writer.write(queue.take(0));
-            writer.close();
-            status();
-        } catch (IOException | RuntimeException | InterruptedException failed) {
-            onFailure.accept(failed);
+    }
+
+    private void delete() throws IOException {
+        List<String> deleted = retention.apply(System.currentTimeMillis());
+        if (!deleted.isEmpty()) {
+            onDeleted.accept(deleted);
         }
     }
 
     /** {@code recorder-status-BROKER.json}: the counts, for people and tests; no part of the log. */
     private void status() throws IOException {
+        stats.writerCpuMs = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() / 1_000_000;
         Path file = settings.directory().resolve("recorder-status-" + settings.fileBroker() + ".json");
         Path next = file.resolveSibling(file.getFileName() + Segment.OPEN + "-status");
         Files.write(next, (stats + "\n").getBytes(StandardCharsets.UTF_8));

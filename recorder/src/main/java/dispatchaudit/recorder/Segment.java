@@ -1,6 +1,5 @@
 package dispatchaudit.recorder;
 
-import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
@@ -12,46 +11,56 @@ import java.nio.file.StandardOpenOption;
 import java.util.zip.CRC32;
 
 /**
- * One file being written. Its name ends with {@link #OPEN}, which no reader matches, until its footer is in it.
+ * One file being written. Its name ends with {@link SegmentName#OPEN} until its footer is in it.
  *
- * <p>Lines gather in a block; a block goes out whole (a gzip member). Not for several threads.
+ * <p>Lines gather in a block; a block goes out whole (a gzip member) when it is asked to. Not for several threads.
  */
 final class Segment {
+    /** What the name ends with until the footer is in the file; no reader matches it. */
     static final String OPEN = ".open";
+
+    /** Where files are made. */
+    interface Disk {
+        FileChannel create(Path file) throws IOException;
+    }
+
+    static final Disk DISK = file -> FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
     private static final int BLOCK_BYTES = 1 << 20;
 
     private final Path complete;
     private final Path open;
     private final Compression compression;
     private final FileChannel channel;
-    private final ByteArrayOutputStream block = new ByteArrayOutputStream(BLOCK_BYTES + 4096);
+    private final Line.Bytes block = new Line.Bytes(BLOCK_BYTES + 4096);
     private final CRC32 crc = new CRC32();
     private long lines;
     private long writtenBytes;
     private boolean unsynced;
 
     /** Create the file beside {@code complete}, the name it gets when it is whole. */
-    Segment(Path complete, Compression compression) throws IOException {
+    Segment(Path complete, Compression compression, Disk disk) throws IOException {
         this.complete = complete;
         this.compression = compression;
-        this.open = complete.resolveSibling(complete.getFileName() + OPEN);
-        this.channel = FileChannel.open(open, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
+        this.open = complete.resolveSibling(complete.getFileName() + Segment.OPEN);
+        this.channel = disk.create(open);
     }
 
-    /** Append a line, given without its end. */
-    void line(byte[] text, int length) throws IOException {
+    /** Append a line, given without its end, to the block. */
+    void line(byte[] text, int length) {
         crc.update(text, 0, length);
         crc.update('\n');
         lines++;
-        raw(text, length);
+        append(text, length);
     }
 
-    private void raw(byte[] text, int length) throws IOException {
+    private void append(byte[] text, int length) {
         block.write(text, 0, length);
         block.write('\n');
-        if (block.size() >= BLOCK_BYTES) {
-            flush();
-        }
+    }
+
+    /** Whether the block is as large as it should get. */
+    boolean full() {
+        return block.size() >= BLOCK_BYTES;
     }
 
     /** Bring all lines so far into the file, in a form that can be read without what comes after. */
@@ -59,12 +68,13 @@ final class Segment {
         if (block.size() == 0) {
             return;
         }
-        ByteBuffer bytes = ByteBuffer.wrap(compression.block(block.toByteArray(), block.size()));
-        writtenBytes += bytes.remaining();
+        ByteBuffer bytes = ByteBuffer.wrap(compression.block(block.array(), block.size()));
         block.reset();
+        int length = bytes.remaining();
         while (bytes.hasRemaining()) {
             channel.write(bytes);
         }
+        writtenBytes += length;
         unsynced = true;
     }
 
@@ -85,19 +95,27 @@ final class Segment {
     void complete(String footerMore) throws IOException {
         byte[] footer = "{\"kind\":\"footer\",\"lines\":%d,\"crc32\":\"%08x\"%s}".formatted(lines, crc.getValue(), footerMore)
                 .getBytes(StandardCharsets.UTF_8);
-        raw(footer, footer.length);
+        append(footer, footer.length);
         flush();
         channel.force(true);
         channel.close();
         Files.move(open, complete, StandardCopyOption.ATOMIC_MOVE);
     }
 
-    /** Let go of a file that cannot be written any more; {@link #recover} makes what is there readable. */
+    /**
+     * Let go of a file that cannot be written any more: what is whole in it gets its name, without a footer. Where even that
+     * fails it stays open, and {@link #recover} tries again at the broker's next start.
+     */
     void abandon() {
-        try {
-            channel.close();
-        } catch (IOException alreadyBroken) {
-            // there is nothing left to lose
+        try (channel) {
+            channel.truncate(writtenBytes);
+            if (writtenBytes == 0) {
+                Files.delete(open);
+            } else {
+                Files.move(open, complete, StandardCopyOption.ATOMIC_MOVE);
+            }
+        } catch (IOException left) {
+            // the failure that led here is told by whoever met it
         }
     }
 
@@ -109,7 +127,7 @@ final class Segment {
      */
     static Path recover(Path open) throws IOException {
         String name = open.getFileName().toString();
-        Path complete = open.resolveSibling(name.substring(0, name.length() - OPEN.length()));
+        Path complete = open.resolveSibling(name.substring(0, name.length() - Segment.OPEN.length()));
         int whole = Compression.ofFile(complete.getFileName().toString()).wholeBlocks(Files.readAllBytes(open));
         if (whole == 0) {
             Files.delete(open);

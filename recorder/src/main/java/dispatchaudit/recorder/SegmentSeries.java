@@ -4,29 +4,33 @@ import java.io.IOException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.time.Instant;
-import java.time.ZoneOffset;
-import java.time.format.DateTimeFormatter;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.LongSupplier;
-import java.util.function.Supplier;
+import java.util.regex.Pattern;
 
 /** The segments of one kind of log, one after the other. For the writer's thread only. */
 final class SegmentSeries {
-    /** Writes what every segment begins with. */
-    interface Opening {
-        void write(SegmentSeries series) throws IOException;
+    /** Writes what a segment begins and ends with, and is told what becomes of the lines between. */
+    interface Contents {
+        /** A segment was opened: write its first lines. */
+        void opened(SegmentSeries series) throws IOException;
+
+        /** More fields for the footer of the segment that ends, each with a comma before it. */
+        String footer();
+
+        /** All lines given so far are in a file; {@code ended}: and their segment has its footer. */
+        void kept(boolean ended);
+
+        /** The lines since the last {@link #kept} are in no file. */
+        void failed();
     }
 
-    private static final DateTimeFormatter STAMP =
-            DateTimeFormatter.ofPattern("yyyyMMdd'T'HHmmss.SSS'Z'").withZone(ZoneOffset.UTC);
-
     private final Settings settings;
-    private final String prefix;
+    private final String log;
     private final LongSupplier clockMs;
-    private final Opening opening;
-    private final Supplier<String> footerMore;
+    private final Segment.Disk disk;
+    private final Contents contents;
     private Segment segment;
     private long openedMs;
     private long flushedMs;
@@ -34,12 +38,12 @@ final class SegmentSeries {
     private long retryMs;
     private long number;
 
-    SegmentSeries(Settings settings, String prefix, LongSupplier clockMs, Opening opening, Supplier<String> footerMore) {
+    SegmentSeries(Settings settings, String log, LongSupplier clockMs, Segment.Disk disk, Contents contents) {
         this.settings = settings;
-        this.prefix = prefix;
+        this.log = log;
         this.clockMs = clockMs;
-        this.opening = opening;
-        this.footerMore = footerMore;
+        this.disk = disk;
+        this.contents = contents;
     }
 
     /** Number of the open segment, or of the next one; for "was it said in this segment". */
@@ -60,9 +64,9 @@ final class SegmentSeries {
         openedMs = flushedMs = syncedMs = now;
         try {
             Files.createDirectories(settings.directory());
-            String name = prefix + "-" + settings.fileBroker() + "-" + STAMP.format(Instant.ofEpochMilli(now)) + "-" + number;
-            segment = new Segment(settings.directory().resolve(name + settings.compression().ending), settings.compression());
-            opening.write(this);
+            Path file = settings.directory().resolve(SegmentName.of(log, settings, now, number));
+            segment = new Segment(file, settings.compression(), disk);
+            contents.opened(this);
         } catch (IOException failed) {
             fail();
             throw failed;
@@ -70,13 +74,15 @@ final class SegmentSeries {
         return true;
     }
 
-    /** Append a line to the open segment. After a failure the segment is given up, and the next one is tried later. */
-    void line(byte[] text, int length) throws IOException {
-        try {
-            segment.line(text, length);
-        } catch (IOException failed) {
-            fail();
-            throw failed;
+    /** Append a line to the open segment. */
+    void line(Line.Bytes text) {
+        segment.line(text.array(), text.size());
+    }
+
+    /** Bring the lines into the file if they are many; to be called between lines. */
+    void settle() throws IOException {
+        if (segment != null && segment.full()) {
+            guarded(this::flush);
         }
     }
 
@@ -86,33 +92,51 @@ final class SegmentSeries {
             return;
         }
         long now = clockMs.getAsLong();
-        try {
-            if (segment.sizeBytes() >= settings.rotateBytes() || now - openedMs >= settings.rotateMs()) {
-                complete();
-                return;
-            }
+        if (segment.sizeBytes() >= settings.rotateBytes() || now - openedMs >= settings.rotateMs()) {
+            complete();
+            return;
+        }
+        guarded(() -> {
             if (now - flushedMs >= settings.flushMs()) {
-                segment.flush();
+                flush();
                 flushedMs = now;
             }
             if (now - syncedMs >= settings.syncMs()) {
                 segment.sync();
                 syncedMs = now;
             }
-        } catch (IOException failed) {
-            fail();
-            throw failed;
-        }
+        });
     }
 
     /** End the open segment, if there is one. */
     void complete() throws IOException {
-        if (segment == null) {
-            return;
+        if (segment != null) {
+            guarded(() -> {
+                flush(); // by itself: a footer that fails must not count these lines as lost
+                segment.complete(contents.footer());
+            });
+            segment = null;
+            contents.kept(true);
         }
-        Segment done = segment;
-        segment = null;
-        done.complete(footerMore.get());
+    }
+
+    private interface Work {
+        void run() throws IOException;
+    }
+
+    private void flush() throws IOException {
+        segment.flush();
+        contents.kept(false);
+    }
+
+    /** After a failure the segment is given up, and the next one is tried later. */
+    private void guarded(Work work) throws IOException {
+        try {
+            work.run();
+        } catch (IOException failed) {
+            fail();
+            throw failed;
+        }
     }
 
     private void fail() {
@@ -120,6 +144,7 @@ final class SegmentSeries {
             segment.abandon();
             segment = null;
         }
+        contents.failed();
         retryMs = clockMs.getAsLong() + settings.retryMs();
     }
 
@@ -129,13 +154,23 @@ final class SegmentSeries {
         if (!Files.isDirectory(settings.directory())) {
             return found;
         }
-        String own = "*-" + settings.fileBroker() + "-*" + Segment.OPEN;
-        try (DirectoryStream<Path> left = Files.newDirectoryStream(settings.directory(), own)) {
+        Pattern own = SegmentName.own(settings, true);
+        try (DirectoryStream<Path> left = Files.newDirectoryStream(settings.directory(), "*" + Segment.OPEN)) {
             for (Path open : left) {
-                Path complete = Segment.recover(open);
-                found.add(complete == null ? open.getFileName() + " (empty)" : complete.getFileName().toString());
+                if (own.matcher(open.getFileName().toString()).matches()) {
+                    found.add(recovered(open));
+                }
             }
         }
         return found;
+    }
+
+    private static String recovered(Path open) {
+        try {
+            Path complete = Segment.recover(open);
+            return complete == null ? open.getFileName() + " (empty, deleted)" : complete.getFileName().toString();
+        } catch (IOException failed) {
+            return open.getFileName() + " (left as it is: " + failed + ")";
+        }
     }
 }

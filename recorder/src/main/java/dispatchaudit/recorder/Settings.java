@@ -16,7 +16,7 @@ import java.util.regex.PatternSyntaxException;
  */
 public record Settings(Path directory, String cluster, String broker, String brokerVersion, Map<String, Object> config,
                        Compression compression, Message.Keys keys, int queueEvents, long queueBytes, long rotateBytes,
-                       long rotateMs, long flushMs, long syncMs, long retryMs, boolean backlog, List<Pattern> topics,
+                       long rotateMs, long flushMs, long syncMs, long retryMs, long keepMs, long keepBytes, boolean backlog, List<Pattern> topics,
                        List<Pattern> excludedTopics, List<Pattern> subscriptions, List<Pattern> excludedSubscriptions) {
 
     private static final String PREFIX = "dispatchAuditRecorder";
@@ -41,13 +41,15 @@ public record Settings(Path directory, String cluster, String broker, String bro
                 broker.config(),
                 reader.one("Compression", Compression.GZ),
                 reader.one("Keys", Message.Keys.PLAIN),
-                (int) reader.number("QueueEvents", 100_000, 1_000, 100_000_000),
+                (int) reader.number("QueueEvents", 100_000, 100, 100_000_000),
                 reader.number("QueueMegabytes", 64, 1, 100_000) << 20,
                 reader.number("RotateMegabytes", 64, 1, 1024) << 20,
                 1000 * reader.number("RotateSeconds", 600, 1, 86_400),
                 reader.number("FlushMillis", 1000, 10, 600_000),
                 reader.number("SyncMillis", 5000, 10, 600_000),
                 5000,
+                3_600_000 * reader.number("KeepHours", 0, 0, 1_000_000),
+                reader.number("KeepGigabytes", 0, 0, 1_000_000) << 30,
                 reader.flag("Backlog", true),
                 reader.patterns("Topics", ".*"),
                 reader.patterns("ExcludedTopics", ""),

@@ -48,7 +48,7 @@ final class Subscriptions {
             return true;
         }
         synchronized (log) {
-            reconcile(log, subscription);
+            refresh(log, subscription);
             int number = log.numberOf(consumer);
             if (number > 0) {
                 use.accept(log, number);
@@ -61,7 +61,7 @@ final class Subscriptions {
     void refresh(Subscription subscription, SubType type) {
         log(subscription, type).ifPresent(log -> {
             synchronized (log) {
-                reconcile(log, subscription);
+                refresh(log, subscription);
             }
         });
     }
@@ -115,7 +115,7 @@ final class Subscriptions {
         long incarnation = lastIncarnation.updateAndGet(last -> Math.max(last + 1, System.currentTimeMillis()));
         Optional<DispatcherLog> log = Optional.of(new DispatcherLog(topic, subscription.getName(), BrokerView.typeName(type),
                 TopicName.getPartitionIndex(topic), incarnation));
-        queue.offer(log.get(), new Event.Started(BrokerView.state(subscription, log.get())));
+        queue.offer(log.get(), new Event.Checkpoint(List.of(), BrokerView.state(subscription, log.get())));
         logs.put(subscription, log);
         return log;
     }
@@ -140,15 +140,17 @@ final class Subscriptions {
                 queue.offer(log, left);
             }
             queue.offer(log, new Event.Ended());
+            log.over = true;
         }
     }
 
-    private void reconcile(DispatcherLog log, Subscription subscription) {
-        if (logs.getOrDefault(subscription, Optional.empty()).orElse(null) != log) {
+    private void refresh(DispatcherLog log, Subscription subscription) {
+        if (log.over) {
             return; // it ended in between: what its connections still do is late
         }
-        for (Event change : log.changes(BrokerView.connected(subscription), BrokerView::added)) {
-            queue.offer(log, change);
+        List<Event> changes = log.changes(BrokerView.connected(subscription), BrokerView::added);
+        for (int i = 0; i < changes.size(); i++) {
+            queue.offer(log, changes.get(i));
         }
     }
 

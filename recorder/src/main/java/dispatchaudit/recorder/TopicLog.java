@@ -17,14 +17,15 @@ final class TopicLog {
     }
 
     /** Whether the entry is of the time before and is asked for the first time. */
-    synchronized boolean takeBacklog(long ledgerId, long entryId) {
+    boolean takeBacklog(long ledgerId, long entryId) {
         boolean before = ledgerId < lastLedgerBefore || ledgerId == lastLedgerBefore && entryId <= lastEntryBefore;
-        if (!before || entryId < 0 || entryId > Integer.MAX_VALUE) {
-            return false;
-        }
+        return before && entryId >= 0 && entryId <= Integer.MAX_VALUE && first(ledgerId, (int) entryId);
+    }
+
+    private synchronized boolean first(long ledgerId, int entryId) {
         BitSet entries = written.computeIfAbsent(ledgerId, ledger -> new BitSet());
-        boolean first = !entries.get((int) entryId);
-        entries.set((int) entryId);
+        boolean first = !entries.get(entryId);
+        entries.set(entryId);
         return first;
     }
 }

@@ -31,10 +31,10 @@ class EventQueueTest {
         assertFalse(queue.offer(log, flow()));
         assertFalse(queue.offer(other, flow()));
         assertFalse(queue.offer(log, flow()));
-        assertFalse(queue.offer(new Message("t", 1, 1, null, false, null, "p", 0, 0, 1, 1)));
+        assertFalse(queue.offer(new Message(new Message.Content("t", null, false, null, "p", 0, 0, 1, 1), 1, 1)));
         EventQueue.Batch batch = queue.take(0);
         assertEquals(3, batch.items().size());
-        assertEquals(List.of(2L, 1L), batch.losses().stream().map(EventQueue.Loss::lines).toList());
+        assertEquals(List.of(2L, 1L), batch.losses().stream().map(lost -> lost.loss().events()).toList());
         assertEquals(1, batch.lostMessages());
         assertTrue(queue.take(0).losses().isEmpty(), "a loss is told once");
     }
@@ -46,9 +46,10 @@ class EventQueueTest {
         queue.offer(log, flow());
         assertTrue(queue.offer(log, new Event.ConsumerRemoved(1)));
         queue.offer(log, flow());
+        assertFalse(queue.sent(log, 1, 5, 5, 0, 1));
         EventQueue.Batch batch = queue.take(0);
-        assertEquals(1, batch.items().get(1).lostBefore());
-        assertEquals(1, batch.losses().get(0).lines());
+        assertEquals(new EventQueue.Loss(1, 0), batch.items().get(1).before());
+        assertEquals(new EventQueue.Loss(2, 1), batch.losses().get(0).loss());
     }
 
     @Test
@@ -63,21 +64,21 @@ class EventQueueTest {
     @Test
     void entriesOfOneWriteBecomeOneLine() throws InterruptedException {
         EventQueue queue = queue(100);
-        queue.offer(log, new Event.Sent(1, 50, 5, 0, 1));
-        queue.offer(log, new Event.Sent(1, 50, 5, 2, 3));
+        queue.sent(log, 1, 50, 5, 0, 1);
+        queue.sent(log, 1, 50, 5, 2, 3);
         queue.offer(other, flow());
-        queue.offer(log, new Event.Sent(1, 50, 6, 0, 1));
-        queue.offer(log, new Event.Sent(1, 46, 6, 1, 1)); // permits were counted: the next write
-        queue.offer(log, new Event.Sent(2, 46, 6, 2, 1)); // another connection
-        queue.offer(log, new Event.Sent(2, 46, 6, 1, 1)); // not behind the last
+        queue.sent(log, 1, 50, 6, 0, 1);
+        queue.sent(log, 1, 46, 6, 1, 1); // permits were counted: the next write
+        queue.sent(log, 2, 46, 6, 2, 1); // another connection
+        queue.sent(log, 2, 46, 6, 1, 1); // not behind the last
         queue.offer(log, flow());
-        queue.offer(log, new Event.Sent(2, 46, 6, 3, 1)); // something lies between
+        queue.sent(log, 2, 46, 6, 3, 1); // something lies between
         List<Integer> counts = new ArrayList<>();
         for (EventQueue.Item item : queue.take(0).items()) {
             counts.add(item.event() instanceof Event.Sent sent ? sent.count() : 0);
         }
         assertEquals(List.of(3, 0, 1, 1, 1, 0, 1), counts);
-        queue.offer(log, new Event.Sent(2, 46, 6, 4, 1)); // the line before is the writer's now
+        queue.sent(log, 2, 46, 6, 4, 1); // the line before is the writer's now
         assertEquals(1, queue.take(0).items().size());
     }
 }

@@ -35,7 +35,7 @@ class LogWriterTest {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
         writer = new LogWriter(settings, asked -> new State("5:0", "5:9", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
-                clockMs::get, stats);
+                clockMs::get, Segment.DISK, stats);
     }
 
     private void drain() throws IOException, InterruptedException {
@@ -63,7 +63,7 @@ class LogWriterTest {
     @Test
     void segmentIsOpenUnderAnotherNameAndEndsWithItsChecksum() throws Exception {
         queue.offer(log, added(1));
-        queue.offer(log, new Event.Sent(1, 10, 5, 0, 2));
+        queue.sent(log, 1, 10, 5, 0, 2);
         queue.offer(log, new Event.Ack(1, false, new long[] {5, 5}, new long[] {0, 1}, new long[][] {{6, -1}, null}));
         queue.offer(log, new Event.Redeliver(1, null, null));
         drain();
@@ -115,7 +115,7 @@ class LogWriterTest {
     void lostMessagesStandInTheFooter() throws Exception {
         begin(Map.of("dispatchAuditRecorderQueueEvents", "1000"));
         for (int i = 0; i < 1005; i++) {
-            queue.offer(new Message("persistent://public/default/t", 5, i, "k", false, null, "p", i, 1, 1, 1));
+            queue.offer(new Message(new Message.Content("persistent://public/default/t", "k", false, null, "p", i, 1, 1, 1), 5, i));
         }
         drain();
         writer.close();
@@ -187,7 +187,7 @@ class LogWriterTest {
 
     @Test
     void incarnationBeginsWithWhatTheCursorRemembers() throws Exception {
-        queue.offer(log, new Event.Started(new State("5:0", "5:9", List.of("5:4"), Map.of(), false, 1)));
+        queue.offer(log, new Event.Checkpoint(List.of(), new State("5:0", "5:9", List.of("5:4"), Map.of(), false, 1)));
         queue.offer(log, added(1));
         drain();
         writer.close();
@@ -216,11 +216,11 @@ class LogWriterTest {
     }
 
     @Test
-    void aDiskThatFailsIsAHoleAndNotTheEnd() throws Exception {
+    void aFolderThatCannotBeMadeIsAGapAndNotTheEnd() throws Exception {
         Path file = directory.resolve("no-directory");
         Files.writeString(file, "");
         Settings settings = Reading.settings(file, Map.of());
-        LogWriter failing = new LogWriter(settings, asked -> null, clockMs::get, stats);
+        LogWriter failing = new LogWriter(settings, asked -> null, clockMs::get, Segment.DISK, stats);
         queue.offer(log, added(1));
         EventQueue.Batch batch = queue.take(0);
         org.junit.jupiter.api.Assertions.assertThrows(IOException.class, () -> failing.write(batch));
@@ -230,8 +230,9 @@ class LogWriterTest {
         failing.write(queue.take(0));
         failing.close();
         List<JsonNode> events = Reading.events(file);
-        assertEquals(List.of(2L, 3L), events.stream().map(one -> one.get("seq").asLong()).toList());
-        assertEquals(1, events.get(0).get("consumers").size(), "the checkpoint names who came with the lost line");
+        assertEquals(List.of("gap", "checkpoint", "flow"), kinds(events));
+        assertEquals(List.of(1L, 2L, 3L), events.stream().map(one -> one.get("seq").asLong()).toList());
+        assertEquals(1, events.get(1).get("consumers").size(), "the checkpoint names who came with the lost line");
         assertEquals(1, stats.failedLines.sum());
     }
 }

@@ -17,7 +17,9 @@ class MessageTest {
     private static String line(String key, boolean binary, byte[] ordering, Message.Keys keys) throws IOException {
         StringWriter out = new StringWriter();
         try (JsonGenerator json = new JsonFactory().createGenerator(out)) {
-            new Message("t", 17, 1, key, binary, ordering, "p1", 4, 9, 0, 24).write(json, keys);
+            json.writeStartObject();
+            new Message(new Message.Content("t", key, binary, ordering, "p1", 4, 9, 0, 24), 17, 1).write(json, keys);
+            json.writeEndObject();
         }
         return out.toString();
     }
