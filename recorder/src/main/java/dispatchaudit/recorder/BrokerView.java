@@ -11,7 +11,6 @@ import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.broker.ServiceConfiguration;
 import org.apache.pulsar.broker.service.Consumer;
-import org.apache.pulsar.broker.service.Dispatcher;
 import org.apache.pulsar.broker.service.Subscription;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
 import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
@@ -71,10 +70,12 @@ final class BrokerView {
                 || subscription.startsWith(pulsar.getConfiguration().getReplicatorPrefix() + ".");
     }
 
-    /** The dispatcher's list of connections, or an empty one. */
+    /**
+     * The dispatcher's list of connections, or an empty one. Not by {@code getDispatcher()}: that takes the subscription's lock,
+     * which a consumer that leaves takes before the dispatcher's, while callers here hold the dispatcher's.
+     */
     static List<Consumer> connected(Subscription subscription) {
-        Dispatcher dispatcher = subscription.getDispatcher();
-        return dispatcher == null ? List.of() : dispatcher.getConsumers();
+        return subscription.getConsumers();
     }
 
     /** The format's name of a subscription type. */
