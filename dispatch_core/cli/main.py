@@ -52,6 +52,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.import_broker_conf",
         "make the audit's settings from a broker.conf, and say which of its settings matter",
     ),
+    "import-stats": (
+        "dispatch_core.cli.import_stats",
+        "begin a log with a snapshot of the broker's statistics, so that it can be judged without its past",
+    ),
     "record-messages": (
         "dispatch_core.cli.record_messages",
         "write the message log of topics, read from the topics themselves",

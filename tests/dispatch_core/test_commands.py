@@ -18,6 +18,7 @@ NAMES = (
     "convert",
     "cut",
     "import-broker-conf",
+    "import-stats",
     "record-messages",
     "pipeline",
 )
