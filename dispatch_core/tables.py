@@ -7,9 +7,17 @@ columns (``IDENTITY``) and is partitioned by ``interval_start``. Times are micro
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pyarrow as pa
+
+from dispatch_core.errors import DispatchAuditError
+
+#: Stands in every table of the warehouse, ``MAJOR.MINOR``, under ``VERSION_KEY``. A minor step changes nothing that was
+#: there; a major one changes what rows mean or how they are kept, and code of an earlier one refuses such tables.
+VERSION: Final = "1.0"
+VERSION_KEY: Final = "dispatchAudit.tablesVersion"
 
 INTERVAL_START: Final = pa.field("interval_start", pa.timestamp("us", tz="UTC"), nullable=False)
 
@@ -20,6 +28,20 @@ IDENTITY: Final = [
     pa.field("subscription", pa.string(), nullable=False),
     pa.field("incarnation", pa.int64(), nullable=False),
 ]
+
+
+class TablesVersionError(DispatchAuditError):
+    """A table that another major version made: its rows may mean something else than they would here."""
+
+
+def check_version(configuration: Mapping[str, Any], where: str) -> None:
+    """Raise ``TablesVersionError`` where a table's configuration names another major version; none named is the first."""
+    found = str(configuration.get(VERSION_KEY) or "1.0")
+    if found.partition(".")[0] != VERSION.partition(".")[0]:
+        raise TablesVersionError(
+            f"{where}: made in version {found[:40]!r} of the tables, this code reads {VERSION}; nothing was read or "
+            "written. Use the release that made it, or run the intervals again in another home"
+        )
 
 
 def _table(*fields: pa.Field) -> pa.Schema:

@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.tables import check_version
 
 PARTITION: Final = "interval_start"
 _COMMIT_ATTEMPTS: Final = 5
@@ -34,6 +35,12 @@ def utc(moment: datetime) -> datetime:
             f"{moment.isoformat()} has no time zone; give UTC, for example {moment.isoformat()}Z"
         )
     return moment.astimezone(UTC)
+
+
+def _opened(root: Path) -> DeltaTable:
+    table = DeltaTable(str(root))
+    check_version(table.metadata().configuration, str(root))
+    return table
 
 
 def has_table(warehouse: Path, table: str) -> bool:
@@ -61,7 +68,7 @@ def interval_dataset(warehouse: Path, table: str, interval_start: datetime) -> d
     wanted = utc(interval_start)
     root = warehouse / table
     files = []
-    for action in pa.table(DeltaTable(str(root)).get_add_actions(flatten=True)).to_pylist():
+    for action in pa.table(_opened(root).get_add_actions(flatten=True)).to_pylist():
         moment = action.get(f"partition.{PARTITION}")
         if moment is None:
             raise WarehouseError(
@@ -80,7 +87,7 @@ def interval_dataset(warehouse: Path, table: str, interval_start: datetime) -> d
 def whole_dataset(warehouse: Path, table: str) -> ds.Dataset:
     """All rows of a table that is not partitioned."""
     root = warehouse / table
-    actions = pa.table(DeltaTable(str(root)).get_add_actions(flatten=True)).to_pylist()
+    actions = pa.table(_opened(root).get_add_actions(flatten=True)).to_pylist()
     files = sorted(str(root / unquote(action["path"])) for action in actions)
     dataset: ds.Dataset = ds.dataset(files, format="parquet")
     return dataset

@@ -76,12 +76,20 @@ def ensure_table(warehouse: Path, name: str) -> DeltaTable:
             schema=stored_schema(name),
             mode="ignore",
             partition_by=None if name == "run_metadata" else [PARTITION],
-            configuration={"delta.enableDeletionVectors": "false"},
+            configuration={"delta.enableDeletionVectors": "false", tables.VERSION_KEY: tables.VERSION},
+            raise_if_key_not_exists=False,
         )
-    table = DeltaTable(path)
+    table = _opened(path)
     check_columns(
         name, [(one.name, one.type) for one in pa.schema(table.schema().to_arrow())], where=str(path)
     )
+    return table
+
+
+def _opened(path: Path) -> DeltaTable:
+    """A table that this code can read; ``TablesVersionError`` for one that a later major version made."""
+    table = DeltaTable(path)
+    tables.check_version(table.metadata().configuration, str(path))
     return table
 
 
@@ -137,7 +145,7 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
         rows += one.rows
     with _commit_lock(warehouse, name):
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-            table = DeltaTable(root)
+            table = _opened(root)
             if not adds and all(start != span.start for _path, start in _live_files(table, root, name)):
                 break
             try:
@@ -194,7 +202,7 @@ def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.T
     path = table_path(warehouse, name)
     if not (path / "_delta_log").exists():
         return CONTRACTS[name].empty_table()
-    table = DeltaTable(path)
+    table = _opened(path)
     parts = [CONTRACTS[name].empty_table()]
     for file_path, start in _live_files(table, path, name):
         if span is not None and start is not None and start != span.start:
@@ -230,7 +238,7 @@ def all_files(warehouse: Path, name: str) -> list[str]:
     path = table_path(warehouse, name).absolute()
     if not (path / "_delta_log").exists():
         return []
-    return [file for file, _start in _live_files(DeltaTable(path), path, name)]
+    return [file for file, _start in _live_files(_opened(path), path, name)]
 
 
 def _live_files(table: DeltaTable, root: Path, name: str) -> list[tuple[str, datetime | None]]:

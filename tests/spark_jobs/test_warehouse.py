@@ -14,11 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dispatch_core.tables import VERSION, VERSION_KEY, TablesVersionError
+from expectations.warehouse import interval_dataset
 from spark_jobs.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse import (
     WarehouseError,
+    all_files,
     compact,
+    data_files,
     ensure_table,
     read_table,
     record_run,
@@ -114,6 +118,31 @@ def test_a_table_with_other_columns_is_refused_and_left_alone(tmp_path: Path) ->
     ):
         replace_interval(tmp_path, "waits", DAY, [])
     assert DeltaTable(path).version() == 0
+
+
+def test_a_table_of_a_later_major_version_is_refused_by_every_reader_and_a_minor_one_is_read(
+    tmp_path: Path,
+) -> None:
+    replace_interval(tmp_path, "consumer_events", DAY, [events(tmp_path / "s", 1)])
+    table = DeltaTable(table_path(tmp_path, "consumer_events"))
+    assert table.metadata().configuration[VERSION_KEY] == VERSION
+    table.alter.set_table_properties({VERSION_KEY: "1.7"}, raise_if_not_exists=False)
+    assert seqs(tmp_path) == [1]
+    table.alter.set_table_properties({VERSION_KEY: "2.0"}, raise_if_not_exists=False)
+    before = DeltaTable(table_path(tmp_path, "consumer_events")).version()
+    readers = (
+        lambda: read_table(tmp_path, "consumer_events"),
+        lambda: data_files(tmp_path, "consumer_events", DAY),
+        lambda: all_files(tmp_path, "consumer_events"),
+        lambda: interval_dataset(tmp_path, "consumer_events", DAY.start),
+        lambda: replace_interval(tmp_path, "consumer_events", DAY, []),
+    )
+    for read in readers:
+        with pytest.raises(
+            TablesVersionError, match=r"consumer_events: made in version '2.0'.*Use the release"
+        ):
+            read()
+    assert DeltaTable(table_path(tmp_path, "consumer_events")).version() == before
 
 
 def test_a_path_that_a_library_would_misread_is_refused(tmp_path: Path) -> None:

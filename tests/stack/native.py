@@ -78,14 +78,17 @@ class Stack:
             name: secrets.token_urlsafe(24)
             for name in (
                 "POSTGRES_PASSWORD", "AIRFLOW_ADMIN_PASSWORD", "AIRFLOW_API_SECRET_KEY", "AIRFLOW_JWT_SECRET",
-                "OBJECT_STORE_KEY", "OBJECT_STORE_SECRET",
+                "OBJECT_STORE_KEY", "OBJECT_STORE_SECRET", "WEBHOOK_TOKEN",
             )
         }  # fmt: skip
         self.secrets["AIRFLOW_FERNET_KEY"] = urlsafe_b64encode(os.urandom(32)).decode()
         self.webhook = Webhook(free_port())
         self.mail = MailCatcher(self.ports["mail", 1025])
         self.postgres = Postgres(self.ports["postgres", 5432], self.secrets["POSTGRES_PASSWORD"])
-        hook = {"conn_type": "http", "host": f"http://{HOST}:{self.webhook.port}/hook"}
+        hook = {
+            "conn_type": "http",
+            "host": f"http://{HOST}:{self.webhook.port}/hook/{self.secrets['WEBHOOK_TOKEN']}",
+        }
         variables = self.secrets | {
             "DISPATCH_AUDIT_PORT": str(self.ports["api-server", 8080]),
             "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK": json.dumps(hook),

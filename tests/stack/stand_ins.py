@@ -82,11 +82,15 @@ class Postgres:
                 self.server.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def dump(self) -> str:
+        """Everything in the database, as SQL."""
+        return self._run("pg_dump", "airflow", user=None)
+
     def environment(self) -> dict[str, str]:
         """How libpq finds it."""
         return {"PGHOST": HOST, "PGPORT": str(self.port), "PGUSER": "airflow", "PGPASSWORD": self.password}
 
-    def _run(self, name: str, *arguments: str, user: str | None) -> None:
+    def _run(self, name: str, *arguments: str, user: str | None) -> str:
         done = subprocess.run(
             [program(name), *arguments],
             cwd=self.folder,
@@ -97,6 +101,7 @@ class Postgres:
             check=False,
         )
         assert done.returncode == 0, f"{name}: {done.stderr}"
+        return done.stdout
 
 
 def program(name: str) -> str:

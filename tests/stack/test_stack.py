@@ -296,3 +296,31 @@ def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(sce
 def test_nothing_is_told_twice(scene: Scene) -> None:
     keys: list[Any] = [headers.get("Idempotency-Key") for headers, _body in scene.stack.webhook.posts]
     assert len(keys) == len(set(keys))
+
+
+#: Where a secret has to stand: the login's own file.
+HOLDS_SECRETS = {"passwords.json"}
+
+
+def test_no_secret_stands_in_anything_that_was_written(scene: Scene) -> None:
+    """Logs of all services and tasks, tables, pages, Data Docs, and Airflow's database with XComs and rendered fields."""
+    secrets = {name: value.encode() for name, value in scene.stack.secrets.items()}
+    found, files = [], 0
+    for path in scene.stack.root.rglob("*"):
+        if not path.is_file() or path.is_symlink() or path.name in HOLDS_SECRETS:
+            continue
+        files += 1
+        held = path.read_bytes()
+        found += [
+            (name, str(path.relative_to(scene.stack.root)))
+            for name, value in secrets.items()
+            if value in held
+        ]
+    for table in CONTRACTS:  # their files are compressed
+        text = repr(read_table(scene.warehouse, table).to_pylist()).encode()
+        found += [(name, f"table {table}") for name, value in secrets.items() if value in text]
+    database = scene.stack.postgres.dump().encode()
+    found += [(name, "database") for name, value in secrets.items() if value in database]
+    assert found == []
+    assert files > 100
+    assert b"COPY public.xcom" in database
