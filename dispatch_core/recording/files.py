@@ -31,6 +31,8 @@ _PREFIXES: Final[dict[str, Content]] = {"messages": "messages", "events": "event
 _READ_BYTES: Final = 1 << 18
 _FIRST_BLOCK_BYTES: Final = 1 << 16
 _ZSTD_SLICE_BYTES: Final = 1 << 8
+#: Blocks of real lines have fewer.
+_BLOCK_LINES: Final = 1 << 16
 
 
 class NoRecordingError(DispatchAuditError):
@@ -84,6 +86,15 @@ class RecordingSource:
     ignored: tuple[Path, ...] = ()
 
 
+def in_words(name: str) -> str:
+    r"""A file's name as a text: bytes of it that are no UTF-8 (names are any bytes) as ``%XX``.
+
+    >>> in_words("events-\udcff.jsonl"), in_words("events-1.jsonl")
+    ('events-%FF.jsonl', 'events-1.jsonl')
+    """
+    return "".join(f"%{ord(one) - 0xDC00:02X}" if "\udc80" <= one <= "\udcff" else one for one in name)
+
+
 def file_format(name: str) -> tuple[Content, Encoding] | None:
     """What a file of this name holds and how; None if the name is none of the format's."""
     base = name.rsplit("/", 1)[-1].lower()
@@ -133,7 +144,8 @@ def _source(folder: Path) -> RecordingSource:
     events = tuple(file for file in files if _content(file) == "events")
     traces = tuple(file for file in events if file.name.lower().startswith("trace"))
     ignored = tuple(file for file in events if file not in traces) if traces else ()
-    return RecordingSource(f"{folder.parent.name}/{folder.name}", folder, messages, traces or events, ignored)
+    name = in_words(f"{folder.parent.name}/{folder.name}")
+    return RecordingSource(name, folder, messages, traces or events, ignored)
 
 
 def _content(file: Path) -> Content | None:
@@ -148,6 +160,7 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
     """
     pending: list[bytes] = []  # an incomplete line and what follows it
     pending_bytes = 0
+    ended = False  # whether a line ends in ``pending``
     line = 1
     skipped = 0  # bytes of a too long line that were thrown away already
     damage: DamagedFileError | None = None
@@ -169,9 +182,11 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
             piece = piece[end + 1 :]
         pending.append(piece)
         pending_bytes += len(piece)
+        ended = ended or b"\n" in piece
         # The first block is small: in it stands the header, whose many fields no other line has.
         enough = limits.block_bytes if line > 1 else min(limits.block_bytes, _FIRST_BLOCK_BYTES)
-        if pending_bytes < min(enough, limits.line_bytes):
+        # Not joined before a line has ended or is too long: a damaged file comes in pieces of some bytes.
+        if pending_bytes < min(enough, limits.line_bytes) or not (ended or pending_bytes > limits.line_bytes):
             continue
         data = b"".join(pending)
         cut = data.rfind(b"\n") + 1
@@ -182,7 +197,7 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
         if len(data) > limits.line_bytes:
             skipped = len(data)
             data = data[: limits.raw_bytes]
-        pending, pending_bytes = [data], len(data)
+        pending, pending_bytes, ended = [data], len(data), False
     rest = b"".join(pending)
     if skipped:
         yield Block(rest, line, skipped)
@@ -193,9 +208,9 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
 
 
 def _checked(data: bytes, first_line: int, limits: Limits) -> Iterator[Block]:
-    """Whole lines as one block, or around the lines that are too long."""
+    """Whole lines as one block, or as several: around the lines that are too long, and where there are very many."""
     if len(data) <= limits.line_bytes:
-        yield Block(data, first_line)
+        yield from _divided(data, first_line)
         return
     start, line, good_start, good_line = 0, first_line, 0, first_line
     while start < len(data):
@@ -203,12 +218,23 @@ def _checked(data: bytes, first_line: int, limits: Limits) -> Iterator[Block]:
         stop = len(data) if end < 0 else end
         if stop - start > limits.line_bytes:
             if start > good_start:
-                yield Block(data[good_start:start], good_line)
+                yield from _divided(data[good_start:start], good_line)
             yield Block(data[start : min(stop, start + limits.raw_bytes)], line, stop - start)
             good_start, good_line = stop + 1, line + 1
         start, line = stop + 1, line + 1
     if good_start < len(data):
-        yield Block(data[good_start:], good_line)
+        yield from _divided(data[good_start:], good_line)
+
+
+def _divided(data: bytes, first_line: int) -> Iterator[Block]:
+    """Blocks of at most ``_BLOCK_LINES`` lines: what is kept of a line may take a hundred times the room of the line."""
+    while data.count(b"\n") > _BLOCK_LINES:
+        end = -1
+        for _ in range(_BLOCK_LINES):
+            end = data.find(b"\n", end + 1)
+        yield Block(data[: end + 1], first_line)
+        data, first_line = data[end + 1 :], first_line + _BLOCK_LINES
+    yield Block(data, first_line)
 
 
 def _decompressed(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.recording.files import Content
+from dispatch_core.recording.parse import loaded
 from dispatch_core.recording.rows import Faults
 from dispatch_core.recording.schema import EVENTS, FORMAT_VERSION
 
@@ -221,16 +222,16 @@ def _merged(general: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 
 def _checked_header(text: str, content: Content) -> dict[str, Any]:
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values = loaded(text)
+    except ValueError as error:
         raise HeaderError(None, f"a header that is no valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise HeaderError(None, "a header that is no JSON object")
     name = values.get("format")
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         raise HeaderError(
             "format",
-            f"{name!r} is none of {', '.join(FORMATS)}: the rest of the file was not read",
+            f"{repr(name)[:60]} is none of {', '.join(FORMATS)}: the rest of the file was not read",
             stops=True,
         )
     if FORMATS[name] != content:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,12 +22,16 @@ import pyarrow.parquet as pq
 from dispatch_core.recording import rows as rules
 from dispatch_core.recording.files import DamagedFileError
 from dispatch_core.recording.identity import IDENTITY, HeaderError
+from dispatch_core.recording.parquet_footer import FooterError, RowGroup, row_groups
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 
 if TYPE_CHECKING:
     from dispatch_core.recording.reader import Batch, LogFile
 
 _ROWS_AT_ONCE: Final = 1 << 16
+#: Bounds on what one batch may take: items of lists, and bytes of texts.
+_VALUES_AT_ONCE: Final = 1 << 25
+_TEXT_BYTES_AT_ONCE: Final = 64 << 20
 _POSITIONS: Final = ("positions", "read_position", "mark_delete")
 _NEEDED: Final = {
     "messages": ("topic", "ledger_id", "entry_id"),
@@ -83,32 +88,85 @@ def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 
 def read_parquet(reading: LogFile, source: str | Path | BinaryIO) -> Iterator[Batch]:
     """The batches of a Parquet file; called by the reader, which counts and quarantines."""
+    if isinstance(source, (str, Path)):
+        with Path(source).open("rb") as stream:
+            yield from _read(reading, stream, str(source))
+    else:
+        yield from _read(reading, source, source)
+
+
+def _read(reading: LogFile, stream: BinaryIO, source: str | BinaryIO) -> Iterator[Batch]:
     try:
+        groups = row_groups(stream)
+        stream.seek(0)
         file = pq.ParquetFile(source)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        schema = file.schema_arrow
+        wordy = {name for group in groups for name in group.wordy}.intersection(schema.names)
+        if wordy:
+            file.close()
+            stream.seek(0)
+            file = pq.ParquetFile(source, read_dictionary=sorted(wordy))
+    except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DamagedFileError(f"no readable Parquet file: {_words(error)}") from error
+    except KeyError as error:
+        raise DamagedFileError(
+            f"no readable Parquet file: its footer contradicts itself about {error}"
+        ) from error
     with file:
-        names = _with_values(file.metadata, _usable_columns(reading, file.schema_arrow))
+        names = _with_values(groups, _usable_columns(reading, schema))
         names = [*names, *(name for name in _NEEDED[reading.content] if name not in names)]
-        size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
+        size = sum(group.size_bytes for group in groups)
         if size > reading.limits.file_bytes:
             raise DamagedFileError(
                 f"{size} bytes of data, more than the limit of {reading.limits.file_bytes}: not read"
             )
         first_row = 1
-        batches = file.iter_batches(_ROWS_AT_ONCE, columns=names, use_threads=False)
+        most = max((group.values for group in groups), default=0)
+        at_once = max(1, min(_ROWS_AT_ONCE, _ROWS_AT_ONCE * _VALUES_AT_ONCE // max(1, most)))
+        batches = file.iter_batches(at_once, columns=names, use_threads=False)
         while True:
             try:
                 batch = next(batches, None)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise DamagedFileError(
                     f"damaged Parquet data after row {first_row - 1}: {_words(error)}; rows before it were kept"
                 ) from error
             if batch is None:
                 return
-            yield from _rows(reading, batch, first_row)
-            yield from reading.quarantined()
-            first_row += len(batch)
+            for piece in _bounded(batch):
+                try:
+                    yield from _rows(reading, piece, first_row)
+                except HeaderError:
+                    return  # nothing after it is to be read; its quarantine row is waiting
+                yield from reading.quarantined()
+                first_row += len(piece)
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces whose texts take a bounded room: encoded as dictionaries, some bytes may stand for gigabytes."""
+    sizes = np.zeros(len(batch), dtype=np.int64)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            sizes += _lengths(column)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(batch):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _TEXT_BYTES_AT_ONCE, side="right")))
+        yield batch.slice(start, stop - start)
+        start = stop
+
+
+def _lengths(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """The length of each text in bytes; 0 for null."""
+    if pa.types.is_dictionary(texts.type):
+        if not (pa.types.is_string(texts.type.value_type) or pa.types.is_large_string(texts.type.value_type)):
+            return np.zeros(len(texts), dtype=np.int64)
+        lengths = pc.binary_length(texts.dictionary).take(texts.indices)
+    else:
+        lengths = pc.binary_length(texts)
+    found: npt.NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
 
 
 def _words(error: Exception) -> str:
@@ -130,38 +188,54 @@ def _usable_columns(reading: LogFile, schema: pa.Schema) -> list[str]:
                 f"{', '.join(_NEEDED[reading.content])}: not read"
             )
     for name in names:
-        try:
-            pa.nulls(0, schema.field(name).type).cast(wanted.field(name).type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DamagedFileError(
-                f"column {name} is {schema.field(name).type}, expected {wanted.field(name).type}: not read"
-            ) from error
+        found, expected = schema.field(name).type, wanted.field(name).type
+        if not (_holds_same(found, expected, name) and _castable(found, expected)):
+            raise DamagedFileError(f"column {name} is {str(found)[:200]}, expected {expected}: not read")
     return names
 
 
-def _with_values(data: pq.FileMetaData, names: list[str]) -> list[str]:
+def _holds_same(found: pa.DataType, wanted: pa.DataType, name: str) -> bool:
+    """Whether a type holds the values of another and means the same by them: no time in another unit, no number as text."""
+    types = pa.types
+    if types.is_dictionary(found):
+        found = found.value_type
+    if types.is_null(found):
+        return True
+    if types.is_integer(wanted):
+        unit = name.rpartition("_")[2]
+        return types.is_integer(found) or (types.is_timestamp(found) and found.unit == unit)
+    if types.is_string(wanted):
+        return types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
+    if types.is_boolean(wanted):
+        return types.is_boolean(found)
+    if types.is_list(wanted):
+        many = types.is_list(found) or types.is_large_list(found)
+        return many and _holds_same(found.value_type, wanted.value_type, "")
+    parts = {field.name for field in found} if types.is_struct(found) else set()
+    return all(
+        field.name in parts and _holds_same(found.field(field.name).type, field.type, "") for field in wanted
+    )
+
+
+def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
+    try:
+        pa.nulls(0, found).cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _with_values(groups: list[RowGroup], names: list[str]) -> list[str]:
     """Without the columns in which no row has a value, as far as the file's statistics tell: most kinds leave most empty.
 
     Lists stay: statistics do not tell a list without items from none.
     """
-    empty = set()
-    for at in range(data.num_columns):
-        column = data.schema.column(at)
-        if column.max_repetition_level == 0 and column.path == column.name and data.num_row_groups:
-            chunks = (data.row_group(group).column(at) for group in range(data.num_row_groups))
-            if all(_all_null(chunk) for chunk in chunks):
-                empty.add(column.name)
+    empty = frozenset.intersection(*(group.empty for group in groups)) if groups else frozenset()
     return [name for name in names if name not in empty]
-
-
-def _all_null(chunk: pq.ColumnChunkMetaData) -> bool:
-    known = chunk.statistics
-    return known is not None and known.has_null_count and known.null_count == chunk.num_values
 
 
 def _rows(reading: LogFile, batch: pa.RecordBatch, first_row: int) -> Iterator[Batch]:
     count = len(batch)
-    reading.counts.lines += count
     faults = rules.Faults(count)
     columns = _columns(reading, batch, faults)
     columns["source_file"] = pa.repeat(pa.scalar(reading.name, pa.string()), count)
@@ -169,16 +243,29 @@ def _rows(reading: LogFile, batch: pa.RecordBatch, first_row: int) -> Iterator[B
     if "ranges" in columns:
         rules.judge_ranges(columns["ranges"], faults)
     about_file = np.zeros(count, dtype=bool)
+    stop: HeaderError | None = None
     if reading.content == "events":
         for row in rules.rows_of_kind(columns, "header"):
             about_file[row] = True
+            if faults.mask[row]:
+                continue
             text = columns["header_json"][row].as_py() if "header_json" in columns else None
             identity = {name: columns[name].slice(row, 1) for name in IDENTITY if name in columns}
             try:
                 yield from reading.begin(text, first_row + row, identity)
             except HeaderError as error:
                 faults.add_row(row, error.field, error.reason)
+                if error.stops:
+                    stop = error
+                    count = row + 1
+                    break
+    if stop is not None:
+        columns = {name: values.slice(0, count) for name, values in columns.items()}
+        faults, about_file = faults.taken(np.arange(count)), about_file[:count]
+    reading.counts.lines += count
     yield from reading.accept(columns, count, faults, about_file, lambda row: _row_text(batch, row))
+    if stop is not None:
+        raise stop
 
 
 def _columns(reading: LogFile, batch: pa.RecordBatch, faults: rules.Faults) -> rules.Columns:
@@ -188,9 +275,11 @@ def _columns(reading: LogFile, batch: pa.RecordBatch, faults: rules.Faults) -> r
         values, kind = batch.column(name), wanted.field(name).type
         if values.null_count == len(values):
             continue  # as if the column were missing
+        if pa.types.is_string(kind):
+            values = _short_enough(values, name, reading.limits.line_bytes, faults)
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        _judge_texts(values, name, faults)
+        values = _texts(values, name, faults)
         if name in _POSITIONS:
             rules.judge_positions(name, values, faults)
             columns[name] = rules.solid(values)
@@ -210,8 +299,25 @@ def _columns(reading: LogFile, batch: pa.RecordBatch, faults: rules.Faults) -> r
     return columns
 
 
-def _judge_texts(values: pa.Array, name: str, faults: rules.Faults) -> None:
-    """Texts in Parquet may be any bytes: those that are no UTF-8 are faults."""
+def _short_enough(values: pa.Array, name: str, most: int, faults: rules.Faults) -> pa.Array:
+    """The texts without those over the limit of a line's length, which are faults."""
+    if pa.types.is_null(values.type):
+        return values
+    lengths = _lengths(values)
+    wrong = lengths > most
+    if not wrong.any():
+        return values
+    faults.add(
+        wrong, rules.shown(name), lambda row: f"text of {lengths[row]} bytes, longer than the limit of {most}"
+    )
+    mask = pa.array(wrong)
+    if pa.types.is_dictionary(values.type):
+        return pa.DictionaryArray.from_arrays(pc.if_else(mask, None, values.indices), values.dictionary)
+    return pc.if_else(mask, None, values)
+
+
+def _texts(values: pa.Array, name: str, faults: rules.Faults) -> pa.Array:
+    """The values without texts that are no UTF-8, which are faults: in Parquet texts may be any bytes."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -222,6 +328,8 @@ def _judge_texts(values: pa.Array, name: str, faults: rules.Faults) -> None:
             except pa.ArrowInvalid:
                 wrong[row] = True
         faults.add(wrong, rules.shown(name), "not UTF-8")
+        return pc.if_else(pa.array(wrong), None, values)
+    return values
 
 
 def _row_text(batch: pa.RecordBatch, row: int) -> bytes:

@@ -140,18 +140,18 @@ class BlockParser:
 
     def _sampled(self, body: bytes) -> frozenset[str]:
         """The fields at a large block's beginning: to look for every possible field in all of it takes thrice the time."""
-        try:
-            rows = pj.read_json(pa.BufferReader(body[: body.rfind(b"\n", 0, _SAMPLE_BYTES) + 1]))
-        except pa.ArrowInvalid:
-            return frozenset()
-        return frozenset(self._schema.names) & frozenset(rows.column_names)
+        # By the schema, not inferred: a type as deep as a hostile line overflows the stack.
+        end = body.rfind(b"\n", 0, _SAMPLE_BYTES)
+        rows = _read_json(body[:end], self._schema, "ignore") if end > 0 else None
+        return frozenset() if rows is None else _filled(rows)
 
     def _learned(self, rows: pa.Table) -> pa.Table:
         """The columns that hold anything; the next block will hardly hold others."""
-        found = frozenset(name for name in rows.column_names if rows[name].null_count < len(rows))
+        found = _filled(rows)
         self._recent = found
         self._seen |= found
-        return rows.select([name for name in rows.column_names if name in found])
+        # Never no column at all: a table without columns forgets how many rows it has, and the lines would be lost.
+        return rows.select([name for name in rows.column_names if name in found] or rows.column_names[:1])
 
     def _divided(self, body: bytes) -> Parsed:
         lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
@@ -181,6 +181,10 @@ class BlockParser:
                 spans += [span[middle:], span[:middle]]
         rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
         return Parsed(rows, np.array(good, dtype=np.int64), faults, blank)
+
+
+def _filled(rows: pa.Table) -> frozenset[str]:
+    return frozenset(name for name in rows.column_names if rows[name].null_count < len(rows))
 
 
 def _objects(body: bytes) -> int:
@@ -213,6 +217,14 @@ def _read_json(body: bytes, schema: pa.Schema, unexpected: str) -> pa.Table | No
         )
     except pa.ArrowInvalid:
         return None
+
+
+def loaded(text: str) -> Any:
+    """The value of a JSON text; raises ``ValueError`` for every text that has none, or none that Python can hold."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _refusal(line: bytes, schema: pa.Schema) -> str:

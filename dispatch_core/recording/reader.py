@@ -8,7 +8,6 @@ hole in ``seq``, an unknown consumer) is not judged here but by the audit.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -35,11 +34,12 @@ from dispatch_core.recording.files import (
     blocks,
     file_format,
     find_recordings,
+    in_words,
 )
 from dispatch_core.recording.identity import HeaderError, HeaderRow, Headers
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
 from dispatch_core.recording.mismatch import mismatches
-from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed
+from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed, loaded
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
 
 __all__ = [
@@ -157,7 +157,7 @@ class LogFile:
                 f"{name}: not a name of the log format; expected messages*, events* or trace* "
                 "with .jsonl, .jsonl.gz, .jsonl.zst or .parquet"
             )
-        self.name = name
+        self.name = in_words(name)
         self.content: Content = known[0]
         self.encoding: Encoding = known[1]
         self.counts = FileCounts()
@@ -293,10 +293,7 @@ class LogFile:
             left = np.flatnonzero(~about_file)
             index = pa.array(left)
             columns = {name: values.take(index) for name, values in columns.items()}
-            every, all_raw, count = faults, raw, len(left)
-            faults = rules.Faults(count)
-            for new in np.flatnonzero(every.mask[left]).tolist():
-                faults.add_row(new, *every.found[int(left[new])])
+            faults, all_raw, count = faults.taken(left), raw, len(left)
 
             def raw(row: int) -> bytes:
                 return all_raw(int(left[row]))
@@ -436,7 +433,7 @@ class _FooterCheck:
             self._crc = zlib.crc32(data[self._done :] if self._done else data, self._crc)
         self._done = 0
 
-    def check(self, lines: _Lines, line: int) -> tuple[str, str] | None:
+    def check(self, lines: _Lines, line: int) -> tuple[str | None, str] | None:
         """Field and reason if the footer on this line is not true; counting begins anew after it."""
         counted = lines.number(line) - self._first_line
         before = lines.block.data[self._done : lines.start(line)]
@@ -445,8 +442,11 @@ class _FooterCheck:
         return _footer_fault(lines.words(line), counted, crc)
 
 
-def _footer_fault(text: str, counted: int, crc: int | None) -> tuple[str, str] | None:
-    footer = json.loads(text)
+def _footer_fault(text: str, counted: int, crc: int | None) -> tuple[str | None, str] | None:
+    try:
+        footer = loaded(text)
+    except ValueError as error:
+        return None, f"a footer that is no valid JSON: {error}"
     said = footer.get("lines")
     if said is not None and (type(said) is not int or said != counted):
         return (

@@ -58,7 +58,8 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-_POSITION_TEXT: Final = re.compile(r"-?[0-9]{1,19}:-?[0-9]{1,19}")
+_MOST_DIGITS: Final = 19
+_POSITION_TEXT: Final = re.compile(rf"-?[0-9]{{1,{_MOST_DIGITS}}}:-?[0-9]{{1,{_MOST_DIGITS}}}")
 
 #: Column -> the name that a person finds in a JSON line.
 _SHOWN: Final = {
@@ -94,6 +95,13 @@ class Faults:
         if not self.mask[row]:
             self.mask[row] = True
             self.found[row] = (field, reason)
+
+    def taken(self, rows: npt.NDArray[np.int64]) -> Faults:
+        """The faults of some of the rows, in their order."""
+        made = Faults(len(rows))
+        made.mask = self.mask[rows]
+        made.found = {new: self.found[int(rows[new])] for new in np.flatnonzero(made.mask).tolist()}
+        return made
 
 
 def columns_of(table: pa.Table) -> Columns:
@@ -183,9 +191,12 @@ def _numbers(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[
         return empty, empty, fine
     if not texts.null_count and _only_digits(texts):
         parts = pc.split_pattern(texts, ":")
-        if pc.all(pc.equal(pc.list_value_length(parts), 2)).as_py():
+        flat = pc.list_flatten(parts)
+        # Longer ones are judged below: Arrow would pass over any number of leading zeros.
+        usual = pc.max(pc.binary_length(flat)).as_py() <= _MOST_DIGITS
+        if usual and pc.all(pc.equal(pc.list_value_length(parts), 2)).as_py():
             try:
-                pairs = pc.list_flatten(parts).cast(pa.int64()).to_numpy().reshape(-1, 2)
+                pairs = flat.cast(pa.int64()).to_numpy().reshape(-1, 2)
             except pa.ArrowInvalid:
                 pass  # some part is no number, or is too large: find out below which
             else:

@@ -1,0 +1,261 @@
+"""What a pull writes beside the logs: catalogue, manifests, journal, surveys. Half of one, or another's, stops nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from dispatch_core.errors import DispatchAuditError
+from spark_jobs import segments
+from spark_jobs.copying import Journal
+from spark_jobs.ingest_task import stage_files
+from spark_jobs.intervals import interval
+from spark_jobs.segments import Segment
+from spark_jobs.survey import Survey, survey
+from tests.fuzz.documents import document
+from tests.fuzz.lines import Content, good
+from tests.fuzz.texts import MEMORY, says
+
+Made = tuple[bytes, Callable[[], int]]
+
+_SPAN: Final = interval("2026-11-21")
+_EVER: Final = interval("1970-01-01", "9999-12-31T23:59:59")
+_SEGMENT: Final = Segment("rec/events.jsonl", "a" * 64, 5, "mark")
+_ODD: Final[tuple[Any, ...]] = (
+    None,
+    1,
+    -1,
+    1 << 70,
+    1.5,
+    "",
+    "x",
+    "\0",
+    "../../x",
+    "a" * 5000,
+    [],
+    {},
+    [1],
+    {"a": 1},
+    True,
+    "\ud800",
+)
+_CATALOGUE: Final = {"version": 1, "pulled": [{"sources": ["/s"], "files": [asdict(_SEGMENT)]}]}
+_MANIFEST: Final = {
+    "version": 2,
+    "interval_start": _SPAN.start.isoformat(),
+    "interval_end": _SPAN.end.isoformat(),
+    "role": "run",
+    "sources": ["/s"],
+}
+_SURVEY: Final = {"version": 1, "untimed": 1, "carries": False, "complete": True, "hours": [[490000, 5, "m"]]}
+
+
+def _spoiled(rng: Random, value: Any) -> Any:
+    """The same with some part of it replaced, left out or doubled."""
+    if rng.random() < 0.15:
+        return rng.choice(_ODD)
+    if isinstance(value, dict) and value:
+        made = dict(value)
+        name = rng.choice(list(made))
+        if rng.random() < 0.2:
+            del made[name]
+        elif rng.random() < 0.1:
+            made["more"] = 1
+        else:
+            made[name] = _spoiled(rng, made[name])
+        return made
+    if isinstance(value, list) and value:
+        at = rng.randrange(len(value))
+        return [*value[:at], _spoiled(rng, value[at]), *value[at + 1 :]]
+    return rng.choice(_ODD)
+
+
+def _document(rng: Random, value: Any) -> bytes:
+    if rng.random() < 0.9:
+        value = _spoiled(rng, value)
+    text = json.dumps(value).encode()
+    pick = rng.random()
+    if pick < 0.1:
+        return text[: rng.randrange(len(text) + 1)]
+    if pick < 0.15:
+        at = rng.randrange(len(text) + 1)
+        return (
+            text[:at] + rng.choice((b"\xff", b"\0", b"[" * 2000, b"9" * 5000, b"Infinity")) + text[at + 1 :]
+        )
+    if pick < 0.16:
+        return b"[" * 200_000
+    return text
+
+
+def _folder() -> Path:
+    """A landing folder, one for each process; each document takes the place of the one before."""
+    return Path(_place(os.getpid()).name)
+
+
+@cache
+def _place(_process: int) -> tempfile.TemporaryDirectory[str]:
+    place = tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY)
+    (Path(place.name) / "segments").mkdir()
+    return place
+
+
+def catalogue(rng: Random) -> Made:
+    """The catalogue of a landing folder."""
+    data = _document(rng, _CATALOGUE)
+
+    def check() -> int:
+        folder = _folder()
+        (folder / segments.CATALOGUE).write_bytes(data)
+        try:
+            found = segments.read_catalogue(folder)
+        except DispatchAuditError as error:
+            says(error, str(folder / segments.CATALOGUE))
+            return 1
+        for files in found.values():
+            for name, one in files.items():
+                assert one.name == name
+                one.is_whole(folder)
+        segments.write_catalogue(folder, found)
+        return 1
+
+    return data, check
+
+
+def manifest(rng: Random) -> Made:
+    """The manifest of an interval."""
+    data = _document(rng, _MANIFEST)
+
+    def check() -> int:
+        folder = _folder()
+        path = segments.interval_folder(folder, _SPAN) / segments.MANIFEST
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        try:
+            found = segments.landed_intervals(folder)
+        except DispatchAuditError as error:
+            says(error, str(path))
+            return 1
+        for one in found:
+            assert one.role in ("run", "history", "retired")
+            assert all(isinstance(source, str) for source in one.sources)
+        return 1
+
+    return data, check
+
+
+def journal(rng: Random) -> Made:
+    """A pull's journal: a line that is not whole is passed over, and the good ones are taken."""
+    good = asdict(_SEGMENT)
+    lines = [_document(rng, good).replace(b"\n", b" ") for _ in range(rng.randrange(5))]
+    at = rng.randrange(len(lines) + 1)
+    lines.insert(at, json.dumps(good | {"name": "rec/good.jsonl"}).encode())
+    data = b"\n".join(lines) + b"\n"
+
+    def check() -> int:
+        folder = _folder()
+        kept = Journal(folder, ["/s"])
+        kept._path.write_bytes(data)
+        found = kept.read()
+        assert found["rec/good.jsonl"].sha256 == "a" * 64
+        for name, one in found.items():
+            assert one.name == name
+            one.is_whole(folder)
+        return 1
+
+    return data, check
+
+
+def about(rng: Random) -> Made:
+    """What is kept of a survey: what is damaged is as if it were not there."""
+    data = _document(rng, _SURVEY)
+
+    def check() -> int:
+        folder = _folder()
+        path = segments.about_path(folder, _SEGMENT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        found = segments.known_survey(folder, _SEGMENT)
+        assert found is None or isinstance(found, Survey)
+        return 1
+
+    return data, check
+
+
+def surveyed(rng: Random) -> Made:
+    """A survey of a log: no hour too few, whatever the file is like."""
+    content: Content = rng.choice(("events", "messages"))
+    made = document(rng, content)
+
+    def check() -> int:
+        from tests.dispatch_core.recording.reading import read
+
+        folder = _folder()
+        path = folder / made.name
+        path.write_bytes(made.data)
+        found = survey(path, "m")
+        assert Survey.of_json(json.loads(json.dumps(found.as_json()))) == found
+        result = read(made.data, made.name, threads=1)
+        times = [row["t_us"] for row in result.events.to_pylist() if row["t_us"] is not None]
+        times += [
+            row["publish_time_ms"] * 1000
+            for row in result.messages.to_pylist()
+            if row["publish_time_ms"] is not None
+        ]
+        missing = {time // 3_600_000_000 for time in times} - {hour for hour, _rows, _mark in found.hours}
+        assert not missing, missing
+        return 2
+
+    return made.data, check
+
+
+def ingested(rng: Random) -> Made:
+    """Files of one task of ingest: each balances by itself, and a good one between bad ones gives all its rows."""
+    contents: tuple[Content, ...] = ("events", "messages")
+    hostile = [document(rng, rng.choice(contents)) for _ in range(2)]
+    made = [good(rng, "events", at) for at in range(1, 9)]
+    inside = [line for line in made if line.values["t_us"] < _EVER.end_us]
+    clean = b"".join(line.data + b"\n" for line in inside)
+    data = clean + b"".join(one.data for one in hostile)
+
+    def check() -> int:
+        folder = _folder()
+        staging = folder / "staging"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        files = []
+        for at, (name, held) in enumerate(
+            [(hostile[0].name, hostile[0].data), ("events.jsonl", clean), (hostile[1].name, hostile[1].data)]
+        ):
+            (folder / str(at)).mkdir(exist_ok=True)
+            path = folder / str(at) / name
+            path.write_bytes(held)
+            files.append((f"{at}/{name}", path))
+        reports = stage_files("00000", files, staging, _EVER)
+        assert [one["name"] for one in reports] == [name for name, _ in files]
+        for one in reports:
+            counted = one["rows_accepted"] + one["rows_quarantined"] + one["rows_other_interval"]
+            assert one["rows_in"] == counted, one
+        assert reports[1]["rows_accepted"] == len(inside)
+        rows = sum(one["rows"] for one in reports[0]["staged"])
+        assert rows >= sum(one["rows_accepted"] + one["rows_quarantined"] for one in reports), rows
+        return len(reports)
+
+    return data, check
+
+
+READERS: Final[dict[str, Callable[[Random], Made]]] = {
+    "catalogue": catalogue,
+    "manifest": manifest,
+    "journal": journal,
+    "survey_kept": about,
+    "survey": surveyed,
+    "ingest": ingested,
+}

@@ -1,0 +1,148 @@
+"""What must hold of every file that the reader of the log format is given, whatever is in it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from dispatch_core.recording.files import Limits
+from tests.dispatch_core.recording.reading import Read, read
+from tests.fuzz.documents import BOM, Document
+
+_LEFT = ("the rest of the file was not read", "the rest of it was not read")
+
+
+def check_document(rng: Random, document: Document) -> int:
+    """Read a file of lines in several ways and compare; returns how often it was read."""
+    usual = read(document.data, document.name, limits=document.limits, threads=1)
+    check_quarantine(usual, document.name)
+    reads = 1
+    if document.whole:
+        check_lines(document, usual)
+        if document.data is not document.text:
+            plain = read(document.text, _plain(document.name), limits=document.limits, threads=1)
+            reads += 1
+            assert told(plain) == told(usual), "packing changed what was read"
+    elif document.cut:
+        check_cut(document, usual)
+        reads += 1
+    limits = Limits(
+        document.limits.line_bytes,
+        raw_bytes=document.limits.raw_bytes,
+        block_bytes=rng.choice((1, 50, 400, 3000)),
+    )
+    other = read(document.data, document.name, limits=limits, threads=2 if rng.random() < 0.02 else 1)
+    assert other.same_as(usual), f"blocks of {limits.block_bytes} bytes changed what was read"
+    slow = read(document.data, document.name, limits=document.limits, line_by_line=True, threads=1)
+    assert slow.same_as(usual), "line by line something else was read"
+    return reads + 2
+
+
+def check_quarantine(result: Read, name: str) -> None:
+    """Every quarantined row names the file, and the line where there is one, and says why."""
+    for row in result.quarantine.to_pylist():
+        assert row["source_file"] == name
+        assert row["reason"].strip(), row
+        assert len(row["reason"]) < 1000, row
+        if row["source_line"] is None:
+            assert row["raw"] is None, row
+            assert row["field"] is None, row
+        else:
+            assert 1 <= row["source_line"] <= result.counts.lines + result.counts.blank, row
+            assert row["raw"] is not None, row
+            assert row["field"] is None or row["field"], row
+
+
+def check_lines(document: Document, result: Read) -> None:
+    """Each line has the fate that it must have, once, and the quarantine shows its bytes."""
+    stop = _stop(result)
+    if stop == 0:
+        return  # another encoding: no line was looked at
+    parts = document.text.split(b"\n")
+    lines = {
+        number: part
+        for number, part in enumerate(parts, start=1)
+        if (number <= stop if stop else True) and _without_mark(number, part).strip(b" \t\r")
+    }
+    rows = _rows(result)
+    accepted = [row["source_line"] for row in rows]
+    refused = {row["source_line"]: row for row in result.quarantine.to_pylist() if row["source_line"]}
+    assert len(set(accepted)) == len(accepted), "a line gave two rows"
+    assert not set(accepted) & set(refused), "a line was accepted and quarantined"
+    assert set(accepted) | set(refused) <= set(lines), "a row of no line"
+    assert result.counts.lines == len(lines), (result.counts, len(lines))
+    for number, row in refused.items():
+        line = lines[number]
+        whole = (
+            line
+            if line[: len(row["raw"])] == row["raw"] and row["raw_truncated"]
+            else line.removesuffix(b"\r")
+        )
+        assert row["raw"] == whole[: document.limits.raw_bytes], (number, row["raw"][:100], whole[:100])
+        assert row["raw_truncated"] == (len(whole) > len(row["raw"])), (number, row)
+    of_line = {row["source_line"]: row for row in rows}
+    for number, line in enumerate(document.lines, start=1):
+        if number not in lines:
+            continue
+        if line.fate == "good":
+            assert number in of_line, (number, line.data[:500], refused.get(number))
+            check_values(of_line[number], line.values)
+        elif line.fate == "bad":
+            assert number in refused, (number, line.data[:500], of_line.get(number))
+            if line.field_known:
+                assert refused[number]["field"] == line.field, (number, line.data[:500], refused[number])
+
+
+def check_values(row: dict[str, Any], values: dict[str, Any]) -> None:
+    """The row says what its line said."""
+    for name, value in values.items():
+        if name in ("cluster", "broker") and not value:
+            continue
+        assert row[name] == value, (name, row[name], value)
+
+
+def check_cut(document: Document, result: Read) -> None:
+    """A cut file says so, and keeps what it says before the cut."""
+    whole = read(document.text, _plain(document.name), limits=document.limits, threads=1)
+    assert result.counts.file_problems == 1 or _stop(whole) is not None, "a cut that nobody noticed"
+    kept, all_of_it = told(result), told(whole)
+    # All but the last line: the cut may have made another of it.
+    last = max((number for number, _ in kept), default=0)
+    assert [one for one in kept if one[0] < last] == [one for one in all_of_it if one[0] < last]
+
+
+def told(result: Read) -> list[tuple[int, str]]:
+    """Line and meaning of all rows and refusals, in the order of the lines, without the file's name."""
+    rows = [(row["source_line"], repr(sorted(row.items(), key=str))) for row in _rows(result)]
+    for row in result.quarantine.to_pylist():
+        if row["source_line"] is not None:
+            rows.append((row["source_line"], repr({**row, "source_file": None})))
+    return sorted(rows)
+
+
+def _rows(result: Read) -> list[dict[str, Any]]:
+    """Accepted rows as objects, without headers and file names."""
+    rows = [*result.messages.to_pylist(), *result.events.to_pylist()]
+    return [
+        {name: value for name, value in row.items() if value is not None and name != "source_file"}
+        for row in rows
+        if row.get("kind") != "header"
+    ]
+
+
+def _stop(result: Read) -> int | None:
+    """The line after which the reader stopped of its own accord; 0 = it did not begin."""
+    for row in result.quarantine.to_pylist():
+        if row["reason"].endswith(_LEFT):
+            return int(row["source_line"])
+        if row["reason"].startswith("the text is UTF-16"):
+            return 0
+    return None
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".zst")
+
+
+def _without_mark(number: int, part: bytes) -> bytes:
+    return part.removeprefix(BOM) if number == 1 else part

@@ -1,0 +1,181 @@
+"""Cases run in processes of their own, shared out by time, and what they find kept in a folder."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import resource
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tests.fuzz.targets import TARGETS
+
+#: A case must end after so long; most take some milliseconds.
+CASE_S: Final = 60.0
+#: One case must not make its process grow by more.
+CASE_GROWTH_MB: Final = 600
+#: No process may have more: what is above ends it.
+_MEMORY_BYTES: Final = 12 << 30
+#: A target has its turn for so long.
+_TURN_S: Final = 20.0
+_TELL_S: Final = 30.0
+#: So many findings of one kind are kept with their documents.
+_KEPT: Final = 3
+
+
+@dataclass
+class Findings:
+    """What was found, in a folder: for each finding what went wrong, the documents, and the command that makes it again."""
+
+    folder: Path
+    seed: int
+    count: int = 0
+    _kinds: Counter[str] = field(default_factory=Counter)
+
+    def add(self, target: str, number: int, what: str, kind: str) -> None:
+        """Keep a finding."""
+        self.count += 1
+        self._kinds[kind] += 1
+        if self._kinds[kind] > _KEPT:
+            return
+        sys.stdout.write(f"finding: {target} {number}: {kind}\n")
+        home = self.folder / f"{target}-{number}"
+        home.mkdir(parents=True, exist_ok=True)
+        again = f"python -m tests.fuzz --seed {self.seed} --only {target} --case {number}"
+        (home / "finding.txt").write_text(f"{again}\n\n{what}\n", encoding="utf-8", errors="backslashreplace")
+        for name, data in TARGETS[target](_random(self.seed, target, number)).files.items():
+            (home / name.replace("/", "-")).write_bytes(data)
+
+
+def _random(seed: int, target: str, number: int) -> Random:
+    return Random(f"{seed}:{target}:{number}")
+
+
+def run_case(seed: int, target: str, number: int) -> int:
+    """Make a case and read its documents; how many were read. Raises what the case finds."""
+    return TARGETS[target](_random(seed, target, number)).check()
+
+
+def _grown_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _work(target: str, seed: int, first: int, most: int, shared: Any, pipe: Connection) -> None:
+    """Cases of one target, one after the other. ``shared``: the present case, and how many documents were read before it."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    began, number, done = time.monotonic(), first, 0
+    found: list[tuple[int, str, str]] = []
+    while done < most and time.monotonic() - began < _TURN_S:
+        shared[0], shared[1] = number, done
+        before_s, before_mb = time.monotonic(), _grown_mb()
+        try:
+            done += run_case(seed, target, number)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises here is the finding
+            done += 1
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            kind = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+            found.append((number, traceback.format_exc(), kind))
+        took_s, grown_mb = time.monotonic() - before_s, _grown_mb() - before_mb
+        if took_s > CASE_S / 2:
+            found.append((number, f"took {took_s:.1f} s", "slow"))
+        if grown_mb > CASE_GROWTH_MB and number > first:  # what the first case loads is kept
+            found.append((number, f"grew by {grown_mb} MB", "memory"))
+        number += 1
+    shared[0], shared[1] = number, done
+    pipe.send(found)
+
+
+@dataclass
+class _Turn:
+    """A process that runs cases of one target for a while."""
+
+    target: str
+    process: Any
+    pipe: Connection
+    shared: Any
+    began: float
+    number: int = -1  # the case it was seen at
+    since: float = 0.0  # when it was first seen there
+
+
+def run(
+    targets: list[str], seed: int, executions: int, seconds: float, jobs: int, findings: Findings
+) -> dict[str, int]:
+    """Read ``executions`` documents, for about the same time of each target; executions by target."""
+    # Forked: the modules are loaded, and nothing was read here that could have started a thread.
+    context = mp.get_context("fork")
+    done: Counter[str] = Counter(dict.fromkeys(targets, 0))
+    spent_s = dict.fromkeys(targets, 0.0)
+    following: Counter[str] = Counter()
+    turns: list[_Turn] = []
+    began = told = time.monotonic()
+    while True:
+        now = time.monotonic()
+        total = sum(done.values()) + sum(int(turn.shared[1]) for turn in turns)
+        left = executions - total
+        while len(turns) < jobs and left > 0 and now - began < seconds:
+            free = [target for target in targets if target not in {turn.target for turn in turns}] or targets
+            target = min(free, key=lambda one: spent_s[one])
+            turns.append(_begin(context, target, seed, following[target], left))
+        if not turns:
+            return dict(done)
+        wait([turn.pipe for turn in turns], timeout=1.0)
+        for turn in list(turns):
+            if not _over(turn, findings):
+                continue
+            following[turn.target] = int(turn.shared[0])
+            done[turn.target] += int(turn.shared[1])
+            spent_s[turn.target] += time.monotonic() - turn.began
+            turns.remove(turn)
+        if now - told > _TELL_S:
+            told = now
+            rate = total / (now - began)
+            sys.stdout.write(f"{total:,} documents read, {rate:,.0f} a second, {findings.count} findings\n")
+            sys.stdout.flush()
+
+
+def _begin(context: Any, target: str, seed: int, first: int, most: int) -> _Turn:
+    mine, theirs = context.Pipe(duplex=False)
+    shared = context.Array("q", [first, 0], lock=False)
+    sys.stdout.flush()
+    process = context.Process(target=_work, args=(target, seed, first, most, shared, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return _Turn(target, process, mine, shared, time.monotonic())
+
+
+def _over(turn: _Turn, findings: Findings) -> bool:
+    """Whether a turn has ended, of itself or because its case does not end; takes what it found."""
+    now = time.monotonic()
+    if turn.pipe.poll(0):
+        try:
+            found = turn.pipe.recv()
+        except EOFError:
+            turn.process.join()
+            kind = f"the process ended with {turn.process.exitcode}"
+            return _broken(turn, kind, findings)
+        turn.process.join()
+        for number, what, kind in found:
+            findings.add(turn.target, number, what, kind)
+        return True
+    if turn.shared[0] != turn.number:
+        turn.number, turn.since = int(turn.shared[0]), now
+    if now - turn.since > CASE_S:
+        turn.process.kill()
+        turn.process.join()
+        return _broken(turn, f"did not end in {CASE_S:.0f} s", findings)
+    return False
+
+
+def _broken(turn: _Turn, kind: str, findings: Findings) -> bool:
+    number = int(turn.shared[0])
+    findings.add(turn.target, number, kind, kind)
+    turn.shared[0], turn.shared[1] = number + 1, turn.shared[1] + 1
+    return True
