@@ -29,6 +29,9 @@ SHIPPED_POLICY: Final = Path(__file__).with_name("audit-policy.yaml")
 DEFAULT_RULE: Final = "default"
 
 _MAX_BYTES: Final = 1 << 20
+_MOST_RULES: Final = 1000
+_MOST_PROBLEMS: Final = 100
+_LONGEST_SHOWN: Final = 500
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _UNLIMITED: Final = "any"
 #: The most that a part can be, by how its name ends.
@@ -166,7 +169,11 @@ class _Reader:
         return node
 
     def _complain(self, node: yaml.Node, field: str, problem: str) -> None:
-        self._problems.append(f"{self._path}:{node.start_mark.line + 1}: {field}: {problem}")
+        where = f"{self._path}:{node.start_mark.line + 1}"
+        self._problems.append(f"{where}: {field[:_LONGEST_SHOWN]}: {problem[:_LONGEST_SHOWN]}")
+        if len(self._problems) == _MOST_PROBLEMS:
+            self._problems.append(f"{where}: (file): is full of problems; what follows was not read")
+            raise PolicyError(self._problems)
 
     def _mapping(self, node: yaml.Node, field: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
         """Values by key; unknown and repeated keys and non-mappings become problems."""
@@ -229,6 +236,9 @@ class _Reader:
     def _rules(self, node: yaml.Node, defaults: dict[str, dict[str, float | None]]) -> list[Rule]:
         if not isinstance(node, yaml.SequenceNode):
             self._complain(node, "rules", "must be a list")
+            return []
+        if len(node.value) > _MOST_RULES:
+            self._complain(node, "rules", f"are {len(node.value)}; the limit is {_MOST_RULES}")
             return []
         rules: list[Rule] = []
         seen: set[str] = {DEFAULT_RULE}

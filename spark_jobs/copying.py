@@ -58,8 +58,8 @@ class Journal:
             return {}
         for line in lines:
             try:
-                one = Segment(**json.loads(line))
-            except (ValueError, TypeError):
+                one = Segment.of_json(json.loads(line))
+            except (ValueError, RecursionError):
                 continue
             found[one.name] = one
         return found

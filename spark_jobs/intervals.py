@@ -64,13 +64,19 @@ def parse_moment(text: str | datetime) -> datetime:
             raise IntervalError(
                 f"{text!r} is no day and no ISO 8601 time ({error}); write 2026-11-21 or 2026-11-21T06:00:00+00:00"
             ) from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise IntervalError(f"{moment.isoformat()} is outside the years 1 to 9999 in UTC") from None
 
 
 def interval(start: str | datetime, end: str | datetime | None = None) -> Interval:
     """The interval from ``start`` to ``end``; without an end it is one day long."""
     first = parse_moment(start)
-    return Interval(first, parse_moment(end) if end else first + DEFAULT_LENGTH)
+    try:
+        return Interval(first, parse_moment(end) if end else first + DEFAULT_LENGTH)
+    except OverflowError:
+        raise IntervalError(f"a day from {first.isoformat()} ends after the year 9999; give an end") from None
 
 
 def day_of(t_us: int) -> str:

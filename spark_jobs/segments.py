@@ -22,13 +22,13 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from dispatch_core.errors import DispatchAuditError
-from spark_jobs.intervals import Interval, interval
+from spark_jobs.intervals import Interval, IntervalError, interval
 from spark_jobs.survey import Survey, survey
 
 CATALOGUE: Final = "catalogue.json"
@@ -41,6 +41,10 @@ _EARLIER_MANIFESTS: Final = (1,)
 _NUMBERED: Final = re.compile(
     r"(?P<series>.*)-(?P<begun>\d{8}T\d{6}\.\d{3}Z)-(?P<number>\d{1,9})\.(?:jsonl|parquet)"
 )
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{1,64}")
+#: What is in no name of a file: a name that leads elsewhere, or that no file system has.
+_NO_NAME: Final = re.compile(r"[\0\ud800-\udc7f\udd00-\udfff]|(?:^|/)\.{0,2}(?:/|$)")
 
 #: ``run``: a run was asked for it. ``history``: a later run needed its rows. ``retired``: gave way to another interval.
 Role = Literal["run", "history", "retired"]
@@ -67,6 +71,26 @@ class Segment:
     mark: str | None = None
     gone: bool = False
     grown_from: str | None = None
+
+    @classmethod
+    def of_json(cls, values: Any) -> Segment:
+        """What ``asdict`` made of a segment; raises ``ValueError`` naming what is no part of one."""
+        if not isinstance(values, dict):
+            raise ValueError("a segment is an object")
+        kinds = {field.name: str for field in fields(cls)} | {"size_bytes": int, "gone": bool}
+        for name, value in values.items():
+            if name not in kinds:
+                raise ValueError(f"a segment has no {name[:80]!r}")
+            if type(value) is not kinds[name] and not (value is None and name in ("mark", "grown_from")):
+                raise ValueError(f"{name} of a segment cannot be {str(value)[:80]!r}")
+        missing = [name for name in ("name", "sha256", "size_bytes") if name not in values]
+        if missing:
+            raise ValueError(f"{missing[0]} of a segment is missing")
+        if not (_DIGEST.fullmatch(values["sha256"]) and _DIGEST.fullmatch(values.get("grown_from") or "0")):
+            raise ValueError("sha256 of a segment is no digest")
+        if _NO_NAME.search(values["name"]):
+            raise ValueError(f"{values['name'][:80]!r} is no name of a segment")
+        return cls(**values)
 
     def path(self, landing: Path) -> Path:
         """Where its bytes are."""
@@ -126,21 +150,49 @@ def segment_path(landing: Path, sha256: str, name: str) -> Path:
 def read_catalogue(landing: Path) -> Catalogue:
     """What the sources held when they were last pulled; empty where nothing was ever pulled."""
     path = Path(landing) / CATALOGUE
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    held = _held(path)
+    if held is None:
         return {}
-    except ValueError as error:
-        raise LandingError(f"{path}: not readable as JSON ({error}); run pull again") from None
     if held.get("version") != CATALOGUE_VERSION:
         raise LandingError(
             f"{path}: version {held.get('version')!r}, this code reads {CATALOGUE_VERSION}; use the version that wrote it, "
             "or move the landing folder away and run pull again"
         )
-    return {
-        tuple(one["sources"]): {file["name"]: Segment(**file) for file in one["files"]}
-        for one in held["pulled"]
-    }
+    try:
+        return {_sources(one["sources"]): _files(one["files"]) for one in held["pulled"]}
+    except (LookupError, TypeError, ValueError) as error:
+        raise _unlike(path, error) from None
+
+
+def _files(listed: list[Any]) -> dict[str, Segment]:
+    files = [Segment.of_json(one) for one in listed]
+    return {one.name: one for one in files}
+
+
+def _sources(listed: Any) -> Sources:
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise ValueError(f"sources cannot be {str(listed)[:80]!r}")
+    return tuple(listed)
+
+
+def _held(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file of the landing; None where there is none."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise LandingError(
+            f"{path}: not readable as JSON ({error}); move it away and run pull again"
+        ) from None
+    if not isinstance(held, dict):
+        raise LandingError(f"{path}: no JSON object; move it away and run pull again")
+    return held
+
+
+def _unlike(path: Path, error: Exception) -> LandingError:
+    what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+    return LandingError(f"{path}: not as this code writes it ({what}); move it away and run pull again")
 
 
 def write_catalogue(landing: Path, catalogue: Catalogue) -> None:
@@ -169,12 +221,9 @@ def landed_intervals(landing: Path) -> list[LandedInterval]:
 
 
 def _manifest(path: Path) -> LandedInterval | None:
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    held = _held(path)
+    if held is None:
         return None
-    except ValueError as error:
-        raise LandingError(f"{path}: not readable as JSON ({error}); run pull again") from None
     if held.get("version") in _EARLIER_MANIFESTS:
         return None  # of a version that kept the files in the interval's folder; the next pull replaces it
     if held.get("version") != MANIFEST_VERSION:
@@ -182,8 +231,13 @@ def _manifest(path: Path) -> LandedInterval | None:
             f"{path}: version {held.get('version')!r}, this code reads {MANIFEST_VERSION}; use the version that wrote "
             "it, or move the landing folder away and run pull again"
         )
-    span = interval(held["interval_start"], held["interval_end"])
-    return LandedInterval(span, held["role"], tuple(held["sources"]))
+    try:
+        start, end, role = (held[name] for name in ("interval_start", "interval_end", "role"))
+        if not (isinstance(start, str) and isinstance(end, str)) or role not in get_args(Role):
+            raise ValueError(f"{start!r} to {end!r} as {role!r}"[:200])
+        return LandedInterval(interval(start, end), role, _sources(held["sources"]))
+    except (LookupError, ValueError, IntervalError) as error:
+        raise _unlike(path, error) from None
 
 
 def write_interval(landing: Path, one: LandedInterval) -> None:
@@ -247,7 +301,7 @@ def known_survey(landing: Path, segment: Segment) -> Survey | None:
     """The survey of a segment, if it was made already."""
     try:
         return Survey.of_json(json.loads(about_path(landing, segment).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, LookupError, TypeError):
+    except (FileNotFoundError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None  # not made yet, or half written by somebody who was killed
 
 

@@ -35,12 +35,14 @@ from dispatch_core.recording.files import (
     file_format,
 )
 from dispatch_core.recording.reader import read_file
+from dispatch_core.recording.rows import RANGES
 
 SURVEY_VERSION: Final = 1
 HOUR_US: Final = 3_600_000_000
 
 #: Per content: the field that holds a row's time, and how many microseconds its unit has.
 _TIME: Final[dict[Content, tuple[str, int]]] = {"events": ("t_us", 1), "messages": ("publish_time_ms", 1000)}
+_LAST_US: Final = RANGES["t_us"][1]
 #: Of the longest number that is looked at; a time of this many microseconds is thirty thousand years away.
 _DIGITS: Final = 18
 #: A quotation mark inside a JSON string is escaped, so ``"t_us":`` in a line is a key. What ends it keeps fractions out.
@@ -80,9 +82,9 @@ class Survey:
         }
 
     @classmethod
-    def of_json(cls, about: dict[str, Any]) -> Survey | None:
+    def of_json(cls, about: Any) -> Survey | None:
         """What ``as_json`` said; None if another version of this code said it."""
-        if about.get("version") != SURVEY_VERSION:
+        if not isinstance(about, dict) or about.get("version") != SURVEY_VERSION:
             return None
         hours = tuple((int(hour), int(rows), str(mark)) for hour, rows, mark in about["hours"])
         return cls(hours, int(about["untimed"]), bool(about["carries"]), bool(about["complete"]))
@@ -128,7 +130,10 @@ class _Seen:
         self.complete = True
 
     def times(self, times: npt.NDArray[np.int64], unit_us: int) -> None:
-        """Rows with these times."""
+        """Rows with these times. One that no calendar has is none: its row is bad."""
+        known = times[(times >= 0) & (times <= _LAST_US // unit_us)]
+        self.untimed += len(times) - len(known)
+        times = known
         if not len(times):
             return
         hours = times // (HOUR_US // unit_us)

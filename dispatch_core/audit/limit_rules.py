@@ -57,7 +57,7 @@ class LimitRules:
         """Rules written by ``json``. Raises ``LimitsError`` for any other text."""
         try:
             rows: Any = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise LimitsError(f"rules of limits are not JSON ({error}): {text[:80]!r}") from error
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise LimitsError(f"rules of limits must be a JSON list of objects, not {text[:80]!r}")

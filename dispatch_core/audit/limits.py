@@ -73,7 +73,7 @@ class Limits:
         """Limits written by ``json``; raises ``LimitsError`` as ``of`` does, and for text that is no JSON object."""
         try:
             values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise LimitsError(f"limits are not JSON ({error}): {text[:80]!r}") from error
         if not isinstance(values, dict):
             raise LimitsError(
@@ -115,6 +115,8 @@ def _number(name: str, value: Any) -> float:
             value = None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         value = math.nan
+    if isinstance(value, int):
+        value = min(value, NO_LIMIT)  # one of more digits than a float can hold
     if not 0 <= value < math.inf:
         raise LimitsError(f"the limit {name} must be a number from 0 on, or any")
     return min(float(value), NO_LIMIT)

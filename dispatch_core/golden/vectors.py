@@ -81,7 +81,7 @@ def parse(name: str, body: bytes) -> VectorFile:
 def _header(name: str, text: bytes) -> tuple[str, tuple[str, ...], dict[str, Any]]:
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise VectorFileError(
             f"{name}:1: the header is no JSON ({str(error)[:120]}); nothing was judged"
         ) from error

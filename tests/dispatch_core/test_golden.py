@@ -14,7 +14,7 @@ import pytest
 from dispatch_core.cli.golden_files import read
 from dispatch_core.cli.main import main
 from dispatch_core.golden.runner import judge
-from dispatch_core.golden.vectors import FORMATS
+from dispatch_core.golden.vectors import FORMATS, VectorFileError, parse
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 SAMPLE = sorted(GOLDEN.rglob("*.jsonl.gz"))
@@ -133,6 +133,12 @@ def test_a_changed_answer_is_named_by_seed_and_step(
     first = found["first_mismatch"]
     assert ((first["seed"], first["step"]), first["field"]) == (where[0], field)
     assert first["expected"] != first["computed"] or field == "result"
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"9" * 5000])
+def test_a_header_that_python_cannot_hold_is_named(text: bytes) -> None:
+    with pytest.raises(VectorFileError, match="v:1: the header is no JSON"):
+        parse("v", text)
 
 
 def test_a_changed_hash_is_a_mismatch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

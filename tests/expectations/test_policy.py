@@ -106,7 +106,15 @@ def test_the_shipped_limits_are_those_of_the_core() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[", "{}", "[1]", '[{"topics": "*"}]', '[{"topics":"*","subscriptions":"*","limits":{"x":1}}]'],
+    [
+        "",
+        "[",
+        "{}",
+        "[1]",
+        "9" * 5000,
+        '[{"topics": "*"}]',
+        '[{"topics":"*","subscriptions":"*","limits":{"x":1}}]',
+    ],
 )
 def test_rules_of_limits_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LimitsError):
@@ -175,6 +183,19 @@ def test_a_rule_behind_one_that_matches_all_of_it_is_named(tmp_path: Path) -> No
 )
 def test_a_file_that_is_no_policy_says_where(tmp_path: Path, text: str, problem: str) -> None:
     assert any(found.startswith(problem) for found in problems(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("version: 1\nrules:\n" + "- a\n" * 900, "(file): is full of problems; what follows was not read"),
+        ("version: 1\nrules:\n" + "- a\n" * 1001, "rules: are 1001; the limit is 1000"),
+    ],
+)
+def test_a_file_full_of_problems_is_left_soon(tmp_path: Path, text: str, last: str) -> None:
+    found = problems(tmp_path, text)
+    assert len(found) <= 101
+    assert found[-1].endswith(last)
 
 
 def test_text_that_is_not_utf8_names_its_line(tmp_path: Path) -> None:

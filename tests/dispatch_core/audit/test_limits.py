@@ -21,6 +21,10 @@ def test_any_is_never_exceeded() -> None:
     )
 
 
+def test_a_number_that_no_float_holds_is_never_exceeded() -> None:
+    assert Limits.of_json('{"stuck_key_ms": 1' + "0" * 400 + "}").stuck_key_ms == NO_LIMIT
+
+
 def test_of_a_policy_only_limits_are_taken() -> None:
     policy: dict[str, dict[str, Any]] = {
         "completeness": {"stuck_key": 0.0, "stuck_key_ms": 500.0, "ack_hole_ms": None},
@@ -43,6 +47,7 @@ def test_of_a_policy_only_limits_are_taken() -> None:
         ("[]", "one JSON object"),
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
+        ('{"stuck_key_ms": ' + "9" * 5000 + "}", "not JSON"),
     ],
 )
 def test_what_is_no_limit_is_refused(text: str, said: str) -> None:
