@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from dags import deadline, notify, stages, steps
 from dags.failures import clear_failure
-from dags.home import SOURCE_VARIABLE, Home
+from dags.home import SETTINGS_VARIABLE, SOURCE_VARIABLE, Home
 from dags.pages.links import DATA_DOCS, REPORT, with_links
 from dags.params import moment, number, set_number, switch
 
@@ -82,6 +82,15 @@ PARAMS = {
         title="Connection of the source",
         description="Airflow connection for an object store; empty for a local folder",
         examples=["aws_default"],
+        section="Recorded logs",
+    ),
+    "settings_file": Param(
+        os.environ.get(SETTINGS_VARIABLE) or None,
+        type=["null", "string"],
+        maxLength=2000,
+        title="Settings of the broker",
+        description="A file on this machine, as import-broker-conf writes it; empty: what the logs' headers say",
+        examples=["/etc/dispatch-audit/audit.conf"],
         section="Recorded logs",
     ),
     "interval_start": moment("Start of the interval", "Empty: the run's own data interval", "Interval"),
@@ -233,11 +242,11 @@ def dispatch_audit() -> None:
             return stages.find_stale(Home.current())
 
     @spark_task()
-    def recompute_stale(stale: list[dict[str, str]]) -> list[dict[str, str]]:
+    def recompute_stale(stale: list[dict[str, str]], chosen: dict[str, str]) -> list[dict[str, str]]:
         if not stale:
             raise AirflowSkipException("no interval is stale")
         with clear_failure():
-            return stages.recompute(stale, Home.current())
+            return stages.recompute(stale, Home.current(), chosen)
 
     @step(
         retries=1,
@@ -298,7 +307,7 @@ def dispatch_audit() -> None:
 
     stale = find_stale()
     aggregated >> stale
-    recomputed = recompute_stale(stale)
+    recomputed = recompute_stale(stale, chosen)
     rejudged = judge_stale.expand(stale=recomputed)
     rejudged >> alert_stale.expand(stale=recomputed)
     [validated, published, reported, rejudged] >> conclude()

@@ -12,6 +12,8 @@ from dispatch_core.errors import DispatchAuditError
 
 HOME_VARIABLE: Final = "DISPATCH_AUDIT_HOME"
 SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
+#: Path of a file of settings that hold in place of those in the logs' headers.
+SETTINGS_VARIABLE: Final = "DISPATCH_AUDIT_SETTINGS"
 
 #: What a person wants to see of a task: ``make run`` shows these lines on the terminal.
 progress = logging.getLogger("dispatch_audit.progress")

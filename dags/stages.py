@@ -46,7 +46,7 @@ def ingest(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
 
 def plan(chosen: Mapping[str, str], home: Home, run_id: str, groups: int) -> dict[str, Any]:
     """Deal the dispatchers of the interval to at most ``groups`` groups of about equal size."""
-    arguments = [*_replay(chosen, home, run_id), "--groups", str(groups), *_limits()]
+    arguments = [*_replay(chosen, home, run_id), "--groups", str(groups), *_limits(), *_overrides(chosen)]
     return _stage("replay", ["plan", *arguments], spark=True, name="plan")
 
 
@@ -69,7 +69,7 @@ def publish_tables(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[s
         progress.warning(
             "replay: the groups cannot be published as they are; replaying the whole interval in this task"
         )
-        arguments = [*_interval(chosen), *_warehouse(home), *_limits()]
+        arguments = [*_interval(chosen), *_warehouse(home), *_limits(), *_overrides(chosen)]
         return _stage("replay", arguments, spark=True)
 
 
@@ -89,12 +89,14 @@ def find_stale(home: Home) -> list[dict[str, str]]:
     return list(summary["stale"])
 
 
-def recompute(stale: Sequence[Mapping[str, str]], home: Home) -> list[dict[str, str]]:
-    """Ingest, replay and aggregate these intervals again, oldest first; returns them."""
+def recompute(
+    stale: Sequence[Mapping[str, str]], home: Home, chosen: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Ingest, replay and aggregate these intervals again, oldest first, by the settings of the run; returns them."""
     named = [
         text for one in stale for text in ("--interval", f"{one['interval_start']}/{one['interval_end']}")
     ]
-    arguments = ["recompute", *_landing(home), *_warehouse(home), *_limits(), *named]
+    arguments = ["recompute", *_landing(home), *_warehouse(home), *_limits(), *_overrides(chosen), *named]
     summary = _stage("history", arguments, spark=True, name="recompute")
     return list(summary["recomputed"])
 
@@ -125,6 +127,11 @@ def _limits() -> list[str]:
     from expectations.policy import current_policy
 
     return ["--limits", current_policy().limit_rules().json()]
+
+
+def _overrides(chosen: Mapping[str, str]) -> list[str]:
+    """What the run has in place of the logs' headers, for the stages that replay."""
+    return ["--overrides", chosen["overrides"]] if "overrides" in chosen else []
 
 
 def _stage(

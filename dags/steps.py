@@ -29,6 +29,7 @@ def choose_interval(
 ) -> dict[str, str]:
     """The interval of a run and the source it reads, as text: ``interval_start, interval_end, source``.
 
+    ``overrides`` beside them, as JSON, where the parameter ``settings_file`` names a file: it is read here, once.
     The parameters win; without them it is the run's data interval. Raises ``ParameterError`` where neither names one.
     """
     from spark_jobs.intervals import interval
@@ -59,7 +60,20 @@ def choose_interval(
             "source is empty; nothing was done. Name the folder or URL that holds the recorded logs."
         )
     progress.info("interval %s to %s, source %s", span.start.isoformat(), span.end.isoformat(), source)
-    return {"interval_start": span.start.isoformat(), "interval_end": span.end.isoformat(), "source": source}
+    chosen = {
+        "interval_start": span.start.isoformat(),
+        "interval_end": span.end.isoformat(),
+        "source": source,
+    }
+    settings_file = str(params.get("settings_file") or "").strip()
+    if settings_file:
+        from dispatch_core.cli.settings_file import settings_of
+        from dispatch_core.log_profile import Overrides
+
+        overrides = Overrides(None, settings_of([Path(settings_file).expanduser()]))
+        progress.info("settings in place of the logs' headers: %s", ", ".join(overrides.told) or "none")
+        chosen["overrides"] = overrides.json()
+    return chosen
 
 
 def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -> dict[str, Any]:

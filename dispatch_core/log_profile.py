@@ -7,17 +7,20 @@ command line: ``with_overrides`` puts them into the header, so that everything b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core import settings as settings_
 from dispatch_core.errors import ProfileError
 from dispatch_core.profiles import Dispatcher, Profile, partition_index, resolve
 from dispatch_core.recording.checkpoint import leading
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.versions import parse_version
 
 #: Kinds that only a dispatcher with one active consumer writes.
 _SINGLE_ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
@@ -30,6 +33,64 @@ class Policy:
 
     mode: str = "AUTO_SPLIT"
     allow_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """A release and settings that replace those of logs' headers, for a whole run; as JSON they go from stage to stage."""
+
+    broker_version: str | None = None
+    settings: Mapping[str, settings_.Value | str] = field(default_factory=dict)
+
+    def of(self, log: DispatcherLog) -> DispatcherLog:
+        """The log under these rules."""
+        return with_overrides(log, self.broker_version, self.settings) if self else log
+
+    def __bool__(self) -> bool:
+        return self.broker_version is not None or bool(self.settings)
+
+    @property
+    def told(self) -> list[str]:
+        """What is replaced, ``NAME=VALUE`` each, for people.
+
+        >>> Overrides("4.0.6", {"dispatcherMaxReadBatchSize": 16, "preciseDispatcherFlowControl": False}).told
+        ['broker version 4.0.6', 'dispatcherMaxReadBatchSize=16', 'preciseDispatcherFlowControl=false']
+        """
+        version = [] if self.broker_version is None else [f"broker version {self.broker_version}"]
+        values = {n: str(v).lower() if isinstance(v, bool) else v for n, v in sorted(self.settings.items())}
+        return [*version, *(f"{name}={value}" for name, value in values.items())]
+
+    def json(self) -> str:
+        """One line of JSON, the same text for the same overrides."""
+        return json.dumps(
+            {"broker_version": self.broker_version, "settings": dict(self.settings)}, sort_keys=True
+        )
+
+    @classmethod
+    def of_json(cls, text: str) -> Overrides:
+        """Overrides written by ``json``; raises ``ProfileError`` for other text and for settings no rule follows from."""
+        try:
+            held: Any = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProfileError(f"overrides are not JSON ({error}): {text[:80]!r}") from error
+        if not (isinstance(held, dict) and set(held) == {"broker_version", "settings"}):
+            raise ProfileError(
+                f"overrides must be an object of broker_version and settings, not {text[:80]!r}"
+            )
+        version, given = held["broker_version"], held["settings"]
+        if not (isinstance(version, str | None) and isinstance(given, dict)):
+            raise ProfileError(f"overrides have a text and an object, not {text[:80]!r}")
+        if version is not None:
+            parse_version(version)
+        for name, value in given.items():
+            settings_.check_name(name)
+            if name in settings_.SETTINGS:
+                settings_.SETTINGS[name].read(value)
+        return cls(version, given)
+
+
+#: The rules that the headers name.
+RECORDED: Final = Overrides()
 
 
 def with_overrides(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import RECORDED, Overrides
 from spark_jobs import segments, stage
 from spark_jobs.history_plan import (
     Expected,
@@ -135,6 +136,7 @@ def recompute(
     spans: Sequence[Interval],
     *,
     limits: LimitRules,
+    overrides: Overrides = RECORDED,
 ) -> list[dict[str, str]]:
     """Ingest (with history), replay and aggregate the intervals again, oldest first; returns them as JSON has them.
 
@@ -147,7 +149,7 @@ def recompute(
     for span in sorted(spans, key=lambda one: one.start):
         if segments.read_interval(landing, span) is not None:  # its log files are still kept
             ingest_with_history(spark, landing, warehouse, span)
-        replay(spark, warehouse, span, limits=limits)
+        replay(spark, warehouse, span, limits=limits, overrides=overrides)
         aggregate(spark, warehouse, span, limits=limits)
         done.append(_as_json(span))
         say(f"recompute {span.name}: {len(done)} of {len(spans)} intervals done")
@@ -187,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="recompute this one; may be given again (default: all that are stale)",
     )
     stage.add_limits(parser)
+    stage.add_overrides(parser)
     options = parser.parse_args(arguments)
     began = time.monotonic()
     summary: dict[str, Any] = {"stage": options.what}
@@ -213,7 +216,14 @@ def _recompute(options: argparse.Namespace, spans: Sequence[Interval]) -> list[d
         for one in files.values()
     )
     with running_session(size_bytes) as spark:
-        return recompute(spark, options.landing, options.warehouse, spans, limits=options.limits)
+        return recompute(
+            spark,
+            options.landing,
+            options.warehouse,
+            spans,
+            limits=options.limits,
+            overrides=options.overrides,
+        )
 
 
 if __name__ == "__main__":

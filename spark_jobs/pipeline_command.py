@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from dispatch_core.cli.recordings import add_override_arguments, overrides_given
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
 from spark_jobs import stage
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval-end", type=stage.moment, help="exclusive (default: a day after the start)"
     )
+    add_override_arguments(parser)
     parser.add_argument(
         "--forget-gone",
         action="store_true",
@@ -74,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     if args.interval_end and not args.interval_start:
         raise DispatchAuditError("--interval-end needs --interval-start")
+    overrides = overrides_given(args)
     sources = [path for source in args.source for path in _expanded(source)]
     from expectations.policy import current_policy
     from expectations.validate import validate_interval
@@ -104,11 +107,11 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     with running_session(sum(one.size_bytes for one in pulled.files)) as spark:
         for span in spans:
             _report(ingest_with_history(spark, landing, warehouse, span))
-            _report(replay(spark, warehouse, span, limits=limits))
+            _report(replay(spark, warehouse, span, limits=limits, overrides=overrides))
             _report(aggregate(spark, warehouse, span, limits=limits))
             judge(span)
         for span in stale_intervals(landing, warehouse, spark):
-            recompute(spark, landing, warehouse, [span], limits=limits)
+            recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
             judge(span)
     return verdicts
 

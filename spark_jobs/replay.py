@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage, tables
@@ -76,18 +77,19 @@ def replay(
     *,
     rule: Rule | None = None,
     limits: LimitRules = NO_RULES,
+    overrides: Overrides = RECORDED,
 ) -> dict[str, Any]:
     """Replay every dispatcher of the interval and replace its rows in the six result tables; returns a summary.
 
     ``rule`` replaces the recorded release's rule (default ``dispatch_core.replay.replay``); it must be importable by the
-    workers. ``limits``: how long is too long, for which topics.
+    workers. ``limits``: how long is too long, for which topics. ``overrides``: what holds in place of the logs' headers.
     Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError`` where other rows up to its end were
     ingested meanwhile; the tables are then as before.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     with stage_run(warehouse, "replay", span, wait=True) as staging:
         history, found = what_to_replay(spark, warehouse, span)
-        folded = fold(spark, found, staging, span, rule, limits)
+        folded = fold(spark, found, staging, span, rule, limits, overrides)
         return publish(
             warehouse,
             span,
@@ -96,6 +98,7 @@ def replay(
             history=history,
             dispatchers=len(found),
             limits=limits,
+            overrides=overrides,
             began=began,
             started_at=started_at,
             folded_s=time.monotonic() - began,
@@ -122,9 +125,10 @@ def fold(
     span: Interval,
     rule: Rule | None,
     limits: LimitRules,
+    overrides: Overrides,
 ) -> Folded:
     """Fold the logs of dispatchers and stage what their folds say about the interval."""
-    staged = _staged(spark, found, staging, span, rule, limits)
+    staged = _staged(spark, found, staging, span, rule, limits, overrides)
     files: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
     failed = []
     for row in staged.to_pylist():
@@ -150,6 +154,7 @@ def publish(
     history: str,
     dispatchers: int,
     limits: LimitRules,
+    overrides: Overrides,
     began: float,
     started_at: datetime,
     folded_s: float | None = None,
@@ -176,6 +181,7 @@ def publish(
         "dispatchers_failed": len(folded.failed),
         "failed": folded.failed[:20],
         "limits": limits.digest,
+        "overrides": overrides.told,
         "history_digest": history,
         "rows": rows,
         "seconds": round(time.monotonic() - began, 3),
@@ -193,6 +199,7 @@ def _staged(
     span: Interval,
     rule: Rule | None,
     limits: LimitRules,
+    overrides: Overrides,
 ) -> pa.Table:
     """Run the tasks, largest first; the rows of ``STAGED`` come back, in a stable order."""
     # A plain function, pickled by name: the workers import the module and find the compiled kernels cached.
@@ -203,6 +210,7 @@ def _staged(
         interval_end=span.end,
         rule=rule,
         limits=limits,
+        overrides=overrides,
     )
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -229,11 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Fold every dispatcher's log and publish one interval of results. In steps, for tasks that are mapped: "
         "plan, group, publish, discard (each has its own --help).",
         limits=True,
+        overrides=True,
     )
     options = parser.parse_args(words)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
-        return replay(spark, options.warehouse, span, limits=options.limits)
+        return replay(spark, options.warehouse, span, limits=options.limits, overrides=options.overrides)
 
     # The rows are read by the tasks themselves: the JVM only plans, however large the log.
     return stage.run(options, work, lambda _span: 0)

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage
 from spark_jobs.contracts import StagedFile
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_GROUPS: Final = 1000
-_PLAN_VERSION: Final = 1
+_PLAN_VERSION: Final = 2
 _PLANNED: Final = pa.schema([pa.field("group", pa.int32()), *DISPATCHERS])
 #: A folder that nobody has touched for so long belongs to a run that was given up.
 _OLD_S: Final = 2 * 86_400.0
@@ -71,6 +72,7 @@ class Plan:
 
     history: str
     limits: LimitRules
+    overrides: Overrides
     groups: list[dict[str, int]]
 
 
@@ -81,7 +83,14 @@ def run_folder(warehouse: Path, span: Interval, run_id: str) -> Path:
 
 
 def plan(
-    spark: SparkSession, warehouse: Path, span: Interval, run_id: str, *, groups: int, limits: LimitRules
+    spark: SparkSession,
+    warehouse: Path,
+    span: Interval,
+    run_id: str,
+    *,
+    groups: int,
+    limits: LimitRules,
+    overrides: Overrides = RECORDED,
 ) -> dict[str, Any]:
     """Deal the interval's dispatchers out to at most ``groups`` groups of about equal size; returns a summary.
 
@@ -101,7 +110,8 @@ def plan(
     folder.mkdir(parents=True)
     rows = [{"group": number} | found[one] for number, mine in enumerate(dealt) for one in mine]
     pq.write_table(pa.Table.from_pylist(rows, schema=_PLANNED), folder / "plan.parquet")
-    held = {"version": _PLAN_VERSION, "history": history, "limits": limits.json(), "groups": told}
+    held = {"version": _PLAN_VERSION, "history": history, "limits": limits.json()}
+    held |= {"overrides": overrides.json(), "groups": told}
     _write(folder / "plan.json", held)
     say(f"plan {span.name}: {len(found)} dispatchers in {len(told)} groups")
     return {
@@ -141,7 +151,7 @@ def fold_group(
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         found = rows.drop_columns(["group"]).to_pylist()
-        folded = fold(spark, found, staging, span, None, planned.limits)
+        folded = fold(spark, found, staging, span, None, planned.limits, planned.overrides)
         held = {
             "files": [
                 {"table": one.table, "path": one.path.relative_to(staging).as_posix(), "rows": one.rows}
@@ -202,6 +212,7 @@ def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, An
             history=planned.history,
             dispatchers=sum(one["dispatchers"] for one in planned.groups),
             limits=planned.limits,
+            overrides=planned.overrides,
             began=began,
             started_at=started_at,
         )
@@ -227,7 +238,8 @@ def _read_plan(folder: Path, span: Interval) -> Plan:
         raise InputsChangedError(
             f"{folder}: planned by another version of this code; the tables are as before. Run the plan's task again"
         )
-    return Plan(held["history"], LimitRules.of_json(held["limits"]), held["groups"])
+    limits, overrides = LimitRules.of_json(held["limits"]), Overrides.of_json(held["overrides"])
+    return Plan(held["history"], limits, overrides, held["groups"])
 
 
 def _write(path: Path, held: dict[str, Any]) -> None:
@@ -255,7 +267,8 @@ def run_step(words: Sequence[str]) -> int:
     if step not in _STEPS:
         complain(f"error: {step!r} is no step of a replay; there are {', '.join(_STEPS)}")
         return 2
-    parser = stage.parser(f"python -m spark_jobs.replay {step}", _STEPS[step], limits=step == "plan")
+    plans = step == "plan"
+    parser = stage.parser(f"python -m spark_jobs.replay {step}", _STEPS[step], limits=plans, overrides=plans)
     parser.add_argument("--run-id", required=True, help="whose plan it is; the same for all steps of one run")
     if step == "plan":
         parser.add_argument("--groups", type=int, default=8, help="at most so many (default %(default)s)")
@@ -270,7 +283,15 @@ def run_step(words: Sequence[str]) -> int:
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
         if step == "plan":
-            return plan(spark, home, span, run_id, groups=options.groups, limits=options.limits)
+            return plan(
+                spark,
+                home,
+                span,
+                run_id,
+                groups=options.groups,
+                limits=options.limits,
+                overrides=options.overrides,
+            )
         return fold_group(spark, home, span, run_id, options.group)
 
     return stage.run(options, work, lambda _span: 0)

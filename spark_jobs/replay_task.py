@@ -29,6 +29,7 @@ from dispatch_core import CORE_VERSION
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
@@ -70,13 +71,14 @@ def replay_partition(
     interval_end: datetime,
     rule: Rule | None = None,
     limits: LimitRules = NO_RULES,
+    overrides: Overrides = RECORDED,
 ) -> Iterator[pa.RecordBatch]:
     """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
     take_little_memory()
     span = Interval(interval_start, interval_end)
     dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
     if dispatchers:
-        staged = replay_dispatchers(dispatchers, Path(staging), span, rule, limits)
+        staged = replay_dispatchers(dispatchers, Path(staging), span, rule, limits, overrides)
         yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
 
 
@@ -86,10 +88,12 @@ def replay_dispatchers(
     span: Interval,
     rule: Rule | None = None,
     limits: LimitRules = NO_RULES,
+    overrides: Overrides = RECORDED,
 ) -> list[dict[str, Any]]:
     """Replay one dispatcher after the other and stage what they gave, in common files; returns rows of ``STAGED``.
 
     Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
+    ``overrides``: what holds in place of the logs' headers.
     """
     identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
@@ -97,7 +101,7 @@ def replay_dispatchers(
     with Sink(staging, part) as sink:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
             mine = limits.limits_for(identity["topic"], identity["subscription"])
-            reason = _replay_one(identity, dispatcher, sink, staging, span, rule, mine)
+            reason = _replay_one(identity, dispatcher, sink, staging, span, rule, mine, overrides)
             sink.keep()
             rows.append({**identity, "table": "", "path": "", "rows": 0, "not_judged_reason": reason})
         staged = sink.close()
@@ -113,6 +117,7 @@ def _replay_one(
     span: Interval,
     rule: Rule | None,
     limits: Limits,
+    overrides: Overrides,
 ) -> str | None:
     """Replay one dispatcher into the sink; returns why it was not judged, if it was not."""
     digest = _digest(*identity.values())
@@ -126,8 +131,9 @@ def _replay_one(
         return died
     (markers / f"{digest}.{deaths}").touch()
     reason = None
-    if rule is not None or not _in_pieces(dispatcher, sink, span, limits):
-        results, reason = _results(identity, dispatcher, span, rule or partial(recorded_rule, limits=limits))
+    if rule is not None or not _in_pieces(dispatcher, sink, span, limits, overrides):
+        chosen = rule or partial(recorded_rule, limits=limits)
+        results, reason = _results(identity, dispatcher, span, chosen, overrides)
         for name, table in results.items():
             sink.write(name, table)
     for one in markers.glob(f"{digest}.*"):
@@ -135,7 +141,9 @@ def _replay_one(
     return reason
 
 
-def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: Limits) -> bool:
+def _in_pieces(
+    dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: Limits, overrides: Overrides
+) -> bool:
     """Replay a log of level E piece by piece; returns whether that could be done. If not, nothing of it is left.
 
     What is wrong with a log beyond that shows when it is replayed as a whole, and is reported then.
@@ -145,7 +153,13 @@ def _in_pieces(dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: L
     from dispatch_core.user_level.files import NotUserLevelError, replay_files
 
     try:
-        pieces = replay_files(dispatcher, interval_start=span.start, interval_end=span.end, limits=limits)
+        pieces = replay_files(
+            dispatcher,
+            interval_start=span.start,
+            interval_end=span.end,
+            limits=limits,
+            overrides=overrides,
+        )
         for number, tables in enumerate(pieces, 1):
             for name, table in tables.items():
                 sink.write(name, table)
@@ -183,11 +197,15 @@ def _digest(*words: str) -> str:
 
 
 def _results(
-    identity: dict[str, str], dispatcher: dict[str, Any], span: Interval, rule: Rule
+    identity: dict[str, str],
+    dispatcher: dict[str, Any],
+    span: Interval,
+    rule: Rule,
+    overrides: Overrides,
 ) -> tuple[dict[str, pa.Table], str | None]:
     """The dispatcher's result tables and, where a rule failed, why."""
     try:
-        logs = load_logs(dispatcher)
+        logs = [overrides.of(log) for log in load_logs(dispatcher)]
     except OSError:
         raise  # the disk's fault, not the log's: Spark tries again, and a run that cannot read fails
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this dispatcher's alone, and it is reported

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage
 from spark_jobs.contracts import CONTRACTS, conform, file_schema
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.ledger import Ledger
 from spark_jobs.progress import complain, say
 from spark_jobs.warehouse import data_files
 
@@ -75,6 +76,7 @@ def write_reports(
     began = time.monotonic()
     limit = _limit() if limit is None else limit
     subjects = _read(warehouse, span)
+    given = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
     order = sorted(subjects, key=lambda one: (_VERDICTS.get(_overall(subjects[one]), 1), one))
     folder = folder_of(reports, span)
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +85,7 @@ def write_reports(
     for dispatcher in order:
         name = file_name(*dispatcher)
         if len(written) < limit:
-            written[name] = _write(folder / name, _page(dispatcher, subjects[dispatcher], span))
+            written[name] = _write(folder / name, _page(dispatcher, subjects[dispatcher], span, given))
         lines.append((dispatcher, _overall(subjects[dispatcher]), name if name in written else None))
     _write(folder / "index.html", _index(span, lines))
     for path in folder.iterdir():
@@ -201,7 +203,7 @@ def _by_key(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[Dispatcher, pa
         yield tuple(part[name][0].as_py() for name in key), part
 
 
-def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval) -> str:
+def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, given: str) -> str:
     _cluster, topic, subscription = dispatcher
     small = {
         table: pa.concat_tables(
@@ -224,6 +226,8 @@ def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval) -> str:
         anomalies=subject.anomalies,
         names=subject.names,
     )
+    if given:  # what holds in place of the logs' headers is nowhere else to be seen
+        data = replace(data, facts=(*data.facts, ("Given for the run", given)))
     return page(data)
 
 

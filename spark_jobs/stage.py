@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import LimitsError
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import RECORDED, Overrides
 from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
 from spark_jobs.progress import complain
 
@@ -27,9 +28,12 @@ EXIT_TRY_AGAIN: Final = 75
 
 
 def parser(
-    program: str, description: str, *, landing: bool = False, limits: bool = False
+    program: str, description: str, *, landing: bool = False, limits: bool = False, overrides: bool = False
 ) -> argparse.ArgumentParser:
-    """The arguments of a stage; ``landing`` only where it reads landed files, ``limits`` where it makes findings."""
+    """The arguments of a stage; ``landing`` only where it reads landed files, ``limits`` where it makes findings.
+
+    ``overrides``: where it replays by the rules that logs' headers name.
+    """
     result = argparse.ArgumentParser(prog=program, description=description)
     result.add_argument(
         "--interval-start", required=True, type=moment, help="start of the interval: a day or ISO 8601, UTC"
@@ -43,6 +47,8 @@ def parser(
         result.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
     if limits:
         add_limits(result)
+    if overrides:
+        add_overrides(result)
     result.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
     return result
 
@@ -55,6 +61,17 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         default=LimitRules(),
         metavar="JSON",
         help="how long is too long for which topics, as the policy hands it down (default: as shipped)",
+    )
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The argument of a stage that replays."""
+    parser.add_argument(
+        "--overrides",
+        type=rule_overrides,
+        default=RECORDED,
+        metavar="JSON",
+        help="a broker version and settings in place of those in the logs' headers, as handed down (default: none)",
     )
 
 
@@ -71,6 +88,14 @@ def limit_rules(text: str) -> LimitRules:
     try:
         return LimitRules.of_json(text)
     except LimitsError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def rule_overrides(text: str) -> Overrides:
+    """An argument that replaces what headers say; a wrong one is refused with the reason."""
+    try:
+        return Overrides.of_json(text)
+    except DispatchAuditError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -21,16 +21,16 @@ from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.audit.whole import WholeAudit, active_times, audit_whole
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
-    Overrides,
     Recurring,
     add_recording_arguments,
     dispatchers,
+    overrides_given,
     progress,
     read_all,
     set_aside,
 )
 from dispatch_core.errors import ProfileError
-from dispatch_core.log_profile import profile_of, subscription_type
+from dispatch_core.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import Recording
 from dispatch_core.verify.runner import is_trace
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Audit all recordings; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
     asked = _Asked(
-        Overrides.given(options),
+        overrides_given(options),
         Policy(top=options.top),
         _limits(options.limits),
         not options.no_rules,

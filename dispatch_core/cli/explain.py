@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
-    Overrides,
     add_recording_arguments,
     dispatchers,
+    overrides_given,
     progress,
     read_all,
     set_aside,
@@ -20,6 +20,7 @@ from dispatch_core.cli.recordings import (
 
 if TYPE_CHECKING:
     from dispatch_core.explain.life import Life
+    from dispatch_core.log_profile import Overrides
     from dispatch_core.recording.reader import Recording
 
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Explain in all recordings; returns 0 told, 1 a finding touches it, 2 nothing matched or a log is incomplete."""
-    overrides = Overrides.given(options)
+    overrides = overrides_given(options)
     told = found = 0
     incomplete = False
     near: dict[str, None] = {}

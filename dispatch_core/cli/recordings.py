@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from dispatch_core import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.log_profile import Overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import (
     FileCounts,
@@ -26,11 +27,16 @@ T = TypeVar("T")
 
 
 def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """``PATH...``, ``--json``, ``--broker-version``, ``--set`` and ``--settings``."""
+    """``PATH...``, ``--json``, and the options of ``add_override_arguments``."""
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
     )
     parser.add_argument("--json", action="store_true", help=f"JSON Lines on stdout{json_help}")
+    add_override_arguments(parser)
+
+
+def add_override_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--broker-version``, ``--set`` and ``--settings``: what ``overrides_given`` takes."""
     parser.add_argument(
         "--broker-version", metavar="VERSION", help="use this release instead of the header's"
     )
@@ -53,30 +59,16 @@ def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What ``--broker-version``, ``--set`` and ``--settings`` put in place of a log's header."""
+def overrides_given(options: argparse.Namespace) -> Overrides:
+    """Of the command line; raises an error that names what is wrong before anything is read."""
+    if options.broker_version is not None:
+        parse_version(options.broker_version)
+    given = settings.given(options.settings)
+    if options.settings_files:
+        from dispatch_core.cli.settings_file import settings_of
 
-    broker_version: str | None
-    settings: dict[str, settings.Value | str]
-
-    @classmethod
-    def given(cls, options: argparse.Namespace) -> Overrides:
-        """Of the command line; raises an error that names what is wrong before anything is read."""
-        if options.broker_version is not None:
-            parse_version(options.broker_version)
-        given = settings.given(options.settings)
-        if options.settings_files:
-            from dispatch_core.cli.settings_file import settings_of
-
-            given = settings_of(options.settings_files) | given
-        return cls(options.broker_version, given)
-
-    def of(self, log: DispatcherLog) -> DispatcherLog:
-        """The log under these rules."""
-        from dispatch_core.log_profile import with_overrides
-
-        return with_overrides(log, self.broker_version, self.settings)
+        given = settings_of(options.settings_files) | given
+    return Overrides(options.broker_version, given)
 
 
 def read_all(paths: Sequence[str]) -> Iterator[Recording]:

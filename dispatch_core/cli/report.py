@@ -21,10 +21,10 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
-    Overrides,
     add_recording_arguments,
     dispatchers,
     moment,
+    overrides_given,
     progress,
     read_all,
     set_aside,
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write all reports; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
-    overrides = Overrides.given(options)
+    overrides = overrides_given(options)
     span = _interval(options.interval_start, options.interval_end)
     given: list[str] = []
     taken: set[Path] = set()

@@ -20,8 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.recordings import Overrides, add_recording_arguments, set_aside, with_progress_bar
+from dispatch_core.cli.recordings import (
+    add_recording_arguments,
+    overrides_given,
+    set_aside,
+    with_progress_bar,
+)
 from dispatch_core.errors import DispatchAuditError, LogError
+from dispatch_core.log_profile import Overrides
 from dispatch_core.recording.reader import RecordingSource, find_recordings, read_recording
 
 
@@ -69,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify all recordings; returns 0 clean, 1 divergent, 2 could not judge."""
-    overrides = Overrides.given(options)
+    overrides = overrides_given(options)
     orders = [
         _Order(source, overrides, options.strict, options.json) for source in find_recordings(options.paths)
     ]

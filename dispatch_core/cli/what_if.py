@@ -12,9 +12,9 @@ from dispatch_core import settings
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
-    Overrides,
     Recurring,
     add_recording_arguments,
+    overrides_given,
     progress,
     read_all,
     set_aside,
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if something was not simulated."""
-    given = Overrides.given(options).settings
+    given = dict(overrides_given(options).settings)
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
     seeds = _seeds(options)
     if asked == [RECORDED]:

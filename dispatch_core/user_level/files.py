@@ -14,6 +14,7 @@ from dispatch_core.audit.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.told import in_pieces
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import Piece, pieces, survey
@@ -30,16 +31,17 @@ def replay_files(
     interval_start: datetime,
     interval_end: datetime,
     limits: Limits = DEFAULT_LIMITS,
+    overrides: Overrides = RECORDED,
 ) -> Iterator[dict[str, pa.Table]]:
     """Rows of the result tables, as they become known.
 
     ``dispatcher``: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
-    ``limits``: how long is too long.
+    ``limits``: how long is too long. ``overrides``: what holds in place of the log's header.
     Raises ``NotUserLevelError``, and ``NotStreamableError`` for what a window cannot judge: rows handed out before are void.
     """
     identity = {name: dispatcher[name] for name in DISPATCHER_KEY}
     events, messages = dispatcher["event_files"], dispatcher["message_files"]
-    head = _head(identity, events)
+    head = overrides.of(_head(identity, events))
     replay = UserLevelReplay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
     yield from in_pieces(head, interval_start, _fed(replay, identity, events, messages))
 

@@ -87,12 +87,24 @@ def test_the_stages_of_a_run_name_its_interval_its_folders_and_its_staging(asked
     ]
 
 
+def test_what_replays_is_given_the_settings_of_the_run(asked, answers):
+    chosen = CHOSEN | {"overrides": '{"broker_version": null, "settings": {}}'}
+    stages.plan(chosen, HOME, "r", 3)
+    stages.replay_group(chosen, HOME, "r", 2)
+    answers.append((75, [], ["error: other rows were ingested since the plan"]))
+    stages.publish_tables(chosen, HOME, "r")
+    given = [bool(values(command, "--overrides")) for command in asked]
+    assert given == [True, False, False, True]  # a plan keeps it for its groups
+
+
 def test_stale_intervals_are_recomputed_as_they_were_found(asked, answers):
     found = [{"interval_start": "2026-11-20T00:00:00+00:00", "interval_end": "2026-11-21T00:00:00+00:00"}]
     answers.append((0, [json.dumps({"stage": "stale", "stale": found})], []))
     answers.append((0, [json.dumps({"stage": "recompute", "recomputed": found})], []))
-    assert stages.recompute(stages.find_stale(HOME), HOME) == found
+    chosen = CHOSEN | {"overrides": "{}"}
+    assert stages.recompute(stages.find_stale(HOME), HOME, chosen) == found
     assert asked[0][2:4] == ["spark_jobs.history", "stale"]
+    assert values(asked[1], "--overrides") == ["{}"]
     assert values(asked[1], "--interval") == ["2026-11-20T00:00:00+00:00/2026-11-21T00:00:00+00:00"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from dags import stages, steps
 from dags.home import HOME_VARIABLE, Home, StepError
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import Overrides
 
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
 NEXT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -22,6 +23,22 @@ def test_interval_of_the_run_where_no_parameter_names_one():
         "interval_start": "2026-11-21T00:00:00+00:00",
         "interval_end": "2026-11-22T00:00:00+00:00",
     }
+
+
+def test_a_file_of_settings_is_read_once_for_all_stages(tmp_path):
+    path = tmp_path / "audit.conf"
+    path.write_text("dispatcherMaxReadBatchSize=16\n")
+    params = {"source": "/logs", "interval_start": "2026-11-21", "settings_file": str(path)}
+    chosen = steps.choose_interval(params, (None, None))
+    overrides = Overrides.of_json(chosen["overrides"])
+    assert overrides == Overrides(None, {"dispatcherMaxReadBatchSize": 16})
+    for text, says in (
+        ("noSuchSetting=1\n", r"audit\.conf:1: 'noSuchSetting' is no setting"),
+        (None, "cannot be read"),
+    ):
+        path.unlink() if text is None else path.write_text(text)
+        with pytest.raises(DispatchAuditError, match=says):
+            steps.choose_interval(params, (None, None))
 
 
 def test_a_run_by_hand_without_an_interval_is_told_what_to_give():

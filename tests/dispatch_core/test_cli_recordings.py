@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dispatch_core.cli.main import main
-from dispatch_core.cli.recordings import Overrides, add_recording_arguments, dispatchers, read_all
+from dispatch_core.cli.recordings import add_recording_arguments, dispatchers, overrides_given, read_all
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import RECORDED, Overrides
 from tests.dispatch_core.audit.small_logs import added, message, numbered, removed, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
@@ -22,7 +23,7 @@ SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
 def given(*arguments: str) -> Overrides:
     parser = argparse.ArgumentParser()
     add_recording_arguments(parser, "")
-    return Overrides.given(parser.parse_args(["PATH", *arguments]))
+    return overrides_given(parser.parse_args(["PATH", *arguments]))
 
 
 def test_recordings_come_one_by_one_with_their_dispatchers_incarnations_together() -> None:
@@ -200,3 +201,19 @@ def test_nothing_is_said_of_a_topic_without_entries_or_of_logs_that_agree(
     (folder / "messages.jsonl").write_text('{"format":"pulsar-message-log","format_version":1}\n')
     (without,) = read_all([str(folder)])
     assert plain.mismatches == same.mismatches == without.mismatches == ()
+
+
+def test_overrides_go_from_stage_to_stage_as_json() -> None:
+    for one in (RECORDED, given("--broker-version", "4.0.6", "--set", "dispatcherMaxReadBatchSize=16")):
+        assert Overrides.of_json(one.json()) == one
+    assert not RECORDED
+    for text, said in (
+        ("{", "not JSON"),
+        ("[]", "an object of broker_version and settings"),
+        ('{"broker_version": 4, "settings": {}}', "a text and an object"),
+        ('{"broker_version": "four", "settings": {}}', "four"),
+        ('{"broker_version": null, "settings": {"dispatcherMaxReadBatchSiz": 1}}', "the nearest is"),
+        ('{"broker_version": null, "settings": {"dispatcherMaxReadBatchSize": "x"}}', "expected an integer"),
+    ):
+        with pytest.raises(DispatchAuditError, match=said):
+            Overrides.of_json(text)

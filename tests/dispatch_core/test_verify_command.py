@@ -16,7 +16,7 @@ import pytest
 from dispatch_core.cli import recordings
 from dispatch_core.cli import verify as command
 from dispatch_core.cli.main import main
-from dispatch_core.cli.recordings import Overrides
+from dispatch_core.log_profile import Overrides
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4"
 DRAIN = SAMPLE / "designed-drain-one-by-one-ch"

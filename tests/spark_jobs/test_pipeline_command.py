@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dispatch_core.cli.main import main
 from spark_jobs import pipeline_command
+from spark_jobs.ledger import Ledger
 from spark_jobs.progress import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CLASSIC = "subscriptionKeySharedUseClassicPersistentImplementation"
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
 EXPECTED = json.loads((SAMPLE.parent / "expected-verdicts.json").read_text())
 
@@ -48,6 +51,41 @@ def test_from_source_to_verdicts(
     index = (reports / "index.html").read_text("utf-8")
     assert index.index(">FAIL<") < index.index(">PASS<")
     assert spark.range(1).count() == 1, "a session that was there before stays"
+
+
+@pytest.mark.spark
+def test_settings_hold_in_place_of_the_headers_as_they_do_for_audit(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The classic dispatcher's log by the rules of 4.2.4's own: ``--set`` goes before the file, which says otherwise."""
+    sample = str(SAMPLE / "designed-rolling-restart-classic-ch")
+    settings = tmp_path / "audit.conf"
+    settings.write_text(f"{CLASSIC}=true\ndispatcherMaxReadBatchSize=99\n")
+    given = ("--settings", str(settings), "--set", f"{CLASSIC}=false")
+    capfd.readouterr()
+    assert command(sample, "--home", str(tmp_path / "home"), "--json", *given) == 1
+    rules = [
+        one
+        for line in capfd.readouterr().out.splitlines()
+        if (one := json.loads(line))["promise"] == "conformance"
+    ]
+    assert [one["verdict"] for one in rules] == ["FAIL"]
+    assert main(["audit", sample, "--json", *given]) == 1
+    assert '"divergence"' in capfd.readouterr().out
+    summary = Ledger(tmp_path / "home" / "warehouse").newest("replay")
+    told = ["dispatcherMaxReadBatchSize=99", f"{CLASSIC}=false"]
+    assert [one["overrides"] for one in summary.values()] == [told]
+    (page,) = [one for one in (tmp_path / "home" / "reports").rglob("*.html") if one.name != "index.html"]
+    assert ", ".join(told) in page.read_text("utf-8")
+
+
+def test_settings_that_cannot_be_are_refused_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = str(SAMPLE / "designed-rolling-restart-classic-ch")
+    assert command(sample, "--home", str(tmp_path / "home"), "--set", "dispatcherMaxReadBatchSize=many") == 2
+    assert "dispatcherMaxReadBatchSize = 'many': expected an integer" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
 
 
 def test_without_an_event_there_is_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
