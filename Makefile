@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all orders accuracy browser bench bench-quick recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all fuzz orders accuracy browser bench bench-quick recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -50,6 +50,9 @@ accuracy: setup ## How often what-if is right, from the recordings in ../shared:
 
 conformance-all: setup ## The same with every recording in every test; half an hour
 	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
+
+fuzz: setup ## Hostile files into every reader, a million; half an hour and more (ARGS='--seed 2 --only events --executions 50000')
+	@$(WITH_ENV) exec python -m tests.fuzz --jobs $$(nproc) $(ARGS)
 
 orders: setup ## Recordings of several hours, run in every order, late and again: the same tables; ten minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import TARGETS, WEIGHTS
 
 #: A case must end after so long; most take some milliseconds.
 CASE_S: Final = 60.0
@@ -108,7 +108,7 @@ class _Turn:
 def run(
     targets: list[str], seed: int, executions: int, seconds: float, jobs: int, findings: Findings
 ) -> dict[str, int]:
-    """Read ``executions`` documents, for about the same time of each target; executions by target."""
+    """Read ``executions`` documents, each target for its share of the time; executions by target."""
     # Forked: the modules are loaded, and nothing was read here that could have started a thread.
     context = mp.get_context("fork")
     done: Counter[str] = Counter(dict.fromkeys(targets, 0))
@@ -122,7 +122,7 @@ def run(
         left = executions - total
         while len(turns) < jobs and left > 0 and now - began < seconds:
             free = [target for target in targets if target not in {turn.target for turn in turns}] or targets
-            target = min(free, key=lambda one: spent_s[one])
+            target = min(free, key=lambda one: spent_s[one] / WEIGHTS.get(one, 1))
             turns.append(_begin(context, target, seed, following[target], left))
         if not turns:
             return dict(done)

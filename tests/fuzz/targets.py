@@ -53,3 +53,6 @@ TARGETS: Final[dict[str, Callable[[Random], Case]]] = {
     "messages_parquet": partial(_columns, "messages"),
     **{name: partial(_text, make) for name, make in (texts.READERS | landing.READERS).items()},
 }
+
+#: How much more time than others a target gets: the logs themselves come from outside.
+WEIGHTS: Final = {"events": 4, "messages": 4, "events_parquet": 2, "messages_parquet": 2}
