@@ -1,0 +1,103 @@
+"""A broker with the recorder in a process of its own: stopped, killed and started again on its data.
+
+``make test-recorder`` brings the broker and the NAR by Maven; ``RealBroker`` of the recorder's tests is the program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from dags.processes import end_with_parent
+
+ROOT = Path(__file__).parents[2]
+TARGET = Path(os.environ.get("DISPATCH_AUDIT_RECORDER_TARGET", ROOT / "recorder" / "target"))
+_HOST = "127.0.0.1"
+_START_S = 120
+#: What an embedded broker needs to see of the JDK, as in recorder/pom.xml.
+_OPENS = (
+    "java.base/java.lang",
+    "java.base/java.util",
+    "java.base/java.nio",
+    "java.base/sun.net",
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.platform",
+    "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+)
+
+
+class Broker:
+    """Everything is below ``folder``: ``recording`` (the segments), the stores, the logs of each start."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.recording = folder / "recording"
+        self._settings = dict(settings or {})
+        self._ports = [_free_port() for _ in range(3)]
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For clients; the same after each start."""
+        return f"pulsar://{_HOST}:{self._ports[0]}"
+
+    def start(self) -> None:
+        """Start and wait until clients are served."""
+        self._starts += 1
+        log = self.folder / f"broker-{self._starts}.log"
+        classpath = f"{TARGET / 'test-classes'}:{(TARGET / 'broker.classpath').read_text().strip()}"
+        opens = [f"--add-opens={one}=ALL-UNNAMED" for one in _OPENS]
+        memory = ["-Xmx1g", "-XX:MaxDirectMemorySize=1g", f"-Drecorder.nar.directory={TARGET}"]
+        ports = [str(one) for one in self._ports]
+        settings = [f"{name}={value}" for name, value in self._settings.items()]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [
+                    "java",
+                    *memory,
+                    *opens,
+                    "dispatchaudit.recorder.RealBroker",
+                    str(self.folder),
+                    *ports,
+                    *settings,
+                ],
+                cwd=self.folder,  # it looks around where it stands
+                env=os.environ | {"CLASSPATH": classpath},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),  # noqa: PLW1509 - one prctl call, no lock
+            )
+        until = time.monotonic() + _START_S
+        while b"\nready\n" not in log.read_bytes():
+            assert self._process.poll() is None, f"the broker ended; see {log}"
+            assert time.monotonic() < until, f"the broker does not serve; see {log}"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """As an operator does: SIGTERM, and wait for it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(90)
+            self._process = None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])

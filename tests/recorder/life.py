@@ -1,0 +1,168 @@
+"""A scenario's clients: a producer here, consumers in processes of their own, and what they wrote down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import pulsar
+
+from dags.processes import end_with_parent
+from tests.recorder.broker import ROOT, Broker
+from tests.recorder.client import Terms, logger
+from tests.recorder.journal import Journal, steps
+from tests.recorder.truth import Truth, truth
+
+KEYS = 20
+_PATIENCE_S = 60
+_QUIET_S = 2.0
+
+
+class Life:
+    """Clients of the topic that is named after the broker's folder, subscription ``audit``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.folder = broker.folder
+        self.topic = f"persistent://public/default/{broker.folder.name}"
+        self.journal = Journal(broker.folder, "producer")
+        self._consumers: dict[str, subprocess.Popen[bytes]] = {}
+        self._client = pulsar.Client(broker.url, logger=logger(self.folder, "producer"))
+        self._number = 0
+        self._unstored = 0
+        self._condition = threading.Condition()
+
+    def __enter__(self) -> Life:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._consumers.values():
+            process.kill()
+            process.wait()
+        self._client.close()
+
+    # consumers ------------------------------------------------------------------------------------------------------
+
+    def join(self, name: str, **terms: Any) -> None:
+        """Start a consumer and wait until it has subscribed."""
+        before = self._joins(name)
+        told = Terms(str(self.folder), self.broker.url, self.topic, name, **terms)
+        with (self.folder / f"client-{name}.log").open("ab") as log:
+            self._consumers[name] = subprocess.Popen(
+                [sys.executable, "-m", "tests.recorder.client", told.words()],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one prctl call, nothing that could take a lock
+            )
+        self.until(lambda: self._joins(name) > before, f"{name} to subscribe")
+
+    def leave(self, name: str) -> None:
+        """SIGTERM, and wait: the consumer closes."""
+        process = self._consumers.pop(name)
+        process.terminate()
+        assert process.wait(30) == 0, f"{name} ended badly; see {self.folder / f'client-{name}.log'}"
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, with whatever is in hand."""
+        process = self._consumers.pop(name)
+        self.journal.note("killed", name)
+        process.kill()
+        process.wait()
+
+    def restart(self, name: str, **terms: Any) -> None:
+        """One step of a rolling restart: the consumer closes and comes again under its name."""
+        self.leave(name)
+        self.join(name, **terms)
+
+    def end(self) -> Truth:
+        """All consumers close, one by one; then what was seen."""
+        for name in list(self._consumers):
+            self.leave(name)
+        return self.truth()
+
+    # messages -------------------------------------------------------------------------------------------------------
+
+    def producer(self, **more: Any) -> Any:
+        """A producer of the topic; without batches, unless told otherwise."""
+        return self._client.create_producer(self.topic, block_if_queue_full=True, **more)
+
+    def publish(self, producer: Any, count: int, *, every_ms: float = 0) -> None:
+        """Publish so many messages, round over the keys. Does not wait until they are stored, see ``stored``."""
+        for _ in range(count):
+            number, key = self._number, f"key-{self._number % KEYS}"
+            self._number += 1
+            with self._condition:
+                self._unstored += 1
+            producer.send_async(str(number).encode(), self._when_stored(key, number), partition_key=key)
+            if every_ms:
+                time.sleep(every_ms / 1000)
+
+    def _when_stored(self, key: str, number: int) -> Callable[[Any, Any], None]:
+        def done(result: Any, message_id: Any) -> None:
+            if result == pulsar.Result.Ok:
+                self.journal.message("published", None, message_id, key, number)
+            with self._condition:
+                self._unstored -= 1
+                self._condition.notify_all()
+
+        return done
+
+    def stored(self) -> None:
+        """Wait until everything published is stored."""
+        with self._condition:
+            assert self._condition.wait_for(lambda: self._unstored == 0, _PATIENCE_S), (
+                "messages are not stored"
+            )
+
+    def drained(self) -> None:
+        """Wait until everything is stored, received and acknowledged, and nothing more comes."""
+        self.stored()
+        self.until(self._all_acknowledged, "all messages to be acknowledged")
+        size = -1
+        while size != (size := sum(file.stat().st_size for file in self.folder.glob("journal-*.jsonl"))):
+            time.sleep(_QUIET_S)
+
+    def _all_acknowledged(self) -> bool:
+        seen = steps(self.folder)
+        published = {(step.position, step.batch_index) for step in seen if step.what == "published"}
+        return published <= {(step.position, step.batch_index) for step in seen if step.what == "acked"}
+
+    # what is seen ---------------------------------------------------------------------------------------------------
+
+    def truth(self) -> Truth:
+        """What the clients saw so far."""
+        return truth(steps(self.folder))
+
+    def latest(self) -> str:
+        """Who received a message last."""
+        return [step.consumer for step in steps(self.folder) if step.what == "received"][-1]
+
+    def in_hand(self, count: int) -> None:
+        """Wait until so many messages were received and not acknowledged."""
+
+        def held() -> bool:
+            seen = [step.what for step in steps(self.folder)]
+            return seen.count("received") - seen.count("acked") - seen.count("nacked") >= count
+
+        self.until(held, f"{count} messages in hand")
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something that clients do; raises ``AssertionError`` if it does not come."""
+        end = time.monotonic() + _PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end, f"{self.folder}: waited {_PATIENCE_S} s in vain for {what}"
+            time.sleep(0.1)
+
+    def _joins(self, name: str) -> int:
+        return sum(step.what == "joined" and step.consumer == name for step in steps(self.folder))

@@ -1,0 +1,147 @@
+"""The segments of all scenarios are pulled and go through the pipeline: from a folder, and from an object store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from spark_jobs.warehouse import read_table
+from tests.recorder.broker import ROOT, TARGET
+from tests.recorder.comparison import SEEN_BY_CLIENTS, Audit, audited, events
+from tests.recorder.conftest import LINES
+from tests.recorder.journal import steps
+from tests.recorder.truth import Truth, truth
+
+_WORST_FIRST = ("FAIL", "UNKNOWN", "PASS")
+_BUCKET = "recordings"
+_KEY, _SECRET = "recorder", "of-the-stand-in"
+
+
+@pytest.fixture(scope="module")
+def pulled() -> Path:
+    """The segments of each scenario's broker in a folder of its name, as an operator gathers them."""
+    folder = TARGET / "pulled"
+    shutil.rmtree(folder, ignore_errors=True)
+    for recording in sorted(TARGET.glob("it/*/recording")):
+        if list(recording.parent.glob("journal-*.jsonl")):
+            shutil.copytree(recording, folder / recording.parent.name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(pulled: Path) -> dict[str, tuple[Truth, Audit]]:
+    """By scenario what clients saw, and what ``audit`` says."""
+    return {
+        one.name: (truth(steps(TARGET / "it" / one.name)), audited(one)) for one in sorted(pulled.iterdir())
+    }
+
+
+def verdicts(warehouse: Path) -> dict[str, dict[str, str]]:
+    """The worst verdict of each scenario's subscription over the intervals, by promise, from the table."""
+    found: dict[str, dict[str, str]] = {}
+    for row in read_table(warehouse, "verdicts").to_pylist():
+        promises = found.setdefault(row["topic"].rpartition("/")[2], {})
+        known = promises.get(row["promise"], "PASS")
+        promises[row["promise"]] = min(known, row["verdict"], key=_WORST_FIRST.index)
+    return found
+
+
+def broken_keys(warehouse: Path, scenario: str) -> set[str]:
+    """Keys that the table of anomalies names for broken order."""
+    return {
+        row["key"]
+        for row in read_table(warehouse, "anomalies").to_pylist()
+        if row["topic"].endswith(f"/{scenario}") and row["kind"] in ("out_of_order", "split_key")
+    }
+
+
+def assert_as_seen(warehouse: Path, seen: dict[str, tuple[Truth, Audit]]) -> None:
+    """Every scenario's verdicts are those that its clients' truth asks for, and those of ``audit``."""
+    found = verdicts(warehouse)
+    assert set(found) == set(seen)
+    for scenario, (clients, audit) in seen.items():
+        promises = found[scenario]
+        assert {name: promises[name] for name in SEEN_BY_CLIENTS} == {
+            "per_key_order": "FAIL" if clients.broken_keys else "PASS",
+            "duplicate_delivery": "FAIL" if clients.after_ack or clients.at_two else "PASS",
+            "completeness": "FAIL" if clients.unseen else "PASS",
+        }, scenario
+        assert promises["all"] == audit.verdict["verdict"], scenario
+        assert clients.broken_keys <= broken_keys(warehouse, scenario), scenario
+
+
+def test_from_a_folder(pulled: Path, seen: dict[str, tuple[Truth, Audit]], tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "dispatch-audit"), "pipeline", str(pulled)]
+    done = subprocess.run(
+        [*command, "--home", str(tmp_path), "--json"], capture_output=True, text=True, check=False
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1, done.stderr[-2000:]  # some scenarios break order on purpose
+    assert {one["verdict"] for one in said if one["promise"] == "all"} == {"PASS", "FAIL"}
+    assert_as_seen(tmp_path / "warehouse", seen)
+    for scenario, promises in verdicts(tmp_path / "warehouse").items():
+        LINES.append(
+            f"{scenario}: pipeline {promises['all']}, {len(broken_keys(tmp_path / 'warehouse', scenario))} broken keys"
+        )
+
+
+@pytest.fixture
+def store(pulled: Path) -> Iterator[str]:
+    """The address of an S3-compatible store that holds the segments."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    client = boto3.client(
+        "s3",
+        endpoint_url=address,
+        region_name="us-east-1",
+        aws_access_key_id=_KEY,
+        aws_secret_access_key=_SECRET,
+    )
+    client.create_bucket(Bucket=_BUCKET)
+    for file in sorted(pulled.rglob("*.gz")):
+        client.upload_file(str(file), _BUCKET, file.relative_to(pulled.parent).as_posix())
+    yield address
+    server.stop()
+
+
+def test_from_an_object_store(
+    pulled: Path, store: str, seen: dict[str, tuple[Truth, Audit]], tmp_path: Path
+) -> None:
+    days = {
+        datetime.fromtimestamp(row["t_us"] / 1e6, UTC).date().isoformat()
+        for folder in pulled.iterdir()
+        for row in events(folder)
+    }
+    connection = {
+        "conn_type": "aws",
+        "login": _KEY,
+        "password": _SECRET,
+        "extra": {"endpoint_url": store, "region_name": "us-east-1"},
+    }
+    command = [sys.executable, "-m", "tests.recorder.from_store", f"s3://{_BUCKET}/{pulled.name}"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "home"), *sorted(days)],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "AIRFLOW_HOME": str(tmp_path / "airflow"),
+            "AIRFLOW_CONN_STORE": json.dumps(connection),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert_as_seen(tmp_path / "home" / "warehouse", seen)

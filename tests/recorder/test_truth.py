@@ -1,0 +1,81 @@
+"""The checker sees what is put into a journal, and only that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.recorder.journal import Step
+from tests.recorder.truth import Truth, truth
+
+SECOND = 1_000_000_000
+
+
+def seen(*lines: Sequence[object]) -> Truth:
+    """Lines ``(what, consumer, entry, key)``, a second apart; c1 and c2 have joined."""
+    steps = [Step(0, "joined", "c1"), Step(1, "joined", "c2")]
+    for number, (what, consumer, entry, key) in enumerate(lines, 1):
+        steps.append(Step(number * SECOND, what, consumer, (3, entry), -1, key, entry))  # type: ignore[arg-type]
+    return truth(steps)
+
+
+def got(consumer: str, entry: int, key: str = "k") -> Sequence[object]:
+    return ("received", consumer, entry, key)
+
+
+def acked(consumer: str, entry: int, key: str = "k") -> Sequence[object]:
+    return ("acked", consumer, entry, key)
+
+
+def test_ascending_keys_are_in_order() -> None:
+    clean = seen(
+        got("c1", 1), got("c1", 3), got("c2", 2, "other"), acked("c1", 1), acked("c1", 3), got("c2", 4)
+    )
+    assert (clean.broken_keys, clean.at_two, clean.after_ack) == (set(), set(), set())
+
+
+def test_going_back_is_out_of_order() -> None:
+    assert seen(got("c1", 3), got("c1", 1)).out_of_order == {("c1", "k", (3, 1))}
+
+
+def test_what_was_refused_may_come_late_once() -> None:
+    nacked = ("nacked", "c1", 1, "k")
+    assert seen(got("c1", 1), nacked, got("c1", 3), got("c1", 1)).out_of_order == set()
+    again = seen(got("c1", 1), nacked, got("c1", 3), got("c1", 1), got("c1", 1))
+    assert again.out_of_order == {("c1", "k", (3, 1))}
+
+
+def test_a_key_at_two_consumers_is_split_until_the_first_is_done() -> None:
+    assert seen(got("c1", 1), got("c2", 2)).split_keys == {"k"}
+    assert seen(got("c1", 1), acked("c1", 1), got("c2", 2)).split_keys == set()
+    assert seen(got("c1", 1), ("left", "c1", -1, ""), got("c2", 1)).split_keys == set()
+    assert seen(got("c1", 1), got("c2", 1)).at_two == {((3, 1), -1)}
+
+
+def test_after_its_acknowledgement() -> None:
+    again = seen(got("c1", 1), acked("c1", 1), got("c2", 1))
+    assert again.after_ack == {((3, 1), -1)}
+
+
+def test_an_acknowledgement_that_a_kill_may_have_kept_back_does_not_count() -> None:
+    steps = [
+        Step(0, "joined", "c1"),
+        Step(1, "joined", "c2"),
+        Step(SECOND, "received", "c1", (3, 1), -1, "k", 1),
+        Step(2 * SECOND, "acked", "c1", (3, 1), -1, "k", 1),
+        Step(2 * SECOND + SECOND // 10, "killed", "c1"),
+        Step(3 * SECOND, "received", "c2", (3, 1), -1, "k", 1),
+    ]
+    assert truth(steps).after_ack == set()
+
+
+def test_a_reload_excuses_one_step_back_of_each_consumer_and_counts_apart() -> None:
+    reload = ("reload", "", -1, "")
+    back = seen(got("c1", 1), acked("c1", 1), got("c1", 3), reload, got("c1", 1), got("c1", 3))
+    assert (back.out_of_order, back.after_ack) == (set(), set())
+    assert back.after_ack_and_reload == {((3, 1), -1)}
+    twice = seen(got("c1", 1), got("c1", 3), reload, got("c1", 1), got("c1", 3), got("c1", 1))
+    assert twice.out_of_order == {("c1", "k", (3, 1))}
+
+
+def test_what_is_published_and_never_comes() -> None:
+    assert seen(("published", "", 1, "k"), ("published", "", 2, "k"), got("c1", 1)).unseen == {((3, 2), -1)}

@@ -1,0 +1,179 @@
+"""What the clients saw, judged from their journals alone: the order of each key, repetitions, what never came.
+
+It knows nothing of logs, brokers' rules or the product. Order is that of positions, which clients see as message ids.
+
+* *Out of order*: a consumer was given an entry of a key behind a later one, and had not itself refused it since it had it
+  before. (When a refusal leaves the client is unknown: it waits for its delay.)
+* *Split*: a consumer was given an entry while another held an earlier or equal one of the key: given to it, and neither
+  acknowledged, refused nor taken from it by its leave.
+* *At two*: the same, and of one and the same message.
+* *After its acknowledgement*: a message came (to anybody) although it had been acknowledged.
+
+Two limits of what clients can know. An acknowledgement may never have arrived, and does not count, if client or broker went
+less than ``_UNSENT_NS`` later, or if the message came from before a reload. And after a reload the cursor starts from what
+the broker had kept: the first step back of each consumer is that rewind, and what comes after its acknowledgement is counted
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.recorder.journal import Position, Step
+
+#: The Python client gathers acknowledgements for 100 ms.
+_UNSENT_NS = 500_000_000
+
+Message = tuple[Position, int]
+
+
+@dataclass(slots=True)
+class Truth:
+    """The outcome. Sets name what was seen, so that findings can be compared one by one."""
+
+    published: int = 0
+    received: int = 0
+    acked: int = 0
+    killed: int = 0
+    reloads: int = 0
+    unseen: set[Message] = field(default_factory=set)
+    out_of_order: set[tuple[str, str, Position]] = field(default_factory=set)  # consumer, key, entry
+    split_keys: set[str] = field(default_factory=set)
+    at_two: set[Message] = field(default_factory=set)
+    after_ack: set[Message] = field(default_factory=set)
+    after_ack_and_reload: set[Message] = field(default_factory=set)
+    #: For each consumer name its receipts as entries: messages of one sending of a batch are one.
+    entries: dict[str, list[Position]] = field(default_factory=dict)
+
+    @property
+    def broken_keys(self) -> set[str]:
+        """Keys whose order did not hold."""
+        return {key for _, key, _ in self.out_of_order} | self.split_keys
+
+    def words(self) -> str:
+        """For people."""
+        parts = [f"{self.published:,} messages", f"{self.received:,} receipts"]
+        parts += [f"{self.killed} killed"] if self.killed else []
+        parts += [f"{self.reloads} reloads"] if self.reloads else []
+        parts.append(f"{len(self.broken_keys)} broken keys ({len(self.out_of_order)} entries backwards)")
+        parts += [f"{len(self.at_two)} at two"] if self.at_two else []
+        parts.append(f"{len(self.after_ack)} after their ack")
+        if self.reloads:
+            parts.append(f"{len(self.after_ack_and_reload)} after ack and reload")
+        parts += [f"{len(self.unseen)} never"] if self.unseen else []
+        return ", ".join(parts)
+
+
+def truth(steps: Iterable[Step]) -> Truth:
+    """Judge journals that are in the order of time."""
+    ordered = list(steps)
+    return _Observer(_unsent_acks(ordered)).observe(ordered)
+
+
+def _unsent_acks(steps: list[Step]) -> set[int]:
+    """Times of acknowledgements that an end of client or broker may have kept from arriving."""
+    ends = [step for step in steps if step.what in ("killed", "reload")]
+    return {
+        step.t_ns
+        for step in steps
+        if step.what == "acked"
+        and any(
+            end.consumer in ("", step.consumer) and abs(end.t_ns - step.t_ns) < _UNSENT_NS for end in ends
+        )
+    }
+
+
+class _Observer:
+    """The fold of the steps; each method is what a step of that name does."""
+
+    def __init__(self, unsent_acks: set[int]) -> None:
+        self.truth = Truth()
+        self._unsent_acks = unsent_acks
+        self._given: dict[str, dict[str, Position]] = {}  # consumer: key: its latest entry
+        self._held: dict[str, dict[Message, str]] = {}  # consumer: message: key
+        self._refused: set[tuple[str, Position]] = set()  # and not come again yet
+        self._may_rewind: set[str] = set()
+        self._acked: dict[Message, int] = {}  # message: how many reloads there had been
+        self._given_in: dict[tuple[str, Message], int] = {}  # by consumer, as above
+        self._published: set[Message] = set()
+        self._seen: set[Message] = set()
+        self._last: dict[str, Message] = {}
+
+    def observe(self, steps: list[Step]) -> Truth:
+        what = {
+            "published": lambda step: self._published.add(_message(step)),
+            "joined": self._begin,
+            "left": self._end,
+            "killed": self._end,
+            "received": self._receive,
+            "acked": self._ack,
+            "nacked": self._refuse,
+            "reload": self._reload,
+        }
+        for step in steps:
+            what[step.what](step)
+        self.truth.published = len(self._published)
+        self.truth.unseen = self._published - self._seen
+        self.truth.acked = len({_message(step) for step in steps if step.what == "acked"})
+        self.truth.killed = sum(step.what == "killed" for step in steps)
+        return self.truth
+
+    def _begin(self, step: Step) -> None:
+        self._given[step.consumer], self._held[step.consumer] = {}, {}
+        self._may_rewind.discard(step.consumer)
+        self._last.pop(step.consumer, None)
+
+    def _end(self, step: Step) -> None:
+        self._held.pop(step.consumer, None)
+
+    def _reload(self, _step: Step) -> None:
+        self.truth.reloads += 1
+        self._may_rewind = set(self._given)
+        self._held = {name: {} for name in self._held}
+
+    def _receive(self, step: Step) -> None:
+        name, message = step.consumer, _message(step)
+        self.truth.received += 1
+        self._count_entry(name, message)
+        refused = (name, step.position) in self._refused
+        self._refused.discard((name, step.position))
+        if step.position < self._given[name].get(step.key, step.position) and not refused:
+            if name in self._may_rewind:
+                self._given[name] = {}
+                self._may_rewind.discard(name)
+            else:
+                self.truth.out_of_order.add((name, step.key, step.position))
+        for other, held in self._held.items():
+            if other != name and any(k == step.key and p <= step.position for (p, _), k in held.items()):
+                self.truth.split_keys.add(step.key)
+            if other != name and message in held:
+                self.truth.at_two.add(message)
+        if message in self._acked:
+            reloaded = self._acked[message] < self.truth.reloads
+            (self.truth.after_ack_and_reload if reloaded else self.truth.after_ack).add(message)
+        self._seen.add(message)
+        self._given_in[name, message] = self.truth.reloads
+        if name in self._held:  # not at its end, a moment before its process is gone
+            self._held[name][message] = step.key
+        self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
+
+    def _ack(self, step: Step) -> None:
+        self._held.get(step.consumer, {}).pop(_message(step), None)
+        given_now = self._given_in.get((step.consumer, _message(step))) == self.truth.reloads
+        if step.t_ns not in self._unsent_acks and given_now:
+            self._acked.setdefault(_message(step), self.truth.reloads)
+
+    def _refuse(self, step: Step) -> None:
+        self._held.get(step.consumer, {}).pop(_message(step), None)
+        self._refused.add((step.consumer, step.position))
+
+    def _count_entry(self, name: str, message: Message) -> None:
+        last = self._last.get(name)
+        if last is None or last[0] != message[0] or message[1] <= last[1]:
+            self.truth.entries.setdefault(name, []).append(message[0])
+        self._last[name] = message
+
+
+def _message(step: Step) -> Message:
+    return step.position, step.batch_index
