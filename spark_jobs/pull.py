@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.files import file_format
+from dispatch_core.recording.files import file_format, in_words
 from spark_jobs import segments
 from spark_jobs.copying import Journal, bring
 from spark_jobs.intervals import Interval, interval
@@ -284,8 +284,8 @@ def _walk(folder: Any, parts: tuple[str, ...], depth: int) -> Iterator[tuple[tup
 
 
 def _safe_name(parts: Iterable[str], path: Any) -> str:
-    """The name in the landing folder; a name from an object store must not lead out of it."""
-    name = "/".join(parts)
+    """The name in the landing folder: a text, whatever bytes the source's name is of, and none that leads out of it."""
+    name = in_words("/".join(parts))
     bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in name.split("/"))
     if bad:
         raise PullError(f"{path}: the name {name!r} would lead out of the landing folder. Nothing was pulled")

@@ -8,6 +8,7 @@ import pytest
 from spark_jobs import segments
 from spark_jobs.copying import Journal
 from spark_jobs.intervals import IntervalError, interval
+from spark_jobs.pull import landed_files, pull
 from spark_jobs.segments import LandedInterval, LandingError, Segment
 from spark_jobs.survey import Survey, survey
 
@@ -107,3 +108,16 @@ def test_a_time_that_no_calendar_has_is_none(tmp_path):
 def test_a_day_at_the_end_of_time_is_no_interval(text):
     with pytest.raises(IntervalError):
         interval(text)
+
+
+def test_a_file_whose_name_is_no_text_is_landed_under_one(tmp_path):
+    source = tmp_path / "logs"
+    source.mkdir()
+    try:
+        (source / "events-\udcff.jsonl").write_bytes(b"x\n")
+    except OSError:
+        pytest.skip("this file system takes only names that are text")
+    pull([source], tmp_path / "landing", "2026-11-21")
+    ((name, path),) = landed_files(tmp_path / "landing", SPAN)
+    assert name == "logs/events-%FF.jsonl"
+    assert path.read_bytes() == b"x\n"
