@@ -9,6 +9,8 @@ PYTHON ?=
 # Further arguments for pytest, the run or the benchmark, e.g. make test ARGS='-k selectors', make run ARGS='--source my/logs',
 # make bench ARGS='--only sticky --times 3'.
 ARGS ?=
+# Release of the broker that the recorder is tried in; empty = the one in recorder/pom.xml.
+PULSAR ?=
 
 WITH_ENV := . .venv/env.sh &&
 
@@ -66,9 +68,9 @@ bench-quick: setup ## The same on small logs, some minutes
 recorder: ## Build the broker's recorder, recorder/target/*.nar (needs Java 17 and Maven; docs/recorder.md)
 	@mvn -B -q -f recorder package
 
-test-recorder: setup ## The recorder in a real broker with real clients, its log audited; downloads a broker first (needs Maven)
-	@mvn -B -q -f recorder -Pbroker verify
-	@$(WITH_ENV) python recorder/check_recording.py recorder/target/it
+test-recorder: ## The recorder in real brokers with real clients, audited against what they saw; minutes (PULSAR=4.0.0 ARGS='-k kill'; needs Maven)
+	@DISPATCH_AUDIT_EXTRAS=record,stack,stack-test PYTHON='$(PYTHON)' .ci/setup
+	@$(WITH_ENV) PULSAR='$(PULSAR)' exec .ci/recorder $(ARGS)
 
 lint: setup ## Style, formatting, types
 	@$(WITH_ENV) .ci/lint
