@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all fuzz orders accuracy browser bench bench-quick recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all fuzz chaos chaos-full orders accuracy browser bench bench-quick recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -52,6 +52,12 @@ accuracy: setup ## How often what-if is right, from the recordings in ../shared:
 
 conformance-all: setup ## The same with every recording in every test; half an hour
 	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
+
+chaos: setup ## Kills at seeded points, full disks, runs side by side: a sample of half an hour (SEED=1; root for the disks)
+	@$(WITH_ENV) exec .ci/chaos $(ARGS)
+
+chaos-full: setup ## All of it: 120 kills, every stage on every disk; some hours
+	@$(WITH_ENV) exec .ci/chaos full $(ARGS)
 
 fuzz: setup ## Hostile files into every reader, a million; half an hour and more (ARGS='--seed 2 --only events --executions 50000')
 	@$(WITH_ENV) exec python -m tests.fuzz --jobs $$(nproc) $(ARGS)

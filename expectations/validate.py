@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.tables import VERDICTS
 from expectations import data_docs as docs
@@ -76,6 +77,7 @@ class Verdict:
         }
 
 
+@names_disk_errors("validate")
 def validate_interval(
     warehouse: Path, interval_start: datetime, data_docs: Path, policy: Policy | None = None
 ) -> list[Verdict]:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.intervals import Interval
@@ -155,6 +156,7 @@ def waits(measured: DataFrame, missing: DataFrame, states: DataFrame, blocked: D
     )
 
 
+@names_disk_errors("aggregates")
 def aggregate(
     spark: SparkSession, warehouse: Path, span: Interval, *, limits: LimitRules = NO_RULES
 ) -> dict[str, Any]:

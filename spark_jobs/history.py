@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import RECORDED, Overrides
 from spark_jobs import segments, stage
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@names_disk_errors("ingest")
 def ingest_with_history(
     spark: SparkSession, landing: Path, warehouse: Path, span: Interval
 ) -> dict[str, Any]:

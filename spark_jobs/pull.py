@@ -25,6 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format, in_words
 from spark_jobs import segments
@@ -105,6 +106,7 @@ class Pulled:
     missing: list[str]
 
 
+@names_disk_errors("pull")
 def pull_segments(
     source: Any | Sequence[Any], landing: Path, *, progress: Progress | None = None, keep_gone: bool = True
 ) -> Pulled:
@@ -146,6 +148,7 @@ def pull_segments(
     )
 
 
+@names_disk_errors("pull")
 def land(landing: Path, span: Interval, sources: Sources) -> None:
     """Make ``span`` an interval of the landing that gets the rows of these sources.
 

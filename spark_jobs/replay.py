@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
@@ -70,6 +71,7 @@ class Folded:
     failed: list[dict[str, Any]]
 
 
+@names_disk_errors("replay")
 def replay(
     spark: SparkSession,
     warehouse: Path,

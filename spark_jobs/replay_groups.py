@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage
@@ -82,6 +83,7 @@ def run_folder(warehouse: Path, span: Interval, run_id: str) -> Path:
     return Path(warehouse) / "_staging" / f"groups-{span.name}" / digest
 
 
+@names_disk_errors("replay")
 def plan(
     spark: SparkSession,
     warehouse: Path,
@@ -136,6 +138,7 @@ def _dealt(sizes: Sequence[int], groups: int) -> list[list[int]]:
     return [sorted(one) for one in dealt]
 
 
+@names_disk_errors("replay")
 def fold_group(
     spark: SparkSession, warehouse: Path, span: Interval, run_id: str, group: int
 ) -> dict[str, Any]:
@@ -175,6 +178,7 @@ def fold_group(
     }
 
 
+@names_disk_errors("replay")
 def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, Any]:
     """Replace the interval's rows in the result tables by what all groups folded; returns the summary of the replay.
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow
@@ -65,6 +67,7 @@ class _Subject:
     never_sent: int = 0
 
 
+@names_disk_errors("reports")
 def write_reports(
     warehouse: Path, span: Interval, reports: Path, *, limit: int | None = None
 ) -> dict[str, Any]:
@@ -264,8 +267,13 @@ def _shown(name: str) -> str:
 def _write(path: Path, text: str) -> int:
     content = text.encode("utf-8", "backslashreplace")
     unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
     return len(content)
 
 

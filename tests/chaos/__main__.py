@@ -1,0 +1,130 @@
+"""Campaign of kills: ``python -m tests.chaos [--seed N] [--trials N | --minutes M] [--out FILE]``.
+
+First a scene is made and every stage's points are counted, in the driver and in Spark's workers. Then points are drawn, so
+that each part (ingest, replay, audit, publish) gets as many, and each kind of point before any kind twice. One line of JSON
+for each trial; at the end a table. Ends with 1 where anything did not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.scene import Scene, copy, start
+from tests.chaos.stages import STAGES
+from tests.chaos.trial import Kill, Outcome, attempt
+
+PARTS: Final = ("ingest", "replay", "audit", "publish")
+_SPARK: Final = ("ingest", "replay", "aggregates")
+#: Of the kills that are not at a counted point: at any time, whatever goes on.
+_TIMED_SHARE: Final = 0.3
+
+
+def census(
+    scene: Scene, folder: Path
+) -> tuple[dict[tuple[str, str], list[dict[str, Any]]], dict[str, float]]:
+    """(stage, driver or worker) → its points in order; stage → its seconds."""
+    points: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    seconds = {}
+    for stage in STAGES:
+        for victim in ("driver", "worker") if stage in _SPARK else ("driver",):
+            home, told = (
+                copy(scene.before(stage), folder / f"{stage}-{victim}"),
+                folder / f"{stage}-{victim}.json",
+            )
+            environment = {"CHAOS_ROLE": victim, "CHAOS_BELOW": str(home), "CHAOS_CENSUS": str(told)}
+            began = time.monotonic()
+            process = start(stage, home, scene.source, environment)
+            said = process.communicate(timeout=300)[1]
+            if process.returncode:
+                raise RuntimeError(f"{stage} failed while its points were counted: {said.decode()[-2000:]}")
+            seconds[stage] = time.monotonic() - began
+            lines = told.read_text().splitlines() if told.exists() else []
+            points[stage, victim] = [json.loads(line) for line in lines]
+            print(
+                f"chaos: {stage}: {len(lines)} points of the {victim}, {seconds[stage]:.1f} s",
+                file=sys.stderr,
+            )
+    return points, seconds
+
+
+def drawn(
+    points: dict[tuple[str, str], list[dict[str, Any]]], seconds: dict[str, float], random_: random.Random
+) -> Iterator[Kill]:
+    """Kills without end: part by part in turn, new kinds of points first."""
+    kinds: dict[str, dict[tuple[str, ...], list[Kill]]] = defaultdict(lambda: defaultdict(list))
+    for (stage, victim), listed in points.items():
+        for one in listed:
+            kill = Kill(stage, victim, at=one["number"])
+            part = Outcome(kill, hit=one).part
+            kinds[part][stage, victim, one["event"], one["where"]].append(kill)
+    used: Counter[tuple[str, ...]] = Counter()
+    while True:
+        for part in PARTS:
+            if random_.random() < _TIMED_SHARE and part != "publish":
+                yield _timed(part, seconds, random_)
+                continue
+            least = min(used[part, *kind] for kind in kinds[part])
+            kind = random_.choice(sorted(kind for kind in kinds[part] if used[part, *kind] == least))
+            used[part, *kind] += 1
+            yield random_.choice(kinds[part][kind])
+
+
+def _timed(part: str, seconds: dict[str, float], random_: random.Random) -> Kill:
+    stage = random_.choice([one for one in STAGES if Outcome(Kill(one, "driver")).part == part])
+    victim = random_.choice(("driver", "jvm", "worker")) if stage in _SPARK else "driver"
+    return Kill(stage, victim, after_s=round(random_.uniform(0.3, 0.95) * seconds[stage], 2))
+
+
+def main() -> int:
+    """Do a campaign; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no trial after so long")
+    parser.add_argument("--out", type=Path, help="append a line of JSON for each trial")
+    options = parser.parse_args()
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+        root = Path(name)
+        print("chaos: making the scene", file=sys.stderr)
+        scene = Scene.make(root / "scene")
+        (root / "census").mkdir()
+        points, seconds = census(scene, root / "census")
+        for number, kill in enumerate(drawn(points, seconds, random.Random(options.seed)), start=1):
+            if number > options.trials or time.monotonic() - began > options.minutes * 60:
+                break
+            outcome = attempt(scene, kill, root / "trial")
+            outcomes.append(outcome)
+            line = outcome.to_json()
+            print(line, flush=True)
+            if options.out:
+                with options.out.open("a") as stream:
+                    stream.write(line + "\n")
+    print(table(outcomes), file=sys.stderr)
+    return 1 if any(one.failures for one in outcomes) else 0
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """A line for each part: trials, kills that hit, kinds of points, failures."""
+    lines = [f"{'part':10}{'trials':>8}{'hit':>6}{'points':>8}{'failed':>8}"]
+    for part in PARTS:
+        mine = [one for one in outcomes if one.part == part]
+        hit = [one for one in mine if one.hit]
+        distinct = {json.dumps(one.hit, sort_keys=True) for one in hit}
+        failed = sum(bool(one.failures) for one in mine)
+        lines.append(f"{part:10}{len(mine):8}{len(hit):6}{len(distinct):8}{failed:8}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The stages of the pipeline by name, each on the folders of one home, as the product's own entry points call them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from spark_jobs.intervals import interval
+
+#: The interval that a trial is about; the sample's events are of this day. ``CHAOS_INTERVAL``: another, as START/END.
+SPAN: Final = interval(*(os.environ.get("CHAOS_INTERVAL") or "2026-11-21").split("/"))
+
+
+def _pull(home: Path, source: Path) -> None:
+    from spark_jobs.pull import pull
+
+    pull(source, home / "landing", SPAN.start)
+
+
+def _ingest(home: Path, _source: Path) -> None:
+    from spark_jobs.history import ingest_with_history
+
+    with _spark() as spark:
+        ingest_with_history(spark, home / "landing", home / "warehouse", SPAN)
+
+
+def _replay(home: Path, _source: Path) -> None:
+    from spark_jobs.replay import replay
+
+    with _spark() as spark:
+        replay(spark, home / "warehouse", SPAN)
+
+
+def _aggregates(home: Path, _source: Path) -> None:
+    from spark_jobs.aggregates import aggregate
+
+    with _spark() as spark:
+        aggregate(spark, home / "warehouse", SPAN)
+
+
+def _validate(home: Path, _source: Path) -> None:
+    from expectations.policy import current_policy
+    from expectations.validate import validate_interval
+
+    validate_interval(home / "warehouse", SPAN.start, home / "data-docs", current_policy())
+
+
+def _reports(home: Path, _source: Path) -> None:
+    from spark_jobs.reports import write_reports
+
+    write_reports(home / "warehouse", SPAN, home / "reports")
+
+
+def _maintenance(home: Path, _source: Path) -> None:
+    """Upkeep, over and over until it is ended or has been at it for a minute."""
+    from spark_jobs.maintenance import LEAST_DAYS, Retention
+    from spark_jobs.upkeep import compact, retain, verify
+
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        verify(home / "landing", tell=_silent)
+        retain(home, Retention(unreachable=LEAST_DAYS), tell=_silent)
+        compact(home / "warehouse", tell=_silent)
+
+
+def _silent(_line: str) -> None:
+    """Nobody reads it."""
+
+
+def _all(home: Path, source: Path) -> None:
+    with _spark():
+        for name, stage in STAGES.items():
+            print(f"stage {name}", file=sys.stderr)
+            stage(home, source)
+
+
+def _spark() -> Any:
+    from spark_jobs.session import running_session
+
+    return running_session(0)
+
+
+#: In the order of a run.
+STAGES: Final[dict[str, Callable[[Path, Path], None]]] = {
+    "pull": _pull,
+    "ingest": _ingest,
+    "replay": _replay,
+    "aggregates": _aggregates,
+    "validate": _validate,
+    "reports": _reports,
+}
+#: What else a trial runs beside them.
+BESIDE: Final[dict[str, Callable[[Path, Path], None]]] = {"all": _all, "maintenance": _maintenance}

@@ -1,0 +1,179 @@
+"""One trial: a stage is killed at a point, a reader looks, the stage runs again, and all is compared with no kill at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from spark_jobs.maintenance import Retention
+from spark_jobs.upkeep import retain
+from tests.chaos.scene import Scene, copy, pages_of, rows_of, start, strays
+
+_SECONDS: Final = 300
+#: What a process group is made of, by what its command line holds.
+_KINDS: Final = {"jvm": "org.apache.spark.deploy.SparkSubmit", "worker": "pyspark.daemon"}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What is killed, and when: at point ``at`` of the driver or a worker, or ``after_s`` seconds, whatever it does then."""
+
+    stage: str
+    victim: str  # driver, worker, jvm
+    at: int | None = None
+    after_s: float | None = None
+
+
+@dataclass
+class Outcome:
+    """What came of a trial. ``hit`` is the point as it told itself before it died; ``failures`` is empty where all held."""
+
+    kill: Kill
+    hit: dict[str, Any] | None = None
+    ended: str = ""
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def part(self) -> str:
+        """ingest, replay, audit or publish: what was going on at the point that was hit."""
+        if self.hit and self.hit.get("publishes"):
+            return "publish"
+        return {"pull": "ingest", "aggregates": "audit", "validate": "audit", "reports": "publish"}.get(
+            self.kill.stage, self.kill.stage
+        )
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self) | {"part": self.part}, sort_keys=True)
+
+
+def attempt(scene: Scene, kill: Kill, folder: Path) -> Outcome:
+    """Do one trial in ``folder``, which is removed again where everything held."""
+    began = time.monotonic()
+    outcome = Outcome(kill)
+    shutil.rmtree(folder, ignore_errors=True)
+    home = copy(scene.before(kill.stage), folder / "home")
+    before, after = rows_of(scene.before(kill.stage)), rows_of(scene.after(kill.stage))
+    _kill(scene, kill, home, folder, outcome)
+    _look(home, scene, before, after, outcome)
+    again = start(kill.stage, home, scene.source)
+    said = again.communicate(timeout=_SECONDS)[1].decode(errors="replace")
+    if again.returncode:
+        outcome.failures.append(f"run again: ended with {again.returncode}: {said[-800:]}")
+    if rows_of(home) != after:
+        outcome.failures.append(f"run again: other rows in {_differing(rows_of(home), after)}")
+    if pages_of(home) != pages_of(scene.after(kill.stage)):
+        outcome.failures.append("run again: other reports")
+    for stray in strays(home):
+        # Files that a commit had moved before it was killed: no version has them, maintenance removes them.
+        kind = (
+            outcome.notes
+            if stray.startswith("warehouse/") and "/_staging/" not in stray
+            else outcome.failures
+        )
+        kind.append(f"run again: left {stray}")
+    outcome.seconds = round(time.monotonic() - began, 1)
+    if not outcome.failures:
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+def _kill(scene: Scene, kill: Kill, home: Path, folder: Path, outcome: Outcome) -> None:
+    mark = folder / "mark"
+    environment = {}
+    if kill.at is not None:
+        environment = {
+            "CHAOS_ROLE": kill.victim,
+            "CHAOS_BELOW": str(home),
+            "CHAOS_MARK": str(mark),
+            "CHAOS_KILL_AT": str(kill.at),
+        }
+    process = start(kill.stage, home, scene.source, environment)
+    if kill.after_s is not None:
+        outcome.hit = _kill_later(process, kill, home)
+    try:
+        said = process.communicate(timeout=_SECONDS)[1].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        outcome.failures.append(f"killed: still running after {_SECONDS} s")
+        said = process.communicate()[1].decode(errors="replace")
+    if mark.exists():
+        outcome.hit = json.loads(mark.read_text())
+    outcome.ended = f"{process.returncode}"
+    if process.returncode not in (0, 2, 75, -signal.SIGKILL):
+        lines = [line for line in said.splitlines() if line.strip()]
+        outcome.notes.append(f"killed: ended with {process.returncode}: {lines[-1][:300] if lines else ''}")
+
+
+def _kill_later(process: subprocess.Popen[bytes], kill: Kill, home: Path) -> dict[str, Any] | None:
+    """Kill one process of the group when the time has come; what it was, and the newest file below the home then."""
+    assert kill.after_s is not None
+    time.sleep(kill.after_s)
+    while process.poll() is None:
+        found = [process.pid] if kill.victim == "driver" else _members(process.pid, _KINDS[kill.victim])
+        for pid in found[-1:]:
+            newest = max(
+                (one for one in home.rglob("*") if one.is_file()), key=lambda one: one.lstat().st_mtime_ns
+            )
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return None
+            return {"event": f"{kill.victim} after {kill.after_s} s", "path": str(newest.relative_to(home))}
+        time.sleep(0.02)
+    return None
+
+
+def _members(group: int, word: str) -> list[int]:
+    """The processes of a session whose command line holds a word; of Spark's workers those that work, not their parent."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if int(stat[3]) == group and word in line:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def _maintain(home: Path) -> None:
+    """What maintenance does when the files have become old."""
+    keep = Retention()
+    assert keep.unreachable is not None
+    then = time.time() - (keep.unreachable + 10) * 86_400
+    for one in home.rglob("*"):
+        os.utime(one, (then, then), follow_symlinks=False)
+    retain(home, keep, tell=lambda _line: None)
+
+
+def _look(home: Path, scene: Scene, before: Any, after: Any, outcome: Outcome) -> None:
+    """What a reader finds after the kill: of every table the rows of before or those of after, and no half page."""
+    try:
+        now = rows_of(home)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a reader met it
+        outcome.failures.append(f"after the kill a reader met {type(error).__name__}: {error}"[:800])
+        return
+    mixed = [name for name in now if now[name] not in (before[name], after[name])]
+    if mixed:
+        outcome.failures.append(f"after the kill: rows of neither run in {mixed}")
+    old, new = pages_of(scene.before(outcome.kill.stage)), pages_of(scene.after(outcome.kill.stage))
+    half = [name for name, text in pages_of(home).items() if text not in (old.get(name), new.get(name))]
+    if half:
+        outcome.failures.append(f"after the kill: pages of neither run {half[:5]}")
+
+
+def _differing(one: Any, other: Any) -> list[str]:
+    return [name for name in one if one[name] != other[name]]
