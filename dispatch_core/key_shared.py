@@ -23,7 +23,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,7 @@ from dispatch_core.multiple_consumers import (
 from dispatch_core.ordering import draining_hashes, last_sent_position
 from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.selectors import assignments, factory
+from dispatch_core.selectors.auto_split import AutoSplitSelector
 from dispatch_core.selectors.hashes_by_place import HashesByPlace
 from dispatch_core.selectors.selector import Announced, Selector
 
@@ -129,6 +130,19 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 last_sent_position.consumer_joined(self.state, self.slot(consumer))
             )
         return moved
+
+    def restore_ranges(self, ends: Mapping[int, int]) -> bool:
+        """Have the ranges of split ranges end where a record of the dispatcher says, by consumer; nothing drains for it.
+
+        False, with nothing changed, for a selector whose ranges follow from who is connected, and for ends that cannot be.
+        """
+        if not isinstance(self._selector, AutoSplitSelector):
+            return False
+        try:
+            self._own_moved(self._selector.restore(ends))
+        except IllegalTransitionError:
+            return False
+        return True
 
     def leave(self, consumer: int) -> Leave:
         """The consumer is gone: selector first, then its pending entries, then the hashes that moved."""

@@ -9,6 +9,8 @@ Source: PersistentStickyKeyDispatcherMultipleConsumers.registerDrainingHashes an
 
 from __future__ import annotations
 
+import numpy as np
+
 from dispatch_core.dispatch_loop import requeue
 from dispatch_core.jit import compiled_in_place as compiled
 from dispatch_core.ordering.draining_hashes import drain, release
@@ -18,6 +20,7 @@ from dispatch_core.state import (
     I32,
     I64,
     NOBODY,
+    READ_POSITION,
     WIDE,
     State,
 )
@@ -39,6 +42,20 @@ def pending_among(st: State, slot_of_hash: I32, overtaken: I64, first: int, last
             out[n] = entry
             n += 1
     return n
+
+
+def pending_elsewhere(st: State) -> I64:
+    """Entries that are pending on another consumer than their hash belongs to, ascending.
+
+    Of a hash that several consumers hold entries of none: it can drain for one only.
+    """
+    held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+    hashes, holders = st.pending_hash[held], st.holder[held]
+    one_holder = np.full(len(st.hash_owner), NOBODY, st.holder.dtype)
+    one_holder[hashes] = holders
+    shared = np.zeros(len(one_holder), bool)
+    shared[hashes[holders != one_holder[hashes]]] = True
+    return held[(st.hash_owner[hashes] != holders) & ~shared[hashes]].astype(np.int64)
 
 
 @compiled

@@ -307,7 +307,14 @@ class History:
 
     def _sow(self, seed: Seed) -> Operations:
         """Add the operations of a seed in front of the last log's."""
-        added = seeding(seed, self.ledger, self.entry, self._connections, streaming=self._streaming)
+        added = seeding(
+            seed,
+            self.ledger,
+            self.entry,
+            self.num_messages,
+            self._connections,
+            streaming=self._streaming,
+        )
         self.seed, self._first_op_of_seed = seed, len(self._op_seq)
         self._append(added)
         self.first_op_of_last_log = len(self._op_seq)
@@ -344,7 +351,9 @@ class History:
     ) -> tuple[slice, Operations]:
         lengths = lines.lengths
         if lines.ack_sets is not None and self.ack_sets_from_seq is None:
-            self.ack_sets_from_seq = int(lines.seq[int(np.flatnonzero(valid(lines.ack_sets))[0])])
+            having = np.flatnonzero(valid(lines.ack_sets))
+            if len(having):  # none: they stood in lines of other kinds
+                self.ack_sets_from_seq = int(lines.seq[int(having[0])])
         keep = whole_acks(lines, ordinals, self._left)
         if not keep.all():
             owner = np.repeat(np.arange(len(lengths)), lengths)

@@ -66,12 +66,18 @@ class Seed:
 
 
 def operations(
-    seed: Seed, ledger: Ints, entry: Ints, connections: Connections, *, streaming: bool
+    seed: Seed,
+    ledger: Ints,
+    entry: Ints,
+    messages: npt.NDArray[np.int32],
+    connections: Connections,
+    *,
+    streaming: bool,
 ) -> Operations:
     """What leaves the state of the checkpoint: joins, then what is acknowledged, then what is outstanding.
 
-    ``ledger``, ``entry``: the positions of the window. Raises ``NotStreamableError`` when streaming and it does not hold
-    what the checkpoint names.
+    ``ledger``, ``entry``, ``messages``: the positions of the window, and how many messages each entry holds. Raises
+    ``NotStreamableError`` when streaming and it does not hold what the checkpoint names.
     """
     checkpoint = seed.checkpoint
     runs: list[tuple[int, int, npt.NDArray[np.int32]]] = []
@@ -97,25 +103,29 @@ def operations(
     if streaming and any(len(ordinals) and int(ordinals.min()) < 0 for _, _, ordinals in runs):
         raise NotStreamableError("the checkpoint names a position that is not in the message log")
     count = len(runs)
+    granted = [_granted(seed, one, ledger, entry, messages) for one in joined]
     return Operations(
         code=np.array([code for code, _, _ in runs], np.int8),
         consumer=np.array([consumer for _, consumer, _ in runs], np.int32),
         seq=np.full(count, seed.seq, np.int64),
         t_us=np.full(count, seed.t_us, np.int64),
-        value=np.array(
-            [0] * len(joined) + [_granted(seed, one) for one in joined] + [0] * (count - 2 * len(joined))
-        ),
+        value=np.array([0] * len(joined) + granted + [0] * (count - 2 * len(joined))),
         start=np.cumsum([0, *(len(ordinals) for _, _, ordinals in runs)]).astype(np.int64),
         ordinals=np.concatenate([ordinals for _, _, ordinals in runs]),
     )
 
 
-def _granted(seed: Seed, consumer: Connected) -> int:
+def _granted(
+    seed: Seed, consumer: Connected, ledger: Ints, entry: Ints, messages: npt.NDArray[np.int32]
+) -> int:
     """The permits that leave what the checkpoint says when what is pending is sent; if it says nothing, more than enough."""
     pending = seed.checkpoint.pending.get(consumer.number)
-    if consumer.permits is None or pending is None:
+    if consumer.permits is None or (pending is None and consumer.unacked != 0):
         return UNKNOWN_PERMITS
-    return max(consumer.permits + len(pending), 1)
+    ordinals = _ordinals(ledger, entry, pending or ())
+    # An entry that no message log holds counts as one message.
+    sent = int(np.maximum(messages[ordinals], 1).sum()) if len(messages) else 0
+    return max(consumer.permits + sent, 1)
 
 
 def _columns(positions: list[Position]) -> tuple[Ints, Ints]:

@@ -34,7 +34,10 @@ _TEXTS: Final = ("name", "address")
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A consumer that is connected. ``None`` = not known; ``permits`` may be below 0, as a broker's count may."""
+    """A consumer that is connected. ``None`` = not known; ``permits`` may be below 0, as a broker's count may.
+
+    ``ranges``: those that it announced (STICKY); ``hash_ranges``: those that are its own now, whatever the selector.
+    """
 
     number: int
     name: str | None = None
@@ -46,6 +49,7 @@ class Connected:
     ranges: tuple[tuple[int, int], ...] | None = None
     permits: int | None = None
     unacked: int | None = None
+    hash_ranges: tuple[tuple[int, int], ...] | None = None
 
     @property
     def has_policy(self) -> bool:
@@ -231,6 +235,7 @@ def _consumer(value: Any, where: str) -> Connected:
         ranges=ranges,
         permits=numbers.get("permits"),
         unacked=numbers.get("unacked"),
+        hash_ranges=_ranges(value.get("hash_ranges"), f"{where}.hash_ranges"),
     )
 
 
@@ -244,11 +249,15 @@ def _policy(value: Any, where: str) -> tuple[str | None, bool | None, tuple[tupl
         raise _FaultError(f"{where}.mode", f"{_short(mode)} is none of {', '.join(_MODES)}")
     if free is not None and not isinstance(free, bool):
         raise _FaultError(f"{where}.allow_out_of_order", f"expected true or false, found {_short(free)}")
-    if ranges is None:
-        return mode, free, None
-    if not (isinstance(ranges, list) and all(_is_range(pair) for pair in ranges)):
-        raise _FaultError(f"{where}.ranges", "expected pairs [start, end] of hashes with 0 <= start <= end")
-    return mode, free, tuple((start, end) for start, end in ranges)
+    return mode, free, _ranges(ranges, f"{where}.ranges")
+
+
+def _ranges(value: Any, where: str) -> tuple[tuple[int, int], ...] | None:
+    if value is None:
+        return None
+    if not (isinstance(value, list) and all(_is_range(pair) for pair in value)):
+        raise _FaultError(where, "expected pairs [start, end] of hashes with 0 <= start <= end")
+    return tuple((start, end) for start, end in value)
 
 
 def _is_range(pair: Any) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core import hashing
-from dispatch_core.errors import SelectorRefusedError
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.selectors.assignments import UNCHANGED, Assignments, Impacted, impacted
 from dispatch_core.selectors.selector import Announced, Same, equal_key, grouped
 
@@ -85,6 +86,25 @@ class AutoSplitSelector:
         elif boundary in self._owners:
             self._boundaries.remove(boundary)
             del self._owners[boundary]
+        return self._moved(before)
+
+    def restore(self, owned: Mapping[int, int]) -> Impacted:
+        """Have the ranges end where ``owned`` says, by consumer: what consumers that have left had made of them.
+
+        Raises ``IllegalTransitionError``, with nothing changed, for other consumers than there are, or for ends that do not
+        cover the space.
+        """
+        before = self.assignments()
+        boundaries = sorted(owned.values())
+        covered = not boundaries or (boundaries[0] > 0 and boundaries[-1] == self._size)
+        if set(owned) != set(self._owners.values()) or len(set(boundaries)) < len(owned) or not covered:
+            raise IllegalTransitionError(
+                f"ranges that end at {owned} are none of {len(self._owners)} consumers in a space of {self._size}",
+                rule="each consumer owns one range, and together they cover the space",
+            )
+        self._boundaries = boundaries
+        self._owners = {boundary: consumer for consumer, boundary in owned.items()}
+        self._of = dict(owned)
         return self._moved(before)
 
     def select(self, sticky_hash: int) -> int | None:

@@ -254,6 +254,8 @@ def _as_line(number: int, one: ConsumerStats, snapshot: Snapshot, *, permits: bo
     if permits:
         line["permits"] = one.permits
         line["unacked"] = None if one.unacked is None else max(one.unacked, 0)
+    if one.ranges is not None:
+        line["hash_ranges"] = [list(pair) for pair in one.ranges]
     if snapshot.mode is not None:
         policy: dict[str, Any] = {"mode": snapshot.mode, "allow_out_of_order": snapshot.allow_out_of_order}
         if snapshot.mode == "STICKY" and one.ranges is not None:

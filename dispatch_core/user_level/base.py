@@ -56,6 +56,15 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class SeedOperations:
+    """``joins`` of the ``count`` operations add who is connected. ``ends``: where each one's range ends, if known."""
+
+    joins: int
+    count: int
+    ends: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """A run of operations (codes: ``audit.operations``) and the entries that are new in it.
 
@@ -82,6 +91,8 @@ class Stretch:
     window: Window | None = None
     #: The log begins with a checkpoint of a dispatcher at work, of which more had happened: whatever differs is uncertain.
     seeded: bool = False
+    #: Of a stretch that begins with a checkpoint's state: how many of its operations make it, first the joins.
+    seed: SeedOperations | None = None
 
 
 @dataclass(frozen=True, slots=True)

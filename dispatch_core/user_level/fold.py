@@ -15,10 +15,12 @@ from dispatch_core.audit.operations import ADDED, FLOW, REMOVED, SENT
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
 from dispatch_core.key_shared import KeySharedDispatcher
 from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.membership import drain_all, pending_elsewhere
 from dispatch_core.ordering.draining_hashes import give_up
+from dispatch_core.ownership import OwnershipSpans
 from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.selectors.assignments import Impacted
-from dispatch_core.state import MARK_DELETE, NO_HASH, NOBODY, READ_POSITION, STORED_HASH
+from dispatch_core.state import MARK_DELETE, NO_HASH, NOBODY, READ_POSITION, STORED_HASH, TRACK_DRAINING
 from dispatch_core.user_level import rounds
 from dispatch_core.user_level.base import (
     DIVERGENT,
@@ -30,6 +32,7 @@ from dispatch_core.user_level.base import (
     Ints,
     Judged,
     Member,
+    SeedOperations,
     Stretch,
     UserLevelFold,
 )
@@ -49,6 +52,7 @@ __all__ = [
     "KeySharedFold",
     "Member",
     "Racing",
+    "SeedOperations",
     "SingleActiveFold",
     "Stretch",
     "UserLevelFold",
@@ -160,8 +164,15 @@ class KeySharedFold(UserLevelFold):
         scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
         attempts = np.zeros(3, np.int64)
         at, begun, end = 0, 0, len(stretch.op_code)
+        seed = stretch.seed
         while at < end:
+            if seed is not None and at >= seed.joins:
+                self._restore(seed, stretch, at)
+            if seed is not None and at >= seed.count:
+                seed = None
             stop = end if looks is None else looks.stop(at)
+            if seed is not None:
+                stop = min(stop, seed.joins if at < seed.joins else seed.count)
             at = rounds.fold(
                 self.core.state,
                 self._classic,
@@ -180,7 +191,7 @@ class KeySharedFold(UserLevelFold):
                 reason,
             )
             if at == stop:
-                if at < end and looks is not None:
+                if at < end and looks is not None and looks.stop(at) == at:
                     looks.look(self, at)
                 continue
             self._note_what_was_sent(stretch, begun, at, reason)
@@ -194,12 +205,28 @@ class KeySharedFold(UserLevelFold):
                 self.not_judged = self.not_judged or f"at seq {stretch.op_seq[at]}: {error}"
             at += 1
             begun = at
+        if seed is not None:  # nothing comes behind it
+            self._restore(seed, stretch, end)
         self._note_what_was_sent(stretch, begun, end, reason)
         numbers = np.array([*map(self.core.number_of, range(self.core.known())), -1], np.int64)
         expected[:] = numbers[np.maximum(expected, -1)]
         unknown = self.core.id_of_hash(NOT_STORED)
         if unknown is not None:
             reason[self.core.state.hash_id[stretch.op_ordinals[: len(reason)]] == unknown] = rounds.NOT_JUDGED
+
+    def _restore(self, seed: SeedOperations, stretch: Stretch, at: int) -> None:
+        """What a checkpoint says beyond who is connected and what is pending, when that much of it is in force."""
+        st = self.core.state
+        if at == seed.joins:
+            if seed.ends is not None:
+                self.core.restore_ranges(seed.ends)
+            # Nobody comes with a checkpoint: what it leaves is where the story begins.
+            self.owned = OwnershipSpans()
+            self.owned.reported(
+                int(stretch.op_seq[0]), int(stretch.op_t_us[0]), self.core.assignments().ranges
+            )
+        if at == seed.count and st.s[TRACK_DRAINING]:
+            drain_all(st, pending_elsewhere(st))
 
     def _note_what_was_sent(
         self, stretch: Stretch, begun: int, at: int, reason: npt.NDArray[np.int8]

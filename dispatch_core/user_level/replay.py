@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -28,9 +29,10 @@ from dispatch_core.audit.history import History
 from dispatch_core.audit.holds import Hold, Key, holds_for
 from dispatch_core.audit.holes import ack_holes, filled_holes
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.operations import ACK, SENT, Lines
+from dispatch_core.audit.operations import ACK, SENT, Lines, Operations
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.scan import Scan
+from dispatch_core.audit.seed import Seed
 from dispatch_core.audit.skipped import Skipped
 from dispatch_core.audit.stalls import End, but_for, never_delivered, stalls
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
@@ -49,10 +51,12 @@ from dispatch_core.user_level.fold import (
     Judged,
     Member,
     Racing,
+    SeedOperations,
     Stretch,
     UserLevelFold,
     fold_of,
 )
+from dispatch_core.user_level.seeded_stats import determined
 
 _NOTHING: Final = np.empty(0, np.int64)
 
@@ -100,6 +104,7 @@ class UserLevelReplay:
         self._entries = 0  # in the window
         self._seen = 0  # consumers whose arrival the rules know
         self._begun = False  # something was sent
+        self._pending_messages: dict[int, int] = {}  # by consumer, of what a checkpoint names as pending
         self._counted = dict.fromkeys(("events", "entries_stored", "entries_sent"), 0)
         self._judgements = np.zeros(len(JUDGEMENTS), np.int64)  # of the interval
         self._last: tuple[int, int | None] = (0, None)  # seq and time of the last event
@@ -238,6 +243,11 @@ class UserLevelReplay:
         if not self._begun and (sent.any() or of_log > first):
             settled = self._settled_before(taken.code, taken.start, taken.ordinals, of_log)
             self._begun = True
+        if of_log > first:
+            numbers = {at: one.number for at, one in enumerate(history.consumers)}
+            self._pending_messages = _messages_sent(
+                taken, slice(first, of_log), history.num_messages, numbers
+            )
         members = {
             at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
             for at, consumer in enumerate(history.consumers[self._seen :], self._seen)
@@ -264,6 +274,9 @@ class UserLevelReplay:
             ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
             window=EntriesOf(history, self._audit.scan),
             seeded=history.seed is not None and not history.seed.of_a_new_dispatcher,
+            seed=_seed_operations(history.seed, of_log - first)
+            if history.seed is not None and before == 0
+            else None,
         )
 
     def _of_log(self, judged: Judged) -> Judged:
@@ -346,12 +359,13 @@ class UserLevelReplay:
         shown = subscription_stats(
             self._fold.core, EntriesOf(history, self._audit.scan), clients_of(self._head), ranges=False
         )
+        if history.seed is not None:
+            shown = determined(shown, history.seed, self._pending_messages)
         mark_delete, read_position = int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION])
         return (
             history.position(mark_delete) if mark_delete >= 0 else None,
             history.position(read_position) if read_position < len(history) else None,
-            # Of permits and unacknowledged messages a checkpoint need not say anything.
-            json.dumps(shown, sort_keys=True) if history.seed is None else None,
+            json.dumps(shown, sort_keys=True),
         )
 
     def _rows(self, table: str, found: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -385,6 +399,32 @@ class EntriesOf:
     def times_sent(self) -> npt.NDArray[np.int32]:
         """See ``audit.holds.Window``."""
         return self._scan.times_sent
+
+
+def _seed_operations(seed: Seed, count: int) -> SeedOperations | None:
+    """What a checkpoint says beside its operations: where ranges end, where each consumer has one, if in several pieces."""
+    if not count:
+        return None
+    consumers = seed.checkpoint.consumers or ()
+    ends = {}
+    for one in consumers:
+        ranges = sorted(one.hash_ranges or ())
+        if ranges and all(upper + 1 == lower for (_, upper), (lower, _) in pairwise(ranges)):
+            ends[one.number] = ranges[-1][1]
+    return SeedOperations(len(consumers), count, ends if len(ends) == len(consumers) else None)
+
+
+def _messages_sent(
+    taken: Operations, which: slice, messages: npt.NDArray[np.int32], numbers: Mapping[int, int]
+) -> dict[int, int]:
+    """By the log's numbers: the messages of the entries that these operations send."""
+    sums: dict[int, int] = {}
+    for op in range(which.start, which.stop):
+        if taken.code[op] == SENT:
+            entries = taken.ordinals[taken.start[op] : taken.start[op + 1]]
+            number = numbers[int(taken.consumer[op])]
+            sums[number] = sums.get(number, 0) + int(messages[entries].sum())
+    return sums
 
 
 def _members(events: pa.Table) -> dict[int, Member]:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from dispatch_core import hashing
 from dispatch_core.audit.positions import locate
+from dispatch_core.audit.seed import Seed
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.profiles import Profile, partition_index
@@ -128,6 +129,14 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
     if kind not in ("Key_Shared", "Failover", "Exclusive"):
         raise NotSimulableError(
             f"{_name(log)}: {kind} subscriptions are not simulated, only Key_Shared, Failover, Exclusive"
+        )
+    seed = Seed.of(log.events)
+    if seed is not None and not seed.of_a_new_dispatcher:
+        consumers, held = seed.checkpoint.consumers or (), sum(map(len, seed.checkpoint.pending.values()))
+        raise NotSimulableError(
+            f"{_name(log)}: the log begins with a checkpoint of a dispatcher at work ({len(consumers)} consumers connected "
+            f"and {held} entries pending by it). What they were granted, sent and asked for before is not in it, and other "
+            "rules would have sent them other entries: give the log from the dispatcher's beginning"
         )
     events = log.events.filter(pc.is_in(log.events["kind"].cast(pa.string()), value_set=pa.array(_KINDS)))
     events = events.filter(pc.is_valid(events["t_us"]))

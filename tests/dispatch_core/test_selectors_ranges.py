@@ -9,10 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.errors import SelectorRefusedError
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.selectors.assignments import contains
 from dispatch_core.selectors.auto_split import AutoSplitSelector
 from dispatch_core.selectors.rate_split import RateSplitSelector
+
+
+def test_ranges_are_restored_as_a_record_has_them_or_not_at_all() -> None:
+    selector = joined(3)
+    moved = selector.restore({1: 100, 2: 65536, 3: 40000})
+    assert selector.assignments().ranges == ((0, 100, 1), (101, 40000, 3), (40001, 65536, 2))
+    assert set(moved.added) == {1, 2, 3}
+    assert selector.add(4, "c4").added == {4: ((101, 20050),)}  # the widest, its lower half
+    for wrong in ({1: 100, 2: 65536, 3: 40000}, {1: 1, 2: 2, 3: 3, 4: 4}, {1: 9, 2: 9, 3: 12, 4: 65536}):
+        with pytest.raises(IllegalTransitionError, match="none of 4 consumers"):
+            selector.restore(wrong)
+    assert selector.assignments().of(4) == ((101, 20050),)
 
 
 def joined(count: int, size: int = 65536) -> AutoSplitSelector:

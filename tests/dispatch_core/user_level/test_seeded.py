@@ -9,19 +9,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, strip
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay
+from dispatch_core.stats import stats_at
 from dispatch_core.tables import REPLAY_TABLES
 from dispatch_core.times import from_micros
 from dispatch_core.user_level.files import replay_files
+from dispatch_core.what_if.recorded import NotSimulableError, load_of
 from tests.dispatch_core.audit.test_seed import cut
 from tests.dispatch_core.user_level.test_files import LOGS, gathered, written
-from tests.dispatch_core.user_level.user_level_logs import recorded
+from tests.dispatch_core.user_level.user_level_logs import DATA, recorded
 
 Tables = dict[str, pa.Table]
 SHARES = (0.3, 0.7)
@@ -91,6 +95,81 @@ def test_pieces_give_what_the_whole_part_gives(
     whole = replay(part, **spanned(log))
     for table in REPLAY_TABLES:
         assert in_pieces[table] == whole[table].to_pylist(), table
+
+
+def with_ranges(part: DispatcherLog, whole: Tables) -> DispatcherLog:
+    """The part with the ranges of each consumer in its checkpoint, as ``topics stats`` would have shown them there."""
+    line = part.events.slice(0, 1).to_pylist()[0]
+    owned: dict[int, list[list[int]]] = {}
+    for row in whole["ownership"].to_pylist():
+        if row["from_seq"] <= line["seq"] and (row["until_seq"] is None or row["until_seq"] > line["seq"]):
+            owned.setdefault(row["consumer"], []).append([row["range_start"], row["range_end"]])
+    said = json.loads(line["checkpoint_json"])
+    said["consumers"] = [
+        (one if isinstance(one, dict) else {"consumer": one}) | {"hash_ranges": owned[number]}
+        for one in said["consumers"]
+        if (number := one["consumer"] if isinstance(one, dict) else one) in owned
+    ]
+    first = pa.Table.from_pylist([line | {"checkpoint_json": json.dumps(said)}], schema=part.events.schema)
+    return replace(part, events=pa.concat_tables([first, part.events.slice(1)]))
+
+
+def test_split_ranges_go_on_from_those_of_the_checkpoint() -> None:
+    """Who split whose range is not to be seen from who is connected: some that did so have left."""
+    log = recorded("verify/4.2.4/random-0000-range-quiet")
+    whole = replay(log, **spanned(log))
+    without = 0
+    for share in (0.3, 0.7):
+        part = cut(log, int(share * log.events.num_rows))
+        since = part.events["seq"][0].as_py()
+        expected = judgements(log, whole, since)
+        assert judgements(log, replay(with_ranges(part, whole), **spanned(log)), since) == expected
+        without += judgements(log, replay(part, **spanned(log)), since)["uncertain"] - expected["uncertain"]
+    assert without > 150
+
+
+def test_hashes_of_pending_entries_drain_and_what_the_checkpoint_leaves_open_is_not_shown() -> None:
+    (source,) = find_recordings([DATA / "recordings/4.2.4/designed-drain-one-by-one-ch"])
+    (trace,) = read_recording(source).logs
+    events, source_seq = strip.user_level(trace.events)
+    at = int(np.searchsorted(source_seq, 200))
+    part = cut(replace(trace, events=events), at)
+    expected = stats_at(trace, int(source_seq[at]) - 1)  # what the last line asked for has been done
+    draining = [
+        [(one["hash"], one["unackMsgs"]) for one in consumer["drainingHashes"]]
+        for consumer in expected["consumers"]
+    ]
+    assert any(draining)
+    line = part.events.slice(0, 1).to_pylist()[0]
+    for told in (True, False):
+        said = json.loads(line["checkpoint_json"])
+        for one, shown in zip(said["consumers"], expected["consumers"], strict=True):
+            if told:
+                one |= {"permits": shown["availablePermits"], "unacked": shown["unackedMessages"]}
+        first = pa.Table.from_pylist(
+            [line | {"checkpoint_json": json.dumps(said)}], schema=part.events.schema
+        )
+        found = replay(replace(part, events=first), **spanned(part))
+        state = json.loads(found["dispatcher_state"]["state_json"][0].as_py())
+        names = ["availablePermits", "unackedMessages", "drainingHashesCount"]
+        for one, shown, its in zip(state["consumers"], expected["consumers"], draining, strict=True):
+            assert "drainingHashesClearedTotal" not in one
+            if told:
+                assert [one[name] for name in names] == [shown[name] for name in names]
+                assert [(row["hash"], row["unackMsgs"]) for row in one["drainingHashes"]] == its
+            else:
+                assert set(one).isdisjoint([*names, "drainingHashes"])
+        assert ("unackedMessages" in state) == told
+
+
+def test_other_rules_are_not_tried_on_a_dispatcher_at_work() -> None:
+    log = recorded("recordings/4.2.4/designed-rolling-restart-ch")
+    with pytest.raises(
+        NotSimulableError, match=r"a checkpoint of a dispatcher at work \(\d+ consumers connected"
+    ):
+        load_of(cut(log, int(0.5 * log.events.num_rows)))
+    new = with_fault(log, 1, [])  # a dispatcher that has just been made: nothing came before
+    assert len(load_of(new).joins) == len(load_of(log).joins)
 
 
 def with_fault(log: DispatcherLog, seq: int, consumers: list[int]) -> DispatcherLog:
