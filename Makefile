@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all fuzz chaos chaos-full orders accuracy browser bench bench-quick recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all fuzz chaos chaos-full orders accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -73,6 +73,9 @@ bench-quick: setup ## The same on small logs, some minutes
 
 recorder: ## Build the broker's recorder, recorder/target/*.nar (needs Java 17 and Maven; docs/recorder.md)
 	@mvn -B -q -f recorder package
+
+bench-recorder: ## What the recorder costs a broker: runs with and without it in turn; ten minutes, nothing else running (needs Maven)
+	@.ci/bench-recorder $(ARGS)
 
 test-recorder: ## The recorder in real brokers with real clients, audited against what they saw; minutes (PULSAR=4.0.0 ARGS='-k kill'; needs Maven)
 	@DISPATCH_AUDIT_EXTRAS=record,stack,stack-test PYTHON='$(PYTHON)' .ci/setup

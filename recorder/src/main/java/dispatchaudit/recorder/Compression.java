@@ -2,6 +2,7 @@ package dispatchaudit.recorder;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.util.zip.DataFormatException;
 import java.util.zip.GZIPOutputStream;
 import java.util.zip.Inflater;
@@ -31,7 +32,7 @@ public enum Compression {
         @Override
         byte[] block(byte[] lines, int length) throws IOException {
             ByteArrayOutputStream out = new ByteArrayOutputStream(length / 4 + 64);
-            try (GZIPOutputStream gzip = new GZIPOutputStream(out, 8192)) {
+            try (GZIPOutputStream gzip = new Gzip(out)) {
                 gzip.write(lines, 0, length);
             }
             return out.toByteArray();
@@ -62,6 +63,16 @@ public enum Compression {
             }
         }
     };
+
+    /** Level 3 takes half the processor time of the default and an eighth more bytes; below it little is gained. */
+    private static final class Gzip extends GZIPOutputStream {
+        private static final int LEVEL = 3;
+
+        Gzip(OutputStream out) throws IOException {
+            super(out, 1 << 16);
+            def.setLevel(LEVEL);
+        }
+    }
 
     /** How a segment's name ends. */
     final String ending;

@@ -1,0 +1,54 @@
+package dispatchaudit.recorder;
+
+import com.sun.management.OperatingSystemMXBean;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * A broker of the benchmark, in a process of its own: {@code FOLDER [NAME=VALUE...]}.
+ *
+ * <p>Says {@code ready URL}; answers each {@code cpu} on its input with {@code cpu PROCESS-NS WRITER-NS}, and ends at {@code end}
+ * or when its input does. What it logs itself goes to its other output.
+ */
+final class BenchBroker {
+    private BenchBroker() {
+    }
+
+    public static void main(String[] words) throws Exception {
+        java.io.PrintStream answers = System.out;
+        System.setOut(System.err);
+        Map<String, String> settings = new HashMap<>();
+        for (String word : List.of(words).subList(1, words.length)) {
+            settings.put(word.substring(0, word.indexOf('=')), word.substring(word.indexOf('=') + 1));
+        }
+        RealBroker broker = RealBroker.fresh(Path.of(words[0]).toAbsolutePath(), settings);
+        answers.println("ready " + broker.url());
+        BufferedReader questions = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = questions.readLine(); line != null && !line.equals("end"); line = questions.readLine()) {
+            answers.println("cpu " + ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime() + " "
+                    + writerCpuNs());
+        }
+        broker.close();
+        answers.println("ended");
+        Runtime.getRuntime().halt(0); // the broker leaves threads behind
+    }
+
+    /** Processor time of the recorder's own thread; 0 where there is none. */
+    private static long writerCpuNs() {
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
+        for (long id : threads.getAllThreadIds()) {
+            var info = threads.getThreadInfo(id);
+            if (info != null && info.getThreadName().equals("dispatch-audit-recorder")) {
+                return threads.getThreadCpuTime(id);
+            }
+        }
+        return 0;
+    }
+}

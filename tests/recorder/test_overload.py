@@ -1,0 +1,74 @@
+"""Logs that lack lines: of a broker that does more than its recorder can write, and of a recorder whose disk is full."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.recorder.broker import TARGET
+from tests.recorder.comparison import SEEN_BY_CLIENTS, audited, events, holes, status
+from tests.recorder.conftest import Start, tell
+from tests.recorder.life import Life
+
+
+def test_what_the_recorder_lost_is_no_broken_promise() -> None:
+    """What ``OverloadIT`` left: clients got everything once; half of the lines are missing, and the log says so."""
+    recording = TARGET / "it" / "overload" / "recording"
+    audit = audited(recording)
+    assert status(recording)["lost_events"] > 0
+    assert {promise: audit.promise(promise) for promise in SEEN_BY_CLIENTS} == dict.fromkeys(
+        SEEN_BY_CLIENTS, "UNKNOWN"
+    )
+    assert audit.promise("conformance") == "UNKNOWN"
+    certain = {one["kind"] for one in audit.findings if not one["uncertain"]}
+    assert certain <= {"log_gap", "unknown_position"}, "only that lines are missing is certain"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB; mounting takes root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_harms_no_client_and_what_it_refused_is_counted(broker: Start, small_disk: Path) -> None:
+    recording = small_disk / "recording"
+    with Life(broker("python-full-disk", {"dispatchAuditRecorderDirectory": str(recording)})) as life:
+        for name in ("c1", "c2"):
+            life.join(name)
+        producer = life.producer()
+        life.publish(producer, 300, every_ms=3)
+        filler = small_disk / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(bytes(1 << 20))
+        life.publish(producer, 600, every_ms=3)
+        life.drained()
+        filler.unlink()
+        time.sleep(6)  # the recorder tries again every 5 s
+        life.publish(producer, 300, every_ms=3)
+        life.drained()
+        seen = life.end()
+        life.broker.stop()
+    assert (seen.published, seen.unseen, seen.after_ack, seen.broken_keys) == (1200, set(), set(), set())
+    counts = status(recording)
+    assert counts["failed_lines"] > 600, "events and messages"
+    assert holes(recording) == []
+    lines = list(events(recording))
+    sent = sum(len(line["positions"]) for line in lines if line["kind"] == "sent")
+    lost = sum(line["lost_sent_entries"] for line in lines if line["kind"] == "gap")
+    assert lost > 500
+    assert sent + lost == sum(map(len, seen.entries.values()))
+    audit = audited(recording)
+    tell(recording, seen, audit)
+    assert {one["kind"] for one in audit.findings if not one["uncertain"]} <= {"log_gap", "unknown_position"}
