@@ -225,7 +225,9 @@ def given(assignments: list[str]) -> dict[str, Value | str]:
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise ProfileError(f"--set {text}: give it as NAME=VALUE, NAME being a setting of broker.conf")
+            raise ProfileError(
+                f"--set {text[:_LONGEST_SHOWN]}: give it as NAME=VALUE, NAME being a setting of broker.conf"
+            )
         name = name.strip()
         check_name(name)
         settings[name] = SETTINGS[name].read(value) if name in SETTINGS else value.strip()

@@ -154,10 +154,7 @@ def read_catalogue(landing: Path) -> Catalogue:
     if held is None:
         return {}
     if held.get("version") != CATALOGUE_VERSION:
-        raise LandingError(
-            f"{path}: version {held.get('version')!r}, this code reads {CATALOGUE_VERSION}; use the version that wrote it, "
-            "or move the landing folder away and run pull again"
-        )
+        raise _of_another_version(path, held, CATALOGUE_VERSION)
     try:
         return {_sources(one["sources"]): _files(one["files"]) for one in held["pulled"]}
     except (LookupError, TypeError, ValueError) as error:
@@ -188,6 +185,14 @@ def _held(path: Path) -> dict[str, Any] | None:
     if not isinstance(held, dict):
         raise LandingError(f"{path}: no JSON object; move it away and run pull again")
     return held
+
+
+def _of_another_version(path: Path, held: Mapping[str, Any], known: int) -> LandingError:
+    said = str(held.get("version"))[:80]
+    return LandingError(
+        f"{path}: version {said!r}, this code reads {known}; use the version that wrote it, or move the landing folder "
+        "away and run pull again"
+    )
 
 
 def _unlike(path: Path, error: Exception) -> LandingError:
@@ -227,10 +232,7 @@ def _manifest(path: Path) -> LandedInterval | None:
     if held.get("version") in _EARLIER_MANIFESTS:
         return None  # of a version that kept the files in the interval's folder; the next pull replaces it
     if held.get("version") != MANIFEST_VERSION:
-        raise LandingError(
-            f"{path}: version {held.get('version')!r}, this code reads {MANIFEST_VERSION}; use the version that wrote "
-            "it, or move the landing folder away and run pull again"
-        )
+        raise _of_another_version(path, held, MANIFEST_VERSION)
     try:
         start, end, role = (held[name] for name in ("interval_start", "interval_end", "role"))
         if not (isinstance(start, str) and isinstance(end, str)) or role not in get_args(Role):

@@ -149,7 +149,8 @@ def active_times(log: DispatcherLog, ownership: pa.Table) -> list[ActiveTime]:
     active_us = dict.fromkeys(result_rows.names_of(log.events).values(), 0)
     for span in ownership.select(["from_t_us", "until_t_us", "consumer_name"]).to_pylist():
         until_us = last_us if span["until_t_us"] is None else span["until_t_us"]
-        active_us[span["consumer_name"]] += max(until_us - span["from_t_us"], 0)
+        name = span["consumer_name"]  # in a log that gives a number twice, one that is nobody's any more
+        active_us[name] = active_us.get(name, 0) + max(until_us - span["from_t_us"], 0)
     where = log.cluster, log.topic, log.subscription
     return [ActiveTime(*where, name or "", us) for name, us in active_us.items()]
 

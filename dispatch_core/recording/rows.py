@@ -55,6 +55,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "ack_type": ("Individual", "Cumulative"),
     "key_shared_mode": ("AUTO_SPLIT", "STICKY"),
+    "type": ("Normal", "Replay"),
 }
 
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from tests.fuzz import landing, texts
+from tests.fuzz import landing, recordings, texts
 from tests.fuzz.columns import check_columns, columns, damaged
 from tests.fuzz.documents import document
 from tests.fuzz.lines import Content
@@ -51,7 +51,10 @@ TARGETS: Final[dict[str, Callable[[Random], Case]]] = {
     "messages": partial(_lines, "messages"),
     "events_parquet": partial(_columns, "events"),
     "messages_parquet": partial(_columns, "messages"),
-    **{name: partial(_text, make) for name, make in (texts.READERS | landing.READERS).items()},
+    **{
+        name: partial(_text, make)
+        for name, make in (texts.READERS | landing.READERS | recordings.READERS).items()
+    },
 }
 
 #: How much more time than others a target gets: the logs themselves come from outside.

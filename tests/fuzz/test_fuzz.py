@@ -19,6 +19,8 @@ CASES = {
     "messages_parquet": 15,
     "survey": 60,
     "policy": 100,
+    "ingest": 30,
+    "recording": 15,
 }
 USUAL = 200
 

@@ -226,3 +226,11 @@ def test_quarantine_shows_a_parquet_row_as_json():
     result = read(packed(events(END | {"t_us": -1})), "events.parquet")
     (row,) = result.quarantine.to_pylist()
     assert json.loads(row["raw"]) == END | {"t_us": -1}
+
+
+def test_a_read_of_no_known_type_is_quarantined():
+    """The rules count reads by their type: another one broke the audit of the whole recording."""
+    line = {"seq": 1, "t_us": 1, "kind": "read_done", "type": "normal", "positions": ["3:0"]}
+    result = read([HEADER, line, line | {"seq": 2, "type": "Replay"}], "trace.jsonl")
+    assert result.refused == [(2, "type", "'normal' is none of Normal, Replay")]
+    assert result.events["type"].to_pylist() == [None, "Replay"]
