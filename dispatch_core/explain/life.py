@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit import layout as at
 from dispatch_core.audit.catalogue import CRITICAL, INFO, KINDS, MAJOR, SEVERITIES
 from dispatch_core.audit.holds import Hold
+from dispatch_core.explain.beginning import at_checkpoint
 from dispatch_core.explain.moments import Moment, Moments
 from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
 from dispatch_core.explain.record import Record
@@ -95,7 +96,13 @@ def life_of(record: Record, subject: Subject, audit: Audited) -> Life:
     anomalies = touching_anomalies(record, subject, audit.anomalies)
     story = Moments(record, subject, owners, shares, waits)
     moments = sorted(
-        (*story.moments(), *story.held(episodes), *story.found(anomalies)), key=lambda moment: moment.order
+        (
+            *at_checkpoint(record, subject),
+            *story.moments(),
+            *story.held(episodes),
+            *story.found(anomalies),
+        ),
+        key=lambda moment: moment.order,
     )
     kept = kept_by(record, subject, audit.holds) if numbers else []
     return Life(record, subject, moments, waits, episodes, owners, shares, kept, anomalies)

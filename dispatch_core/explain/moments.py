@@ -25,6 +25,7 @@ STORED, JOINS, LEAVES, OWNS, LOST = "stored", "joined", "left", "owns", "lost"
 READ, HELD, FREED, SENT, ACKED = "read", "held", "freed", "sent", "acked"
 ASKED_AGAIN, REDELIVERED, GRANTED, REFUSED = "asked_again", "redelivered", "granted", "refused"
 ANOMALY, DIVERGENCE = "anomaly", "divergence"
+CHECKPOINT = "checkpoint"
 
 #: What stands first where several moments share a line: causes before what they bring about.
 _RANK: Final = {
@@ -32,6 +33,7 @@ _RANK: Final = {
     for rank, name in enumerate(
         (
             *(
+                CHECKPOINT,
                 STORED,
                 REFUSED,
                 JOINS,

@@ -24,6 +24,7 @@ from dispatch_core.audit.log_quality import without_repeated_rows
 from dispatch_core.audit.operations import Operations
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.scan import Scan
+from dispatch_core.audit.seed import Seed
 from dispatch_core.errors import ProfileError
 from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.profiles import Profile
@@ -39,7 +40,8 @@ class Record:
     """A log, read once. ``deliveries`` has the columns of ``audit.layout``; ``ended_before`` says of each how the
     delivery before it of its entry had ended (-1 = there was none).
 
-    ``first_op``: the first operation of this incarnation; those before belong to earlier ones.
+    ``first_op``: the first operation of a line of this incarnation; those before belong to earlier ones, or are what its
+    checkpoint says of the time before.
     """
 
     log: DispatcherLog
@@ -65,7 +67,7 @@ class Record:
         hashed = profile is not None and kind == "Key_Shared"
         history.add_messages(log.messages, _hashing(profile) if hashed and profile is not None else None)
         events = [without_repeated_rows(encode(one.events, "kind"))[0] for one in (*earlier, log)]
-        _, operations = history.add_whole(events[:-1], events[-1])
+        _, operations = history.add_whole(events[:-1], events[-1], Seed.of(events[-1]))
         scan = Scan(single_active=history.single_active, ordered=kind != "Shared")
         scanned = scan.take(history, 0, operations)
         return cls(
@@ -84,9 +86,7 @@ class Record:
     @property
     def first_consumer(self) -> int:
         """The first place of a connection of this incarnation; those before belong to earlier ones."""
-        if not self.first_op:
-            return 0
-        before = self.operations.consumer[: self.first_op]
+        before = self.operations.consumer[: self.history.first_op_of_state]
         return int(before.max(initial=-1)) + 1
 
     # connections -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Record:
 
     def seq(self, op: int) -> int:
         """The line of an operation; of an earlier incarnation's, 0: its lines are numbered by themselves."""
-        return int(self.history.op_seq[op]) if op >= self.first_op else 0
+        return int(self.history.op_seq[op]) if self.history.is_of_last_log(op) else 0
 
     def t_us(self, op: int) -> int:
         """The time of an operation."""

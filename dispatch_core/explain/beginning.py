@@ -1,0 +1,79 @@
+"""What a log's checkpoint says of a subject: who held it when the log begins, and what was acknowledged by then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dispatch_core.audit import layout as at
+from dispatch_core.explain.moments import CHECKPOINT, Moment
+from dispatch_core.explain.reasons import listed
+from dispatch_core.explain.record import Record
+from dispatch_core.explain.subject import CONSUMER, Subject
+
+
+def at_checkpoint(record: Record, subject: Subject) -> Iterator[Moment]:
+    """The moments at the checkpoint that the log begins with; none without one, and none of a dispatcher just made."""
+    seed = record.history.seed
+    if seed is None or seed.of_a_new_dispatcher:
+        return
+    if subject.kind == CONSUMER:
+        yield from _of_consumer(record, subject)
+        return
+    d = record.deliveries
+    before = d[
+        np.isin(d[:, at.ENTRY], subject.ordinals)
+        & (d[:, at.OPERATION] < record.first_op)
+        & (d[:, at.OPERATION] >= record.history.first_op_of_state)
+    ]
+    for place in np.unique(before[:, at.CONSUMER]).tolist():
+        ordinals = sorted(before[before[:, at.CONSUMER] == place, at.ENTRY].tolist())
+        positions = record.positions(ordinals)
+        it = "it" if len(positions) == 1 else "them"
+        text = f"the log begins: {record.names[place]} was sent {listed(positions)} before, and has not acknowledged {it}"
+        yield _moment(record, text, place, positions, subject.hash)
+    acked = [one for one in subject.ordinals.tolist() if record.history.was_acknowledged(one)]
+    if acked:
+        positions = record.positions(acked)
+        were = "was" if len(acked) == 1 else "were"
+        text = f"the log begins: {listed(positions)} {were} acknowledged before"
+        yield _moment(record, text, None, positions, subject.hash)
+
+
+def _of_consumer(record: Record, subject: Subject) -> Iterator[Moment]:
+    seed = record.history.seed
+    assert seed is not None
+    pending = seed.checkpoint.pending
+    for one in seed.checkpoint.consumers or ():
+        place = record.place_of(one.number)
+        if place not in subject.places:
+            continue
+        text = f"the log begins: {record.names[place]} is connected"
+        held = pending.get(one.number)
+        positions = tuple(f"{ledger}:{entry}" for ledger, entry in held or ())
+        if held is None and one.unacked != 0:
+            text += "; what it holds is not known"
+        elif positions:
+            text += f" and has not acknowledged {listed(positions)}, sent before"
+        if one.unacked is not None and one.unacked > len(positions):
+            text += f" ({one.unacked} unacknowledged messages in all)"
+        if one.permits is not None:
+            text += f"; it may be sent {one.permits} more messages"
+        yield _moment(record, text, place, positions, None)
+
+
+def _moment(
+    record: Record, text: str, place: int | None, positions: tuple[str, ...], sticky_hash: int | None
+) -> Moment:
+    seed = record.history.seed
+    assert seed is not None
+    return Moment(
+        seed.seq,
+        seed.t_us,
+        CHECKPOINT,
+        text,
+        consumer=None if place is None else record.number_of(place),
+        positions=positions,
+        hash=sticky_hash,
+    )
