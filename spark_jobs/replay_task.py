@@ -33,7 +33,7 @@ from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
-from dispatch_core.times import micros
+from dispatch_core.times import from_micros, micros
 from spark_jobs.contracts import PARTITION, conform
 from spark_jobs.dispatcher_log import load_logs
 from spark_jobs.intervals import Interval
@@ -215,7 +215,8 @@ def _results(
     reasons = []
     for number, log in enumerate(logs):
         try:
-            results = rule(log, interval_start=span.start, interval_end=span.end, earlier=logs[:number])
+            end = _judged_until(log, logs[number + 1 :], span)
+            results = rule(log, interval_start=span.start, interval_end=end, earlier=logs[:number])
             tables = _checked(results, span)
         except Exception as error:  # noqa: BLE001 - as above
             reasons.append(describe(error))
@@ -229,6 +230,19 @@ def _results(
         name: pa.concat_tables([REPLAY_TABLES[name].empty_table(), *tables]) for name, tables in parts.items()
     }
     return merged, "; ".join(reasons) or None
+
+
+def _judged_until(log: DispatcherLog, later: Sequence[DispatcherLog], span: Interval) -> datetime:
+    """The interval's end; for an incarnation that another one followed, when that began: what it had not sent is the next's.
+
+    Where the two overlap it is behind its own last line, so that none is passed over.
+    """
+    begins = [first for one in later if (first := pc.min(one.events["t_us"]).as_py()) is not None]
+    if not begins:
+        return span.end
+    last = pc.max(log.events["t_us"]).as_py()
+    until_us = min(begins) if last is None else max(min(begins), last + 1)
+    return min(span.end, from_micros(until_us))
 
 
 def _audit_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,57 @@ def test_two_entries_at_one_position_are_not_mixed(log: DispatcherLog, tmp_path:
     _tables, reason = replayed(tmp_path / "x", log, replace(log, messages=elsewhere(other)))
     assert reason is not None
     assert "position 107:0 stands twice and differs" in reason
+
+
+def life(incarnation: int, at_us: int, entry: int) -> list[dict[str, Any]]:
+    """The lines of a load of the topic in which one consumer comes, gets one entry, acknowledges it and leaves."""
+    what: list[dict[str, Any]] = [
+        {
+            "kind": "checkpoint",
+            "consumers": [],
+            "mark_delete": f"5:{entry - 1}",
+            "read_position": f"5:{entry}",
+        },
+        {"kind": "consumer_added", "name": "c1", "key_shared": {"mode": "AUTO_SPLIT"}},
+        {"kind": "flow", "permits": 100, "blocked": False},
+        {"kind": "sent", "positions": [f"5:{entry}"], "batch_sizes": [1]},
+        {"kind": "ack", "ack_type": "Individual", "positions": [f"5:{entry}"]},
+        {"kind": "consumer_removed"},
+    ]
+    return [
+        {"incarnation": incarnation, "seq": seq, "t_us": at_us + 1000 * seq, "consumer": 1} | line
+        for seq, line in enumerate(what, 1)
+    ]
+
+
+def headed(log: DispatcherLog) -> pa.Table:
+    """The log's lines behind its header, which the tables keep as a row."""
+    names = {name: getattr(log, name) for name in ("cluster", "topic", "subscription", "incarnation")}
+    row = names | {"seq": 0, "t_us": 0, "kind": "header", "header_json": json.dumps(log.header)}
+    return pa.concat_tables([pa.Table.from_pylist([row], schema=log.events.schema), log.events])
+
+
+def test_what_comes_after_a_reload_does_not_wait_for_the_load_before(tmp_path: Path) -> None:
+    begin_us = DAY.start_us + 3_600_000_000
+    loads = [life(1, begin_us, 0), life(2, begin_us + 60_000_000, 1)]
+    header = {
+        "format": "pulsar-consumer-events", "format_version": "1.0", "broker_version": "4.2.4",
+        "topic": "persistent://public/default/t", "subscription": "audit", "subscription_type": "Key_Shared",
+    }  # fmt: skip
+    stored = [
+        {"topic": header["topic"], "position": f"5:{entry}", "key": "k", "producer": "p", "sequence_id": entry,
+         "publish_time_ms": begin_us // 1000 + 60_000 * entry, "num_messages": 1, "size_bytes": 1}
+        for entry in (0, 1)
+    ]  # fmt: skip
+    source = tmp_path / "source"
+    source.mkdir()
+    lines = [header | {"incarnation": 1}, *loads[0], header | {"incarnation": 2}, *loads[1]]
+    for name, rows in (("events", lines), ("messages", stored)):
+        (source / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    logs = read_recording(find_recordings([source])[0]).logs
+    assert [log.incarnation for log in logs] == [1, 2]
+    whole = replace(logs[0], events=pa.concat_tables(headed(log) for log in logs))
+    tables, reason = replayed(tmp_path / "x", whole)
+    assert reason is None
+    assert [row["explanation"] for row in tables.get("anomalies", [])] == []
+    assert [row["entry_id"] for row in tables["deliveries"]] == [0, 1]
