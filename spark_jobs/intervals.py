@@ -62,7 +62,8 @@ def parse_moment(text: str | datetime) -> datetime:
             moment = datetime.fromisoformat(text.strip())
         except ValueError as error:
             raise IntervalError(
-                f"{text!r} is no day and no ISO 8601 time ({error}); write 2026-11-21 or 2026-11-21T06:00:00+00:00"
+                f"{text[:80]!r} is no day and no ISO 8601 time ({str(error)[:80]}); "
+                "write 2026-11-21 or 2026-11-21T06:00:00+00:00"
             ) from None
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

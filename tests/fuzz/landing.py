@@ -22,7 +22,7 @@ from spark_jobs.segments import Segment
 from spark_jobs.survey import Survey, survey
 from tests.fuzz.documents import document
 from tests.fuzz.lines import Content, good
-from tests.fuzz.texts import MEMORY, says
+from tests.fuzz.texts import says
 
 Made = tuple[bytes, Callable[[], int]]
 
@@ -102,7 +102,7 @@ def _folder() -> Path:
 
 @cache
 def _place(_process: int) -> tempfile.TemporaryDirectory[str]:
-    place = tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY)
+    place = tempfile.TemporaryDirectory(prefix="fuzz-")
     (Path(place.name) / "segments").mkdir()
     return place
 

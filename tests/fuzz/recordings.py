@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from dispatch_core.cli.main import main
 from tests.fuzz.lines import row
-from tests.fuzz.texts import MEMORY
 
 Made = tuple[bytes, Callable[[], int]]
 
@@ -51,7 +50,7 @@ def recording(rng: Random) -> Made:
 
 
 def _judge(events: bytes, messages: bytes, command: tuple[str, ...]) -> int:
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=MEMORY))
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
         (folder / "events.jsonl").write_bytes(events)
         (folder / "messages.jsonl").write_bytes(messages)

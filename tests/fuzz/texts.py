@@ -25,8 +25,6 @@ from spark_jobs.intervals import IntervalError, interval
 _DATA: Final = Path(__file__).parents[1] / "data"
 _POLICY: Final = re.sub(r"\s*#[^\n]*", "", SHIPPED_POLICY.read_text(encoding="utf-8")).encode()
 _BROKER_CONF: Final = (_DATA / "broker.conf").read_bytes().splitlines(keepends=True)
-#: A folder in memory where there is one: files of a million documents.
-MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 _NUMBERS: Final = (
     *(
         "0",
@@ -392,7 +390,7 @@ def _file(name: str, data: bytes) -> Path:
 
 @cache
 def _place(_process: int) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY)
+    return tempfile.TemporaryDirectory(prefix="fuzz-")
 
 
 READERS: Final[dict[str, Callable[[Random], Made]]] = {

@@ -104,6 +104,12 @@ def test_a_time_that_no_calendar_has_is_none(tmp_path):
     assert found.untimed == 1
 
 
+def test_a_long_text_that_is_no_time_is_not_told_whole():
+    with pytest.raises(IntervalError) as raised:
+        interval("x" * 5000)
+    assert len(str(raised.value)) < 400
+
+
 @pytest.mark.parametrize("text", ["9999-12-31", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-01:00"])
 def test_a_day_at_the_end_of_time_is_no_interval(text):
     with pytest.raises(IntervalError):
