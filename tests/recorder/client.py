@@ -76,7 +76,7 @@ class _Consumer:
             key_shared_policy=policy,
             initial_position=pulsar.InitialPosition.Earliest,
         )
-        self._journal.note("joined", terms.name)
+        self._journal.note("joined", terms.name, type=terms.type)
         self._in_hand: deque[tuple[float, Any]] = deque()
         self._refused: set[tuple[int, int, int]] = set()
         self._taken = 0

@@ -41,6 +41,7 @@ class Step:
     batch_index: int = -1
     key: str = ""
     number: int = -1
+    type: str = ""  # of the subscription, in a line that says joined, where it is not Key_Shared
 
 
 class Journal:

@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.recorder.broker import TARGET
-from tests.recorder.comparison import audited, differences, holes, status, unrecorded
+from tests.recorder.comparison import audited, differences, holes, release, status, unrecorded
 from tests.recorder.conftest import Start, tell
 from tests.recorder.journal import steps
 from tests.recorder.life import Life
 from tests.recorder.truth import Truth, truth
 
+_MENDED = (4, 0, 3)
 
-def assert_agrees(recording: Path, seen: Truth, verdict: str = "PASS") -> None:
-    """Nothing was lost, every receipt is in the log, and the audit says what the clients saw."""
+
+def assert_agrees(recording: Path, seen: Truth, *, clean: bool = True) -> None:
+    """Nothing was lost, every receipt is in the log, and the audit says what the clients saw.
+
+    ``clean``: a broker that keeps its promises lets clients see nothing wrong in this life; else they must see it. Before
+    4.0.3 a broker may have two replay reads under way at once (#23384), and then clients may see anything: only that the
+    audit agrees is asked for.
+    """
     audit = audited(recording)
     tell(recording, seen, audit)
     counts = status(recording)
@@ -28,7 +35,12 @@ def assert_agrees(recording: Path, seen: Truth, verdict: str = "PASS") -> None:
     assert holes(recording) == []
     assert unrecorded(seen, recording) == {}
     assert differences(seen, audit) == []
-    assert audit.verdict["verdict"] == verdict, audit.verdict["promises"]
+    order_and_repetition = {audit.promise(name) for name in ("per_key_order", "duplicate_delivery")}
+    assert audit.verdict["verdict"] == ("FAIL" if "FAIL" in order_and_repetition else "PASS"), audit.verdict[
+        "promises"
+    ]
+    if release(recording) >= _MENDED:
+        assert (seen.broken_keys == set() and not seen.repeated) == clean
 
 
 @pytest.mark.parametrize("name", ["java-key-shared", "java-batches"])
@@ -56,5 +68,4 @@ def test_python_key_shared(broker: Start) -> None:
         seen = life.end()
         life.broker.stop()
         assert (seen.killed, seen.published) == (1, 1800)
-        assert seen.broken_keys == set()
         assert_agrees(life.broker.recording, seen)

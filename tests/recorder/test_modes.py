@@ -30,7 +30,6 @@ def test_batches(broker: Start) -> None:
         life.broker.stop()
         entries = {entry for of_one in seen.entries.values() for entry in of_one}
         assert len(entries) < seen.published / 2, "entries hold several messages"
-        assert seen.broken_keys == set()
         assert_agrees(life.broker.recording, seen)
 
 
@@ -49,7 +48,6 @@ def test_failover(broker: Start) -> None:
         seen = life.end()
         life.broker.stop()
         assert len(seen.entries) == 3, "each of them was active"
-        assert (seen.broken_keys, seen.at_two) == (set(), set())
         assert_agrees(life.broker.recording, seen)
 
 
@@ -68,7 +66,7 @@ def test_failover_hands_over_what_is_in_hand(broker: Start) -> None:
         life.broker.stop()
         assert len(seen.entries) == 2, "nobody took over"
         assert seen.at_two
-        assert_agrees(life.broker.recording, seen, "FAIL")
+        assert_agrees(life.broker.recording, seen, clean=False)
 
 
 def test_exclusive(broker: Start) -> None:
@@ -107,5 +105,4 @@ def test_sticky(broker: Start) -> None:
         life.drained()
         seen = life.end()
         life.broker.stop()
-        assert seen.broken_keys == set()
         assert_agrees(life.broker.recording, seen)

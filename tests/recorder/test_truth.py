@@ -37,11 +37,15 @@ def test_going_back_is_out_of_order() -> None:
     assert seen(got("c1", 3), got("c1", 1)).out_of_order == {("c1", "k", (3, 1))}
 
 
-def test_what_was_refused_may_come_late_once() -> None:
+def test_what_was_refused_may_come_late() -> None:
     nacked = ("nacked", "c1", 1, "k")
-    assert seen(got("c1", 1), nacked, got("c1", 3), got("c1", 1)).out_of_order == set()
-    again = seen(got("c1", 1), nacked, got("c1", 3), got("c1", 1), got("c1", 1))
-    assert again.out_of_order == {("c1", "k", (3, 1))}
+    late = seen(got("c1", 1), nacked, got("c1", 3), got("c1", 1))
+    assert (late.out_of_order, late.doubtful, late.repeated) == (set(), {("c1", "k", (3, 1))}, False)
+
+
+def test_again_while_it_is_in_hand() -> None:
+    assert seen(got("c1", 1), got("c1", 1)).again_in_hand == {((3, 1), -1)}
+    assert not seen(got("c1", 1), ("nacked", "c1", 1, "k"), got("c1", 1)).repeated
 
 
 def test_a_key_at_two_consumers_is_split_until_the_first_is_done() -> None:
@@ -75,6 +79,18 @@ def test_a_reload_excuses_one_step_back_of_each_consumer_and_counts_apart() -> N
     assert back.after_ack_and_reload == {((3, 1), -1)}
     twice = seen(got("c1", 1), got("c1", 3), reload, got("c1", 1), got("c1", 3), got("c1", 1))
     assert twice.out_of_order == {("c1", "k", (3, 1))}
+
+
+def test_failover_rewinds_when_somebody_leaves() -> None:
+    steps = [
+        Step(0, "joined", "c2", type="Failover"),
+        Step(1, "joined", "c1", type="Failover"),
+        *(Step(2 + entry, "received", "c1", (3, entry), -1, "k", entry) for entry in (1, 2)),
+        Step(5, "left", "c2"),
+        Step(6, "received", "c1", (3, 1), -1, "k", 1),
+    ]
+    assert truth(steps).out_of_order == set()
+    assert truth([step for step in steps if step.what != "left"]).out_of_order == {("c1", "k", (3, 1))}
 
 
 def test_what_is_published_and_never_comes() -> None:

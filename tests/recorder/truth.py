@@ -2,17 +2,18 @@
 
 It knows nothing of logs, brokers' rules or the product. Order is that of positions, which clients see as message ids.
 
-* *Out of order*: a consumer was given an entry of a key behind a later one, and had not itself refused it since it had it
-  before. (When a refusal leaves the client is unknown: it waits for its delay.)
+* *Out of order*: a consumer was given an entry of a key behind a later one, and had not itself refused it before. If it had,
+  it is *doubtful*: a refusal leaves the client after its delay, and whether the later entry was sent before that, no client
+  can tell.
 * *Split*: a consumer was given an entry while another held an earlier or equal one of the key: given to it, and neither
   acknowledged, refused nor taken from it by its leave.
-* *At two*: the same, and of one and the same message.
+* *At two*: the same, and of one and the same message. *Again in hand*: the consumer that got it held it itself.
 * *After its acknowledgement*: a message came (to anybody) although it had been acknowledged.
 
 Two limits of what clients can know. An acknowledgement may never have arrived, and does not count, if client or broker went
 less than ``_UNSENT_NS`` later, or if the message came from before a reload. And after a reload the cursor starts from what
 the broker had kept: the first step back of each consumer is that rewind, and what comes after its acknowledgement is counted
-apart.
+apart. Failover and Exclusive rewind when a consumer comes or goes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Truth:
     out_of_order: set[tuple[str, str, Position]] = field(default_factory=set)  # consumer, key, entry
     split_keys: set[str] = field(default_factory=set)
     at_two: set[Message] = field(default_factory=set)
+    again_in_hand: set[Message] = field(default_factory=set)
+    doubtful: set[tuple[str, str, Position]] = field(default_factory=set)  # as out_of_order
     after_ack: set[Message] = field(default_factory=set)
     after_ack_and_reload: set[Message] = field(default_factory=set)
     #: For each consumer name its receipts as entries: messages of one sending of a batch are one.
@@ -51,6 +54,11 @@ class Truth:
         """Keys whose order did not hold."""
         return {key for _, key, _ in self.out_of_order} | self.split_keys
 
+    @property
+    def repeated(self) -> bool:
+        """Whether a message came again that was not lost, refused or rewound."""
+        return bool(self.after_ack or self.at_two or self.again_in_hand)
+
     def words(self) -> str:
         """For people."""
         parts = [f"{self.published:,} messages", f"{self.received:,} receipts"]
@@ -58,6 +66,7 @@ class Truth:
         parts += [f"{self.reloads} reloads"] if self.reloads else []
         parts.append(f"{len(self.broken_keys)} broken keys ({len(self.out_of_order)} entries backwards)")
         parts += [f"{len(self.at_two)} at two"] if self.at_two else []
+        parts += [f"{len(self.again_in_hand)} again in hand"] if self.again_in_hand else []
         parts.append(f"{len(self.after_ack)} after their ack")
         if self.reloads:
             parts.append(f"{len(self.after_ack_and_reload)} after ack and reload")
@@ -92,8 +101,9 @@ class _Observer:
         self._unsent_acks = unsent_acks
         self._given: dict[str, dict[str, Position]] = {}  # consumer: key: its latest entry
         self._held: dict[str, dict[Message, str]] = {}  # consumer: message: key
-        self._refused: set[tuple[str, Position]] = set()  # and not come again yet
+        self._refused: set[tuple[str, Position]] = set()
         self._may_rewind: set[str] = set()
+        self._single_active = False
         self._acked: dict[Message, int] = {}  # message: how many reloads there had been
         self._given_in: dict[tuple[str, Message], int] = {}  # by consumer, as above
         self._published: set[Message] = set()
@@ -120,12 +130,19 @@ class _Observer:
         return self.truth
 
     def _begin(self, step: Step) -> None:
+        self._single_active = step.type in ("Failover", "Exclusive")
+        self._change()
         self._given[step.consumer], self._held[step.consumer] = {}, {}
         self._may_rewind.discard(step.consumer)
         self._last.pop(step.consumer, None)
 
     def _end(self, step: Step) -> None:
         self._held.pop(step.consumer, None)
+        self._change()
+
+    def _change(self) -> None:
+        if self._single_active:
+            self._may_rewind = set(self._given)
 
     def _reload(self, _step: Step) -> None:
         self.truth.reloads += 1
@@ -136,14 +153,16 @@ class _Observer:
         name, message = step.consumer, _message(step)
         self.truth.received += 1
         self._count_entry(name, message)
-        refused = (name, step.position) in self._refused
-        self._refused.discard((name, step.position))
-        if step.position < self._given[name].get(step.key, step.position) and not refused:
-            if name in self._may_rewind:
+        if step.position < self._given[name].get(step.key, step.position):
+            if (name, step.position) in self._refused:
+                self.truth.doubtful.add((name, step.key, step.position))
+            elif name in self._may_rewind:
                 self._given[name] = {}
                 self._may_rewind.discard(name)
             else:
                 self.truth.out_of_order.add((name, step.key, step.position))
+        if message in self._held.get(name, ()):
+            self.truth.again_in_hand.add(message)
         for other, held in self._held.items():
             if other != name and any(k == step.key and p <= step.position for (p, _), k in held.items()):
                 self.truth.split_keys.add(step.key)
