@@ -19,7 +19,7 @@ from dags.processes import end_with_parent
 ROOT = Path(__file__).parents[2]
 TARGET = Path(os.environ.get("DISPATCH_AUDIT_RECORDER_TARGET", ROOT / "recorder" / "target"))
 _HOST = "127.0.0.1"
-_START_S = 120
+_START_S = 300
 #: What an embedded broker needs to see of the JDK, as in recorder/pom.xml.
 _OPENS = (
     "java.base/java.lang",

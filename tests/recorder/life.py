@@ -20,7 +20,7 @@ from tests.recorder.journal import Journal, steps
 from tests.recorder.truth import Truth, truth
 
 KEYS = 20
-_PATIENCE_S = 60
+_PATIENCE_S = 180
 _QUIET_S = 2.0
 
 
