@@ -30,6 +30,7 @@ from dispatch_core.audit.stalls import LEFT_WAITING, End, but_for, never_deliver
 from dispatch_core.audit.told import with_divergences
 from dispatch_core.history import History, ownership_alone
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.resumed import joined, parts_of
 from dispatch_core.stats import clients_of, subscription_stats
 from dispatch_core.times import micros
 from dispatch_core.traced_waits import TracedWaits
@@ -91,12 +92,30 @@ def replay(
         holds: gets every wait that is told one by one.
         tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
 
+    A log that goes on from a checkpoint behind lost lines is judged in parts (``resumed``).
+
     Never raises for what a log may hold: a log that cannot be judged gets a ``dispatcher_state`` row that says why, and
     deliveries and anomalies all the same.
     """
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
     asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, tick_us)
+    parts = [log] if is_trace(log) else parts_of(log)
+    if len(parts) > 1:
+        found_of = [
+            replay(
+                part,
+                interval_start=interval_start,
+                interval_end=interval_end,
+                earlier=() if number else earlier,
+                limits=limits,
+                closed=closed or number < len(parts) - 1,
+                holds=holds,
+                tick_us=tick_us,
+            )
+            for number, part in enumerate(parts)
+        ]
+        return joined(parts, found_of, micros(interval_start))
     waited: list[Hold] = []
     if user_level or not is_trace(log):
         found = by_sending = _of_user_level(log, asked, waited)

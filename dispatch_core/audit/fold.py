@@ -40,6 +40,7 @@ from dispatch_core.audit.streaming import KEEP_BEHIND, TRIM_ABOVE, NotStreamable
 from dispatch_core.errors import ProfileError
 from dispatch_core.log_profile import profile_of, subscription_type
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.resumed import resumes_at
 from dispatch_core.tables import ANOMALIES, DELIVERIES
 
 #: Columns of the message log and of events that a feed must have; others are ignored.
@@ -212,6 +213,8 @@ class AuditFold:
             raise NotStreamableError(
                 f"lines are not in order: seq {seq[0]} comes after seq {self._last.seq} was taken"
             )
+        if resumes_at(events, after_gap=self._last is not None and self._last.is_gap):
+            raise NotStreamableError("lines are missing, and the log goes on from a checkpoint behind them")
         kinds = encoded(events["kind"])[1].to_pylist()
         if not set(_TRACE).isdisjoint(kinds) and marked(events["kind"], *_TRACE).any():
             raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")

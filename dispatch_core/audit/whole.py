@@ -26,6 +26,7 @@ from dispatch_core.audit.totals import balance_table, waits_table
 from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import replay
+from dispatch_core.resumed import parts_of
 from dispatch_core.times import from_micros
 from dispatch_core.verify.runner import is_trace
 
@@ -97,8 +98,15 @@ def audit_whole(
     doubted = 0
     shortened = rules and trace and _sendings(log.events) > largest_trace
     if not rules:
-        audit = audit_log(log, interval_start=start, earlier=earlier)
-        found |= {"deliveries": audit.deliveries, "anomalies": audit.anomalies}
+        parts = [log] if trace else parts_of(log)
+        audits = [
+            audit_log(part, interval_start=start, earlier=() if number else earlier)
+            for number, part in enumerate(parts)
+        ]
+        found |= {
+            "deliveries": pa.concat_tables([one.deliveries for one in audits]),
+            "anomalies": pa.concat_tables([one.anomalies for one in audits]),
+        }
     else:
         found |= replay(
             log,

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dispatch_core.audit import NotStreamableError
 from dispatch_core.recording import stream, strip
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
@@ -202,3 +203,63 @@ def test_a_dispatcher_that_has_just_been_made_is_judged_as_from_the_beginning_of
     if judgement == "divergent":
         rest = replace(log, events=log.events.filter(pc.not_equal(log.events["kind"], "checkpoint")))
         assert judged == replay(rest, **spanned(rest))["deliveries"]["judgement"].to_pylist()
+
+
+def with_gap(log: DispatcherLog, first: int, second: int) -> DispatcherLog:
+    """The log without its rows [first, second); in their place a gap line, then the checkpoint of the state there."""
+    rest = cut(log, second)
+    row = dict.fromkeys(log.events.schema.names)
+    after = rest.events.slice(0, 1).to_pylist()[0]
+    row |= {
+        name: after[name] for name in ("cluster", "topic", "subscription", "broker", "incarnation", "t_us")
+    }
+    numbers = log.events["seq"].slice(first, second - first).to_pylist()
+    row |= {"kind": "gap", "seq": numbers[0], "gap_from_seq": numbers[0], "gap_to_seq": numbers[-2]}
+    row |= {"gap_lines": len(numbers) - 1}
+    gap = pa.Table.from_pylist([row], schema=log.events.schema)
+    return replace(log, events=pa.concat_tables([log.events.slice(0, first), gap, rest.events]))
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize(("first", "second"), [(0.0, 0.3), (0.2, 0.3), (0.4, 0.7)])
+def test_behind_lost_lines_a_log_goes_on_from_the_checkpoint(name: str, first: float, second: float) -> None:
+    log = recorded(name)
+    count = log.events.num_rows
+    lost = with_gap(log, int(first * count), int(second * count))
+    whole, found = replay(log, **spanned(log)), replay(lost, **spanned(log))
+    seqs = lost.events["seq"].to_pylist()
+    assert {kind for kind, *_ in certain(found) - certain(whole)} == {"log_gap"}
+    assert [row["reason"] for row in found["anomalies"].to_pylist() if row["kind"] == "log_gap"] == [
+        "gap_line"
+    ]
+    columns = ["seq", "consumer", "ledger_id", "entry_id"]
+    kept = [tuple(row.values()) for row in whole["deliveries"].select(columns).to_pylist()]
+    sent = [tuple(row.values()) for row in found["deliveries"].select(columns).to_pylist()]
+    assert sent == [row for row in kept if row[0] in seqs and row[0] != seqs[int(first * count) + 1]]
+    (state,) = found["dispatcher_state"].to_pylist()
+    assert (state["entries_sent"], state["divergent"], state["not_judged_reason"]) == (len(sent), 0, None)
+    # behind the gap as much is judged as in the log that begins there
+    part = replay(cut(log, int(second * count)), **spanned(log))
+    assert judgements(lost, found, seqs[int(first * count) + 1]) == judgements(log, part, 0)
+    spans = found["ownership"].to_pylist()
+    assert all(row["until_seq"] is not None for row in spans if row["from_seq"] < seqs[int(first * count)])
+
+
+def test_what_is_split_behind_lost_lines_is_certain_where_the_checkpoint_shows_who_holds_it() -> None:
+    log = recorded("recordings/4.2.4/designed-rolling-restart-classic-ch")
+    whole = replay(log, **spanned(log))["anomalies"].to_pylist()
+    times = dict(zip(log.events["seq"].to_pylist(), log.events["t_us"].to_pylist(), strict=True))
+    splits = [row["seqs"] for row in whole if row["kind"] == "split_key"]
+    sent, proof = next(one for one in splits if times[one[-1]] - times[one[0]] > 100_000)
+    found = replay(with_gap(log, sent - 20, sent), **spanned(log))["anomalies"].to_pylist()
+    there = [row for row in found if row["kind"] == "split_key" and row["seqs"][-1] == proof]
+    # seq counts from 1: the checkpoint stands in the place of the line that sent it
+    assert (sent, False) in [(row["seqs"][0], row["uncertain"]) for row in there]
+
+
+def test_a_log_with_lost_lines_is_not_taken_in_pieces(tmp_path: Path) -> None:
+    log = recorded("recordings/4.2.4/designed-negative-acks-ch")
+    count = log.events.num_rows
+    lost = with_gap(log, count // 3, count // 2)
+    with pytest.raises(NotStreamableError, match="goes on from a checkpoint"):
+        gathered(replay_files(written(lost, tmp_path, row_group_rows=40), **spanned(log)))
