@@ -2,10 +2,13 @@ package dispatchaudit.recorder;
 
 import com.sun.management.OperatingSystemMXBean;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
@@ -14,10 +17,12 @@ import java.util.Map;
 /**
  * A broker of the benchmark, in a process of its own: {@code FOLDER [NAME=VALUE...]}.
  *
- * <p>Says {@code ready URL}; answers each {@code cpu} on its input with {@code cpu PROCESS-NS WRITER-NS}, and ends at {@code end}
- * or when its input does. What it logs itself goes to its other output.
+ * <p>Says {@code ready URL}; answers each {@code cpu} on its input with {@code cpu PROCESS-NS WRITER-NS COMPILER-NS}, and ends at
+ * {@code end} or when its input does. What it logs itself goes to its other output.
  */
 final class BenchBroker {
+    private static final long TICK_NS = 10_000_000; // USER_HZ is 100 wherever Linux runs
+
     private BenchBroker() {
     }
 
@@ -33,7 +38,7 @@ final class BenchBroker {
         BufferedReader questions = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = questions.readLine(); line != null && !line.equals("end"); line = questions.readLine()) {
             answers.println("cpu " + ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime() + " "
-                    + writerCpuNs());
+                    + writerCpuNs() + " " + compilerCpuNs());
         }
         broker.close();
         answers.println("ended");
@@ -50,5 +55,30 @@ final class BenchBroker {
             }
         }
         return 0;
+    }
+
+    /** Processor time of the threads that compile, which is no cost of a message; 0 where the system does not tell. */
+    private static long compilerCpuNs() throws IOException {
+        Path threads = Path.of("/proc/self/task");
+        long ticks = 0;
+        if (Files.isDirectory(threads)) {
+            try (DirectoryStream<Path> all = Files.newDirectoryStream(threads)) {
+                for (Path thread : all) {
+                    ticks += compilerTicks(thread);
+                }
+            }
+        }
+        return ticks * TICK_NS;
+    }
+
+    /** User and system time of a thread; 0 of those that do not compile. */
+    private static long compilerTicks(Path thread) {
+        try {
+            String stat = Files.readString(thread.resolve("stat"));
+            String[] fields = stat.substring(stat.lastIndexOf(')') + 2).split(" ");
+            return stat.contains("CompilerThre") ? Long.parseLong(fields[11]) + Long.parseLong(fields[12]) : 0;
+        } catch (IOException ended) {
+            return 0;
+        }
     }
 }
