@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from tests.fuzz import landing, recordings, texts
+from tests.fuzz import bombs, landing, recordings, texts
 from tests.fuzz.columns import check_columns, columns, damaged
 from tests.fuzz.documents import document
 from tests.fuzz.lines import Content
@@ -53,7 +53,7 @@ TARGETS: Final[dict[str, Callable[[Random], Case]]] = {
     "messages_parquet": partial(_columns, "messages"),
     **{
         name: partial(_text, make)
-        for name, make in (texts.READERS | landing.READERS | recordings.READERS).items()
+        for name, make in (texts.READERS | landing.READERS | recordings.READERS | bombs.READERS).items()
     },
 }
 
