@@ -9,6 +9,7 @@ Run as ``python -m spark_jobs.reports --interval-start 2026-11-21 --warehouse DI
 
 from __future__ import annotations
 
+import fcntl
 import html
 import json
 import os
@@ -74,15 +75,32 @@ def write_reports(
     """Write the pages of an interval and their index below ``reports``; returns a summary.
 
     ``limit``: pages at most (default ``DISPATCH_AUDIT_MAX_REPORTS``, else 500). Pages of the interval that no subscription
-    has any more are removed.
+    has any more are removed. Another run that writes pages of the interval is waited for: the last one reads what is newest.
     """
     began = time.monotonic()
     limit = _limit() if limit is None else limit
+    folder = folder_of(reports, span)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Beside the folder: within it all that is no page is removed.
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        written, dispatchers = _write_all(warehouse, span, folder, limit)
+    return {
+        "stage": "report",
+        "interval_start": span.start.isoformat(),
+        "reports": len(written),
+        "dispatchers": dispatchers,
+        "bytes": sum(written.values()),
+        "seconds": round(time.monotonic() - began, 3),
+        "index": str(folder / "index.html"),
+    }
+
+
+def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tuple[dict[str, int], int]:
+    """Bytes by page, and how many dispatchers there are."""
     subjects = _read(warehouse, span)
     given = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
     order = sorted(subjects, key=lambda one: (_VERDICTS.get(_overall(subjects[one]), 1), one))
-    folder = folder_of(reports, span)
-    folder.mkdir(parents=True, exist_ok=True)
     lines: list[tuple[Dispatcher, str, str | None]] = []
     written: dict[str, int] = {}
     for dispatcher in order:
@@ -98,15 +116,7 @@ def write_reports(
         say(
             f"report {span.name}: {len(order) - len(written)} of {len(order)} have no page ({LIMIT_VARIABLE}={limit})"
         )
-    return {
-        "stage": "report",
-        "interval_start": span.start.isoformat(),
-        "reports": len(written),
-        "dispatchers": len(order),
-        "bytes": sum(written.values()),
-        "seconds": round(time.monotonic() - began, 3),
-        "index": str(folder / "index.html"),
-    }
+    return written, len(order)
 
 
 def folder_of(reports: Path, span: Interval) -> Path:

@@ -83,10 +83,10 @@ def test_maintenance_beside_a_run(scene: Scene, tmp_path: Path) -> None:
 
 
 def middle_of(source: Path) -> str:
-    """A moment at which half of the events have been, as the command line takes it."""
+    """A whole second before which about half of the events have been, as the command line takes it."""
     times = []
     for recording in find_recordings([source]):
         for log in read_recording(recording).logs:
             times += [t_us for t_us in log.events["t_us"].to_pylist() if t_us is not None]
     times.sort()
-    return datetime.fromtimestamp(times[len(times) // 2] / 1e6, UTC).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(times[len(times) // 2] // 1_000_000, UTC).isoformat().replace("+00:00", "Z")
