@@ -186,7 +186,9 @@ def _fate(life: Life) -> str:
     last = {int(row[at.ENTRY]): int(row[at.END]) for row in own}
     count, sent = len(life.subject.ordinals), len(last)
     sendings = Counter(Counter(own[:, at.ENTRY].tolist()).values())
-    acked = sum(end == at.ACKED for end in last.values())
+    history = record.history
+    before = sum(history.was_acknowledged(one) and one not in last for one in life.subject.ordinals.tolist())
+    acked = sum(end == at.ACKED for end in last.values()) + before
     still = sum(end in (at.OPEN, at.REWOUND, at.REPLACED) for end in last.values())
     messages = int(record.history.num_messages[life.subject.ordinals].sum())
     positions = record.positions(life.subject.ordinals[[0, -1]].tolist())
@@ -196,12 +198,15 @@ def _fate(life: Life) -> str:
     again = sum(entries for times, entries in sendings.items() if times > 1)
     if count == 1:
         times = max(sendings, default=0)
-        said = ["never sent" if not times else "sent once" if times == 1 else f"sent {times} times"]
+        never = "acknowledged before the log begins" if before else "never sent"
+        said = [never if not times else "sent once" if times == 1 else f"sent {times} times"]
     else:
         said = [f"{'all' if sent == count else sent} sent"]
         said[0] += f", {again} of them more than once" if again else " once" if sent else ""
-        if sent < count:
-            said.append(f"{count - sent} never sent")
+        if before:
+            said.append(f"{before} acknowledged before the log begins")
+        if sent + before < count:
+            said.append(f"{count - sent - before} never sent")
     said.append(
         f"{every}acknowledged"
         if acked == count

@@ -87,11 +87,14 @@ class SingleActiveFold(UserLevelFold):
                 looks.before_change(self, at, last=last)
             before = self.core.active
             self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
+            # Of those whom a checkpoint names nobody comes, so nothing is handed over: who is active then is so at once.
+            to_join = 0 if stretch.seed is None else stretch.seed.joins - at
             if self.core.active != before:
                 self._rewind_due, self._changed_us = True, int(stretch.op_t_us[at])
-                self._waits_for_hand_over = self._delay_us > 0
-            owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
-            self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
+                self._waits_for_hand_over = self._delay_us > 0 and to_join <= 0
+            if to_join <= 1:
+                owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
+                self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
             at += 1
         numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
         numbers[list(self._numbers)] = list(self._numbers.values())

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch_core.cli.main import main
-from tests.dispatch_core.audit.small_logs import ack, removed, sent
-from tests.dispatch_core.audit.test_seed import begun
+from tests.dispatch_core.audit.small_logs import ack, numbered, removed, sent, write
+from tests.dispatch_core.audit.test_seed import CHECKPOINT, FEW, begun
 
 
 def told(tmp_path: Path, capsys: pytest.CaptureFixture[str], *asked: str) -> list[dict[str, Any]]:
@@ -48,3 +48,28 @@ def test_who_was_connected_and_what_it_may_be_sent(
     assert [row["positions"] for row in left] == [["5:1"]]
     (other,) = [row for row in told(tmp_path, capsys, "--consumer", "b") if row["what"] == "checkpoint"]
     assert other["text"] == "the log begins: b is connected; what it holds is not known"
+
+
+def test_what_was_done_with_before_is_not_told_as_never_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(tmp_path, sent(2, 3), ack(2, 3))
+    main(["explain", str(tmp_path), "--key", "k"])
+    assert (
+        "5 entries, 5:0 to 5:4: 2 sent once, 2 acknowledged before the log begins, 1 never sent, 3 acknowledged"
+        in " ".join(capsys.readouterr().out.split())
+    )
+
+
+def test_nobody_becomes_active_at_a_checkpoint_but_who_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = numbered([CHECKPOINT, sent(2, 3), removed(2), sent(1, 4)])
+    lines = [line | {"seq": 100 + line["seq"]} for line in lines]
+    write(tmp_path / "a" / "b", FEW, lines, subscription_type="Failover")
+    owns = [
+        row["text"]
+        for row in told(tmp_path, capsys, "--key", "k")
+        if row["what"] == "owns" and row["seq"] == 101
+    ]
+    assert len(owns) == 1
