@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ RUN_METADATA = pa.schema(
         pa.field("rows_accepted", pa.int64()),
         pa.field("rows_quarantined", pa.int64()),
         pa.field("rows_other_interval", pa.int64()),
+        pa.field("summary_json", pa.string()),
     ]
 )
 _SCHEMAS = {
@@ -177,6 +179,9 @@ class Day:
             "stage": "ingest",
             "interval_start": self.interval_start,
             "finished_at": NEXT_DAY,
+            "summary_json": json.dumps(
+                {"interval_start": self.interval_start.isoformat(), "interval_end": NEXT_DAY.isoformat()}
+            ),
         }
         metadata = pa.Table.from_pylist([run | (counts(kept) if counts else kept)], schema=RUN_METADATA)
         write_deltalake(str(warehouse / "run_metadata"), metadata, mode="append")
