@@ -23,7 +23,9 @@ def test_what_the_recorder_lost_is_no_broken_promise() -> None:
     assert {promise: audit.promise(promise) for promise in SEEN_BY_CLIENTS} == dict.fromkeys(
         SEEN_BY_CLIENTS, "UNKNOWN"
     )
-    assert audit.promise("conformance") != "FAIL", "decisions behind missing lines are not held against the broker"
+    assert audit.promise("conformance") != "FAIL", (
+        "decisions behind missing lines are not held against the broker"
+    )
     certain = {one["kind"] for one in audit.findings if not one["uncertain"]}
     assert certain <= {"log_gap", "unknown_position"}, "only that lines are missing is certain"
 
