@@ -27,10 +27,12 @@ def live_through(life: Life, *, killed: bool) -> Truth:
     publishing = Thread(target=life.publish, args=(producer, 1600), kwargs={"every_ms": 5})
     publishing.start()
     life.until(lambda: life.truth().received > 600, "600 receipts")
+    if killed:  # not between two segments
+        life.until(lambda: any(one.stat().st_size for one in opened(life)), "a segment that is written")
     life.journal.note("reload")
     if killed:
         life.broker.kill()
-        assert_readable(life.broker.recording)
+        assert_readable(opened(life))
     else:
         life.broker.stop()
     life.broker.start()
@@ -44,11 +46,15 @@ def live_through(life: Life, *, killed: bool) -> Truth:
     return seen
 
 
-def assert_readable(recording: Path) -> None:
+def opened(life: Life) -> list[Path]:
+    """Segments of events that are being written."""
+    return sorted(life.broker.recording.glob("events-*.open"))
+
+
+def assert_readable(segments: list[Path]) -> None:
     """What a killed broker leaves open can be read up to its last whole block, with no line missing before it."""
-    opened = sorted(recording.glob("events-*.open"))
-    assert len(opened) == 1
-    lines = list(whole_blocks(opened[0].read_bytes()))
+    (segment,) = segments
+    lines = list(whole_blocks(segment.read_bytes()))
     seqs = [row["seq"] for row in map(json.loads, lines) if "seq" in row]
     assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
