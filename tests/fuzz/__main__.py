@@ -8,6 +8,7 @@ process, takes too long or too much memory is a finding like any other.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def main() -> int:
                 f"{target} {options.case}: {run_case(options.seed, target, options.case)} documents read\n"
             )
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end too
     findings = Findings(options.findings, options.seed)
     done = run(targets, options.seed, options.executions, options.seconds, options.jobs, findings)
     for target, executions in sorted(done.items()):
