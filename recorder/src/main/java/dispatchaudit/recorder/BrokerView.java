@@ -11,6 +11,7 @@ import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.broker.ServiceConfiguration;
 import org.apache.pulsar.broker.service.Consumer;
+import org.apache.pulsar.broker.service.StickyKeyDispatcher;
 import org.apache.pulsar.broker.service.Subscription;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
 import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
@@ -100,6 +101,24 @@ final class BrokerView {
         }
         String mode = meta.getKeySharedMode() == KeySharedMode.STICKY ? "STICKY" : "AUTO_SPLIT";
         return new Event.KeyShared(mode, meta.isAllowOutOfOrderDelivery(), ranges);
+    }
+
+    /**
+     * The hashes that each connection of a Key_Shared dispatcher owns now. Takes the subscription's lock: not for a thread that
+     * holds the dispatcher's (see {@link #connected}).
+     */
+    static Map<Integer, List<int[]>> hashRanges(Subscription subscription, DispatcherLog log) {
+        Map<Integer, List<int[]>> found = new LinkedHashMap<>();
+        if (subscription.getDispatcher() instanceof StickyKeyDispatcher dispatcher) {
+            dispatcher.getConsumerKeyHashRanges().forEach((consumer, ranges) -> {
+                int number;
+                synchronized (log) {
+                    number = log.numberOf(consumer);
+                }
+                found.put(number, ranges.stream().map(range -> new int[] {range.getStart(), range.getEnd()}).toList());
+            });
+        }
+        return found;
     }
 
     /** What the cursor has acknowledged, and what is pending, as they are at this moment. */

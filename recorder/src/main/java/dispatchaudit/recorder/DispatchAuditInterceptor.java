@@ -37,6 +37,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
     private volatile Recorder recorder;
     private volatile Subscriptions subscriptions;
     private volatile Publishes publishes;
+    private volatile boolean splitsRanges;
 
     /** What a callback does; may fail in any way. */
     private interface Work {
@@ -48,6 +49,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         guarded("initialize", () -> {
             Settings settings = Settings.read(BrokerView.describe(pulsar), pulsar.getConfiguration().getProperties()::get,
                     System.getenv());
+            splitsRanges = Boolean.FALSE.equals(settings.config().get("subscriptionKeySharedUseConsistentHashing"));
             Recorder starting = new Recorder(settings, this::probe, stats, this::sweep,
                     deleted -> LOG.info("Dispatch audit: deleted {} segments beyond the limit: {}", deleted.size(), deleted),
                     this::failed);
@@ -232,8 +234,13 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
     private State probe(DispatcherLog log) {
         try {
             Subscription subscription = subscriptions == null ? null : subscriptions.subscription(log);
-            return subscription == null ? null : BrokerView.state(subscription, log);
-        } catch (RuntimeException failure) {
+            if (subscription == null) {
+                return null;
+            }
+            State state = BrokerView.state(subscription, log);
+            // who owns what on a ring follows from who is connected; where ranges were split, it depends on who was
+            return splitsRanges ? state.with(BrokerView.hashRanges(subscription, log)) : state;
+        } catch (RuntimeException | LinkageError failure) {
             failed("checkpoint", failure);
             return null;
         }

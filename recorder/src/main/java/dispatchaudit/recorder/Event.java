@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
+import java.util.Set;
 import java.util.stream.Collectors;
 
 /** What one line of the event log says, without its number, time and dispatcher. Kinds and fields: docs/log-format.md. */
@@ -19,6 +20,14 @@ public sealed interface Event {
     /** About how many bytes the event keeps in memory. */
     default int weightBytes() {
         return 64;
+    }
+
+    private static void pairs(JsonGenerator json, String name, List<int[]> ranges) throws IOException {
+        json.writeArrayFieldStart(name);
+        for (int[] range : ranges) {
+            json.writeArray(range, 0, 2);
+        }
+        json.writeEndArray();
     }
 
     /** What is never dropped, because the lines after it would be meaningless: who is connected, and where the log begins and ends. */
@@ -48,11 +57,7 @@ public sealed interface Event {
                 json.writeObjectFieldStart("key_shared");
                 json.writeStringField("mode", keyShared.mode());
                 json.writeBooleanField("allow_out_of_order", keyShared.allowOutOfOrder());
-                json.writeArrayFieldStart("ranges");
-                for (int[] range : keyShared.ranges()) {
-                    json.writeArray(range, 0, 2);
-                }
-                json.writeEndArray();
+                pairs(json, "ranges", keyShared.ranges());
                 json.writeEndObject();
             }
         }
@@ -146,15 +151,20 @@ public sealed interface Event {
 
         @Override
         public void write(JsonGenerator json) throws IOException {
+            Set<Integer> connections = connected.stream().map(ConsumerAdded::consumer).collect(Collectors.toSet());
             json.writeArrayFieldStart("consumers");
             for (ConsumerAdded consumer : connected) {
                 json.writeStartObject();
                 consumer.write(json);
+                List<int[]> ranges = state == null ? null : state.rangesOf(consumer.consumer(), connections);
+                if (ranges != null) {
+                    pairs(json, "hash_ranges", ranges);
+                }
                 json.writeEndObject();
             }
             json.writeEndArray();
             if (state != null) {
-                state.write(json, connected.stream().map(ConsumerAdded::consumer).collect(Collectors.toSet()));
+                state.write(json, connections);
             }
         }
     }

@@ -14,9 +14,28 @@ import java.util.Set;
  * @param ackHoles    positions acknowledged one by one above it
  * @param pendingAcks positions by connection
  * @param cut         there were more holes or pending acks than are listed
+ * @param hashRanges  by connection the hashes that are its own, pairs of first and last; empty = not asked
  */
 record State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
-             long timeUs) {
+             long timeUs, Map<Integer, List<int[]>> hashRanges) {
+
+    State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
+          long timeUs) {
+        this(markDelete, unsent, ackHoles, pendingAcks, cut, timeUs, Map.of());
+    }
+
+    /** The same with the hashes that each connection owns. */
+    State with(Map<Integer, List<int[]>> ranges) {
+        return new State(markDelete, unsent, ackHoles, pendingAcks, cut, timeUs, ranges);
+    }
+
+    /**
+     * The hashes that a connection owns; null where they are not known. Ranges of other connections than those that the checkpoint
+     * names are of another moment: somebody came or went while the events before it waited.
+     */
+    List<int[]> rangesOf(int connection, Set<Integer> connections) {
+        return hashRanges.keySet().equals(connections) ? hashRanges.get(connection) : null;
+    }
 
     /** Write the fields of a checkpoint; of pending acks those of the connections that the checkpoint names. */
     void write(JsonGenerator json, Set<Integer> connections) throws IOException {
