@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from dispatch_core.errors import DispatchAuditError
@@ -62,8 +61,8 @@ def names_disk_errors(what: str) -> Callable[[Callable[_Of, _What]], Callable[_O
     def wrapping(function: Callable[_Of, _What]) -> Callable[_Of, _What]:
         @wraps(function)
         def wrapped(*args: _Of.args, **kwargs: _Of.kwargs) -> _What:
-            folder = next((one for one in (*args, *kwargs.values()) if isinstance(one, Path)), None)
-            with disk_errors_named(what if folder is None else f"{what}: {folder}"):
+            folder = next((one for one in (*args, *kwargs.values()) if isinstance(one, os.PathLike)), None)
+            with disk_errors_named(what if folder is None else f"{what}: {os.fsdecode(folder)}"):
                 return function(*args, **kwargs)
 
         return wrapped

@@ -18,7 +18,7 @@ SPAN: Final = interval(*(os.environ.get("CHAOS_INTERVAL") or "2026-11-21").split
 def _pull(home: Path, source: Path) -> None:
     from spark_jobs.pull import pull
 
-    pull(source, home / "landing", SPAN.start)
+    pull(source, home / "landing", SPAN.start, interval_end=SPAN.end)
 
 
 def _ingest(home: Path, _source: Path) -> None:
