@@ -77,11 +77,13 @@ def test_a_process_is_known_by_environment_folder_and_session(tmp_path):
     odd_name.symlink_to("/bin/sleep")
     env = {**os.environ, "DISPATCH_AUDIT_TEST": "x y"}
     with subprocess.Popen([str(odd_name), "600"], cwd=tmp_path, env=env, start_new_session=True) as child:
-        _wait_until(lambda: process(child.pid).works_in(tmp_path))
-        found = process(child.pid)
-        assert found.session == child.pid
-        assert found.parent == os.getpid()
-        assert found.has_environment("DISPATCH_AUDIT_TEST=x y")
-        assert not found.has_environment("DISPATCH_AUDIT_TEST=x")
-        child.kill()
+        try:
+            _wait_until(lambda: process(child.pid).works_in(tmp_path))
+            found = process(child.pid)
+            assert found.session == child.pid
+            assert found.parent == os.getpid()
+            assert found.has_environment("DISPATCH_AUDIT_TEST=x y")
+            assert not found.has_environment("DISPATCH_AUDIT_TEST=x")
+        finally:
+            child.kill()
     assert process(child.pid) is None
