@@ -78,11 +78,12 @@ def test_a_process_is_known_by_environment_folder_and_session(tmp_path):
     env = {**os.environ, "DISPATCH_AUDIT_TEST": "x y"}
     with subprocess.Popen([str(odd_name), "600"], cwd=tmp_path, env=env, start_new_session=True) as child:
         try:
+            # Until it is what it was started as, its environment is this process's own.
             _wait_until(lambda: process(child.pid).works_in(tmp_path))
+            _wait_until(lambda: process(child.pid).has_environment("DISPATCH_AUDIT_TEST=x y"))
             found = process(child.pid)
             assert found.session == child.pid
             assert found.parent == os.getpid()
-            assert found.has_environment("DISPATCH_AUDIT_TEST=x y")
             assert not found.has_environment("DISPATCH_AUDIT_TEST=x")
         finally:
             child.kill()
