@@ -21,7 +21,7 @@ import org.apache.pulsar.common.api.proto.KeySharedMode;
 import org.apache.pulsar.common.naming.SystemTopicNames;
 import org.apache.pulsar.common.naming.TopicName;
 
-/** What the recorder reads from the broker's objects. Reads only; takes no lock but that of a consumer's pending acks. */
+/** What the recorder reads from the broker's objects. Reads only; takes no lock but the cursor's for reading and that of a consumer's pending acks. */
 final class BrokerView {
     /** The settings that a replay of dispatch rests on, under their broker.conf names; releases that lack one leave it out. */
     private static final List<String> CONFIG = List.of(
@@ -127,13 +127,14 @@ final class BrokerView {
         String unsent = null;
         List<String> holes = new ArrayList<>();
         if (subscription instanceof PersistentSubscription persistent) {
-            Position position = persistent.getCursor().getMarkDeletedPosition();
+            // Under the cursor's lock: acknowledgements change the set of holes meanwhile, and a set that is read as it changes
+            // fails in any way.
+            Position position = persistent.getCursor() instanceof ManagedCursorImpl cursor
+                    ? cursor.processIndividuallyDeletedMessagesAndGetMarkDeletedPosition(range -> add(holes, range))
+                    : persistent.getCursor().getMarkDeletedPosition();
             markDelete = position == null ? null : position.getLedgerId() + ":" + position.getEntryId();
             Position last = persistent.getCursor().getManagedLedger().getLastConfirmedEntry();
             unsent = last == null ? null : last.getLedgerId() + ":" + (last.getEntryId() + 1);
-            if (persistent.getCursor() instanceof ManagedCursorImpl cursor) {
-                cursor.getIndividuallyDeletedMessagesSet().forEach(range -> add(holes, range));
-            }
         }
         Map<Integer, List<String>> pending = new LinkedHashMap<>();
         int[] left = {MOST_POSITIONS};

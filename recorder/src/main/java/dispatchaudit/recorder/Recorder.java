@@ -61,13 +61,23 @@ public final class Recorder implements AutoCloseable {
         return recovered;
     }
 
-    /** Write what waits, end the segments. Waits for it, at most 20 s. */
+    /**
+     * Write what waits, end the segments. Waits for it, at most 20 s; a broker that shuts down interrupts who is slow, but what is
+     * left then is lost uncounted, so the interrupt is kept for the caller.
+     */
     @Override
     public void close() {
         closing = true;
-        try {
-            thread.join(CLOSE_MS);
-        } catch (InterruptedException interrupted) {
+        long until = System.nanoTime() + CLOSE_MS * 1_000_000;
+        boolean interrupted = false;
+        while (thread.isAlive() && System.nanoTime() < until) {
+            try {
+                thread.join(Math.max(1, (until - System.nanoTime()) / 1_000_000));
+            } catch (InterruptedException early) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
             Thread.currentThread().interrupt();
         }
     }
@@ -115,12 +125,10 @@ public final class Recorder implements AutoCloseable {
             lastMs = now;
             try {
                 work.run();
-            } catch (Exception | LinkageError failed) {
-                if (failed instanceof InterruptedException) {
-                    closing = true;
-                } else {
-                    onFailure.accept(name, failed);
-                }
+            } catch (InterruptedException ended) {
+                closing = true;
+            } catch (Throwable failed) { // errors too: without this thread everything would be lost, and nobody told
+                onFailure.accept(name, failed);
             }
         }
     }
