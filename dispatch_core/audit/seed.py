@@ -26,7 +26,11 @@ UNKNOWN_PERMITS: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """The checkpoint that a log begins with, and its line."""
+    """The checkpoint that a log begins with, and its line.
+
+    ``t_us``: when the state was read, which may be later than the lines behind it: a recorder asks the broker when it writes
+    the checkpoint, and what it has queued by then is written after it.
+    """
 
     checkpoint: Checkpoint
     seq: int
@@ -38,7 +42,8 @@ class Seed:
         checkpoint = leading(events)
         if checkpoint is None:
             return None
-        return cls(checkpoint, int(events["seq"][0].as_py()), int(events["t_us"][0].as_py() or 0))
+        t_us = max(int(events["t_us"][0].as_py() or 0), checkpoint.state_t_us or 0)
+        return cls(checkpoint, int(events["seq"][0].as_py()), t_us)
 
     @property
     def named(self) -> tuple[Ints, Ints]:

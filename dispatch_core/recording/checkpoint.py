@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.times import LAST_US
+
 Position = tuple[int, int]
 
 _MOST: Final = (1 << 63) - 1
@@ -63,7 +65,8 @@ class Checkpoint:
 
     ``consumers``: in the order in which they joined; ``None`` = the line does not say. ``ack_holes``: acknowledged one
     by one, above ``mark_delete``. ``pending``: by consumer what it was sent and has not acknowledged; of consumers that
-    are not in it nothing is known. ``read_position``: nothing from it on was sent by then.
+    are not in it nothing is known. ``read_position``: nothing from it on was sent by then. ``state_t_us``: when the broker
+    was asked for all but ``consumers``; later lines of before that moment may be part of it already.
     """
 
     consumers: tuple[Connected, ...] | None = None
@@ -71,6 +74,7 @@ class Checkpoint:
     ack_holes: tuple[Position, ...] = ()
     pending: Mapping[int, tuple[Position, ...]] = field(default_factory=dict)
     read_position: Position | None = None
+    state_t_us: int | None = None
 
     @property
     def named(self) -> list[Position]:
@@ -192,7 +196,14 @@ def _checkpoint(text: str) -> Checkpoint:
         _positions(line.get("ack_holes"), "ack_holes"),
         _pending(line.get("pending_acks"), consumers),
         _optional_position(line.get("read_position"), "read_position"),
+        None if line.get("state_t_us") is None else _time(line["state_t_us"]),
     )
+
+
+def _time(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LAST_US:
+        raise _FaultError("state_t_us", f"expected microseconds from 0 to {LAST_US:,}, found {_short(value)}")
+    return value
 
 
 def _consumers(value: Any) -> tuple[Connected, ...] | None:

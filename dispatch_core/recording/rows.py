@@ -20,17 +20,17 @@ import pyarrow.compute as pc
 from dispatch_core.recording import checkpoint
 from dispatch_core.recording.parse import RENAMED
 from dispatch_core.recording.schema import EVENTS, KINDS, POSITION, POSITIONS
+from dispatch_core.times import LAST_US
 
 Mask = npt.NDArray[np.bool_]
 Columns = dict[str, pa.Array]
 
 _INT64: Final = (-(1 << 63), (1 << 63) - 1)
-_LAST_US: Final = 253_402_300_799_999_999  # the end of the year 9999: later times fit no calendar
 
 #: Smallest and largest value of integer fields, also inside lists. Fields that are not named may be any integer.
 RANGES: Final[dict[str, tuple[int, int]]] = {
     "seq": (1, _INT64[1]),
-    "t_us": (0, _LAST_US),
+    "t_us": (0, LAST_US),
     "incarnation": (0, _INT64[1]),
     "consumer": (0, _INT64[1]),
     "consumer_id": (0, _INT64[1]),
@@ -46,7 +46,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "gap_to_seq": (1, _INT64[1]),
     "gap_lines": (1, _INT64[1]),
     "key_h31": (0, (1 << 31) - 1),
-    "publish_time_ms": (0, _LAST_US // 1000),
+    "publish_time_ms": (0, LAST_US // 1000),
     "num_messages": (1, (1 << 31) - 1),
     "size_bytes": (0, _INT64[1]),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -62,6 +63,8 @@ def test_a_full_disk_harms_no_client_and_what_it_refused_is_counted(broker: Star
         life.drained()
         seen = life.end()
         life.broker.stop()
+    kept = TARGET / "it" / "python-full-disk" / "recording"
+    shutil.copytree(recording, kept, dirs_exist_ok=True)  # the disk goes with the test
     assert (seen.published, seen.unseen, seen.after_ack, seen.broken_keys) == (1200, set(), set(), set())
     counts = status(recording)
     assert counts["failed_lines"] > 600, "events and messages"

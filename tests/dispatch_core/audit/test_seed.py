@@ -318,6 +318,17 @@ def test_an_acknowledgement_may_be_on_its_way_when_the_checkpoint_is_made(tmp_pa
     assert {(row["uncertain"], row["reason"]) for row in found} == {(True, "ack_racing")}
 
 
+def test_lines_that_a_recorder_had_queued_when_it_read_the_state_prove_nothing_against_it(tmp_path: Path) -> None:
+    read_us = numbered([CHECKPOINT])[0]["t_us"] + 10_000_000
+    queued = [sent(2, 1, 2) | {"t_us": read_us - 5_000_000}]
+    found = audited(begun(tmp_path / "queued", *queued, state_t_us=read_us)).anomalies.to_pylist()
+    assert {row["kind"] for row in found} == {"split_key", "double_outstanding", "duplicate_after_ack"}
+    assert {(row["uncertain"], row["reason"]) for row in found} == {(True, "ack_racing")}
+    later = [sent(2, 1, 2) | {"t_us": read_us + 25_000}]
+    proven = audited(begun(tmp_path / "later", *later, state_t_us=read_us)).anomalies.to_pylist()
+    assert {row["kind"] for row in proven if not row["uncertain"]} == {row["kind"] for row in found}
+
+
 def test_a_checkpoint_in_an_unbroken_log_changes_nothing(tmp_path: Path) -> None:
     events = [added(1), added(2), sent(1, 0), sent(2, 1), ack(1, 0), redeliver(2, 1), sent(1, 1), sent(2, 0)]
     plain = audited(read(write(tmp_path / "p" / "r", FEW, numbered(events))))
