@@ -139,9 +139,10 @@ class Checker:
     def ack(self, event: dict[str, Any], positions: list[Position]) -> None:
         if event["ack_type"] == "Cumulative":
             if self.type in SINGLE_ACTIVE:
-                self.acked_up_to = max([self.acked_up_to, *positions])
+                reached = max(positions)
+                self.acked_up_to = max(self.acked_up_to, reached)
                 for entry in self.outstanding:
-                    if entry <= self.acked_up_to:
+                    if entry <= reached:
                         self.outstanding[entry] = set()
             return
         sets = event.get("ack_sets") or [[]] * len(positions)

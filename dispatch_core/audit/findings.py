@@ -212,6 +212,8 @@ class Findings:
                 "; the trace does not show that the ack had been applied by then"
                 if state is False
                 else f"; the ack had arrived only {lag_us / 1000:.1f} ms before and may not have been applied yet"
+                if lag_us >= 0
+                else "; that state was read after it was sent"
             )
         elif state is None and not by_checkpoint and self._may_be_of_a_part(delivery, acked):
             reason = "part_of_batch"

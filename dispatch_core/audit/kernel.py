@@ -411,6 +411,7 @@ def take(
                     )
         elif code == 4:  # ACK_CUMULATIVE: only where one consumer gets everything
             if single_active:
+                highest = -1
                 for i in range(start, stop):
                     highest = op_ordinals[i]
                     for entry in range(acked_up_to + 1, highest + 1):
@@ -421,7 +422,9 @@ def take(
                     at = first_at[holder]
                     while at >= 0:
                         after = deliveries[at, NEXT_AT_CONSUMER]
-                        if deliveries[at, ENTRY] <= acked_up_to:
+                        if (
+                            deliveries[at, ENTRY] <= highest
+                        ):  # not what an earlier one reached: it may have come again
                             _close(deliveries, entries, keys, first_at, entry_key, at, ACKED, op)
                         at = after
         elif code == 5:  # REDELIVER

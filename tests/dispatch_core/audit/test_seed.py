@@ -203,6 +203,15 @@ def test_a_split_whose_first_half_lies_before_the_cut_rests_on_the_checkpoint() 
         assert any(row["seqs"][0] == seq - 1 and "at or before" in row["explanation"] for row in splits)
 
 
+def test_a_cumulative_acknowledgement_settles_nothing_above_it() -> None:
+    """What comes again behind its acknowledgement is held until it is acknowledged again, also where the log is cut."""
+    events = [sent(1, 0), ack(1, 1, cumulative=True), sent(1, 1), ack(1, 0, cumulative=True), sent(2, 1)]
+    log = from_lines(numbered(possible(events)), "Failover")
+    assert [row["seqs"] for row in of_kind(audited(log), "double_outstanding")] == [[5, 7]]
+    for at in (4, 5, 6):
+        compare(log, at)
+
+
 #: What a connected consumer may do; without acknowledgements of parts of batches, which no checkpoint holds.
 LIVES = st.lists(
     st.one_of(
@@ -318,12 +327,15 @@ def test_an_acknowledgement_may_be_on_its_way_when_the_checkpoint_is_made(tmp_pa
     assert {(row["uncertain"], row["reason"]) for row in found} == {(True, "ack_racing")}
 
 
-def test_lines_that_a_recorder_had_queued_when_it_read_the_state_prove_nothing_against_it(tmp_path: Path) -> None:
+def test_lines_that_a_recorder_had_queued_when_it_read_the_state_prove_nothing_against_it(
+    tmp_path: Path,
+) -> None:
     read_us = numbered([CHECKPOINT])[0]["t_us"] + 10_000_000
     queued = [sent(2, 1, 2) | {"t_us": read_us - 5_000_000}]
     found = audited(begun(tmp_path / "queued", *queued, state_t_us=read_us)).anomalies.to_pylist()
     assert {row["kind"] for row in found} == {"split_key", "double_outstanding", "duplicate_after_ack"}
     assert {(row["uncertain"], row["reason"]) for row in found} == {(True, "ack_racing")}
+    assert any(row["explanation"].endswith("that state was read after it was sent") for row in found)
     later = [sent(2, 1, 2) | {"t_us": read_us + 25_000}]
     proven = audited(begun(tmp_path / "later", *later, state_t_us=read_us)).anomalies.to_pylist()
     assert {row["kind"] for row in proven if not row["uncertain"]} == {row["kind"] for row in found}
