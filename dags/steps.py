@@ -37,7 +37,7 @@ def choose_interval(
     start, end = params.get("interval_start"), params.get("interval_end")
     if start is None and end is not None:
         raise ParameterError(
-            f"interval_end is {end} but interval_start is empty; nothing was done. "
+            f"interval_end is {str(end)[:80]!r} but interval_start is empty; nothing was done. "
             "Give both, or neither for the run's own data interval."
         )
     asked = start is not None

@@ -12,6 +12,9 @@ from dispatch_core.errors import DispatchAuditError, ProfileError
 #: How a file that ``import-broker-conf`` wrote begins.
 MARK: Final = "# Settings for dispatch-audit, made by import-broker-conf"
 
+#: So much of a name is told that leads to no file.
+_SHOWN: Final = 300
+
 
 class SettingsFileError(DispatchAuditError):
     """A file of settings that cannot be read, or must not be written."""
@@ -23,7 +26,9 @@ def read_assignments(path: Path) -> list[Assignment]:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise SettingsFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise SettingsFileError(f"{str(path)[:_SHOWN]}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # no name that a file can have: a null, half a surrogate pair
+        raise SettingsFileError(f"{ascii(str(path))[:_SHOWN]}: no name of a file: {error}") from error
     try:
         return assignments(data)
     except BrokerConfError as error:

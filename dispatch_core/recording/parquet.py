@@ -132,7 +132,20 @@ def _read(reading: LogFile, stream: BinaryIO, source: str | BinaryIO) -> Iterato
                     f"damaged Parquet data after row {first_row - 1}: {_words(error)}; rows before it were kept"
                 ) from error
             if batch is None:
+                # Damaged headers of pages make Arrow end early, without a word.
+                said = sum(group.rows for group in groups)
+                if first_row - 1 != said:
+                    raise DamagedFileError(
+                        f"damaged Parquet data after row {first_row - 1}: its footer says {said} rows; "
+                        "rows before it were kept"
+                    )
                 return
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if pa.types.is_dictionary(column.type) and not _within(column):
+                    raise DamagedFileError(
+                        f"damaged Parquet data after row {first_row - 1}: column {name} refers to texts beyond its "
+                        "dictionary; rows before it were kept"
+                    )
             for piece in _bounded(batch):
                 try:
                     yield from _rows(reading, piece, first_row)
@@ -140,6 +153,13 @@ def _read(reading: LogFile, stream: BinaryIO, source: str | BinaryIO) -> Iterato
                     return  # nothing after it is to be read; its quarantine row is waiting
                 yield from reading.quarantined()
                 first_row += len(piece)
+
+
+def _within(texts: pa.DictionaryArray) -> bool:
+    """Whether all indices of a dictionary lie in it: Arrow takes them from a file as they are."""
+    found = pc.min_max(texts.indices)
+    least, most = found["min"].as_py(), found["max"].as_py()
+    return least is None or (least >= 0 and most < len(texts.dictionary))
 
 
 def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

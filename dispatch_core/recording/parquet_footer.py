@@ -30,7 +30,7 @@ _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = (
     12,
 )
 #: Numbers of fields, by struct.
-_ROW_GROUPS: Final = 4
+_FILE_ROWS, _ROW_GROUPS = 3, 4
 _COLUMNS, _BYTE_SIZE, _ROWS = 1, 2, 3
 _COLUMN_META: Final = 3
 _TYPE, _PATH, _VALUES, _DATA_PAGE, _DICTIONARY_PAGE, _STATISTICS = 1, 3, 5, 9, 11, 12
@@ -42,6 +42,8 @@ _DICTIONARY: Final = 2
 #: Statistics may stand in the header of a page; what matters stands before them.
 _PAGE_HEADER_BYTES: Final = 1 << 16
 _WORDY_BYTES: Final = 1 << 12
+#: So much of a column's name is told.
+_NAME_CHARACTERS: Final = 80
 
 #: A struct as it is written: its fields by their numbers.
 Fields = dict[int, Any]
@@ -68,12 +70,20 @@ class RowGroup:
 
 
 def row_groups(stream: BinaryIO) -> list[RowGroup]:
-    """The row groups of a Parquet file. Raises ``FooterError``, and ``OSError`` as the stream does."""
+    """The row groups of a Parquet file. Raises ``FooterError``, and ``OSError`` as the stream does.
+
+    A footer that says two numbers of rows is refused: Arrow reads the smaller, and the others would be lost silently.
+    """
     footer = _Compact(_footer(stream)).struct()
     try:
-        return [_row_group(group, stream) for group in footer.get(_ROW_GROUPS, [])]
+        groups = [_row_group(group, stream) for group in footer.get(_ROW_GROUPS, [])]
+        rows = int(footer[_FILE_ROWS])
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise FooterError(f"the footer is damaged ({type(error).__name__})") from error
+    in_groups = sum(group.rows for group in groups)
+    if rows != in_groups:
+        raise FooterError(f"its footer says {rows} rows of the file and {in_groups} of its row groups")
+    return groups
 
 
 def _footer(stream: BinaryIO) -> bytes:
@@ -95,16 +105,22 @@ def _footer(stream: BinaryIO) -> bytes:
 
 def _row_group(group: Fields, stream: BinaryIO) -> RowGroup:
     empty, wordy = set(), set()
-    values = 0
+    rows, values = int(group[_ROWS]), 0
     for chunk in group[_COLUMNS]:
         about = chunk[_COLUMN_META]
         path = about[_PATH]
         values = max(values, int(about[_VALUES]))
+        # Null or not, a column that is no list and no part of one has a value for each row.
+        if len(path) == 1 and about[_VALUES] != rows:
+            name = path[0].decode(errors="replace")[:_NAME_CHARACTERS]
+            raise FooterError(
+                f"its footer says {rows} rows of a row group and {about[_VALUES]} of column {name} in it"
+            )
         if len(path) == 1 and about.get(_STATISTICS, {}).get(_NULLS, -1) == about[_VALUES]:
             empty.add(path[0].decode())
         elif about[_TYPE] == _BYTE_ARRAY and _is_wordy(about, stream):
             wordy.add(path[0].decode())
-    return RowGroup(int(group[_ROWS]), int(group[_BYTE_SIZE]), values, frozenset(empty), frozenset(wordy))
+    return RowGroup(rows, int(group[_BYTE_SIZE]), values, frozenset(empty), frozenset(wordy))
 
 
 def _is_wordy(about: Fields, stream: BinaryIO) -> bool:

@@ -42,13 +42,14 @@ _GZIP: Final = ("none", "snappy", "zstd", "gzip")
 class Columns:
     """A Parquet file. ``fates``: per row the values of a good one, the field of a bad one (a text), or nothing known.
 
-    None for the whole where nothing is known of any.
+    None for the whole where nothing is known of any. ``rows``: so many there were before a byte of it was changed.
     """
 
     name: str
     content: Content
     data: bytes
     fates: tuple[dict[str, Any] | str | None, ...] | None
+    rows: int
 
 
 def columns(rng: Random, content: Content) -> Columns:
@@ -90,7 +91,7 @@ def columns(rng: Random, content: Content) -> Columns:
         table = table.select(keep)
     data = _written(rng, table)
     prefix = "messages" if content == "messages" else rng.choice(("events", "trace"))
-    return Columns(f"{prefix}.parquet", content, data, known)
+    return Columns(f"{prefix}.parquet", content, data, known, len(table))
 
 
 def _as_row(line: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
@@ -233,6 +234,10 @@ def check_columns(made: Columns) -> int:
     check_quarantine(result, made.name)
     if made.fates is not None:
         _check_rows(made, result, made.fates)
+    stopped = any("rest of" in one["reason"] for one in result.quarantine.to_pylist())
+    assert result.counts.file_problems or stopped or result.counts.lines == made.rows, (
+        "rows were lost silently"
+    )
     return 1
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from tests.fuzz import bombs, landing, recordings, texts
+from tests.fuzz import bombs, forms, landing, recordings, texts
 from tests.fuzz.columns import check_columns, columns, damaged
 from tests.fuzz.documents import document
 from tests.fuzz.lines import Content
@@ -53,7 +53,9 @@ TARGETS: Final[dict[str, Callable[[Random], Case]]] = {
     "messages_parquet": partial(_columns, "messages"),
     **{
         name: partial(_text, make)
-        for name, make in (texts.READERS | landing.READERS | recordings.READERS | bombs.READERS).items()
+        for name, make in (
+            texts.READERS | forms.READERS | landing.READERS | recordings.READERS | bombs.READERS
+        ).items()
     },
 }
 
@@ -66,4 +68,5 @@ WEIGHTS: Final[dict[str, float]] = {
     "limits": 0.2,
     "golden": 0.2,
     "moments": 0.2,
+    "form_maintenance": 0.1,
 }

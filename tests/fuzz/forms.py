@@ -1,0 +1,247 @@
+"""What people and programs type: forms of the DAGs, requests of a what-if, settings that go from stage to stage, stats.
+
+Airflow's own schemas hold most of it off; what comes past them is refused in one line, and what is taken stays one argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from dags import maintenance_steps, steps, what_if_steps
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.log_profile import Overrides
+from dispatch_core.topic_stats.documents import Document, snapshot_of
+from tests.fuzz.texts import says
+
+Made = tuple[bytes, Callable[[], int]]
+
+_TEXTS: Final = (
+    "",
+    " ",
+    "2026-11-21T00:00:00Z",
+    "2026-11-22T00:00:00Z",
+    "2026-11-21",
+    "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59Z",
+    "$(touch /tmp/x)",
+    "`id`",
+    "; rm -rf /",
+    "' OR 1=1 --",
+    "--out=/etc/passwd",
+    "-x",
+    "../../etc/passwd",
+    "/dev/zero/x",
+    "file:///etc/passwd",
+    "s3://bucket/logs",
+    "a\0b",
+    "a\nb",
+    "\u202eevil",
+    "{{ var.value.secret }}",
+    "[" * 300,
+    "[!",
+    "*" * 200,
+    "x" * 5000,
+    "as recorded",
+    "matrix",
+    "4.2.4-ch",
+    "3.0.17-range",
+    "4.2.4-",
+    "99999999999.0.0-ch",
+    "range",
+    "dispatcherMaxReadBatchSize=16",
+    "dispatcherMaxReadBatchSize=" + "9" * 5000,
+    "dispatcherMaxReadBatchSize=-1",
+    "subscriptionKeySharedUseConsistentHashing=maybe",
+    "=",
+    "a=b=c",
+    "# note\ndispatcherMaxReadBatchSize=16\n",
+    "4.2.4",
+    "4.2",
+    "\ud800",
+)
+_VALUES: Final[tuple[Any, ...]] = (None, 0, 1, -1, 7, 20, 100, 1 << 40, True, False)
+
+
+def _text(rng: Random) -> str:
+    made = rng.choice(_TEXTS)
+    if rng.random() < 0.2:
+        at = rng.randrange(len(made) + 1)
+        made = made[:at] + rng.choice(_TEXTS)[:40] + made[at:]
+    return made
+
+
+def _moment(rng: Random) -> str | None:
+    pick = rng.random()
+    return None if pick < 0.2 else _TEXTS[2] if pick < 0.5 else _text(rng)
+
+
+def backfill(rng: Random) -> Made:
+    """The form of a backfill: the interval, the source, the file of settings."""
+    form = {
+        "interval_start": _moment(rng),
+        "interval_end": _moment(rng),
+        "source": _text(rng),
+        "settings_file": "" if rng.random() < 0.6 else _text(rng),
+    }
+    days = [None if rng.random() < 0.5 else datetime.fromisoformat(_TEXTS[2]) for _ in range(2)]
+
+    def check() -> int:
+        try:
+            chosen = steps.choose_interval(form, (days[0], days[1]))
+        except DispatchAuditError as error:
+            says(error)
+            return 1
+        start, end = (datetime.fromisoformat(chosen[name]) for name in ("interval_start", "interval_end"))
+        assert start < end
+        assert chosen["source"] == form["source"].strip()
+        return 1
+
+    return _shown(form), check
+
+
+def what_if(rng: Random) -> Made:
+    """The form of a what-if; each thing that was typed stays within one argument of the process that is started."""
+    form = {
+        "interval_start": _moment(rng),
+        "topics": _text(rng) if rng.random() < 0.5 else "*",
+        "subscriptions": _text(rng) if rng.random() < 0.5 else "*",
+        "rules": [_text(rng) for _ in range(rng.randrange(3))],
+        "broker_version": None if rng.random() < 0.5 else _text(rng),
+        "settings": None if rng.random() < 0.5 else "\n".join(_text(rng) for _ in range(rng.randrange(3))),
+        "seeds": rng.choice(_VALUES) if rng.random() < 0.3 else 3,
+    }
+
+    def check() -> int:
+        try:
+            checked = what_if_steps.check(form)
+        except DispatchAuditError as error:
+            says(error)
+            return 1
+        json.dumps(checked)
+        arguments = checked["arguments"]
+        assert arguments[0] == "--interval-start"
+        assert arguments[2] == "--seeds"
+        names = ("--topics=", "--subscriptions=", "--rules=", "--set=", "--broker-version=")
+        assert all(one.startswith(names) for one in arguments[4:]), arguments
+        return 1
+
+    return _shown(form), check
+
+
+def maintenance(rng: Random) -> Made:
+    """The form of maintenance: days to keep."""
+    names = ("keep_results_days", "keep_pages_days", "keep_what_if_days", "keep_versions_days")
+    form = {name: rng.choice(_VALUES) for name in names if rng.random() < 0.9}
+
+    def check() -> int:
+        try:
+            days = maintenance_steps.kept_days(form)
+        except DispatchAuditError as error:
+            says(error)
+            return 1
+        assert all(count is None or count >= 0 for count in days.values()), days
+        return 1
+
+    return _shown(form), check
+
+
+def overrides(rng: Random) -> Made:
+    """Settings in place of the logs' headers, as one stage gives them to the next."""
+    value: Any = {
+        "broker_version": rng.choice(("4.2.4", None, *_TEXTS)),
+        "settings": {
+            rng.choice(
+                ("dispatcherMaxReadBatchSize", "subscriptionKeySharedUseConsistentHashing", _text(rng))
+            ): (rng.choice((*_VALUES, [], {}, 1.5, "16", float("nan"), _text(rng))))
+            for _ in range(rng.randrange(3))
+        },
+    }
+    if rng.random() < 0.2:
+        value = rng.choice((None, [], {}, {"settings": 1}, value["settings"], value | {"more": 1}, "x"))
+    text = json.dumps(value)
+    if rng.random() < 0.2:
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + rng.choice(("", "[" * 3000, "9" * 5000, "}", '"')) + text[at + 1 :]
+
+    def check() -> int:
+        try:
+            held = Overrides.of_json(text)
+        except DispatchAuditError as error:
+            says(error)
+            return 1
+        assert Overrides.of_json(held.json()) == held
+        assert all(held.told) or not held
+        return 1
+
+    return text.encode("utf-8", "backslashreplace"), check
+
+
+_STATS: Final = Path(__file__).parents[1] / "data" / "stats"
+
+
+def stats(rng: Random) -> Made:
+    """What ``pulsar-admin topics stats`` and ``stats-internal`` print, with some of it replaced."""
+    folder = rng.choice(sorted(one.name for one in _STATS.iterdir() if one.is_dir()))
+    held = [
+        (name, _spoiled(rng, value) if rng.random() < 0.8 else value) for name, value in _documents(folder)
+    ]
+    if rng.random() < 0.1:
+        held = held[: rng.randrange(3)] or held
+    texts = [(name, json.dumps(value).encode()) for name, value in held]
+    if rng.random() < 0.1:
+        name, text = texts[0]
+        texts[0] = name, text[: rng.randrange(len(text) + 1)]
+
+    def check() -> int:
+        try:
+            documents = [Document.of(name, text) for name, text in texts]
+            for subscription in {one for document in documents for one in document.subscriptions} or {"s"}:
+                snapshot_of(documents, subscription)
+        except DispatchAuditError as error:
+            says(error, ".json")
+        return len(texts)
+
+    return b"\n".join(text for _name, text in texts), check
+
+
+@cache
+def _documents(folder: str) -> list[tuple[str, Any]]:
+    return [(one.name, json.loads(one.read_bytes())) for one in sorted((_STATS / folder).glob("*.json"))]
+
+
+def _spoiled(rng: Random, value: Any) -> Any:
+    """The same with some parts of it replaced."""
+    if isinstance(value, dict) and value:
+        name = rng.choice(list(value))
+        made = dict(value)
+        if rng.random() < 0.1:
+            del made[name]
+        else:
+            made[name] = _spoiled(rng, value[name])
+        return made
+    if isinstance(value, list) and value:
+        at = rng.randrange(len(value))
+        return [*value[:at], _spoiled(rng, value[at]), *value[at + 1 :]]
+    return rng.choice(
+        (*_VALUES, _text(rng), [], {}, [None], {"a": 1}, 1.5, 1 << 70, float("inf"), "1:", "-1:-1")
+    )
+
+
+def _shown(form: Mapping[str, Any]) -> bytes:
+    return json.dumps(form).encode() + os.linesep.encode()
+
+
+READERS: Final[dict[str, Callable[[Random], Made]]] = {
+    "form_backfill": backfill,
+    "form_what_if": what_if,
+    "form_maintenance": maintenance,
+    "overrides": overrides,
+    "topic_stats": stats,
+}
