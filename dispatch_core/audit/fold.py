@@ -169,7 +169,7 @@ class AuditFold:
         self._settle_profile(events)
         self.history.meet(events)
         self.history.add_messages(messages, self._hashes if self._hashing else None)
-        seed = None if self._fed else Seed.of(events)
+        seed = None if self._fed else Seed.of(events, streaming=not self._whole)
         if self._whole:
             before = [log.events for log in self._earlier]
             self.new_ops, self.operations = self.history.add_whole(before, events, seed)

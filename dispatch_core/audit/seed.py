@@ -19,6 +19,7 @@ from dispatch_core.audit.operations import ACK, ADDED, FLOW, SENT, Connections, 
 from dispatch_core.audit.positions import locate
 from dispatch_core.audit.streaming import NotStreamableError
 from dispatch_core.recording.checkpoint import Checkpoint, Connected, Position, leading, upto
+from dispatch_core.recording.queued import as_of_its_line, queued
 
 #: Permits of a consumer of whose permits a checkpoint says nothing: never too few.
 UNKNOWN_PERMITS: Final = 1 << 30
@@ -37,11 +38,19 @@ class Seed:
     t_us: int
 
     @classmethod
-    def of(cls, events: pa.Table) -> Seed | None:
-        """The seed of a log that begins with ``events``; ``None`` = it does not begin with a checkpoint of its consumers."""
+    def of(cls, events: pa.Table, *, streaming: bool = False) -> Seed | None:
+        """The seed of a log that begins with ``events``; ``None`` = it does not begin with a checkpoint of its consumers.
+
+        Raises ``NotStreamableError`` when streaming and the checkpoint's state may hold lines that are not among ``events``.
+        """
         checkpoint = leading(events)
         if checkpoint is None:
             return None
+        if checkpoint.state_t_us is not None:
+            lines = queued(events, checkpoint.state_t_us)
+            if streaming and lines.num_rows == events.num_rows - 1:
+                raise NotStreamableError("the state of the checkpoint is of later than the first lines")
+            checkpoint = as_of_its_line(checkpoint, lines)
         t_us = max(int(events["t_us"][0].as_py() or 0), checkpoint.state_t_us or 0)
         return cls(checkpoint, int(events["seq"][0].as_py()), t_us)
 
@@ -67,7 +76,7 @@ class Seed:
         """Whether the checkpoint says that an entry is acknowledged."""
         checkpoint = self.checkpoint
         below = checkpoint.mark_delete is not None and position <= checkpoint.mark_delete
-        return below or position in checkpoint.ack_holes
+        return (below and position not in checkpoint.not_yet_acked) or position in checkpoint.ack_holes
 
 
 def operations(
@@ -100,7 +109,8 @@ def operations(
             and (not below or _last(ledger, entry) < checkpoint.mark_delete)
         ):
             raise NotStreamableError("the checkpoint's mark-delete position lies behind the window")
-        acked = np.union1d(np.arange(below, dtype=np.int32), acked)
+        below_it = np.arange(below, dtype=np.int32)
+        acked = np.union1d(np.setdiff1d(below_it, _ordinals(ledger, entry, checkpoint.not_yet_acked)), acked)
     runs.append((ACK, -1, acked.astype(np.int32)))
     for number, positions in checkpoint.pending.items():
         if positions:

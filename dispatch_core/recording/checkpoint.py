@@ -66,7 +66,8 @@ class Checkpoint:
     ``consumers``: in the order in which they joined; ``None`` = the line does not say. ``ack_holes``: acknowledged one
     by one, above ``mark_delete``. ``pending``: by consumer what it was sent and has not acknowledged; of consumers that
     are not in it nothing is known. ``read_position``: nothing from it on was sent by then. ``state_t_us``: when the broker
-    was asked for all but ``consumers``; later lines of before that moment may be part of it already.
+    was asked for all but ``consumers``; later lines of before that moment may be part of it already (``recording.queued``).
+    ``not_yet_acked``: entries up to ``mark_delete`` whose acknowledgement is such a line; no line says it.
     """
 
     consumers: tuple[Connected, ...] | None = None
@@ -75,6 +76,7 @@ class Checkpoint:
     pending: Mapping[int, tuple[Position, ...]] = field(default_factory=dict)
     read_position: Position | None = None
     state_t_us: int | None = None
+    not_yet_acked: tuple[Position, ...] = ()
 
     @property
     def named(self) -> list[Position]:

@@ -1,9 +1,14 @@
-"""The other ways to share a topic: batches, Failover, Exclusive, STICKY ranges."""
+"""The other ways to share a topic: batches, Failover, Exclusive, STICKY ranges, ranges that are split."""
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pulsar
 
+from tests.recorder.broker import TARGET
+from tests.recorder.comparison import SEEN_BY_CLIENTS, audited, events
 from tests.recorder.conftest import Start
 from tests.recorder.life import Life
 from tests.recorder.test_clients import assert_agrees
@@ -106,3 +111,39 @@ def test_sticky(broker: Start) -> None:
         seen = life.end()
         life.broker.stop()
         assert_agrees(life.broker.recording, seen)
+
+
+def test_split_ranges(broker: Start) -> None:
+    """Ranges are split for newcomers and given back; then the log from its second segment on, as after ``KeepHours``.
+
+    Who has which range depends on all who came before: behind a cut only the checkpoint knows.
+    """
+    with Life(broker("python-ranges", {"subscriptionKeySharedUseConsistentHashing": "false"})) as life:
+        for name in ("c1", "c2", "c3"):
+            life.join(name, hold_ms=100)
+        producer = life.producer()
+        life.publish(producer, 600, every_ms=5)
+        life.restart("c1", hold_ms=100)
+        life.publish(producer, 600, every_ms=5)
+        life.in_hand(10)
+        life.kill("c2")
+        life.publish(producer, 300, every_ms=5)
+        life.join("c4", hold_ms=100)
+        life.publish(producer, 600, every_ms=5)
+        life.drained()
+        seen = life.end()
+        life.broker.stop()
+        assert_agrees(life.broker.recording, seen)
+    kept = TARGET / "ranges-kept"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(life.broker.recording, kept)
+    segments = sorted(kept.glob("events-*.jsonl.gz"))
+    assert len(segments) > 2
+    segments[0].unlink()
+    first = next(line for line in events(kept) if line["kind"] == "checkpoint")
+    assert all(one["hash_ranges"] for one in first["consumers"]), json.dumps(first)
+    behind = audited(kept)
+    assert {behind.promise(name) for name in SEEN_BY_CLIENTS} == {"PASS"}, behind.verdict
+    assert behind.promise("conformance") == "PASS"
+    certain = {one["kind"] for one in behind.findings if not one["uncertain"] and one["severity"] != "info"}
+    assert certain == set(), behind.findings

@@ -132,17 +132,30 @@ def text(position: Position) -> str:
     return f"{position[0]}:{position[1]}"
 
 
-def cut(log: DispatcherLog, at: int) -> DispatcherLog:
-    """The log from its line ``at`` on; before it, in the place of the last lost line, the checkpoint of the state there."""
+def cut(log: DispatcherLog, at: int, *, queued: int = 0) -> DispatcherLog:
+    """The log from its line ``at`` on; before it, in the place of the last lost line, the checkpoint of the state there.
+
+    ``queued``: so many of the lines behind it had happened when the state was read; who was connected is as of the line.
+    """
     lines = log.events.slice(0, at).to_pylist()
     truth = Truth(log.header.get("subscription_type") in ("Failover", "Exclusive"))
     for line in lines:
+        truth.take(line)
+    connected = list(truth.connected)
+    for line in log.events.slice(at, queued).to_pylist():
         truth.take(line)
     stored = zip(log.messages["ledger_id"].to_pylist(), log.messages["entry_id"].to_pylist(), strict=True)
     added_as = {line["consumer"]: as_consumer(line) for line in lines if line["kind"] == "consumer_added"}
     named = [one for row in log.events["positions"].to_pylist() for one in row or ()]
     first_named = min((one["ledger_id"], one["entry_id"]) for one in named)
+    held = set(truth.connected)
+    truth.connected = connected
     said = truth.line(stored, first_named)
+    said["pending_acks"] = {
+        number: them for number, them in said["pending_acks"].items() if int(number) in held
+    }
+    if queued:
+        said["state_t_us"] = log.events["t_us"][at + queued - 1].as_py()
     said["consumers"] = [added_as[number] for number in said["consumers"]]
     row = {name: lines[-1][name] for name in ("cluster", "topic", "subscription", "broker", "incarnation")}
     row |= {"seq": lines[-1]["seq"], "t_us": lines[-1]["t_us"], "kind": "checkpoint"}
@@ -190,6 +203,28 @@ def compare(log: DispatcherLog, at: int) -> Audit:
 def test_a_recording_cut_anywhere_says_the_same_behind_the_cut(folder: Path, share: float) -> None:
     log = user_level(read(folder))
     compare(log, int(share * log.events.num_rows))
+
+
+@pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("queued", [1, 20, 150])
+def test_lines_that_were_queued_when_the_state_was_read_happen_once(folder: Path, queued: int) -> None:
+    """What the state holds of them already is no second sending, and what stands behind them is judged as ever."""
+    log = user_level(read(folder))
+    at = log.events.num_rows // 2
+    queued = min(queued, log.events.num_rows - at)
+    last, read_at = (log.events["seq"][row].as_py() for row in (at - 1, at + queued - 1))
+    whole, part = audited(log), audited(cut(log, at, queued=queued))
+    every = (*OF_STATE, *OF_ORDER)
+    assert not found(part, every, certain=True) - found(whole, every, after=last)
+    assert found(part, OF_STATE, after=read_at) == found(whole, OF_STATE, after=read_at)
+    lines = log.events.slice(at, queued).to_pylist()
+    if all(line["kind"] in ("sent", "flow") or _is_whole_ack(line) for line in lines):
+        assert not found(part, OF_STATE) - found(whole, OF_STATE, after=last)
+        assert not found(part, ("redelivered",)) - found(whole, ("redelivered",), after=last)
+
+
+def _is_whole_ack(line: dict[str, Any]) -> bool:
+    return line["kind"] == "ack" and line["ack_type"] != "Cumulative" and not any(line["ack_sets"] or ())
 
 
 def test_a_split_whose_first_half_lies_before_the_cut_rests_on_the_checkpoint() -> None:

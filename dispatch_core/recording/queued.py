@@ -1,0 +1,78 @@
+"""Lines that a recorder had queued when it asked the broker for a checkpoint's state.
+
+They stand behind the checkpoint in the log and are part of its state already: an entry whose ``sent`` line comes next is
+pending in it, one whose ``ack`` line comes next is acknowledged. Taken as they are, a log that begins there would seem to
+send such an entry a second time. So the state is brought back to what it was where the line stands, as far as those lines
+tell; what they do not tell stays as the state has it, and what rests on it is uncertain (``audit.seed``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dispatch_core.recording.checkpoint import Checkpoint, Position
+
+_COLUMNS: Final = ("kind", "consumer", "positions", "ack_type", "ack_sets")
+
+
+def queued(events: pa.Table, state_t_us: int) -> pa.Table:
+    """The lines behind the first that are not later than the state, up to the first gap among them."""
+    behind = events.slice(1)
+    later = np.asarray(behind["t_us"]) > state_t_us
+    gap = np.asarray([kind == "gap" for kind in behind["kind"].slice(0, _first(later)).to_pylist()], bool)
+    return behind.slice(0, _first(gap))
+
+
+def _first(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+    return int(np.argmax(mask)) if mask.any() else len(mask)
+
+
+def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
+    """The state before ``lines`` (``queued``), from the state after them.
+
+    An entry that they send is not yet pending on whom they send it to. One that they acknowledge, and that is acknowledged
+    in the state, is not yet: where they do not send it before, it is pending on who acknowledges it. Acknowledgements of
+    parts of entries, and cumulative ones, are left as they are.
+
+    >>> from dispatch_core.recording.checkpoint import Connected
+    >>> state = Checkpoint((Connected(1),), (5, 3), pending={1: ((5, 4), (5, 5))}, state_t_us=9)
+    >>> line = {"kind": "sent", "consumer": 1, "positions": [{"ledger_id": 5, "entry_id": 5}]}
+    >>> as_of_its_line(state, pa.Table.from_pylist([line])).pending
+    {1: ((5, 4),)}
+    """
+    pending = {number: set(positions) for number, positions in checkpoint.pending.items()}
+    holes = set(checkpoint.ack_holes)
+    sent: set[Position] = set()
+    done: set[Position] = set()
+    for line in lines.select([name for name in _COLUMNS if name in lines.column_names]).to_pylist():
+        positions = [(one["ledger_id"], one["entry_id"]) for one in line["positions"] or ()]
+        if line["kind"] == "sent":
+            sent.update(positions)
+            pending.get(line["consumer"], set()).difference_update(positions)
+        elif line["kind"] == "ack" and _whole(line):
+            for position in positions:
+                if position in done or not (position in holes or _below(checkpoint, position)):
+                    continue
+                if position not in sent:
+                    if line["consumer"] not in pending:
+                        continue  # nothing is known of what it held
+                    pending[line["consumer"]].add(position)
+                done.add(position)
+    return replace(
+        checkpoint,
+        ack_holes=tuple(sorted(holes - done)),
+        not_yet_acked=tuple(sorted(one for one in done if _below(checkpoint, one))),
+        pending={number: tuple(sorted(positions)) for number, positions in pending.items()},
+    )
+
+
+def _whole(line: dict[str, Any]) -> bool:
+    return line.get("ack_type") != "Cumulative" and not any(line.get("ack_sets") or ())
+
+
+def _below(checkpoint: Checkpoint, position: Position) -> bool:
+    return checkpoint.mark_delete is not None and position <= checkpoint.mark_delete
