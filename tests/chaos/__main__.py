@@ -1,4 +1,5 @@
-"""Campaign of kills: ``python -m tests.chaos [--seed N] [--trials N | --minutes M] [--out FILE]``.
+"""Campaign of kills: ``python -m tests.chaos [--seed N] [--trials N | --minutes M] [--out FILE]``; ``--tell FILE`` sums up.
+
 
 First a scene is made and every stage's points are counted, in the driver and in Spark's workers. Then points are drawn, so
 that each part (ingest, replay, audit, publish) gets as many, and each kind of point before any kind twice. One line of JSON
@@ -91,7 +92,11 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no trial after so long")
     parser.add_argument("--out", type=Path, help="append a line of JSON for each trial")
+    parser.add_argument("--tell", type=Path, metavar="FILE", help="only sum up the trials of a file")
     options = parser.parse_args()
+    if options.tell:
+        print(table([Outcome.of_json(line) for line in options.tell.read_text().splitlines()]))
+        return 0
     began = time.monotonic()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
@@ -115,14 +120,19 @@ def main() -> int:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A line for each part: trials, kills that hit, kinds of points, failures."""
-    lines = [f"{'part':10}{'trials':>8}{'hit':>6}{'points':>8}{'failed':>8}"]
+    """A line for each part: trials, kills that hit, distinct points and kinds of points, who was killed, failures."""
+    lines = [f"{'part':10}{'trials':>8}{'hit':>6}{'points':>8}{'kinds':>7}{'failed':>8}  killed"]
     for part in PARTS:
         mine = [one for one in outcomes if one.part == part]
-        hit = [one for one in mine if one.hit]
-        distinct = {json.dumps(one.hit, sort_keys=True) for one in hit}
+        hits = [(one.kill, one.hit) for one in mine if one.hit]
+        points = {(kill.stage, kill.victim, hit["event"], hit.get("number")) for kill, hit in hits}
+        kinds = {
+            (kill.stage, kill.victim, hit["event"], hit["where"]) for kill, hit in hits if "where" in hit
+        }
         failed = sum(bool(one.failures) for one in mine)
-        lines.append(f"{part:10}{len(mine):8}{len(hit):6}{len(distinct):8}{failed:8}")
+        killed = Counter(f"{kill.stage} {kill.victim}" for kill, _hit in hits)
+        who = ", ".join(f"{count} {name}" for name, count in sorted(killed.items()))
+        lines.append(f"{part:10}{len(mine):8}{len(hits):6}{len(points):8}{len(kinds):7}{failed:8}  {who}")
     return "\n".join(lines)
 
 

@@ -55,6 +55,13 @@ class Outcome:
         """One line."""
         return json.dumps(asdict(self) | {"part": self.part}, sort_keys=True)
 
+    @classmethod
+    def of_json(cls, line: str) -> Outcome:
+        """What ``to_json`` wrote."""
+        held = json.loads(line)
+        held.pop("part")
+        return cls(**held | {"kill": Kill(**held["kill"])})
+
 
 def attempt(scene: Scene, kill: Kill, folder: Path) -> Outcome:
     """Do one trial in ``folder``, which is removed again where everything held."""
