@@ -1,6 +1,5 @@
 """Campaign of kills: ``python -m tests.chaos [--seed N] [--trials N | --minutes M] [--out FILE]``; ``--tell FILE`` sums up.
 
-
 First a scene is made and every stage's points are counted, in the driver and in Spark's workers. Then points are drawn, so
 that each part (ingest, replay, audit, publish) gets as many, and each kind of point before any kind twice. One line of JSON
 for each trial; at the end a table. Ends with 1 where anything did not hold.
