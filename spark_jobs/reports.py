@@ -1,8 +1,8 @@
 """Reports: one self-contained HTML page per subscription of a judged interval, from the warehouse's tables.
 
-Runs after the verdicts are published. No Spark and no JVM: tables are read once, batch by batch; of deliveries and messages
-only counts over time are kept, so that memory does not follow their number. Pages depend on the tables alone: writing them
-again gives the same files.
+Runs after the verdicts are published. No Spark and no JVM: tables are read batch by batch, for some subscriptions at a time;
+of deliveries and messages only counts over time are kept, so that memory follows neither their number nor that of the
+subscriptions. Pages depend on the tables alone: writing them again gives the same files.
 
 Run as ``python -m spark_jobs.reports --interval-start 2026-11-21 --warehouse DIR --reports DIR``.
 """
@@ -15,8 +15,8 @@ import json
 import os
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +53,11 @@ _SMALL: Final = ("ownership", "blocked", "balance", "dispatcher_state")
 _MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
 _VERDICTS: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
 _NOBODY: Final = "*"
+#: Tables that name every subscription that can have a page.
+_NAMING: Final = ("dispatcher_state", "anomalies", "waits")
+#: Subscriptions whose rows are in memory together, and so many rows of ownership, of which there is most.
+_SUBJECTS_AT_ONCE: Final = 100
+_SPANS_AT_ONCE: Final = 1_000_000
 
 
 @dataclass
@@ -98,16 +103,19 @@ def write_reports(
 
 def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tuple[dict[str, int], int]:
     """Bytes by page, and how many dispatchers there are."""
-    subjects = _read(warehouse, span)
+    verdicts = _judged(warehouse, span)
     given = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
-    order = sorted(subjects, key=lambda one: (_VERDICTS.get(_overall(subjects[one]), 1), one))
-    lines: list[tuple[Dispatcher, str, str | None]] = []
+    order = sorted(verdicts, key=lambda one: (_VERDICTS.get(_overall(verdicts[one]), 1), one))
     written: dict[str, int] = {}
-    for dispatcher in order:
-        name = file_name(*dispatcher)
-        if len(written) < limit:
-            written[name] = _write(folder / name, _page(dispatcher, subjects[dispatcher], span, given))
-        lines.append((dispatcher, _overall(subjects[dispatcher]), name if name in written else None))
+    for together in _in_turns(warehouse, span, sorted(order[:limit])):
+        subjects = _read(warehouse, span, {one: verdicts[one] for one in together})
+        for dispatcher, subject in subjects.items():
+            name = file_name(*dispatcher)
+            written[name] = _write(folder / name, _page(dispatcher, subject, span, given))
+    lines = [
+        (one, _overall(verdicts[one]), file_name(*one) if place < limit else None)
+        for place, one in enumerate(order)
+    ]
     _write(folder / "index.html", _index(span, lines))
     for path in folder.iterdir():
         if path.name not in written and path.name != "index.html":
@@ -133,39 +141,75 @@ def _limit() -> int:
     return int(text)
 
 
-def _overall(subject: _Subject) -> str:
-    return next((one["verdict"] for one in subject.verdicts if one["promise"] == "all"), "UNKNOWN")
+def _overall(verdicts: Sequence[dict[str, Any]]) -> str:
+    return next((one["verdict"] for one in verdicts if one["promise"] == "all"), "UNKNOWN")
 
 
-def _read(warehouse: Path, span: Interval) -> dict[Dispatcher, _Subject]:
-    """Every dispatcher that was judged or replayed in the interval."""
-    subjects: defaultdict[Dispatcher, _Subject] = defaultdict(
-        lambda: _Subject(Flow(span.start_us, span.end_us))
-    )
+def _judged(warehouse: Path, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
+    """Every dispatcher that was judged or replayed in the interval, with its verdicts."""
+    found: defaultdict[Dispatcher, list[dict[str, Any]]] = defaultdict(list)
     for dispatcher, rows in _groups(warehouse, "verdicts", span):
-        if dispatcher[1] != _NOBODY:
-            subjects[dispatcher].verdicts += rows.to_pylist()
+        found[dispatcher] += rows.to_pylist()
+    for table in _NAMING:
+        for dispatcher, _rows in _groups(warehouse, table, span, ("incarnation",)):
+            found[dispatcher] += ()
+    return {dispatcher: rows for dispatcher, rows in found.items() if dispatcher[1] != _NOBODY}
+
+
+def _in_turns(
+    warehouse: Path, span: Interval, dispatchers: Sequence[Dispatcher]
+) -> Iterator[list[Dispatcher]]:
+    """The dispatchers, some at a time, as many as fit into memory."""
+    spans: Counter[Dispatcher] = Counter()
+    for dispatcher, rows in _groups(warehouse, "ownership", span, ("incarnation",)):
+        spans[dispatcher] += rows.num_rows
+    together: list[Dispatcher] = []
+    for one in dispatchers:
+        full = sum(spans[other] for other in together) + spans[one] > _SPANS_AT_ONCE
+        if together and (full or len(together) == _SUBJECTS_AT_ONCE):
+            yield together
+            together = []
+        together.append(one)
+    if together:
+        yield together
+
+
+def _read(
+    warehouse: Path, span: Interval, verdicts: Mapping[Dispatcher, list[dict[str, Any]]]
+) -> dict[Dispatcher, _Subject]:
+    """What the tables say of these dispatchers."""
+    subjects = {
+        one: _Subject(Flow(span.start_us, span.end_us), verdicts=mine) for one, mine in verdicts.items()
+    }
+    topics = sorted({topic for _cluster, topic, _subscription in subjects})
+    # Rows of other topics are not even read where a row group holds none of these.
+    theirs = pc.field("topic").isin(topics)
+
+    def groups(table: str, columns: Sequence[str] | None = None, wanted: Any = None) -> Iterator[Any]:
+        rows = theirs if wanted is None else theirs & wanted
+        for dispatcher, found in _groups(warehouse, table, span, columns, rows):
+            if dispatcher in subjects:
+                yield subjects[dispatcher], found
+
     for table in _SMALL:
-        for dispatcher, rows in _groups(warehouse, table, span):
-            subjects[dispatcher].small[table].append(rows)
-    for dispatcher, rows in _groups(warehouse, "anomalies", span):
-        subjects[dispatcher].anomalies.add(rows)
-    for dispatcher, rows in _groups(warehouse, "waits", span, ("never_delivered",)):
-        subjects[dispatcher].never_sent += int(pc.sum(rows["never_delivered"]).as_py() or 0)
-    for dispatcher, rows in _groups(warehouse, "deliveries", span, ("t_us", "delivery_number")):
-        subjects[dispatcher].flow.deliveries(rows)
+        for subject, rows in groups(table):
+            subject.small[table].append(rows)
+    for subject, rows in groups("anomalies"):
+        subject.anomalies.add(rows)
+    for subject, rows in groups("waits", ("never_delivered",)):
+        subject.never_sent += int(pc.sum(rows["never_delivered"]).as_py() or 0)
+    for subject, rows in groups("deliveries", ("t_us", "delivery_number")):
+        subject.flow.deliveries(rows)
     columns = ("kind", "t_us", "seq", "consumer", "name", "incarnation")
-    wanted = pc.field("kind").isin(_MEMBERSHIP)
-    for dispatcher, rows in _groups(warehouse, "consumer_events", span, columns, wanted):
-        if dispatcher in subjects:
-            _joined(subjects[dispatcher], rows)
+    for subject, rows in groups("consumer_events", columns, pc.field("kind").isin(_MEMBERSHIP)):
+        _joined(subject, rows)
     stored: defaultdict[Dispatcher, Flow] = defaultdict(lambda: Flow(span.start_us, span.end_us))
-    for topic, rows in _groups(warehouse, "messages", span, ("publish_time_ms",), key=_KEY[:2]):
+    for topic, rows in _groups(warehouse, "messages", span, ("publish_time_ms",), theirs, _KEY[:2]):
         stored[topic].stored(rows["publish_time_ms"])
     for dispatcher, subject in subjects.items():
         if dispatcher[:2] in stored:
             subject.flow.merged(stored[dispatcher[:2]])
-    return dict(subjects)
+    return subjects
 
 
 def _joined(subject: _Subject, rows: pa.Table) -> None:

@@ -13,6 +13,7 @@ from dispatch_core.report.names import file_name
 from expectations.alert import Places, build_alerts
 from expectations.alert_standing import read_standings
 from expectations.validate import validate_interval
+from spark_jobs import reports
 from spark_jobs.intervals import interval
 from spark_jobs.reports import LIMIT_VARIABLE, _by_key, folder_of, write_reports
 from tests.expectations.make import DAY, TOPIC, Day
@@ -105,6 +106,16 @@ def test_writing_again_changes_nothing_and_removes_what_is_nobodys(home: Path, t
     write_reports(home / "warehouse", SPAN, tmp_path / "reports")
     first = {path.name: path.read_bytes() for path in folder_of(home / "reports", SPAN).iterdir()}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+
+
+@pytest.mark.parametrize("most", ["_SUBJECTS_AT_ONCE", "_SPANS_AT_ONCE"])
+def test_pages_do_not_depend_on_how_many_subscriptions_fit_into_memory(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    monkeypatch.setattr(reports, most, 1)
+    write_reports(home / "warehouse", SPAN, tmp_path)
+    first = {path.name: path.read_bytes() for path in folder_of(home / "reports", SPAN).iterdir()}
+    assert {path.name: path.read_bytes() for path in folder_of(tmp_path, SPAN).iterdir()} == first
 
 
 def test_above_the_limit_those_that_passed_have_no_page(
