@@ -22,10 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
@@ -35,11 +33,11 @@ from dispatch_core.report.names import file_name
 from dispatch_core.report.page import page, printable
 from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage
-from spark_jobs.contracts import CONTRACTS, conform, file_schema
+from spark_jobs.contracts import CONTRACTS, file_schema
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.ledger import Ledger
 from spark_jobs.progress import complain, say
-from spark_jobs.warehouse import data_files
+from spark_jobs.report_rows import KEY, rows_by_key
 
 #: (cluster, topic, subscription)
 Dispatcher = tuple[str, ...]
@@ -48,7 +46,6 @@ Dispatcher = tuple[str, ...]
 LIMIT_VARIABLE: Final = "DISPATCH_AUDIT_MAX_REPORTS"
 DEFAULT_LIMIT: Final = 500
 
-_KEY: Final = ("cluster", "topic", "subscription")
 _SMALL: Final = ("ownership", "blocked", "balance", "dispatcher_state")
 _MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
 _VERDICTS: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
@@ -148,10 +145,10 @@ def _overall(verdicts: Sequence[dict[str, Any]]) -> str:
 def _judged(warehouse: Path, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
     """Every dispatcher that was judged or replayed in the interval, with its verdicts."""
     found: defaultdict[Dispatcher, list[dict[str, Any]]] = defaultdict(list)
-    for dispatcher, rows in _groups(warehouse, "verdicts", span):
+    for dispatcher, rows in rows_by_key(warehouse, "verdicts", span):
         found[dispatcher] += rows.to_pylist()
     for table in _NAMING:
-        for dispatcher, _rows in _groups(warehouse, table, span, ("incarnation",)):
+        for dispatcher, _rows in rows_by_key(warehouse, table, span, ("incarnation",)):
             found[dispatcher] += ()
     return {dispatcher: rows for dispatcher, rows in found.items() if dispatcher[1] != _NOBODY}
 
@@ -161,7 +158,7 @@ def _in_turns(
 ) -> Iterator[list[Dispatcher]]:
     """The dispatchers, some at a time, as many as fit into memory."""
     spans: Counter[Dispatcher] = Counter()
-    for dispatcher, rows in _groups(warehouse, "ownership", span, ("incarnation",)):
+    for dispatcher, rows in rows_by_key(warehouse, "ownership", span, ("incarnation",)):
         spans[dispatcher] += rows.num_rows
     together: list[Dispatcher] = []
     for one in dispatchers:
@@ -182,12 +179,11 @@ def _read(
         one: _Subject(Flow(span.start_us, span.end_us), verdicts=mine) for one, mine in verdicts.items()
     }
     topics = sorted({topic for _cluster, topic, _subscription in subjects})
-    # Rows of other topics are not even read where a row group holds none of these.
-    theirs = pc.field("topic").isin(topics)
 
-    def groups(table: str, columns: Sequence[str] | None = None, wanted: Any = None) -> Iterator[Any]:
-        rows = theirs if wanted is None else theirs & wanted
-        for dispatcher, found in _groups(warehouse, table, span, columns, rows):
+    def groups(
+        table: str, columns: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> Iterator[tuple[_Subject, pa.Table]]:
+        for dispatcher, found in rows_by_key(warehouse, table, span, columns, topics=topics, kinds=kinds):
             if dispatcher in subjects:
                 yield subjects[dispatcher], found
 
@@ -201,10 +197,15 @@ def _read(
     for subject, rows in groups("deliveries", ("t_us", "delivery_number")):
         subject.flow.deliveries(rows)
     columns = ("kind", "t_us", "seq", "consumer", "name", "incarnation")
-    for subject, rows in groups("consumer_events", columns, pc.field("kind").isin(_MEMBERSHIP)):
-        _joined(subject, rows)
+    members: dict[int, list[pa.Table]] = defaultdict(list)
+    for subject, rows in groups("consumer_events", columns, _MEMBERSHIP):
+        members[id(subject)].append(rows)
+    for subject in subjects.values():
+        if id(subject) in members:  # whole: a line of leaving has the name that the line of joining says
+            _joined(subject, pa.concat_tables(members[id(subject)]))
     stored: defaultdict[Dispatcher, Flow] = defaultdict(lambda: Flow(span.start_us, span.end_us))
-    for topic, rows in _groups(warehouse, "messages", span, ("publish_time_ms",), theirs, _KEY[:2]):
+    times = rows_by_key(warehouse, "messages", span, ("publish_time_ms",), topics=topics, key=KEY[:2])
+    for topic, rows in times:
         stored[topic].stored(rows["publish_time_ms"])
     for dispatcher, subject in subjects.items():
         if dispatcher[:2] in stored:
@@ -221,43 +222,6 @@ def _joined(subject: _Subject, rows: pa.Table) -> None:
         ):
             if kind == "consumer_added" and name is not None:
                 subject.names[incarnation, consumer] = name
-
-
-def _groups(
-    warehouse: Path,
-    table: str,
-    span: Interval,
-    columns: Sequence[str] | None = None,
-    wanted: Any = None,
-    key: Sequence[str] = _KEY,
-) -> Iterator[tuple[Dispatcher, pa.Table]]:
-    """Rows of one interval, in pieces of one dispatcher each; of a large one there are several."""
-    files = data_files(warehouse, table, span)
-    if not files:
-        return
-    schema = file_schema(table)
-    names = list(dict.fromkeys([*key, *(columns or schema.names)]))
-    read = ds.dataset(files, format="parquet", schema=schema)
-    for batch in read.scanner(columns=names, filter=wanted, use_threads=False).to_batches():
-        if batch.num_rows:
-            rows = conform(
-                pa.Table.from_batches([batch]), pa.schema([CONTRACTS[table].field(one) for one in names])
-            )
-            yield from _by_key(rows, key)
-
-
-def _by_key(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[Dispatcher, pa.Table]]:
-    code = np.zeros(rows.num_rows, np.int64)
-    for name in key:
-        encoded = rows[name].combine_chunks().dictionary_encode()
-        code = code * len(encoded.dictionary) + np.asarray(encoded.indices)
-        code = np.unique(code, return_inverse=True)[1]
-    order = np.argsort(code, kind="stable")
-    borders = np.flatnonzero(np.diff(code[order])) + 1
-    rows = rows.take(pa.array(order)) if borders.size else rows
-    for low, high in zip([0, *borders.tolist()], [*borders.tolist(), rows.num_rows], strict=True):
-        part = rows.slice(low, high - low)
-        yield tuple(part[name][0].as_py() for name in key), part
 
 
 def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, given: str) -> str:

@@ -13,9 +13,10 @@ from dispatch_core.report.names import file_name
 from expectations.alert import Places, build_alerts
 from expectations.alert_standing import read_standings
 from expectations.validate import validate_interval
-from spark_jobs import reports
+from spark_jobs import report_rows, reports
 from spark_jobs.intervals import interval
-from spark_jobs.reports import LIMIT_VARIABLE, _by_key, folder_of, write_reports
+from spark_jobs.report_rows import by_key
+from spark_jobs.reports import LIMIT_VARIABLE, folder_of, write_reports
 from tests.expectations.make import DAY, TOPIC, Day
 
 SPAN = interval(DAY)
@@ -118,6 +119,24 @@ def test_pages_do_not_depend_on_how_many_subscriptions_fit_into_memory(
     assert {path.name: path.read_bytes() for path in folder_of(tmp_path, SPAN).iterdir()} == first
 
 
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_who_leaves_has_its_name_wherever_its_rows_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    day = Day()
+    who = day.dispatcher()
+    for row in day.rows["consumer_events"]:
+        row["t_us"] = SPAN.start_us + row["seq"]
+    day.rows["consumer_events"][0]["name"] = "worker-1"
+    gone = {"seq": 9, "kind": "consumer_removed", "consumer": 0, "t_us": SPAN.start_us + 9}
+    day.add("consumer_events", **who, **gone, source_file=day.rows["consumer_events"][0]["source_file"])
+    day.write(tmp_path)
+    monkeypatch.setattr(report_rows, "_ROWS_AT_ONCE", rows)
+    subjects = reports._read(tmp_path, SPAN, reports._judged(tmp_path, SPAN))
+    ((_, subject),) = subjects.items()
+    assert [(one.joined, one.name) for one in subject.changes] == [(True, "worker-1"), (False, "worker-1")]
+
+
 def test_above_the_limit_those_that_passed_have_no_page(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,5 +178,5 @@ def test_an_interval_that_nobody_judged_has_pages_that_say_so(home: Path, tmp_pa
 
 def test_rows_of_many_dispatchers_are_told_apart_however_they_lie() -> None:
     rows = pa.table({"a": ["x", "y", "x", "x", "z", "y"], "b": ["1", "1", "2", "1", "1", "1"], "n": range(6)})
-    found = {key: part["n"].to_pylist() for key, part in _by_key(rows, ("a", "b"))}
+    found = {key: part["n"].to_pylist() for key, part in by_key(rows, ("a", "b"))}
     assert found == {("x", "1"): [0, 3], ("x", "2"): [2], ("y", "1"): [1, 5], ("z", "1"): [4]}
