@@ -10,20 +10,33 @@ JVM, instead of the ones chosen for short jobs).
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dispatch_core.errors import DispatchAuditError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class SparkLostError(DispatchAuditError):
+    """Spark's Java process has ended in the middle of the work: somebody killed it, or the memory was not enough."""
+
+    another_attempt_may_do = True
+
 
 #: Below this much input the JVM's optimizing compiler costs more than it saves: on two cores a job of a few megabytes
 #: took less than half the time without it.
 _SHORT_JOB_BYTES: Final = 200_000_000
 _SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+#: So long it may take until a process whose connection broke is seen to have ended.
+_END_S: Final = 2.0
 
 #: A worker that dies costs one attempt, and a dispatcher may kill two before it is set aside: so a task that small
 #: dispatchers share gets by with three of that kind.
@@ -68,16 +81,44 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
 
 @contextmanager
 def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
-    """A session for the block: the process's own where it has one (which stays), else a new one, stopped at the end."""
+    """A session for the block: the process's own where it has one (which stays), else a new one, stopped at the end.
+
+    Raises ``SparkLostError`` where its Java process ends within the block.
+    """
     from pyspark.sql import SparkSession
 
     had_one = SparkSession.getActiveSession() is not None
     session = build_session(size_bytes=size_bytes)
     try:
         yield session
+    except Exception as error:
+        if _is_lost(session, error):
+            raise SparkLostError(
+                "Spark's Java process has ended in the middle of the work: it was killed, or the machine's memory was not "
+                "enough. Tables have their earlier rows or the new ones. Run it again; if it was short of memory, with less "
+                "in DISPATCH_AUDIT_DRIVER_MEMORY or more in the machine"
+            ) from error
+        raise
     finally:
         if not had_one:
-            session.stop()
+            with suppress(OSError):  # what is lost cannot be stopped
+                session.stop()
+
+
+def _is_lost(session: SparkSession, error: Exception) -> bool:
+    """Whether an error came of the Java process's end, of which there is no other word than a connection that broke."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(error, Py4JJavaError) or not isinstance(error, (OSError, EOFError, Py4JError)):
+        return False
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    if process is None:  # spark-submit started this process, and Java is above it
+        return False
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def delta_jars() -> list[str]:

@@ -80,14 +80,7 @@ def attempt(scene: Scene, kill: Kill, folder: Path) -> Outcome:
         outcome.failures.append(f"run again: other rows in {_differing(rows_of(home), after)}")
     if pages_of(home) != pages_of(scene.after(kill.stage)):
         outcome.failures.append("run again: other reports")
-    for stray in strays(home):
-        # Files that a commit had moved before it was killed: no version has them, maintenance removes them.
-        kind = (
-            outcome.notes
-            if stray.startswith("warehouse/") and "/_staging/" not in stray
-            else outcome.failures
-        )
-        kind.append(f"run again: left {stray}")
+    _collect(home, after, outcome)
     outcome.seconds = round(time.monotonic() - began, 1)
     if not outcome.failures:
         shutil.rmtree(folder, ignore_errors=True)
@@ -154,6 +147,20 @@ def _members(group: int, word: str) -> list[int]:
         if int(stat[3]) == group and word in line:
             found.append(int(entry.name))
     return sorted(found)
+
+
+def _collect(home: Path, after: Any, outcome: Outcome) -> None:
+    """What the run after the kill left is nothing, or what maintenance takes away when it has become old."""
+    for stray in strays(home):
+        # Files that a commit had moved before it was killed: no version has them.
+        moved = stray.startswith("warehouse/") and "/_staging/" not in stray
+        (outcome.notes if moved else outcome.failures).append(f"run again: left {stray}")
+    if not outcome.notes or outcome.failures:
+        return
+    _maintain(home)
+    outcome.failures += [f"maintenance: left {stray}" for stray in strays(home)]
+    if rows_of(home) != after:
+        outcome.failures.append(f"maintenance: other rows in {_differing(rows_of(home), after)}")
 
 
 def _maintain(home: Path) -> None:
