@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
+from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
@@ -216,6 +218,7 @@ def _results(
     for number, log in enumerate(logs):
         try:
             end = _judged_until(log, logs[number + 1 :], span)
+            log = _with_what_it_had(log, logs[number + 1 :])  # noqa: PLW2901 - the same log, of its own entries
             results = rule(log, interval_start=span.start, interval_end=end, earlier=logs[:number])
             tables = _checked(results, span)
         except Exception as error:  # noqa: BLE001 - as above
@@ -243,6 +246,27 @@ def _judged_until(log: DispatcherLog, later: Sequence[DispatcherLog], span: Inte
     last = pc.max(log.events["t_us"]).as_py()
     until_us = min(begins) if last is None else max(min(begins), last + 1)
     return min(span.end, from_micros(until_us))
+
+
+def _with_what_it_had(log: DispatcherLog, later: Sequence[DispatcherLog]) -> DispatcherLog:
+    """The log without the entries that were stored when the next incarnation had begun, as that one's checkpoint tells.
+
+    Producers stamp what they send; what they could not send while the broker was away is stored after it came back, and
+    waited for nobody of before. Where the log names such an entry itself, all are left.
+    """
+    first = leading(later[0].events) if later else None
+    if first is None or first.read_position is None:
+        return log
+    ledger, entry = first.read_position
+    ledgers, entries = (log.messages[name].to_numpy() for name in ("ledger_id", "entry_id"))
+    messages = log.messages.slice(0, upto(ledgers, entries, (ledger, entry - 1)))
+    named = pc.list_flatten(log.events["positions"])
+    at_ledger, at_entry = (pc.struct_field(named, name) for name in ("ledger_id", "entry_id"))
+    beyond = pc.or_(
+        pc.greater(at_ledger, ledger),
+        pc.and_(pc.equal(at_ledger, ledger), pc.greater_equal(at_entry, entry)),
+    )
+    return log if pc.any(beyond).as_py() else replace(log, messages=messages)
 
 
 def _audit_alone(

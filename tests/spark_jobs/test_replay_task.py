@@ -107,7 +107,10 @@ def headed(log: DispatcherLog) -> pa.Table:
     return pa.concat_tables([pa.Table.from_pylist([row], schema=log.events.schema), log.events])
 
 
-def test_what_comes_after_a_reload_does_not_wait_for_the_load_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("published_after_s", [60, 30], ids=["after the reload", "while the broker was away"])
+def test_what_comes_after_a_reload_does_not_wait_for_the_load_before(
+    tmp_path: Path, published_after_s: int
+) -> None:
     begin_us = DAY.start_us + 3_600_000_000
     loads = [life(1, begin_us, 0), life(2, begin_us + 60_000_000, 1)]
     header = {
@@ -116,7 +119,7 @@ def test_what_comes_after_a_reload_does_not_wait_for_the_load_before(tmp_path: P
     }  # fmt: skip
     stored = [
         {"topic": header["topic"], "position": f"5:{entry}", "key": "k", "producer": "p", "sequence_id": entry,
-         "publish_time_ms": begin_us // 1000 + 60_000 * entry, "num_messages": 1, "size_bytes": 1}
+         "publish_time_ms": begin_us // 1000 + 1000 * published_after_s * entry, "num_messages": 1, "size_bytes": 1}
         for entry in (0, 1)
     ]  # fmt: skip
     source = tmp_path / "source"
