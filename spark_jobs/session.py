@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -88,11 +88,14 @@ def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     had_one = SparkSession.getActiveSession() is not None
-    session = build_session(size_bytes=size_bytes)
+    session: SparkSession | None = None
+    lost = False
     try:
+        session = build_session(size_bytes=size_bytes)
         yield session
     except Exception as error:
-        if _is_lost(session, error):
+        lost = _is_lost(error)
+        if lost:
             raise SparkLostError(
                 "Spark's Java process has ended in the middle of the work: it was killed, or the machine's memory was not "
                 "enough. Tables have their earlier rows or the new ones. Run it again; if it was short of memory, with less "
@@ -100,18 +103,20 @@ def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
             ) from error
         raise
     finally:
-        if not had_one:
-            with suppress(OSError):  # what is lost cannot be stopped
+        if session is not None and not had_one:
+            # What is lost cannot be stopped, but what Python holds of it is given up.
+            with suppress(Exception) if lost else nullcontext():
                 session.stop()
 
 
-def _is_lost(session: SparkSession, error: Exception) -> bool:
+def _is_lost(error: Exception) -> bool:
     """Whether an error came of the Java process's end, of which there is no other word than a connection that broke."""
     from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark import SparkContext
 
     if isinstance(error, Py4JJavaError) or not isinstance(error, (OSError, EOFError, Py4JError)):
         return False
-    process = getattr(session.sparkContext._gateway, "proc", None)
+    process = getattr(SparkContext._gateway, "proc", None)
     if process is None:  # spark-submit started this process, and Java is above it
         return False
     try:
