@@ -34,6 +34,7 @@ from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.stream import named_extent
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
 from spark_jobs.contracts import PARTITION, conform
@@ -260,13 +261,8 @@ def _with_what_it_had(log: DispatcherLog, later: Sequence[DispatcherLog]) -> Dis
     ledger, entry = first.read_position
     ledgers, entries = (log.messages[name].to_numpy() for name in ("ledger_id", "entry_id"))
     messages = log.messages.slice(0, upto(ledgers, entries, (ledger, entry - 1)))
-    named = pc.list_flatten(log.events["positions"])
-    at_ledger, at_entry = (pc.struct_field(named, name) for name in ("ledger_id", "entry_id"))
-    beyond = pc.or_(
-        pc.greater(at_ledger, ledger),
-        pc.and_(pc.equal(at_ledger, ledger), pc.greater_equal(at_entry, entry)),
-    )
-    return log if pc.any(beyond).as_py() else replace(log, messages=messages)
+    _lowest, highest = named_extent(log.events)
+    return log if highest >= first.read_position else replace(log, messages=messages)
 
 
 def _audit_alone(

@@ -64,6 +64,7 @@ class _Subject:
     flow: Flow
     small: dict[str, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     anomalies: Collected = field(default_factory=Collected)
+    members: list[pa.Table] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     names: dict[tuple[int, int], str] = field(default_factory=dict)
     verdicts: list[dict[str, Any]] = field(default_factory=list)
@@ -197,12 +198,11 @@ def _read(
     for subject, rows in groups("deliveries", ("t_us", "delivery_number")):
         subject.flow.deliveries(rows)
     columns = ("kind", "t_us", "seq", "consumer", "name", "incarnation")
-    members: dict[int, list[pa.Table]] = defaultdict(list)
     for subject, rows in groups("consumer_events", columns, _MEMBERSHIP):
-        members[id(subject)].append(rows)
+        subject.members.append(rows)
     for subject in subjects.values():
-        if id(subject) in members:  # whole: a line of leaving has the name that the line of joining says
-            _joined(subject, pa.concat_tables(members[id(subject)]))
+        if subject.members:  # whole: a line of leaving has the name that the line of joining says
+            _joined(subject, pa.concat_tables(subject.members))
     stored: defaultdict[Dispatcher, Flow] = defaultdict(lambda: Flow(span.start_us, span.end_us))
     times = rows_by_key(warehouse, "messages", span, ("publish_time_ms",), topics=topics, key=KEY[:2])
     for topic, rows in times:

@@ -422,9 +422,8 @@ def take(
                     at = first_at[holder]
                     while at >= 0:
                         after = deliveries[at, NEXT_AT_CONSUMER]
-                        if (
-                            deliveries[at, ENTRY] <= highest
-                        ):  # not what an earlier one reached: it may have come again
+                        # Not up to what an earlier one reached: that may have come again.
+                        if deliveries[at, ENTRY] <= highest:
                             _close(deliveries, entries, keys, first_at, entry_key, at, ACKED, op)
                         at = after
         elif code == 5:  # REDELIVER

@@ -75,8 +75,8 @@ class Seed:
     def acknowledged(self, position: Position) -> bool:
         """Whether the checkpoint says that an entry is acknowledged."""
         checkpoint = self.checkpoint
-        below = checkpoint.mark_delete is not None and position <= checkpoint.mark_delete
-        return (below and position not in checkpoint.not_yet_acked) or position in checkpoint.ack_holes
+        below = checkpoint.is_below(position) and position not in checkpoint.not_yet_acked
+        return below or position in checkpoint.ack_holes
 
 
 def operations(

@@ -78,6 +78,10 @@ class Checkpoint:
     state_t_us: int | None = None
     not_yet_acked: tuple[Position, ...] = ()
 
+    def is_below(self, position: Position) -> bool:
+        """Whether a position is not above ``mark_delete``."""
+        return self.mark_delete is not None and position <= self.mark_delete
+
     @property
     def named(self) -> list[Position]:
         """Every position of a single entry: holes and pending acknowledgements."""

@@ -128,24 +128,16 @@ def _read(reading: LogFile, stream: BinaryIO, source: str | BinaryIO) -> Iterato
             try:
                 batch = next(batches, None)
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise DamagedFileError(
-                    f"damaged Parquet data after row {first_row - 1}: {_words(error)}; rows before it were kept"
-                ) from error
+                raise _damaged(first_row, _words(error)) from error
             if batch is None:
                 # Damaged headers of pages make Arrow end early, without a word.
                 said = sum(group.rows for group in groups)
                 if first_row - 1 != said:
-                    raise DamagedFileError(
-                        f"damaged Parquet data after row {first_row - 1}: its footer says {said} rows; "
-                        "rows before it were kept"
-                    )
+                    raise _damaged(first_row, f"its footer says {said} rows")
                 return
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if pa.types.is_dictionary(column.type) and not _within(column):
-                    raise DamagedFileError(
-                        f"damaged Parquet data after row {first_row - 1}: column {name} refers to texts beyond its "
-                        "dictionary; rows before it were kept"
-                    )
+                    raise _damaged(first_row, f"column {name} refers to texts beyond its dictionary")
             for piece in _bounded(batch):
                 try:
                     yield from _rows(reading, piece, first_row)
@@ -153,6 +145,12 @@ def _read(reading: LogFile, stream: BinaryIO, source: str | BinaryIO) -> Iterato
                     return  # nothing after it is to be read; its quarantine row is waiting
                 yield from reading.quarantined()
                 first_row += len(piece)
+
+
+def _damaged(first_row: int, why: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"damaged Parquet data after row {first_row - 1}: {why}; rows before it were kept"
+    )
 
 
 def _within(texts: pa.DictionaryArray) -> bool:

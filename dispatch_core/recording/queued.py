@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.recording.checkpoint import Checkpoint, Position
 
@@ -22,13 +22,9 @@ _COLUMNS: Final = ("kind", "consumer", "positions", "ack_type", "ack_sets")
 def queued(events: pa.Table, state_t_us: int) -> pa.Table:
     """The lines behind the first that are not later than the state, up to the first gap among them."""
     behind = events.slice(1)
-    later = np.asarray(behind["t_us"]) > state_t_us
-    gap = np.asarray([kind == "gap" for kind in behind["kind"].slice(0, _first(later)).to_pylist()], bool)
-    return behind.slice(0, _first(gap))
-
-
-def _first(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-    return int(np.argmax(mask)) if mask.any() else len(mask)
+    ends = pc.or_(pc.greater(behind["t_us"], state_t_us), pc.equal(behind["kind"].cast(pa.string()), "gap"))
+    first = pc.index(ends, True).as_py()
+    return behind if first < 0 else behind.slice(0, first)
 
 
 def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
@@ -55,7 +51,7 @@ def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
             pending.get(line["consumer"], set()).difference_update(positions)
         elif line["kind"] == "ack" and _whole(line):
             for position in positions:
-                if position in done or not (position in holes or _below(checkpoint, position)):
+                if position in done or not (position in holes or checkpoint.is_below(position)):
                     continue
                 if position not in sent:
                     if line["consumer"] not in pending:
@@ -65,14 +61,10 @@ def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
     return replace(
         checkpoint,
         ack_holes=tuple(sorted(holes - done)),
-        not_yet_acked=tuple(sorted(one for one in done if _below(checkpoint, one))),
+        not_yet_acked=tuple(sorted(filter(checkpoint.is_below, done))),
         pending={number: tuple(sorted(positions)) for number, positions in pending.items()},
     )
 
 
 def _whole(line: dict[str, Any]) -> bool:
     return line.get("ack_type") != "Cumulative" and not any(line.get("ack_sets") or ())
-
-
-def _below(checkpoint: Checkpoint, position: Position) -> bool:
-    return checkpoint.mark_delete is not None and position <= checkpoint.mark_delete

@@ -138,7 +138,7 @@ def pieces(
     messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
     begun = False
     for events in _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none):
-        lowest, highest = _extent(events) if begun else _with_checkpoint(events)
+        lowest, highest = named_extent(events) if begun else _with_checkpoint(events)
         begun = True
         for table in messages.before(lowest):
             yield Piece(table, none, nobodys=True)
@@ -233,7 +233,7 @@ def _positions(table: pa.Table, after: Position) -> pa.Table:
     return table.filter(_from(table, (after[0], after[1] + 1)))
 
 
-def _extent(events: pa.Table) -> tuple[Position, Position]:
+def named_extent(events: pa.Table) -> tuple[Position, Position]:
     """The lowest and the highest position that the events name; (-1, -1) if they name none."""
     flat = pc.list_flatten(events["positions"])
     if not len(flat):
@@ -246,7 +246,7 @@ def _extent(events: pa.Table) -> tuple[Position, Position]:
 
 def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:
     """The same of the first events of a log, where they begin with a checkpoint: what lies behind its mark-delete counts."""
-    extent = _extent(events)
+    extent = named_extent(events)
     first = leading(events)
     if first is None:
         return extent

@@ -151,11 +151,12 @@ def _members(group: int, word: str) -> list[int]:
 
 def _collect(home: Path, after: Any, outcome: Outcome) -> None:
     """What the run after the kill left is nothing, or what maintenance takes away when it has become old."""
-    for stray in strays(home):
+    left = strays(home)
+    for stray in left:
         # Files that a commit had moved before it was killed: no version has them.
         moved = stray.startswith("warehouse/") and "/_staging/" not in stray
         (outcome.notes if moved else outcome.failures).append(f"run again: left {stray}")
-    if not outcome.notes or outcome.failures:
+    if not left:
         return
     _maintain(home)
     outcome.failures += [f"maintenance: left {stray}" for stray in strays(home)]

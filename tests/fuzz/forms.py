@@ -6,20 +6,20 @@ Airflow's own schemas hold most of it off; what comes past them is refused in on
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dags import maintenance_steps, steps, what_if_steps
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import Overrides
 from dispatch_core.topic_stats.documents import Document, snapshot_of
-from tests.fuzz.texts import says
+from tests.fuzz.texts import says, spoiled
 
+T = TypeVar("T")
 Made = tuple[bytes, Callable[[], int]]
 
 _TEXTS: Final = (
@@ -67,6 +67,11 @@ _TEXTS: Final = (
     "\ud800",
 )
 _VALUES: Final[tuple[Any, ...]] = (None, 0, 1, -1, 7, 20, 100, 1 << 40, True, False)
+_ODD: Final = (
+    *_VALUES,
+    *_TEXTS,
+    *([], {}, [None], {"a": 1}, 1.5, 1 << 70, float("inf"), "1:", "-1:-1"),
+)
 
 
 def _text(rng: Random) -> str:
@@ -82,6 +87,15 @@ def _moment(rng: Random) -> str | None:
     return None if pick < 0.2 else _TEXTS[2] if pick < 0.5 else _text(rng)
 
 
+def _taken(read: Callable[[], T]) -> T | None:
+    """What was made of a form; None where it was refused, in few words."""
+    try:
+        return read()
+    except DispatchAuditError as error:
+        says(error)
+        return None
+
+
 def backfill(rng: Random) -> Made:
     """The form of a backfill: the interval, the source, the file of settings."""
     form = {
@@ -93,10 +107,8 @@ def backfill(rng: Random) -> Made:
     days = [None if rng.random() < 0.5 else datetime.fromisoformat(_TEXTS[2]) for _ in range(2)]
 
     def check() -> int:
-        try:
-            chosen = steps.choose_interval(form, (days[0], days[1]))
-        except DispatchAuditError as error:
-            says(error)
+        chosen = _taken(lambda: steps.choose_interval(form, (days[0], days[1])))
+        if chosen is None:
             return 1
         start, end = (datetime.fromisoformat(chosen[name]) for name in ("interval_start", "interval_end"))
         assert start < end
@@ -119,10 +131,8 @@ def what_if(rng: Random) -> Made:
     }
 
     def check() -> int:
-        try:
-            checked = what_if_steps.check(form)
-        except DispatchAuditError as error:
-            says(error)
+        checked = _taken(lambda: what_if_steps.check(form))
+        if checked is None:
             return 1
         json.dumps(checked)
         arguments = checked["arguments"]
@@ -141,10 +151,8 @@ def maintenance(rng: Random) -> Made:
     form = {name: rng.choice(_VALUES) for name in names if rng.random() < 0.9}
 
     def check() -> int:
-        try:
-            days = maintenance_steps.kept_days(form)
-        except DispatchAuditError as error:
-            says(error)
+        days = _taken(lambda: maintenance_steps.kept_days(form))
+        if days is None:
             return 1
         assert all(count is None or count >= 0 for count in days.values()), days
         return 1
@@ -171,10 +179,8 @@ def overrides(rng: Random) -> Made:
         text = text[:at] + rng.choice(("", "[" * 3000, "9" * 5000, "}", '"')) + text[at + 1 :]
 
     def check() -> int:
-        try:
-            held = Overrides.of_json(text)
-        except DispatchAuditError as error:
-            says(error)
+        held = _taken(lambda: Overrides.of_json(text))
+        if held is None:
             return 1
         assert Overrides.of_json(held.json()) == held
         assert all(held.told) or not held
@@ -190,7 +196,8 @@ def stats(rng: Random) -> Made:
     """What ``pulsar-admin topics stats`` and ``stats-internal`` print, with some of it replaced."""
     folder = rng.choice(sorted(one.name for one in _STATS.iterdir() if one.is_dir()))
     held = [
-        (name, _spoiled(rng, value) if rng.random() < 0.8 else value) for name, value in _documents(folder)
+        (name, spoiled(rng, value, _ODD) if rng.random() < 0.8 else value)
+        for name, value in _documents(folder)
     ]
     if rng.random() < 0.1:
         held = held[: rng.randrange(3)] or held
@@ -216,26 +223,8 @@ def _documents(folder: str) -> list[tuple[str, Any]]:
     return [(one.name, json.loads(one.read_bytes())) for one in sorted((_STATS / folder).glob("*.json"))]
 
 
-def _spoiled(rng: Random, value: Any) -> Any:
-    """The same with some parts of it replaced."""
-    if isinstance(value, dict) and value:
-        name = rng.choice(list(value))
-        made = dict(value)
-        if rng.random() < 0.1:
-            del made[name]
-        else:
-            made[name] = _spoiled(rng, value[name])
-        return made
-    if isinstance(value, list) and value:
-        at = rng.randrange(len(value))
-        return [*value[:at], _spoiled(rng, value[at]), *value[at + 1 :]]
-    return rng.choice(
-        (*_VALUES, _text(rng), [], {}, [None], {"a": 1}, 1.5, 1 << 70, float("inf"), "1:", "-1:-1")
-    )
-
-
 def _shown(form: Mapping[str, Any]) -> bytes:
-    return json.dumps(form).encode() + os.linesep.encode()
+    return json.dumps(form).encode()
 
 
 READERS: Final[dict[str, Callable[[Random], Made]]] = {

@@ -22,7 +22,7 @@ from spark_jobs.segments import Segment
 from spark_jobs.survey import Survey, survey
 from tests.fuzz.documents import document
 from tests.fuzz.lines import Content, good
-from tests.fuzz.texts import says
+from tests.fuzz.texts import says, spoiled
 
 Made = tuple[bytes, Callable[[], int]]
 
@@ -58,29 +58,9 @@ _MANIFEST: Final = {
 _SURVEY: Final = {"version": 1, "untimed": 1, "carries": False, "complete": True, "hours": [[490000, 5, "m"]]}
 
 
-def _spoiled(rng: Random, value: Any) -> Any:
-    """The same with some part of it replaced, left out or doubled."""
-    if rng.random() < 0.15:
-        return rng.choice(_ODD)
-    if isinstance(value, dict) and value:
-        made = dict(value)
-        name = rng.choice(list(made))
-        if rng.random() < 0.2:
-            del made[name]
-        elif rng.random() < 0.1:
-            made["more"] = 1
-        else:
-            made[name] = _spoiled(rng, made[name])
-        return made
-    if isinstance(value, list) and value:
-        at = rng.randrange(len(value))
-        return [*value[:at], _spoiled(rng, value[at]), *value[at + 1 :]]
-    return rng.choice(_ODD)
-
-
 def _document(rng: Random, value: Any) -> bytes:
     if rng.random() < 0.9:
-        value = _spoiled(rng, value)
+        value = spoiled(rng, value, _ODD)
     text = json.dumps(value).encode()
     pick = rng.random()
     if pick < 0.1:

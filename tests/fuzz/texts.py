@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -68,6 +68,26 @@ def says(error: Exception, where: str = "") -> None:
     """The error names the place, and is short enough to be read."""
     assert where in str(error), error
     assert len(str(error)) < 1000, str(error)[:1000]
+
+
+def spoiled(rng: Random, value: Any, odd: Sequence[Any]) -> Any:
+    """A value of JSON with some part of it left out, added, or replaced by one of ``odd``."""
+    if rng.random() < 0.15:
+        return rng.choice(odd)
+    if isinstance(value, dict) and value:
+        made = dict(value)
+        name = rng.choice(list(made))
+        if rng.random() < 0.2:
+            del made[name]
+        elif rng.random() < 0.1:
+            made["more"] = 1
+        else:
+            made[name] = spoiled(rng, made[name], odd)
+        return made
+    if isinstance(value, list) and value:
+        at = rng.randrange(len(value))
+        return [*value[:at], spoiled(rng, value[at], odd), *value[at + 1 :]]
+    return rng.choice(odd)
 
 
 def _mangled(rng: Random, data: bytes, words: tuple[bytes, ...]) -> bytes:
