@@ -26,9 +26,7 @@ from spark_jobs.uneven import (
     active_times,
     enough_topics,
     fair_loads,
-    key_shared_logs,
     name_of_consumer,
-    owned_hashes,
     publish,
     read_staged,
     uneven_load,
@@ -60,13 +58,10 @@ def by_key(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def balance(
-    deliveries: DataFrame, keyed: DataFrame, owned: DataFrame, logs: DataFrame, fair: pa.Table
-) -> DataFrame:
+def balance(deliveries: DataFrame, keyed: DataFrame, fair: pa.Table, span: Interval) -> DataFrame:
     """What each consumer name got in the interval, against its share of the hash space.
 
-    ``keyed`` is ``by_key`` of the same deliveries, ``owned`` is ``owned_hashes`` of ``logs``, which is ``key_shared_logs``,
-    and ``fair`` is ``fair_loads``. ``entries``, ``messages`` and ``size_bytes`` count every sending, repeated ones too;
+    ``keyed`` is ``by_key`` of the same deliveries, ``fair`` is ``fair_loads``. ``entries``, ``messages`` and ``size_bytes`` count every sending, repeated ones too;
     ``keys`` are distinct. A consumer that owned hashes and got nothing has a row of zeros.
     Connections of one name are one consumer: that is what a rolling restart keeps. ``message_share`` is of the
     dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood for when they were sent
@@ -90,19 +85,13 @@ def balance(
         )
     )
     keys = keyed.groupBy(*DISPATCHER, "consumer_name").agg(F.count(F.lit(1)).alias("keys"))
-    owners = (
-        owned.groupBy("log", F.col("name").alias("consumer_name"))
-        .agg(F.collect_set("consumer").alias("owned_by"))
-        .join(F.broadcast(logs), "log")
-        .drop("log")
+    parts = (
+        deliveries.sparkSession.createDataFrame(fair)
+        .withColumnsRenamed({"name": "consumer_name", "by_hashes": "hash_messages"})
+        .withColumn("interval_start", F.lit(span.start))
     )
-    parts = deliveries.sparkSession.createDataFrame(fair).withColumnsRenamed(
-        {"name": "consumer_name", "by_hashes": "hash_messages"}
-    )
-    both = (
-        got.join(keys, [*DISPATCHER, "consumer_name"], "left")
-        .join(owners, [*DISPATCHER, "consumer_name"], "full")
-        .join(F.broadcast(parts), [*INCARNATION, "consumer_name"], "left")
+    both = got.join(keys, [*DISPATCHER, "consumer_name"], "left").join(
+        parts, [*DISPATCHER, "consumer_name"], "full"
     )
     connections = F.size(F.array_union(F.coalesce("sent_to", _no_ids()), F.coalesce("owned_by", _no_ids())))
     messages, hashes = (
@@ -174,20 +163,18 @@ def aggregate(
         )
         # Each of these is asked for several times, and made by passing over all rows.
         keyed = sent.transform(by_key).persist()
-        logs = key_shared_logs(states).persist()
-        owned = owned_hashes(ownership, logs).persist()
         buckets = wait_buckets(sent, span).persist()
         words = sent_words(sent, sent_earlier(events, span)).persist()
-        fair = fair_loads(sent, owned, logs)
+        fair = fair_loads(spark, warehouse, span)
         frames = {
-            "balance": balance(sent, keyed, owned, logs, fair),
+            "balance": balance(sent, keyed, fair, span),
             "waits": waits(
                 first_waits(sent, buckets, span), never_delivered(words, messages, states), states, blocked
             ),
         }
         staged = {name: tables.stage(frame.coalesce(1), name, staging) for name, frame in frames.items()}
         uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), fair, limits)
-        for frame in (keyed, owned, logs, buckets, words):
+        for frame in (keyed, buckets, words):
             frame.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if enough_topics(states, limits):

@@ -8,14 +8,16 @@ calls.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatch_core.audit.balance import (
@@ -28,12 +30,15 @@ from dispatch_core.audit.balance import (
     uneven,
 )
 from dispatch_core.audit.catalogue import KINDS as CATALOGUE
-from dispatch_core.audit.fair import fair_parts
+from dispatch_core.audit.columns import marked
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.recording.shared_groups import about
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs import tables
 from spark_jobs.contracts import StagedFile
+from spark_jobs.fair_task import FAIR, LOG, LOGS, fair_of_logs
+from spark_jobs.file_rows import file_rows
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse import data_files, replace_interval
 
@@ -41,13 +46,8 @@ from spark_jobs.warehouse import data_files, replace_interval
 KINDS: Final = ("imbalance", "hot_key", "hot_consumer", "failover_imbalance")
 
 _TOPIC: Final = ("cluster", "topic", "subscription")
-_LOG: Final = (*_TOPIC, "incarnation")
-#: Lines of a log whose messages are counted as one, where nothing changes hands meanwhile.
-_STRETCH: Final = 64
-#: So many spans of ownership go into one task; a log is never divided.
-_SPANS_AT_ONCE: Final = 250_000
-_ROWS_OF_A_BATCH: Final = 10_000
-_FAIR_PARTS: Final = "log int, name string, by_hashes double, by_number double"
+#: About so many rows of ownership go into one task; a log is never divided.
+_ROWS_OF_A_TASK: Final = 1_000_000
 
 
 def active_times(ownership: DataFrame, events: DataFrame, states: DataFrame, span: Interval) -> DataFrame:
@@ -108,95 +108,33 @@ def uneven_topics(times: DataFrame, span: Interval, limits: LimitRules) -> list[
     ]
 
 
-def key_shared_logs(states: DataFrame) -> DataFrame:
-    """The interval's Key_Shared logs, numbered: spans of ownership are many, and a number is shorter than a topic's name.
+def fair_loads(spark: SparkSession, warehouse: Path, span: Interval) -> pa.Table:
+    """``fair.fair_parts`` of all Key_Shared logs of the interval: rows of ``fair_task.FAIR``, one per log and name.
 
-    Failover and Exclusive own no hashes and are left out.
+    Failover and Exclusive own no hashes and have no rows. Each log is looked at alone, so nothing is exchanged: many small
+    dispatchers own more spans of hashes than they send messages. How many logs a task takes follows from the rows
+    alone, not from the machine: sums of fractions differ in their last digits with what they are summed beside.
     """
-    found = states.where("subscription_type = 'Key_Shared'").select("interval_start", *_LOG).distinct()
-    return found.withColumn("log", F.row_number().over(Window.orderBy(*_LOG)))
+    states = file_rows(data_files(warehouse, "dispatcher_state", span), [*LOG, "subscription_type"])
+    keyed = (rows.filter(pa.array(marked(rows["subscription_type"], "Key_Shared"))) for rows in states)
+    logs = sorted({tuple(row.values()) for rows in keyed for row in rows.select(LOG).to_pylist()})
+    ownership, deliveries = (data_files(warehouse, name, span) for name in ("ownership", "deliveries"))
+    if not logs or not ownership:
+        return FAIR.empty_table()
+    tasks = min(len(logs), 1 + sum(about(path).metadata.num_rows for path in ownership) // _ROWS_OF_A_TASK)
+    hands = [
+        [(*logs[at], number) for at in mine]
+        for number, mine in enumerate(np.array_split(np.arange(len(logs)), tasks))
+    ]
+    dealt = spark.sparkContext.parallelize(hands, tasks).flatMap(list)
+    work = partial(fair_of_logs, ownership=ownership, deliveries=deliveries)
 
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return work(batches)
 
-def owned_hashes(ownership: DataFrame, logs: DataFrame) -> DataFrame:
-    """Who of a Key_Shared dispatcher owned how many hashes, and when: rows of ``fair.fair_parts``, its ranges summed up.
-
-    ``logs`` is ``key_shared_logs``, whose number ``log`` stands for the dispatcher and incarnation.
-    """
-    return (
-        ownership.join(F.broadcast(logs), list(_LOG))
-        .select(
-            "log",
-            name_of_consumer().alias("name"),
-            *("consumer", "from_seq", "until_seq"),
-            (F.col("range_end") - F.col("range_start") + 1).alias("hashes"),
-        )
-        .groupBy("log", "name", "consumer", "from_seq", "until_seq")
-        .agg(F.sum("hashes").alias("hashes"))
-    )
-
-
-def stretches(deliveries: DataFrame, owned: DataFrame, logs: DataFrame) -> DataFrame:
-    """Messages sent, summed over the stretches of each log in which nothing changed hands: a row for each change of a log
-    of ``owned``, however many deliveries.
-
-    Summed first over ``_STRETCH`` lines, those apart within which ownership begins or ends, so that few rows are sorted.
-    """
-    stretch = F.floor(F.col("seq") / _STRETCH)
-    changes = (
-        owned.select("log", F.explode(F.array("from_seq", "until_seq")).alias("seq"))
-        .where("seq IS NOT NULL")
-        .distinct()
-    )
-    cut = changes.select("log", stretch.alias("stretch")).distinct().withColumn("cut", F.lit(True))
-    begins = F.when(F.col("cut"), F.col("seq")).otherwise(F.col("stretch") * _STRETCH)
-    summed = (
-        deliveries.join(F.broadcast(logs), list(_LOG))
-        .select("log", "seq", stretch.alias("stretch"), "num_messages")
-        .join(F.broadcast(cut), ["log", "stretch"], "left")
-        .groupBy("log", begins.cast("long").alias("seq"))
-        .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
-    )
-    # A change holds from its own line on.
-    since = F.last("change", ignorenulls=True).over(
-        Window.partitionBy("log").orderBy("seq", F.col("change").isNull())
-    )
-    points = changes.select(
-        "log", "seq", F.lit(0).cast("long").alias("messages"), F.col("seq").alias("change")
-    )
-    return (
-        summed.withColumn("change", F.lit(None).cast("long"))
-        .unionByName(points)
-        .select("log", "seq", "messages", since.alias("since"))
-        .groupBy("log", "since")
-        .agg(F.min("seq").alias("seq"), F.sum("messages").alias("messages"))
-        .where("messages > 0")
-        .drop("since")
-    )
-
-
-def fair_loads(deliveries: DataFrame, owned: DataFrame, logs: DataFrame) -> pa.Table:
-    """``fair.fair_parts`` of all Key_Shared dispatchers of the interval: a row per log and name.
-
-    Many small dispatchers own more spans than they send messages, so it is made in the tasks, some logs in each, and only
-    what it comes to is brought together. How many logs a task takes follows from the rows alone, not from the machine:
-    sums of fractions differ in their last digits with what they are summed beside.
-    """
-    both = owned.unionByName(stretches(deliveries, owned, logs), allowMissingColumns=True)
-    tasks = 1 + owned.count() // _SPANS_AT_ONCE
-    parts = both.repartition(tasks, "log").mapInArrow(_fair_parts, _FAIR_PARTS)
-    named = parts.join(F.broadcast(logs), "log").select(*_LOG, "name", "by_hashes", "by_number")
-    return named.toArrow()
-
-
-def _fair_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``fair.fair_parts`` of whole logs; rows without ``hashes`` are what was sent."""
-    listed = list(batches)
-    if not listed:
-        return
-    both = pa.Table.from_batches(listed)
-    is_sent = pc.is_null(both["hashes"])
-    parts = fair_parts(both.filter(pc.invert(is_sent)), both.filter(is_sent), ["log"])
-    yield from parts.combine_chunks().to_batches(_ROWS_OF_A_BATCH)
+    frame = spark.createDataFrame(dealt, tables.spark_schema(LOGS))
+    found: pa.Table = frame.mapInArrow(task, tables.spark_schema(FAIR)).toArrow()
+    return found.cast(FAIR)
 
 
 def uneven_load(
@@ -230,8 +168,8 @@ def uneven_load(
 
 def _by_log(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda one: [one[name] for name in _LOG]):
-        groups.setdefault(tuple(row[name] for name in _LOG), []).append(row)
+    for row in sorted(rows, key=lambda one: [one[name] for name in LOG]):
+        groups.setdefault(tuple(row[name] for name in LOG), []).append(row)
     return groups
 
 
@@ -243,18 +181,18 @@ def _hot_keys(
     named = "cluster string, topic string, subscription string, incarnation long"
     got = [(*log, row["consumer_name"], row["messages"]) for log, (rows, _) in judged.items() for row in rows]
     at_consumer = F.broadcast(session.createDataFrame(got, f"{named}, consumer_name string, got long"))
-    half = keyed.join(at_consumer, [*_LOG, "consumer_name"]).where("2 * messages >= got")
+    half = keyed.join(at_consumer, [*LOG, "consumer_name"]).where("2 * messages >= got")
     hottest: dict[tuple[Any, ...], tuple[str, int]] = {}
     for row in half.sort(F.desc("messages"), "key", "key_b64").toArrow().to_pylist():
-        whose = tuple(row[name] for name in _LOG), row["consumer_name"]
+        whose = tuple(row[name] for name in LOG), row["consumer_name"]
         hottest.setdefault(whose, (row["key"], row["messages"]))
     most = [
         (*log, limits.hot_key_share * sum(row["messages"] for row in rows))
         for log, (rows, limits) in judged.items()
     ]
     carried = (
-        keyed.join(F.broadcast(session.createDataFrame(most, f"{named}, most double")), list(_LOG))
-        .groupBy(*_LOG, "key", "key_b64", "most")
+        keyed.join(F.broadcast(session.createDataFrame(most, f"{named}, most double")), list(LOG))
+        .groupBy(*LOG, "key", "key_b64", "most")
         .agg(F.sum("messages").alias("messages"))
         .where("messages > most")
     )
@@ -267,7 +205,7 @@ def _hot_keys(
 
 def _row(shared: dict[str, Any], found: Uneven) -> dict[str, Any]:
     empty: dict[str, Any] = {one.name: None if one.nullable else [] for one in ANOMALIES}
-    identity = {name: shared[name] for name in ("interval_start", *_LOG)}
+    identity = {name: shared[name] for name in ("interval_start", *LOG)}
     told = {"kind": found.kind, "severity": CATALOGUE[found.kind].severity, "uncertain": False}
     about = {"key": found.key, "key_b64": found.key_b64, "_consumer": found.consumer_name}
     return empty | identity | told | about | {"explanation": found.explanation}
@@ -284,7 +222,7 @@ def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[d
         return []
     wanted = deliveries.sparkSession.createDataFrame(
         [
-            (at, *(one[name] for name in _LOG), one["_consumer"], one["key"], one["key_b64"])
+            (at, *(one[name] for name in LOG), one["_consumer"], one["key"], one["key_b64"])
             for at, one in enumerate(found)
         ],
         "at long, cluster string, topic string, subscription string, incarnation long, "
@@ -292,7 +230,7 @@ def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[d
     )
     sending = F.struct("seq", "index_in_send", "t_us", "ledger_id", "entry_id", "hash")
     ends = (
-        deliveries.join(F.broadcast(wanted), list(_LOG))
+        deliveries.join(F.broadcast(wanted), list(LOG))
         .where(
             (F.col("wanted_key").isNull() & (name_of_consumer() == F.col("wanted_consumer")))
             | ((F.col("key") == F.col("wanted_key")) & (F.col("key_b64") == F.col("wanted_b64")))

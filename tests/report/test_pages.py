@@ -13,7 +13,7 @@ from dispatch_core.report.names import file_name
 from expectations.alert import Places, build_alerts
 from expectations.alert_standing import read_standings
 from expectations.validate import validate_interval
-from spark_jobs import report_rows, reports
+from spark_jobs import file_rows, reports
 from spark_jobs.intervals import interval
 from spark_jobs.report_rows import by_key
 from spark_jobs.reports import LIMIT_VARIABLE, folder_of, write_reports
@@ -131,7 +131,7 @@ def test_who_leaves_has_its_name_wherever_its_rows_are_cut(
     gone = {"seq": 9, "kind": "consumer_removed", "consumer": 0, "t_us": SPAN.start_us + 9}
     day.add("consumer_events", **who, **gone, source_file=day.rows["consumer_events"][0]["source_file"])
     day.write(tmp_path)
-    monkeypatch.setattr(report_rows, "_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(file_rows, "_ROWS_AT_ONCE", rows)
     subjects = reports._read(tmp_path, SPAN, reports._judged(tmp_path, SPAN))
     ((_, subject),) = subjects.items()
     assert [(one.joined, one.name) for one in subject.changes] == [(True, "worker-1"), (False, "worker-1")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import pytest
 from spark_jobs.intervals import Interval, interval
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
 
@@ -64,3 +64,17 @@ def sample(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hom
     home = Home(tmp_path_factory.mktemp("sample home"), interval("2026-11-21"))
     all_stages(spark, home, SAMPLE)
     return home
+
+
+def tables_of(
+    spark: SparkSession, warehouse: Path, span: Interval, frames: Mapping[str, DataFrame], *read: str
+) -> list[DataFrame]:
+    """Make ``frames`` the interval's rows of the tables of their names; the tables named by ``read``, as Spark reads them."""
+    from spark_jobs import tables
+    from spark_jobs.warehouse import replace_interval
+
+    for name, one in frames.items():
+        staging = warehouse / "_staging" / name
+        staging.mkdir(parents=True)
+        replace_interval(warehouse, name, span, tables.stage(one, name, staging))
+    return [tables.read(spark, warehouse, name, span) for name in read]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from spark_jobs.aggregates import aggregate, balance, by_key, waits
 from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.tables import spark_schema
-from spark_jobs.uneven import fair_loads, key_shared_logs, owned_hashes
+from spark_jobs.uneven import fair_loads
 from spark_jobs.waits import first_waits, never_delivered, sent_earlier, sent_words, wait_buckets
 from spark_jobs.warehouse import read_table
+from tests.spark_jobs.conftest import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +101,9 @@ def frame(spark: SparkSession, name: str, *rows: dict[str, object]) -> DataFrame
     return spark.createDataFrame([{**empty, **same, **row} for row in rows], spark_schema(contract))
 
 
-def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(spark: SparkSession) -> None:
+def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     ranges = ((1, "a", 0, 99, 1, 100), (1, "a", 0, 49, 100, None), (2, "b", 50, 99, 100, None))
     spans = [
         {"consumer": consumer, "consumer_name": name, "range_start": start, "range_end": end}
@@ -107,8 +111,6 @@ def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(spark: SparkS
         for consumer, name, start, end, since, until in ranges
     ]
     states = frame(spark, "dispatcher_state", {"subscription_type": "Key_Shared"})
-    logs = key_shared_logs(states)
-    owned = owned_hashes(frame(spark, "ownership", *spans), logs)
     # Four messages while a was alone, the last of them in the stretch of the log in which b joins, and one after.
     sendings = ((1, 2, "x", 3, False), (3, 99, "x", 1, False), (1, 101, "eA==", 1, True))
     sent = frame(
@@ -120,7 +122,10 @@ def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(spark: SparkS
             for to, seq, key, number, coded in sendings
         ),
     )
-    found = balance(sent, sent.transform(by_key), owned, logs, fair_loads(sent, owned, logs)).collect()
+    made = {"deliveries": sent, "ownership": frame(spark, "ownership", *spans), "dispatcher_state": states}
+    (sent,) = tables_of(spark, tmp_path, DAY, made, "deliveries")
+    fair = fair_loads(spark, tmp_path, DAY)
+    found = balance(sent, sent.transform(by_key), fair, DAY).collect()
     rows = {row["consumer_name"]: row.asDict() for row in found}
     assert rows["a"]["hash_share"] == pytest.approx((4 + 0.5) / 5)
     assert rows["b"]["hash_share"] == pytest.approx(0.5 / 5)

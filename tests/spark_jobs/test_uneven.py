@@ -22,13 +22,12 @@ from spark_jobs.uneven import (
     active_times,
     enough_topics,
     fair_loads,
-    key_shared_logs,
-    owned_hashes,
     publish,
     uneven_load,
     uneven_topics,
 )
 from spark_jobs.warehouse import read_table
+from tests.spark_jobs.conftest import tables_of
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, removed, sent, write
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(
     assert kinds(none, "fourth") == both[1:], "what is no longer so goes"
 
 
-def load(spark: SparkSession, hot: int) -> list[dict[str, Any]]:
+def load(spark: SparkSession, home: Path, hot: int) -> list[dict[str, Any]]:
     """A thousand keys at three consumers, of which the first has few hashes; ``hot`` messages of key 0 besides."""
     sent = [
         {"topic": "t", "seq": at + 1, "t_us": T0 + at, "consumer": key % 3, "consumer_name": f"w{key % 3}"}
@@ -160,23 +159,21 @@ def load(spark: SparkSession, hot: int) -> list[dict[str, Any]]:
     ]
     states = frame(spark, "dispatcher_state", [{"topic": "t", "subscription_type": "Key_Shared"}])
     small = LimitRules((LimitRule("*", "*", Limits(min_messages=1_000, share_ratio=2.0)),))
-    return judged(frame(spark, "deliveries", sent), frame(spark, "ownership", owned), states, small)
+    made = {"deliveries": frame(spark, "deliveries", sent), "ownership": frame(spark, "ownership", owned)}
+    (sent,) = tables_of(spark, home, DAY, {**made, "dispatcher_state": states}, "deliveries")
+    return judged(home, sent, small)
 
 
-def judged(
-    sent: DataFrame, ownership: DataFrame, states: DataFrame, limits: LimitRules
-) -> list[dict[str, Any]]:
+def judged(home: Path, sent: DataFrame, limits: LimitRules) -> list[dict[str, Any]]:
     """What the aggregates find in these tables."""
     keyed = sent.transform(by_key)
-    logs = key_shared_logs(states)
-    owned = owned_hashes(ownership, logs)
-    fair = fair_loads(sent, owned, logs)
-    rows = balance(sent, keyed, owned, logs, fair).toArrow().to_pylist()
+    fair = fair_loads(sent.sparkSession, home, DAY)
+    rows = balance(sent, keyed, fair, DAY).toArrow().to_pylist()
     return uneven_load(sent, keyed, pa.Table.from_pylist(rows, schema=BALANCE), fair, limits)
 
 
-def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSession) -> None:
-    found = {one["kind"]: one for one in load(spark, 2_000)}
+def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSession, tmp_path: Path) -> None:
+    found = {one["kind"]: one for one in load(spark, tmp_path, 2_000)}
     assert set(found) == {"imbalance", "hot_consumer", "hot_key"}
     key = found["hot_key"]
     assert (key["key"], key["hash"], key["consumers"]) == ("k0", 0, [0])
@@ -190,13 +187,15 @@ def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSessio
     assert set(key) == set(stored_schema("anomalies").names)
 
 
-def test_load_as_the_hashes_are_is_no_finding_but_where_hashes_are_few(spark: SparkSession) -> None:
+def test_load_as_the_hashes_are_is_no_finding_but_where_hashes_are_few(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     # w0 has a tenth of the hashes and a third of the messages: too much for its hashes, not for one of three.
-    assert [one["kind"] for one in load(spark, 0)] == ["imbalance"]
+    assert [one["kind"] for one in load(spark, tmp_path, 0)] == ["imbalance"]
 
 
 def test_logs_are_told_apart_however_many_tasks_they_are_divided_among(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [f"t{at}" for at in range(7)]
     sent = [
@@ -213,12 +212,12 @@ def test_logs_are_told_apart_however_many_tasks_they_are_divided_among(
     states = frame(
         spark, "dispatcher_state", [{"topic": t, "subscription_type": "Key_Shared"} for t in topics]
     )
-    deliveries, logs = frame(spark, "deliveries", sent), key_shared_logs(states)
-    spans = owned_hashes(frame(spark, "ownership", owned), logs)
+    made = {"deliveries": frame(spark, "deliveries", sent), "ownership": frame(spark, "ownership", owned)}
+    tables_of(spark, tmp_path, DAY, {**made, "dispatcher_state": states})
     found = []
-    for at_once in (1, 250_000):
-        monkeypatch.setattr(uneven_module, "_SPANS_AT_ONCE", at_once)
-        found.append(sorted(fair_loads(deliveries, spans, logs).to_pylist(), key=repr))
+    for at_once in (1, 1_000_000):
+        monkeypatch.setattr(uneven_module, "_ROWS_OF_A_TASK", at_once)
+        found.append(sorted(fair_loads(spark, tmp_path, DAY).to_pylist(), key=repr))
     assert found[0] == [
         row | {"by_hashes": pytest.approx(row["by_hashes"]), "by_number": pytest.approx(row["by_number"])}
         for row in found[1]
@@ -260,21 +259,20 @@ def test_command_line_and_pipeline_find_the_same(spark: SparkSession, tmp_path: 
         for table, rows in (
             ("deliveries", audit.deliveries),
             ("ownership", audit.ownership),
-            ("states", audit.state),
+            ("dispatcher_state", audit.state),
         )
     }
-    keyed = made["deliveries"].transform(by_key)
-    logs = key_shared_logs(made["states"])
-    owned = owned_hashes(made["ownership"], logs)
-    fair = fair_loads(made["deliveries"], owned, logs)
-    shares = balance(made["deliveries"], keyed, owned, logs, fair).toArrow().to_pylist()
+    home = tmp_path / "tables"
+    (sent,) = tables_of(spark, home, DAY, made, "deliveries")
+    fair = fair_loads(spark, home, DAY)
+    shares = balance(sent, sent.transform(by_key), fair, DAY).toArrow().to_pylist()
     assert {row["consumer_name"]: row["hash_share"] for row in shares} == {
         row["consumer_name"]: None if row["hash_share"] is None else pytest.approx(row["hash_share"])
         for row in audit.balance.to_pylist()
         if row["messages"] or row["hash_share"] is not None
     }
     rules = LimitRules((LimitRule("*", "*", LOW),))
-    piped = judged(made["deliveries"], made["ownership"], made["states"], rules)
+    piped = judged(home, sent, rules)
     kinds = {"imbalance", "hot_consumer", "hot_key"}
     told = [row for row in audit.anomalies.to_pylist() if row["kind"] in kinds]
     assert sorted(map(_plain, piped)) == sorted(map(_plain, told))
