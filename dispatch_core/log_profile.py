@@ -8,7 +8,7 @@ command line: ``with_overrides`` puts them into the header, so that everything b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -111,7 +111,7 @@ def subscription_type(log: DispatcherLog) -> str:
     named = log.header.get("subscription_type")
     if named is not None:
         return str(named)
-    return "Failover" if _rows(log, _SINGLE_ACTIVE).num_rows else "Key_Shared"
+    return "Failover" if _rows(log, _SINGLE_ACTIVE, ["kind"]).num_rows else "Key_Shared"
 
 
 def profile_of(log: DispatcherLog) -> Profile:
@@ -157,7 +157,8 @@ def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
 
     Of consumers that a checkpoint names the first whose policy is known counts.
     """
-    rows = _rows(log, _MEMBERSHIP)
+    columns = ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
+    rows = _rows(log, _MEMBERSHIP, [*columns, "checkpoint_json"])
     lives: list[tuple[int, Policy]] = []
     connected: set[int | None] = set()
     # A log that begins with a checkpoint begins with who is connected, and maybe with what they agreed to.
@@ -167,7 +168,6 @@ def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
         if consumer.has_policy and not lives:
             policy = Policy(consumer.mode or "AUTO_SPLIT", bool(consumer.allow_out_of_order))
             lives.append((rows["seq"][0].as_py(), policy))
-    columns = ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
     for row in rows.select(columns).to_pylist():
         if row["kind"] == "checkpoint":
             continue
@@ -181,5 +181,7 @@ def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
     return lives
 
 
-def _rows(log: DispatcherLog, kinds: tuple[str, ...]) -> pa.Table:
-    return log.events.filter(pc.is_in(log.events["kind"], value_set=pa.array(kinds)))
+def _rows(log: DispatcherLog, kinds: tuple[str, ...], columns: Sequence[str]) -> pa.Table:
+    """The lines of these kinds, in those of ``columns`` that the log has."""
+    there = [name for name in columns if name in log.events.column_names]
+    return log.events.select(there).filter(pc.is_in(log.events["kind"], value_set=pa.array(kinds)))

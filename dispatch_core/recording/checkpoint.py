@@ -135,7 +135,8 @@ def leading(events: pa.Table) -> Checkpoint | None:
 
 def joins(events: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
     """``consumer_added`` lines as dicts of ``columns``, then one such for each connection that only checkpoints name."""
-    added = events.filter(pc.equal(events["kind"].cast(pa.string()), "consumer_added"))
+    few = events.select(list(dict.fromkeys([*columns, "consumer"])))  # of some forty
+    added = few.filter(pc.equal(events["kind"].cast(pa.string()), "consumer_added"))
     rows: list[dict[str, Any]] = added.select(list(columns)).to_pylist()
     found = checkpoints(events)
     if found:

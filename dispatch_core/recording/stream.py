@@ -9,7 +9,7 @@ Texts that repeat come dictionary encoded, as the files have them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -76,10 +76,9 @@ class Survey:
 
 def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Sequence[str]) -> Survey:
     """Look through a log for the few lines that say most; one column of all rows is read, and those lines."""
-    wanted = {*kinds, "header"}
-    # Not the lists of positions: they are most of a log, and no rare line has any.
-    columns = [*_IDENTITY, *dict.fromkeys(name for kind in sorted(wanted) for name in _columns_of(kind))]
-    rare = [EVENTS.empty_table()]
+    wanted = frozenset({*kinds, "header"})
+    columns = _columns_of(wanted)
+    rare: list[pa.Table] = []
     seen: set[tuple[object, ...]] = set()
     traced = False
     for path in event_files:
@@ -93,14 +92,20 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
                 if not here.isdisjoint(wanted):
                     rare += _lines(file.rows(group, dispatcher, columns), wanted)
     # In one piece: each of many small ones costs every later step as much as a large one.
-    return Survey(pa.concat_tables(rare).combine_chunks(), len(seen), traced)
+    in_one = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
+    whole = rare[0] if in_one else pa.concat_tables([EVENTS.empty_table(), *rare]).combine_chunks()
+    return Survey(whole, len(seen), traced)
 
 
-def _columns_of(kind: str) -> tuple[str, ...]:
-    return (*KINDS[kind].required, *KINDS[kind].optional)
+@lru_cache(maxsize=8)
+def _columns_of(kinds: frozenset[str]) -> list[str]:
+    """What lines of these kinds may say. Not the lists of positions: they are most of a log, and no rare line has any."""
+    known = [KINDS[kind] for kind in sorted(kinds)]
+    named = dict.fromkeys(name for kind in known for name in (*kind.required, *kind.optional))
+    return [*_IDENTITY, *named]
 
 
-def _lines(tables: Iterable[pa.Table], kinds: set[str]) -> Iterator[pa.Table]:
+def _lines(tables: Iterable[pa.Table], kinds: Set[str]) -> Iterator[pa.Table]:
     for table in tables:
         rows = [np.flatnonzero(_among(chunk, kinds)) for chunk in table["kind"].chunks]
         starts = np.cumsum([0, *(len(chunk) for chunk in table["kind"].chunks)])
@@ -111,7 +116,7 @@ def _lines(tables: Iterable[pa.Table], kinds: set[str]) -> Iterator[pa.Table]:
             yield _as(table.take(pa.array(found)), EVENTS)
 
 
-def _among(column: pa.DictionaryArray, kinds: set[str]) -> npt.NDArray[np.bool_]:
+def _among(column: pa.DictionaryArray, kinds: Set[str]) -> npt.NDArray[np.bool_]:
     """Where an encoded column without nulls holds one of ``kinds``."""
     wanted = np.array([word in kinds for word in column.dictionary.to_pylist()] or [False])
     found: npt.NDArray[np.bool_] = wanted[np.asarray(column.indices)]
@@ -271,7 +276,15 @@ def _without_headers(events: pa.Table) -> pa.Table:
         for chunk in kinds.chunks
     ):
         return events
-    return events.filter(pc.not_equal(kinds.cast(pa.string()), "header"))
+    return kept(events, np.asarray(pc.not_equal(kinds.cast(pa.string()), "header")))
+
+
+def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
+    """The rows where ``mask`` holds; those of one run, as behind a header, without a copy."""
+    at = np.flatnonzero(mask)
+    if len(at) and at[-1] - at[0] == len(at) - 1:
+        return rows.slice(at[0], len(at))
+    return rows.filter(pa.array(mask))
 
 
 def _incarnations(table: pa.Table) -> set[tuple[object, ...]]:
@@ -336,16 +349,19 @@ class _File:
 
 def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
     """The table in exactly the columns of ``wanted``; with ``texts`` those may stay dictionary encoded."""
-    arrays, fields = [], []
+    arrays, other = [], {}
     there = {name: at for at, name in enumerate(table.column_names)}
-    for field in wanted:
+    for number, field in enumerate(wanted):
         at = there.get(field.name)
         column = _nulls(table.num_rows, field.type) if at is None else table.column(at)
-        if not (texts and pa.types.is_dictionary(column.type)) and column.type != field.type:
-            column = _as_type(column, field.type)
+        if column.type != field.type:
+            if texts and pa.types.is_dictionary(column.type):
+                other[number] = field.with_type(column.type)
+            else:
+                column = _as_type(column, field.type)
         arrays.append(column)
-        fields.append(field.with_type(column.type))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    schema = pa.schema([other.get(at, field) for at, field in enumerate(wanted)]) if other else wanted
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 @lru_cache(maxsize=64)

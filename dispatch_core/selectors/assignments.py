@@ -22,6 +22,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.jit import compiled_inline as inline
+
 I64 = npt.NDArray[np.int64]
 Range = tuple[int, int]
 #: Ranges with their owners, ascending and disjoint.
@@ -81,12 +84,31 @@ def joined(starts: I64, ends: I64, owners: I64) -> OwnedRanges:
     >>> joined(np.array([0, 10, 20, 40]), np.array([9, 19, 29, 49]), np.array([7, 7, 8, NOBODY])).by_owner()
     {7: ((0, 19),), 8: ((20, 29),)}
     """
-    somebodys = np.flatnonzero(owners != NOBODY)
-    starts, ends, owners = starts[somebodys], ends[somebodys], owners[somebodys]
-    begins = np.ones(len(owners) + 1, bool)
+    ranges = np.empty((3, len(starts)), np.int64)
+    return OwnedRanges(*ranges[:, : _join(starts, ends, owners, ranges)])
+
+
+@compiled
+def _join(starts: I64, ends: I64, owners: I64, ranges: I64) -> int:
+    count = 0
+    for i in range(len(starts)):
+        count = joined_on(ranges, count, starts[i], ends[i], owners[i])
+    return count
+
+
+@inline
+def joined_on(ranges: I64, count: int, start: int, end: int, owner: int) -> int:
+    """Put a range behind the first ``count`` of ``ranges`` (start, end, owner), or join it to the last; returns how many
+    there are then. One of ``NOBODY`` is left out.
+    """
+    if owner == NOBODY:
+        return count
     # What touches another range is next to it: nothing can lie in between.
-    begins[1:-1] = (owners[1:] != owners[:-1]) | (starts[1:] > ends[:-1] + 1)
-    return OwnedRanges(starts[begins[:-1]], ends[begins[1:]], owners[begins[:-1]])
+    if count > 0 and ranges[2, count - 1] == owner and start <= ranges[1, count - 1] + 1:
+        ranges[1, count - 1] = end
+        return count
+    ranges[0, count], ranges[1, count], ranges[2, count] = start, end, owner
+    return count + 1
 
 
 _NONE: Final = np.empty(0, np.int64)
@@ -153,7 +175,8 @@ def changed_hands(
         for start, end, old, new in stretches
         if old is None or new is None or not same(old, new)
     ]
-    starts, ends, before, after = np.asarray(moved, dtype=np.int64).reshape(-1, 4).T
+    columns = np.ascontiguousarray(np.asarray(moved, dtype=np.int64).reshape(-1, 4).T)
+    starts, ends, before, after = columns
     return Impacted(joined(starts, ends, before), joined(starts, ends, after), touched)
 
 

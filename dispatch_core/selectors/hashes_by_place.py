@@ -17,6 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.jit import compiled_in_place as compiled
+
 I64 = npt.NDArray[np.int64]
 
 
@@ -43,6 +45,15 @@ class HashesByPlace:
         """Ids of the hashes that lie in these closed ranges, range by range, and the number of the range of each."""
         low = np.searchsorted(self._places, starts, side="left")
         counts = np.maximum(np.searchsorted(self._places, ends, side="right") - low, 0)
-        which = np.repeat(np.arange(len(counts)), counts)
-        before = np.cumsum(counts) - counts
-        return self._ids[np.arange(len(which)) - before[which] + low[which]], which
+        ids, which = np.empty((2, int(counts.sum())), np.int64)
+        _gather(self._ids, low, counts, ids, which)
+        return ids, which
+
+
+@compiled
+def _gather(all_ids: I64, low: I64, counts: I64, ids: I64, which: I64) -> None:
+    at = 0
+    for i in range(len(low)):
+        for number in range(counts[i]):
+            ids[at], which[at] = all_ids[low[i] + number], i
+            at += 1

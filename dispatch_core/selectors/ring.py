@@ -22,7 +22,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.selectors.assignments import ANY_HASH, I64, NOBODY, Impacted, changed_hands, joined
+from dispatch_core.selectors.assignments import (
+    ANY_HASH,
+    I64,
+    NOBODY,
+    Impacted,
+    OwnedRanges,
+    changed_hands,
+    joined_on,
+)
 from dispatch_core.selectors.selector import Same
 
 
@@ -40,14 +48,20 @@ class Arcs:
 
     def changed_hands(self, first: int, last: int, same: Same = operator.eq) -> Impacted:
         """What moved, of the hashes ``first`` to ``last`` that a range report covers."""
+        if same is operator.eq:
+            room = len(self.starts)
+            touched, lost, won = np.empty((2, room), np.int64), *np.empty((2, 3, room), np.int64)
+            counts = np.zeros(3, np.int64)
+            _changed_hands(
+                self.starts, self.ends, self.before, self.after, first, last, touched, lost, won, counts
+            )
+            n_touched, n_lost, n_won = counts.tolist()
+            bounds = touched[0, :n_touched], touched[1, :n_touched]
+            return Impacted(OwnedRanges(*lost[:, :n_lost]), OwnedRanges(*won[:, :n_won]), bounds)
         changed = np.flatnonzero(self.before != self.after)
         starts, ends = self.starts[changed], self.ends[changed]
         before, after = self.before[changed], self.after[changed]
         low, high = np.maximum(starts, first), np.where(ends == ANY_HASH, last, ends)
-        if same is operator.eq:
-            inside = low <= high
-            low, high, before, after = low[inside], high[inside], before[inside], after[inside]
-            return Impacted(joined(low, high, before), joined(low, high, after), (starts, ends))
         stretches = zip(low.tolist(), high.tolist(), _or_none(before), _or_none(after), strict=True)
         return changed_hands((item for item in stretches if item[0] <= item[1]), (starts, ends), same)
 
@@ -77,12 +91,9 @@ class Ring:
         return Arcs(below + 1, arc_ends, before, after)
 
     def owners_at(self, points: I64) -> I64:
-        """Whose these points are; ``NOBODY`` where the ring has no such point."""
-        owners = np.full(len(points), NOBODY, np.int64)
-        at = np.searchsorted(self.points, points)
-        there = np.flatnonzero(at < len(self.points))
-        there = there[self.points[at[there]] == points[there]]
-        owners[there] = self.owners[at[there]]
+        """Whose these points (ascending) are; ``NOBODY`` where the ring has no such point."""
+        owners = np.empty(len(points), np.int64)
+        _owners_at(self.points, self.owners, points, owners)
         return owners
 
     def indexes_of(self, hashes: I64) -> I64:
@@ -120,6 +131,43 @@ def _look_up(points: I64, owners: I64, ends: I64, below: I64, owner: I64) -> Non
             below[i] = max(below[i], points[at - 1])
         if len(points):
             owner[i] = owners[at if at < len(points) else 0]
+
+
+@compiled
+def _owners_at(points: I64, owners: I64, wanted: I64, found: I64) -> None:
+    at = 0
+    for i in range(len(wanted)):
+        while at < len(points) and points[at] < wanted[i]:
+            at += 1
+        found[i] = owners[at] if at < len(points) and points[at] == wanted[i] else NOBODY
+
+
+@compiled
+def _changed_hands(
+    starts: I64,
+    ends: I64,
+    before: I64,
+    after: I64,
+    first: int,
+    last: int,
+    touched: I64,
+    lost: I64,
+    won: I64,
+    counts: I64,
+) -> None:
+    """The arcs with another owner than before, and what was lost and won of the hashes ``first`` to ``last`` (start, end,
+    owner); ``counts`` gets how many there are of each.
+    """
+    for i in range(len(starts)):
+        if before[i] == after[i]:
+            continue
+        touched[0, counts[0]], touched[1, counts[0]] = starts[i], ends[i]
+        counts[0] += 1
+        low = max(starts[i], first)
+        high = last if ends[i] == ANY_HASH else ends[i]
+        if low <= high:
+            counts[1] = joined_on(lost, counts[1], low, high, before[i])
+            counts[2] = joined_on(won, counts[2], low, high, after[i])
 
 
 @compiled

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
-from dispatch_core.recording.stream import Piece, pieces, survey
+from dispatch_core.recording.stream import Piece, kept, pieces, survey
 from dispatch_core.user_level.replay import UserLevelReplay
 
 
@@ -62,11 +63,11 @@ def _head(identity: Mapping[str, str], event_files: list[str]) -> DispatcherLog:
     """Whose log it is, with the rare lines of all of it."""
     found = survey(event_files, identity, RARE_KINDS)
     is_header = pc.equal(found.rare["kind"], "header")
-    texts = [text for text in found.rare.filter(is_header)["header_json"].to_pylist() if text]
+    texts = [text for text in found.rare["header_json"].filter(is_header).to_pylist() if text]
     if found.traced or found.incarnations != 1:
         what = "a dispatcher trace" if found.traced else f"{found.incarnations} incarnations"
         raise NotUserLevelError(f"{identity['topic']} / {identity['subscription']}: {what}")
-    rare = found.rare.filter(pc.invert(is_header))
+    rare = kept(found.rare, np.asarray(pc.invert(is_header)))
     broker, incarnation = (
         (found.rare[name][0].as_py() for name in ("broker", "incarnation")) if len(found.rare) else (None, 0)
     )
