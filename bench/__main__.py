@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 from bench.cases import CASES, FULL, QUICK, run
 from bench.generated import provide
-from bench.harness import Bar, BenchError, keep, table
+from bench.harness import RESULTS, Bar, BenchError, keep, table
 
 #: Generating holds little more than a window in memory, so every core may.
 _GENERATORS = 2
@@ -32,18 +32,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in CASES
         if case.name in options.only or (not options.only and (case.quick or not options.quick))
     ]
-    name = "quick" if options.quick else "full" if not options.only else "part"
+    name = "quick" if options.quick else "full" if sizes == replace(FULL, times=sizes.times) else "part"
+    path = RESULTS / f"{name}.json"
     bars: list[Bar] = []
     failed = []
     for case in wanted:
         try:
             provide(case.logs(sizes), at_once=_GENERATORS)
-            bars += run(case, sizes)
+            found = run(case, sizes)
         except BenchError as error:
             failed.append(case.name)
             print(f"bench: {case.name} was not measured: {error}", file=sys.stderr)
+            continue
+        bars += found
         # After each, so that what was measured in hours outlives whatever ends the run.
-        path = keep(name, bars, {"sizes": asdict(sizes), "not_measured": failed})
+        keep(name, case.name, found, {"sizes": asdict(sizes)})
     print(table(bars))
     if options.quick:
         print("The bars are for the full run (make bench): on small logs what is paid once weighs more.")

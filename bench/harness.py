@@ -157,14 +157,19 @@ def table(bars: Sequence[Bar]) -> str:
     )
 
 
-def keep(name: str, bars: Sequence[Bar], facts: Mapping[str, Any]) -> Path:
-    """Write what was measured to ``bench/results/<name>.json``; returns the file."""
+def keep(name: str, case: str, bars: Sequence[Bar], facts: Mapping[str, Any]) -> Path:
+    """Write what was measured of ``case`` to ``bench/results/<name>.json``; returns the file.
+
+    The other cases that it holds stay, each with the time and the commit at which it was measured: all of them take
+    longer than most machines stay quiet.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
+    cases = json.loads(path.read_text())["cases"] if path.exists() else {}
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    report = {
+    cases[case] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip() or None,
         "cores": len(os.sched_getaffinity(0)),
@@ -172,5 +177,5 @@ def keep(name: str, bars: Sequence[Bar], facts: Mapping[str, Any]) -> Path:
         **facts,
         "bars": [{**asdict(one), "holds": one.holds} for one in bars],
     }
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    path.write_text(json.dumps({"cases": cases}, indent=1) + "\n")
     return path

@@ -21,7 +21,9 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.disk import names_disk_errors
 from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
+from spark_jobs.contracts import LOG
 from spark_jobs.intervals import Interval
+from spark_jobs.log_numbers import log_numbers, named, numbered
 from spark_jobs.uneven import (
     active_times,
     enough_topics,
@@ -48,24 +50,26 @@ DISPATCHER = [one.name for one in IDENTITY]
 NO_RULES = LimitRules()
 
 
-def by_key(deliveries: DataFrame) -> DataFrame:
-    """Messages sent per dispatcher, consumer name and key, repeated sendings too; few rows, however many deliveries."""
+def by_key(deliveries: DataFrame, logs: DataFrame) -> DataFrame:
+    """Messages sent per log (its number in ``logs``), consumer name and key, repeated sendings too."""
     return (
-        deliveries.where("key IS NOT NULL")
-        .select(*DISPATCHER, name_of_consumer().alias("consumer_name"), "key", "key_b64", "num_messages")
-        .groupBy(*DISPATCHER, "consumer_name", "key", "key_b64")
+        numbered(deliveries.where("key IS NOT NULL"), logs)
+        .select("log", name_of_consumer().alias("consumer_name"), "key", "key_b64", "num_messages")
+        .groupBy("log", "consumer_name", "key", "key_b64")
         .agg(F.sum(F.coalesce("num_messages", F.lit(1))).cast("long").alias("messages"))
     )
 
 
-def balance(deliveries: DataFrame, keyed: DataFrame, fair: pa.Table, span: Interval) -> DataFrame:
+def balance(
+    deliveries: DataFrame, keyed: DataFrame, logs: DataFrame, fair: pa.Table, span: Interval
+) -> DataFrame:
     """What each consumer name got in the interval, against its share of the hash space.
 
-    ``keyed`` is ``by_key`` of the same deliveries, ``fair`` is ``fair_loads``. ``entries``, ``messages`` and ``size_bytes`` count every sending, repeated ones too;
-    ``keys`` are distinct. A consumer that owned hashes and got nothing has a row of zeros.
-    Connections of one name are one consumer: that is what a rolling restart keeps. ``message_share`` is of the
-    dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood for when they were sent
-    (``dispatch_core.audit.fair``), null for Failover and Exclusive, and where nothing was sent.
+    ``keyed`` is ``by_key`` of the same deliveries and ``logs``, ``fair`` is ``fair_loads``. ``entries``, ``messages`` and
+    ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer that owned hashes and got
+    nothing has a row of zeros. Connections of one name are one consumer: that is what a rolling restart keeps.
+    ``message_share`` is of the dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood
+    for when they were sent (``dispatch_core.audit.fair``), null for Failover and Exclusive, and where nothing was sent.
     """
     sent = deliveries.select(
         *DISPATCHER, name_of_consumer().alias("consumer_name"), "consumer", "num_messages", "size_bytes"
@@ -84,15 +88,13 @@ def balance(deliveries: DataFrame, keyed: DataFrame, fair: pa.Table, span: Inter
             *(F.sum(name).alias(name) for name in ("entries", "messages", "size_bytes")),
         )
     )
-    keys = keyed.groupBy(*DISPATCHER, "consumer_name").agg(F.count(F.lit(1)).alias("keys"))
+    keys = keyed.groupBy("log", "consumer_name").agg(F.count(F.lit(1)).alias("keys")).transform(named, logs)
     parts = (
         deliveries.sparkSession.createDataFrame(fair)
         .withColumnsRenamed({"name": "consumer_name", "by_hashes": "hash_messages"})
         .withColumn("interval_start", F.lit(span.start))
     )
-    both = got.join(keys, [*DISPATCHER, "consumer_name"], "left").join(
-        parts, [*DISPATCHER, "consumer_name"], "full"
-    )
+    both = got.join(keys, [*LOG, "consumer_name"], "left").join(parts, [*DISPATCHER, "consumer_name"], "full")
     connections = F.size(F.array_union(F.coalesce("sent_to", _no_ids()), F.coalesce("owned_by", _no_ids())))
     messages, hashes = (
         F.expr(f"sum({name}) OVER (PARTITION BY {', '.join(DISPATCHER)})")
@@ -162,19 +164,20 @@ def aggregate(
             for name in ("dispatcher_state", "ownership", "blocked", "deliveries")
         )
         # Each of these is asked for several times, and made by passing over all rows.
-        keyed = sent.transform(by_key).persist()
+        logs = log_numbers(states).persist()
+        keyed = by_key(sent, logs).persist()
         buckets = wait_buckets(sent, span).persist()
         words = sent_words(sent, sent_earlier(events, span)).persist()
         fair = fair_loads(spark, warehouse, span)
         frames = {
-            "balance": balance(sent, keyed, fair, span),
+            "balance": balance(sent, keyed, logs, fair, span),
             "waits": waits(
                 first_waits(sent, buckets, span), never_delivered(words, messages, states), states, blocked
             ),
         }
         staged = {name: tables.stage(frame.coalesce(1), name, staging) for name, frame in frames.items()}
-        uneven = uneven_load(sent, keyed, read_staged(staged["balance"], span), fair, limits)
-        for frame in (keyed, buckets, words):
+        uneven = uneven_load(sent, keyed, logs, read_staged(staged["balance"], span), fair, limits)
+        for frame in (keyed, logs, buckets, words):
             frame.unpersist()
         rows = {name: replace_interval(warehouse, name, span, files) for name, files in staged.items()}
         if enough_topics(states, limits):

@@ -51,6 +51,8 @@ CONTRACTS: Final[dict[str, pa.Schema]] = {
 }
 
 PARTITION: Final = "interval_start"
+#: The columns that tell logs of an interval apart: one incarnation of a dispatcher.
+LOG: Final = tuple(one.name for one in tables.IDENTITY if one.name != PARTITION)
 
 
 @dataclass(frozen=True, slots=True)

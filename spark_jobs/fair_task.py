@@ -8,6 +8,7 @@ many, are summed up row group by row group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -16,10 +17,10 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.columns import Ints, encoded, ints
 from dispatch_core.audit.fair import fair_parts, messages_of, names_in
+from spark_jobs.contracts import LOG
 from spark_jobs.file_rows import file_rows
 from spark_jobs.worker import take_little_memory
 
-LOG: Final = ("cluster", "topic", "subscription", "incarnation")
 #: A log and the number of the task that looks at it.
 LOGS: Final = pa.schema(
     [
@@ -103,7 +104,7 @@ def _sent(numbers: dict[Log, int], owned: pa.Table, files: Sequence[str]) -> pa.
     for rows, log in _rows_of_logs(numbers, files, ("seq", "num_messages")):
         seq, messages = ints(rows["seq"]), ints(messages_of(rows))
         borders = [0, *(np.flatnonzero(np.diff(log)) + 1).tolist(), len(log)]
-        for low, high in zip(borders[:-1], borders[1:], strict=True):
+        for low, high in pairwise(borders):
             mine = int(log[low])
             # A change holds from its own line on.
             stretch = np.searchsorted(changes[mine], seq[low:high], "right")

@@ -26,7 +26,10 @@ def file_rows(
     topics: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Some rows at a time, never none, texts dictionary encoded. ``topics`` (sorted), ``kinds``: rows with others are left out."""
+    """Some rows at a time, never none, texts dictionary encoded.
+
+    ``topics`` (sorted), ``kinds``: rows with others are left out.
+    """
     for path in files:
         known = about(path)
         groups = [at for at, group in enumerate(known.groups) if _may_hold(group, topics)]

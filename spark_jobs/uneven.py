@@ -36,10 +36,11 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.recording.shared_groups import about
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs import tables
-from spark_jobs.contracts import StagedFile
-from spark_jobs.fair_task import FAIR, LOG, LOGS, fair_of_logs
+from spark_jobs.contracts import LOG, StagedFile
+from spark_jobs.fair_task import FAIR, LOGS, fair_of_logs
 from spark_jobs.file_rows import file_rows
 from spark_jobs.intervals import Interval
+from spark_jobs.log_numbers import named, numbered
 from spark_jobs.warehouse import data_files, replace_interval
 
 #: Kinds whose rows this stage adds to those of the replay.
@@ -138,12 +139,17 @@ def fair_loads(spark: SparkSession, warehouse: Path, span: Interval) -> pa.Table
 
 
 def uneven_load(
-    deliveries: DataFrame, keyed: DataFrame, balance: pa.Table, fair: pa.Table, limits: LimitRules
+    deliveries: DataFrame,
+    keyed: DataFrame,
+    logs: DataFrame,
+    balance: pa.Table,
+    fair: pa.Table,
+    limits: LimitRules,
 ) -> list[dict[str, Any]]:
     """Rows of ``anomalies`` for consumers and keys that carry too much, where there is enough to judge.
 
-    ``deliveries`` are of the interval, ``keyed`` is ``aggregates.by_key`` of them, ``balance`` the rows made of both,
-    ``fair`` is ``fair_loads``. What is too much is decided by ``dispatch_core.audit.balance.uneven``.
+    ``deliveries`` are of the interval, ``keyed`` is ``aggregates.by_key`` of them and ``logs``, ``balance`` the rows made
+    of both, ``fair`` is ``fair_loads``. What is too much is decided by ``dispatch_core.audit.balance.uneven``.
     """
     judged = {}
     for log, rows in _by_log(balance.to_pylist()).items():
@@ -153,7 +159,7 @@ def uneven_load(
     if not judged:
         return []
     parts = {(log, row["name"]): row for log, rows in _by_log(fair.to_pylist()).items() for row in rows}
-    hottest, keys = _hot_keys(keyed, judged)
+    hottest, keys = _hot_keys(keyed, logs, judged)
     found = []
     for log, (rows, mine) in judged.items():
         loads = []
@@ -174,27 +180,31 @@ def _by_log(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, 
 
 
 def _hot_keys(
-    keyed: DataFrame, judged: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Limits]]
+    keyed: DataFrame,
+    logs: DataFrame,
+    judged: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Limits]],
 ) -> tuple[dict[tuple[Any, ...], tuple[str, int]], dict[tuple[Any, ...], list[KeyLoad]]]:
     """By log and consumer name the key that is at least half of what it got; by log the keys that may be too hot."""
     session = keyed.sparkSession
-    named = "cluster string, topic string, subscription string, incarnation long"
+    whose = "cluster string, topic string, subscription string, incarnation long"
     got = [(*log, row["consumer_name"], row["messages"]) for log, (rows, _) in judged.items() for row in rows]
-    at_consumer = F.broadcast(session.createDataFrame(got, f"{named}, consumer_name string, got long"))
-    half = keyed.join(at_consumer, [*LOG, "consumer_name"]).where("2 * messages >= got")
+    of_consumers = session.createDataFrame(got, f"{whose}, consumer_name string, got long")
+    half = keyed.join(F.broadcast(numbered(of_consumers, logs)), ["log", "consumer_name"])
+    half = half.where("2 * messages >= got").transform(named, logs)
     hottest: dict[tuple[Any, ...], tuple[str, int]] = {}
     for row in half.sort(F.desc("messages"), "key", "key_b64").toArrow().to_pylist():
-        whose = tuple(row[name] for name in LOG), row["consumer_name"]
-        hottest.setdefault(whose, (row["key"], row["messages"]))
+        consumer = tuple(row[name] for name in LOG), row["consumer_name"]
+        hottest.setdefault(consumer, (row["key"], row["messages"]))
     most = [
         (*log, limits.hot_key_share * sum(row["messages"] for row in rows))
         for log, (rows, limits) in judged.items()
     ]
     carried = (
-        keyed.join(F.broadcast(session.createDataFrame(most, f"{named}, most double")), list(LOG))
-        .groupBy(*LOG, "key", "key_b64", "most")
+        keyed.join(F.broadcast(numbered(session.createDataFrame(most, f"{whose}, most double"), logs)), "log")
+        .groupBy("log", "key", "key_b64", "most")
         .agg(F.sum("messages").alias("messages"))
         .where("messages > most")
+        .transform(named, logs)
     )
     keys = {
         log: [KeyLoad(row["key"], row["key_b64"], row["messages"]) for row in rows]

@@ -16,12 +16,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dispatch_core.tables import IDENTITY
 from spark_jobs import tables
+from spark_jobs.contracts import LOG
 from spark_jobs.intervals import Interval
 
 #: One incarnation of a dispatcher, and the dispatcher over all of them.
-INCARNATION: Final = [one.name for one in IDENTITY if one.name != "interval_start"]
+INCARNATION: Final = list(LOG)
 SUBSCRIPTION: Final = [name for name in INCARNATION if name != "incarnation"]
 
 _PERCENTILES: Final = {"wait_ms_p50": 0.5, "wait_ms_p99": 0.99}

@@ -52,8 +52,12 @@ def test_the_table_tells_what_holds_and_what_does_not() -> None:
 
 def test_results_are_kept_with_what_they_were_measured_on(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
-    path = keep("quick", [Bar("bad", 1.6, 1.5, "x", "why")], {"sizes": {"messages": 3}})
-    kept = json.loads(path.read_text())
+    keep("quick", "one", [Bar("bad", 1.6, 1.5, "x", "why")], {"sizes": {"messages": 2}})
+    path = keep("quick", "other", [Bar("good", 1.4, 1.5, "x", "why")], {"sizes": {"messages": 3}})
+    keep("quick", "one", [Bar("bad", 1.6, 1.5, "x", "why")], {"sizes": {"messages": 3}})
+    cases = json.loads(path.read_text())["cases"]
+    assert list(cases) == ["one", "other"], "measured again, a case takes the place that it had"
+    kept = cases["one"]
     assert path == tmp_path / "results" / "quick.json"
     assert kept["sizes"] == {"messages": 3}
     assert kept["cores"] >= 1

@@ -69,7 +69,7 @@ def sample(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hom
 def tables_of(
     spark: SparkSession, warehouse: Path, span: Interval, frames: Mapping[str, DataFrame], *read: str
 ) -> list[DataFrame]:
-    """Make ``frames`` the interval's rows of the tables of their names; the tables named by ``read``, as Spark reads them."""
+    """Make ``frames`` the interval's rows of the tables of their names; those of ``read``, as Spark reads them."""
     from spark_jobs import tables
     from spark_jobs.warehouse import replace_interval
 

@@ -14,6 +14,7 @@ import pytest
 from spark_jobs.aggregates import aggregate, balance, by_key, waits
 from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
+from spark_jobs.log_numbers import log_numbers
 from spark_jobs.tables import spark_schema
 from spark_jobs.uneven import fair_loads
 from spark_jobs.waits import first_waits, never_delivered, sent_earlier, sent_words, wait_buckets
@@ -125,7 +126,8 @@ def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(
     made = {"deliveries": sent, "ownership": frame(spark, "ownership", *spans), "dispatcher_state": states}
     (sent,) = tables_of(spark, tmp_path, DAY, made, "deliveries")
     fair = fair_loads(spark, tmp_path, DAY)
-    found = balance(sent, sent.transform(by_key), fair, DAY).collect()
+    logs = log_numbers(states)
+    found = balance(sent, by_key(sent, logs), logs, fair, DAY).collect()
     rows = {row["consumer_name"]: row.asDict() for row in found}
     assert rows["a"]["hash_share"] == pytest.approx((4 + 0.5) / 5)
     assert rows["b"]["hash_share"] == pytest.approx(0.5 / 5)

@@ -17,6 +17,7 @@ from spark_jobs import uneven as uneven_module
 from spark_jobs.aggregates import balance, by_key
 from spark_jobs.contracts import stored_schema
 from spark_jobs.intervals import interval
+from spark_jobs.log_numbers import log_numbers
 from spark_jobs.tables import spark_schema
 from spark_jobs.uneven import (
     active_times,
@@ -27,8 +28,8 @@ from spark_jobs.uneven import (
     uneven_topics,
 )
 from spark_jobs.warehouse import read_table
-from tests.spark_jobs.conftest import tables_of
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, removed, sent, write
+from tests.spark_jobs.conftest import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,15 +162,16 @@ def load(spark: SparkSession, home: Path, hot: int) -> list[dict[str, Any]]:
     small = LimitRules((LimitRule("*", "*", Limits(min_messages=1_000, share_ratio=2.0)),))
     made = {"deliveries": frame(spark, "deliveries", sent), "ownership": frame(spark, "ownership", owned)}
     (sent,) = tables_of(spark, home, DAY, {**made, "dispatcher_state": states}, "deliveries")
-    return judged(home, sent, small)
+    return judged(home, sent, states, small)
 
 
-def judged(home: Path, sent: DataFrame, limits: LimitRules) -> list[dict[str, Any]]:
+def judged(home: Path, sent: DataFrame, states: DataFrame, limits: LimitRules) -> list[dict[str, Any]]:
     """What the aggregates find in these tables."""
-    keyed = sent.transform(by_key)
+    logs = log_numbers(states)
+    keyed = by_key(sent, logs)
     fair = fair_loads(sent.sparkSession, home, DAY)
-    rows = balance(sent, keyed, fair, DAY).toArrow().to_pylist()
-    return uneven_load(sent, keyed, pa.Table.from_pylist(rows, schema=BALANCE), fair, limits)
+    rows = balance(sent, keyed, logs, fair, DAY).toArrow().to_pylist()
+    return uneven_load(sent, keyed, logs, pa.Table.from_pylist(rows, schema=BALANCE), fair, limits)
 
 
 def test_load_that_hangs_on_one_key_is_told_with_its_evidence(spark: SparkSession, tmp_path: Path) -> None:
@@ -265,14 +267,15 @@ def test_command_line_and_pipeline_find_the_same(spark: SparkSession, tmp_path: 
     home = tmp_path / "tables"
     (sent,) = tables_of(spark, home, DAY, made, "deliveries")
     fair = fair_loads(spark, home, DAY)
-    shares = balance(sent, sent.transform(by_key), fair, DAY).toArrow().to_pylist()
+    logs = log_numbers(made["dispatcher_state"])
+    shares = balance(sent, by_key(sent, logs), logs, fair, DAY).toArrow().to_pylist()
     assert {row["consumer_name"]: row["hash_share"] for row in shares} == {
         row["consumer_name"]: None if row["hash_share"] is None else pytest.approx(row["hash_share"])
         for row in audit.balance.to_pylist()
         if row["messages"] or row["hash_share"] is not None
     }
     rules = LimitRules((LimitRule("*", "*", LOW),))
-    piped = judged(home, sent, rules)
+    piped = judged(home, sent, made["dispatcher_state"], rules)
     kinds = {"imbalance", "hot_consumer", "hot_key"}
     told = [row for row in audit.anomalies.to_pylist() if row["kind"] in kinds]
     assert sorted(map(_plain, piped)) == sorted(map(_plain, told))
