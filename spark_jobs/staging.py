@@ -23,7 +23,8 @@ from spark_jobs.contracts import StagedFile, conform, file_schema
 
 #: A piece with more rows than this in one table gets a file of its own for it.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
-#: A file that pieces share is followed by another one after so many rows.
+#: A file that pieces share is followed by another one after so many rows, and so is a large piece's where it may be.
+#: What a writer keeps of each row group for the footer would else grow with the log.
 SHARED_FILE_ROWS: Final = 4_000_000
 #: A row group may end with a piece from so many rows on: then a reader can skip to the next piece.
 _EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
@@ -34,11 +35,12 @@ class Sink:
 
     ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: where a run
     was killed and swept, its last tasks must not go on, and get ``FileNotFoundError``.
-    With ``undo`` false nothing can be taken back, and a piece streams into the shared file whatever its size.
+    With ``undo`` false nothing can be taken back, and a piece streams into the shared file whatever its size. With ``split``
+    a large piece may have several files, of which ``keep`` returns the last.
     """
 
-    def __init__(self, staging: Path, part: str, *, undo: bool = True) -> None:
-        self._staging, self._part, self._undo = Path(staging), part, undo
+    def __init__(self, staging: Path, part: str, *, undo: bool = True, split: bool = False) -> None:
+        self._staging, self._part, self._undo, self._split = Path(staging), part, undo, split
         self._open: dict[str, _Table] = {}
         self._closed = False
 
@@ -49,7 +51,7 @@ class Sink:
         if table not in self._open:
             folder = self._staging / table
             folder.mkdir(exist_ok=True)
-            self._open[table] = _Table(table, folder, self._part)
+            self._open[table] = _Table(table, folder, self._part, split=self._split)
         self._open[table].write(rows, may_undo=self._undo)
 
     def rows(self, table: str) -> int:
@@ -140,12 +142,12 @@ class _File:
 class _Table:
     """The files of one table: those that pieces share, and those of large pieces."""
 
-    def __init__(self, name: str, folder: Path, part: str) -> None:
-        self._name, self._folder, self._part = name, folder, part
+    def __init__(self, name: str, folder: Path, part: str, *, split: bool) -> None:
+        self._name, self._folder, self._part, self._split = name, folder, part, split
         self._schema = file_schema(name)
         self._whole: list[_File] = []
         self._shared: dict[bool, _File] = {}  # by whether its pieces stand apart
-        self._own: _File | None = None
+        self._own: list[_File] = []  # of the present piece; the last is being written
         self._piece: list[pa.Table] = []
         self._piece_rows = 0
         self._made = 0
@@ -158,21 +160,24 @@ class _Table:
             self._share([rows], apart=False)
             return
         self._piece_rows += rows.num_rows
-        if self._own is None:
+        if not self._own:
             self._piece.append(rows)
             if self._piece_rows > OWN_FILE_ROWS:
-                self._own = self._next_file()
-                self._own.write(pa.concat_tables(self._piece))
+                self._own.append(self._next_file())
+                self._own[-1].write(pa.concat_tables(self._piece))
                 self._piece = []
-        else:
-            self._own.write(rows)
+            return
+        if self._split and self._own[-1].rows >= SHARED_FILE_ROWS:
+            self._own[-1].finish()
+            self._own.append(self._next_file())
+        self._own[-1].write(rows)
 
     def keep(self, *, apart: bool) -> Path | None:
         path = None
-        if self._own is not None:
-            self._own.finish()
-            self._whole.append(self._own)
-            path = self._own.path
+        if self._own:
+            self._own[-1].finish()
+            self._whole += self._own
+            path = self._own[-1].path
         elif self._piece:
             path = self._share(self._piece, apart=apart)
         shared = self._shared.get(apart)
@@ -181,22 +186,21 @@ class _Table:
             if shared.rows >= SHARED_FILE_ROWS:
                 shared.finish()
                 self._whole.append(self._shared.pop(apart))
-        self._own, self._piece, self._piece_rows = None, [], 0
+        self._own, self._piece, self._piece_rows = [], [], 0
         return path
 
     def discard(self) -> None:
         self.rows -= self._piece_rows
-        if self._own is not None:
-            self._own.abandon()
-        self._own, self._piece, self._piece_rows = None, [], 0
+        for one in self._own:
+            one.abandon()
+        self._own, self._piece, self._piece_rows = [], [], 0
 
     def close(self) -> list[StagedFile]:
         return [one.publish() for one in (*self._whole, *self._shared.values())]
 
     def abandon(self) -> None:
-        for one in (*self._whole, *self._shared.values(), self._own):
-            if one is not None:
-                one.abandon()
+        for one in (*self._whole, *self._shared.values(), *self._own):
+            one.abandon()
 
     def _share(self, parts: list[pa.Table], *, apart: bool) -> Path:
         if apart not in self._shared:

@@ -129,3 +129,22 @@ def test_a_staging_folder_that_was_swept_stops_its_last_tasks(tmp_path: Path) ->
 def test_a_sink_that_streams_takes_nothing_back(tmp_path: Path) -> None:
     with Sink(tmp_path, "task", undo=False) as sink, pytest.raises(RuntimeError, match="taken back"):
         sink.discard()
+
+
+def test_a_large_piece_may_have_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a writer keeps of every row group until the file's end does not grow with the log."""
+    monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
+    monkeypatch.setattr(staging, "SHARED_FILE_ROWS", 20)
+    with Sink(tmp_path, "task", split=True) as sink:
+        for name, count in (("failed", 50), ("large", 65), ("next", 4)):
+            for first in range(0, count, 5):
+                sink.write("quarantine", rows(name, min(5, count - first), first))
+            if name == "failed":
+                sink.discard()
+            else:
+                sink.keep()
+        staged = sink.close()
+    assert [one.rows for one in staged] == [20, 20, 20, 5, 4]
+    lines = [pq.read_table(one.path)["source_line"].to_pylist() for one in staged[:4]]
+    assert [line for one in lines for line in one] == list(range(65))
+    assert len(list((tmp_path / "quarantine").iterdir())) == 5
