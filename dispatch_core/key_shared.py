@@ -266,11 +266,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """The owners that the selector has for these hash ids now."""
         if not len(ids):
             return
-        owners, which = np.unique(
-            self._selector.select_array(self._hash_ids.values[ids]), return_inverse=True
-        )
-        slots = [self._slots.get(owner, st_.NOBODY) for owner in owners.tolist()]
-        self.state.hash_owner[ids] = np.asarray(slots, dtype=np.int32)[which]
+        owners = self._selector.select_array(self._hash_ids.values[ids]).tolist()
+        self.state.hash_owner[ids] = [self._slots.get(owner, st_.NOBODY) for owner in owners]
 
     # --- the stretch of the log ------------------------------------------------------------------------------
 

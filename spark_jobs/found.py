@@ -68,7 +68,8 @@ def _look(asked: tuple[str, str, bool]) -> tuple[str, bool, list[tuple[tuple[str
 def groups_in(path: str | Path, group: Sequence[str]) -> Counter[tuple[str, ...]]:
     """How many rows of each group (values of the text columns ``group``) a Parquet file holds."""
     rows: Counter[tuple[str, ...]] = Counter()
-    with pq.ParquetFile(path) as file:
+    # The names come in runs: as dictionaries they are read, and counted, in a fraction of the time.
+    with pq.ParquetFile(path, read_dictionary=list(group)) as file:
         leaves = [file.metadata.schema.column(at).path for at in range(file.metadata.num_columns)]
         places = [leaves.index(name) for name in group]
         for number in range(file.metadata.num_row_groups):
@@ -77,7 +78,7 @@ def groups_in(path: str | Path, group: Sequence[str]) -> Counter[tuple[str, ...]
             if None not in only:
                 rows[only] += row_group.num_rows
                 continue
-            names = file.read_row_group(number, columns=list(group), use_threads=False)
+            names = file.read_row_group(number, columns=list(group), use_threads=False).unify_dictionaries()
             counted = names.group_by(list(group), use_threads=False).aggregate([([], "count_all")])
             for row in counted.to_pylist():
                 rows[tuple(row[name] for name in group)] += row["count_all"]
