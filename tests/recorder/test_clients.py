@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.recorder.broker import TARGET
-from tests.recorder.comparison import audited, differences, holes, release, status, unrecorded
+from tests.recorder.comparison import (
+    SEEN_BY_CLIENTS,
+    audited,
+    differences,
+    holes,
+    release,
+    status,
+    unrecorded,
+)
 from tests.recorder.conftest import Start, tell
 from tests.recorder.journal import steps
 from tests.recorder.life import Life
@@ -36,9 +44,13 @@ def assert_agrees(recording: Path, seen: Truth, *, clean: bool = True) -> None:
     assert unrecorded(seen, recording) == {}
     assert differences(seen, audit) == []
     order_and_repetition = {audit.promise(name) for name in ("per_key_order", "duplicate_delivery")}
-    assert audit.verdict["verdict"] == ("FAIL" if "FAIL" in order_and_repetition else "PASS"), audit.verdict[
-        "promises"
-    ]
+    broken = "FAIL" in order_and_repetition
+    # Decisions may hang on an order that no log shows, on a busy machine more of them. A life of batches has some 170
+    # decisions, of which nine are the 5 % from which on conformance is not judged: that is said, and is no other verdict.
+    racing = audit.promise("conformance") == "UNKNOWN" and not broken
+    expected = "FAIL" if broken else "UNKNOWN" if racing else "PASS"
+    assert audit.verdict["verdict"] == expected, audit.verdict["promises"]
+    assert {audit.promise(name) for name in SEEN_BY_CLIENTS} == {"PASS"} or broken or not clean
     if release(recording) >= _MENDED:
         assert (seen.broken_keys == set() and not seen.repeated) == clean
 

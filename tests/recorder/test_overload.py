@@ -67,12 +67,13 @@ def test_a_full_disk_harms_no_client_and_what_it_refused_is_counted(broker: Star
     shutil.copytree(recording, kept, dirs_exist_ok=True)  # the disk goes with the test
     assert (seen.published, seen.unseen, seen.after_ack, seen.broken_keys) == (1200, set(), set(), set())
     counts = status(recording)
-    assert counts["failed_lines"] > 600, "events and messages"
+    assert counts["failed_lines"] > 300, "events and messages"
     assert holes(recording) == []
     lines = list(events(recording))
     sent = sum(len(line["positions"]) for line in lines if line["kind"] == "sent")
     lost = sum(line["lost_sent_entries"] for line in lines if line["kind"] == "gap")
-    assert lost > 500
+    # 600 were published while the disk was full; those that the recorder's queue held were written when there was room.
+    assert lost > 300
     assert sent + lost == sum(map(len, seen.entries.values()))
     audit = audited(recording)
     tell(recording, seen, audit)
