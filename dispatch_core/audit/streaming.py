@@ -54,9 +54,10 @@ class Growing:
         """Make the array ``count`` rows longer; returns the new rows, not yet written."""
         before = self._used
         if before + count > len(self._room):
-            # The first time exactly what is asked for: a whole log comes in one piece. Later little more: a window stays
-            # as wide as it is, and dozens of these arrays are kept for each of its entries.
-            self._move(before + max(count, before // 4))
+            # The first time exactly what is asked for: a whole log comes in one piece. Later twice as much: a window that
+            # grows while entries wait would be moved again and again, with both places in memory meanwhile; room that
+            # nothing was ever written to costs none.
+            self._move(before + max(count, before))
         self._used += count
         return self._room[before : self._used]
 
