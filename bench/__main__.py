@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 from bench.cases import CASES, FULL, QUICK, run
 from bench.generated import provide
-from bench.harness import RESULTS, Bar, BenchError, keep, table
+from bench.harness import Bar, BenchError, keep, results_file, table
 
 #: Generating holds little more than a window in memory, so every core may.
 _GENERATORS = 2
@@ -33,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if case.name in options.only or (not options.only and (case.quick or not options.quick))
     ]
     name = "quick" if options.quick else "full" if sizes == replace(FULL, times=sizes.times) else "part"
-    path = RESULTS / f"{name}.json"
     bars: list[Bar] = []
     failed = []
     for case in wanted:
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("The bars are for the full run (make bench): on small logs what is paid once weighs more.")
     if failed:
         print(f"not measured: {', '.join(failed)}; the reasons stand above")
-    print(os.path.relpath(path))
+    print(os.path.relpath(results_file(name)))
     return 2 if failed else 0
 
 

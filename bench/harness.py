@@ -157,15 +157,20 @@ def table(bars: Sequence[Bar]) -> str:
     )
 
 
+def results_file(name: str) -> Path:
+    """Where the results of a kind of run are kept."""
+    return RESULTS / f"{name}.json"
+
+
 def keep(name: str, case: str, bars: Sequence[Bar], facts: Mapping[str, Any]) -> Path:
     """Write what was measured of ``case`` to ``bench/results/<name>.json``; returns the file.
 
     The other cases that it holds stay, each with the time and the commit at which it was measured: all of them take
     longer than most machines stay quiet.
     """
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    cases = json.loads(path.read_text())["cases"] if path.exists() else {}
+    path = results_file(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cases = json.loads(path.read_text()).get("cases", {}) if path.exists() else {}
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )

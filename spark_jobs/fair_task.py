@@ -17,22 +17,16 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.columns import Ints, encoded, ints
 from dispatch_core.audit.fair import fair_parts, messages_of, names_in
+from dispatch_core.recording.shared_groups import run_starts
 from spark_jobs.contracts import LOG
 from spark_jobs.file_rows import file_rows
 from spark_jobs.worker import take_little_memory
 
-#: A log and the number of the task that looks at it.
-LOGS: Final = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in LOG[:3]),
-        pa.field("incarnation", pa.int64()),
-        pa.field("task", pa.int64()),
-    ]
-)
+LOGS: Final = pa.schema([*((name, pa.string()) for name in LOG[:3]), ("incarnation", pa.int64())])
 #: ``fair.fair_parts`` of each log; ``owned_by``: the connections of that name that owned anything.
 FAIR: Final = pa.schema(
     [
-        *(one for one in LOGS if one.name != "task"),
+        *LOGS,
         pa.field("name", pa.string()),
         pa.field("by_hashes", pa.float64()),
         pa.field("by_number", pa.float64()),
@@ -53,7 +47,7 @@ def fair_of_logs(
 ) -> Iterator[pa.RecordBatch]:
     """``mapInArrow`` over ``LOGS`` → ``FAIR``; the files are those of the interval."""
     take_little_memory()
-    logs = [tuple(row.values()) for batch in batches for row in batch.select(LOG).to_pylist()]
+    logs = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
     if logs:
         yield from fair_of(logs, ownership, deliveries).to_batches()
 
@@ -137,12 +131,7 @@ def _rows_of_logs(
     """Rows of the wanted logs, row group by row group, each with the number of its log."""
     topics = sorted({log[1] for log in numbers})
     for rows in file_rows(files, [*LOG, *columns], topics=topics):
-        begins = np.zeros(rows.num_rows, bool)
-        begins[0] = True
-        for name in LOG:
-            code = encoded(rows[name])[0] if name != "incarnation" else ints(rows[name])
-            begins[1:] |= code[1:] != code[:-1]
-        starts = np.flatnonzero(begins)
+        starts = run_starts([rows[name].combine_chunks() for name in LOG])
         first = rows.select(LOG).take(pa.array(starts)).to_pylist()
         known = np.array([numbers.get(tuple(row.values()), -1) for row in first], np.int64)
         log = np.repeat(known, np.diff([*starts, rows.num_rows]))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from dispatch_core.recording.schema import DISPATCHER_KEY
 from spark_jobs.contracts import CONTRACTS, conform, file_schema
 from spark_jobs.file_rows import file_rows
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse import data_files
-
-KEY: Final = ("cluster", "topic", "subscription")
 
 
 def rows_by_key(
@@ -25,7 +23,7 @@ def rows_by_key(
     *,
     topics: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
-    key: Sequence[str] = KEY,
+    key: Sequence[str] = DISPATCHER_KEY,
 ) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
     """Rows of one interval, in pieces of one ``key`` each; of a large one there are several.
 

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.disk import names_disk_errors
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.schema import DISPATCHER_KEY
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow
 from dispatch_core.report.names import file_name
@@ -37,7 +38,7 @@ from spark_jobs.contracts import CONTRACTS, file_schema
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.ledger import Ledger
 from spark_jobs.progress import complain, say
-from spark_jobs.report_rows import KEY, rows_by_key
+from spark_jobs.report_rows import rows_by_key
 
 #: (cluster, topic, subscription)
 Dispatcher = tuple[str, ...]
@@ -204,7 +205,9 @@ def _read(
         if subject.members:  # whole: a line of leaving has the name that the line of joining says
             _joined(subject, pa.concat_tables(subject.members))
     stored: defaultdict[Dispatcher, Flow] = defaultdict(lambda: Flow(span.start_us, span.end_us))
-    times = rows_by_key(warehouse, "messages", span, ("publish_time_ms",), topics=topics, key=KEY[:2])
+    times = rows_by_key(
+        warehouse, "messages", span, ("publish_time_ms",), topics=topics, key=DISPATCHER_KEY[:2]
+    )
     for topic, rows in times:
         stored[topic].stored(rows["publish_time_ms"])
     for dispatcher, subject in subjects.items():

@@ -33,7 +33,6 @@ from dispatch_core.audit.catalogue import KINDS as CATALOGUE
 from dispatch_core.audit.columns import marked
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.recording.shared_groups import about
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs import tables
 from spark_jobs.contracts import LOG, StagedFile
@@ -122,11 +121,8 @@ def fair_loads(spark: SparkSession, warehouse: Path, span: Interval) -> pa.Table
     ownership, deliveries = (data_files(warehouse, name, span) for name in ("ownership", "deliveries"))
     if not logs or not ownership:
         return FAIR.empty_table()
-    tasks = min(len(logs), 1 + sum(about(path).metadata.num_rows for path in ownership) // _ROWS_OF_A_TASK)
-    hands = [
-        [(*logs[at], number) for at in mine]
-        for number, mine in enumerate(np.array_split(np.arange(len(logs)), tasks))
-    ]
+    tasks = min(len(logs), 1 + sum(pq.read_metadata(path).num_rows for path in ownership) // _ROWS_OF_A_TASK)
+    hands = [[logs[at] for at in mine] for mine in np.array_split(np.arange(len(logs)), tasks)]
     dealt = spark.sparkContext.parallelize(hands, tasks).flatMap(list)
     work = partial(fair_of_logs, ownership=ownership, deliveries=deliveries)
 

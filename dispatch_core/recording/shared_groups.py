@@ -102,13 +102,8 @@ def _read(
     with pq.ParquetFile(path, read_dictionary=[*texts, *whose]) as file:
         there = [name for name in columns if name in file.schema_arrow.names]
         table = file.read_row_group(group, columns=list(dict.fromkeys((*there, *whose))), use_threads=False)
-    begins = np.zeros(table.num_rows, dtype=bool)
-    begins[:1] = True
     keys = [table[name].combine_chunks() for name in whose]
-    for key in keys:
-        code = _codes(key)
-        begins[1:] |= code[1:] != code[:-1]
-    starts = np.flatnonzero(begins)
+    starts = run_starts(keys)
     runs: dict[_Place, list[tuple[int, int]]] = {}
     names = [key.take(pa.array(starts)).cast(pa.string()).to_pylist() for key in keys]
     for start, stop, *place in zip(
@@ -124,6 +119,16 @@ def _read(
         at = table.schema.get_field_index(name)
         table = table.set_column(at, name, table[name].cast(pa.string()))
     return table.select(there), runs
+
+
+def run_starts(keys: Sequence[pa.Array]) -> np.ndarray:
+    """The rows that differ in any of ``keys`` from the row before them; the first does."""
+    begins = np.zeros(len(keys[0]), dtype=bool)
+    begins[:1] = True
+    for key in keys:
+        code = _codes(key)
+        begins[1:] |= code[1:] != code[:-1]
+    return np.flatnonzero(begins)
 
 
 def _codes(key: pa.Array) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from spark_jobs.intervals import Interval, interval
@@ -64,6 +65,15 @@ def sample(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hom
     home = Home(tmp_path_factory.mktemp("sample home"), interval("2026-11-21"))
     all_stages(spark, home, SAMPLE)
     return home
+
+
+def empty_row(contract: pa.Schema) -> dict[str, Any]:
+    """What a row says that leaves everything out: zero or empty, or null where it may be."""
+    zeros: dict[str, object] = {"string": "", "bool": False}
+    return {
+        one.name: None if one.nullable else [] if pa.types.is_list(one.type) else zeros.get(str(one.type), 0)
+        for one in contract
+    }
 
 
 def tables_of(

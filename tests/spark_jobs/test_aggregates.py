@@ -19,7 +19,7 @@ from spark_jobs.tables import spark_schema
 from spark_jobs.uneven import fair_loads
 from spark_jobs.waits import first_waits, never_delivered, sent_earlier, sent_words, wait_buckets
 from spark_jobs.warehouse import read_table
-from tests.spark_jobs.conftest import tables_of
+from tests.spark_jobs.conftest import empty_row, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,10 +96,10 @@ def test_aggregating_again_changes_nothing(spark: SparkSession, sample: Home) ->
 def frame(spark: SparkSession, name: str, *rows: dict[str, object]) -> DataFrame:
     """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
     contract = stored_schema(name)
-    zeros: dict[str, object] = {"string": "", "bool": False}
-    empty = {one.name: None if one.nullable else zeros.get(str(one.type), 0) for one in contract}
     same = {"interval_start": DAY.start, "cluster": "c", "topic": "t", "subscription": "s", "incarnation": 0}
-    return spark.createDataFrame([{**empty, **same, **row} for row in rows], spark_schema(contract))
+    return spark.createDataFrame(
+        [{**empty_row(contract), **same, **row} for row in rows], spark_schema(contract)
+    )
 
 
 def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(

@@ -13,6 +13,7 @@ import pytest
 from dispatch_core.audit.fair import fair_of as fair_of_log
 from spark_jobs.contracts import LOG, file_schema
 from spark_jobs.fair_task import Log, fair_of
+from tests.spark_jobs.conftest import empty_row
 
 LOGS: list[Log] = [("c", f"t{at}", "s", 0) for at in range(4)] + [("c", "t2", "s", 1), ("c", "t2", "z", 0)]
 
@@ -20,9 +21,7 @@ LOGS: list[Log] = [("c", f"t{at}", "s", 0) for at in range(4)] + [("c", "t2", "s
 def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
     contract = file_schema(name)
-    zeros: dict[str, object] = {"string": "", "bool": False}
-    empty = {one.name: None if one.nullable else zeros.get(str(one.type), 0) for one in contract}
-    return pa.Table.from_pylist([empty | row for row in rows], schema=contract)
+    return pa.Table.from_pylist([empty_row(contract) | row for row in rows], schema=contract)
 
 
 def life(random: Random, log: Log) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

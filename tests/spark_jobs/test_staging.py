@@ -29,6 +29,17 @@ def rows(name: str, count: int, first: int = 0) -> pa.Table:
     )
 
 
+def put(sink: Sink, **pieces: int) -> None:
+    """Pieces of so many rows, five at a time; the one called ``failed`` is taken back."""
+    for name, count in pieces.items():
+        for first in range(0, count, 5):
+            sink.write("quarantine", rows(name, min(5, count - first), first))
+        if name == "failed":
+            sink.discard()
+        else:
+            sink.keep()
+
+
 def held(path: Path) -> list[tuple[str, int]]:
     """Which piece has how many rows of the file, in its order."""
     names = pq.read_table(path)["source_file"].to_pylist()
@@ -57,13 +68,7 @@ def test_a_large_piece_is_streamed_into_a_file_of_its_own(
 ) -> None:
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
     with Sink(tmp_path, "task") as sink:
-        for name, count in (("small", 4), ("large", 25), ("failed", 25), ("next", 4)):
-            for first in range(0, count, 5):
-                sink.write("quarantine", rows(name, min(5, count - first), first))
-            if name == "failed":
-                sink.discard()
-            else:
-                sink.keep()
+        put(sink, small=4, large=25, failed=25, next=4)
         staged = sink.close()
     assert [held(one.path) for one in staged] == [[("large", 25)], [("small", 4), ("next", 4)]]
     assert pq.read_table(staged[0].path)["source_line"].to_pylist() == list(range(25))
@@ -136,13 +141,7 @@ def test_a_large_piece_may_have_several_files(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
     monkeypatch.setattr(staging, "SHARED_FILE_ROWS", 20)
     with Sink(tmp_path, "task", split=True) as sink:
-        for name, count in (("failed", 50), ("large", 65), ("next", 4)):
-            for first in range(0, count, 5):
-                sink.write("quarantine", rows(name, min(5, count - first), first))
-            if name == "failed":
-                sink.discard()
-            else:
-                sink.keep()
+        put(sink, failed=50, large=65, next=4)
         staged = sink.close()
     assert [one.rows for one in staged] == [20, 20, 20, 5, 4]
     lines = [pq.read_table(one.path)["source_line"].to_pylist() for one in staged[:4]]

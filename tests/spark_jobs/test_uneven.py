@@ -29,7 +29,7 @@ from spark_jobs.uneven import (
 )
 from spark_jobs.warehouse import read_table
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, removed, sent, write
-from tests.spark_jobs.conftest import tables_of
+from tests.spark_jobs.conftest import empty_row, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,13 +47,10 @@ RECORDINGS = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
 def frame(spark: SparkSession, name: str, rows: list[dict[str, Any]]) -> DataFrame:
     """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
     contract = stored_schema(name)
-    zeros: dict[str, object] = {"string": "", "bool": False}
-    empty = {
-        one.name: None if one.nullable else [] if pa.types.is_list(one.type) else zeros.get(str(one.type), 0)
-        for one in contract
-    }
     same = {"interval_start": DAY.start, "cluster": "c", "subscription": "s", "incarnation": 0}
-    return spark.createDataFrame([{**empty, **same, **row} for row in rows], spark_schema(contract))
+    return spark.createDataFrame(
+        [{**empty_row(contract), **same, **row} for row in rows], spark_schema(contract)
+    )
 
 
 def topic(number: int) -> str:
