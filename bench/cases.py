@@ -268,7 +268,7 @@ def _compile(sizes: Sizes) -> Iterator[Bar]:
 
 
 def _later_start(scratch: Path, times: int, cache: str | None) -> Bar:
-    arguments = {"source": _source(TINY), "staging": str(scratch / "staging"), "cache": cache}
+    arguments = {"source": _tables(TINY), "staging": str(scratch / "staging"), "cache": cache}
     # The first one brings the libraries into the page cache.
     found = in_turns([("start", "bench.compiling:later_start", arguments)], times + 1, cores=2)["start"][1:]
     return Bar(
@@ -280,12 +280,16 @@ def _source(log: Log) -> str:
     return str(log.folder / "log")
 
 
+def _tables(log: Log) -> str:
+    return str(log.folder / "tables")
+
+
 def _replay_of(log: Log, scratch: Path) -> dict[str, Any]:
-    return {"source": _source(log), "staging": str(scratch / "staged"), "warm": _source(TINY)}
+    return {"source": _tables(log), "staging": str(scratch / "staged"), "warm": _tables(TINY)}
 
 
 def _copy_of(log: Log, scratch: Path) -> dict[str, Any]:
-    return {"source": _source(log), "staged": str(scratch / "staged"), "into": str(scratch / "copied")}
+    return {"source": _tables(log), "staged": str(scratch / "staged"), "into": str(scratch / "copied")}
 
 
 class _scratch:  # noqa: N801 - used like a function

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.harness import DATA, ROOT, BenchError, say
+from dispatch_core.recording.parquet import open_writer
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from spark_jobs.intervals import day_of
+from spark_jobs.staging import SHARED_FILE_ROWS
 
 _LOGS: Final = DATA / "logs"
 #: What a generated log depends on beside its arguments: with other sources it is made again.
-_SOURCES: Final = ("dispatch_core/simulation/*.py", "dispatch_core/recording/parquet.py")
+_SOURCES: Final = (
+    "dispatch_core/simulation/*.py",
+    "dispatch_core/recording/parquet.py",
+    "bench/generated.py",
+)
 _IDENTITY_ROWS: Final = 65_536
 
 
@@ -51,7 +58,7 @@ class Log:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept."""
+        """Where it is kept: as it was generated in ``log``, as ingest lays out what tasks read in ``tables``."""
         digest = hashlib.sha256("\0".join(self.arguments).encode()).hexdigest()[:16]
         return _LOGS / f"{self.messages}-{digest}"
 
@@ -85,7 +92,29 @@ def _make(log: Log, sources: str) -> None:
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         raise BenchError(f"generate {' '.join(log.arguments)}: exit {ran.returncode}: {ran.stderr[-2000:]}")
+    if log.form == "parquet":
+        _lay_out(folder / "log", folder / "tables")
     (folder / "made.json").write_text(json.dumps({"arguments": log.arguments, "sources": sources}) + "\n")
+
+
+def _lay_out(source: Path, into: Path) -> None:
+    """The files of a generated log in the sizes that ingest gives them (``spark_jobs.staging``); no column more."""
+    for path in sorted(source.rglob("*.parquet")):
+        folder = into / path.parent.relative_to(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetFile(path) as file:
+            if file.metadata.num_rows <= SHARED_FILE_ROWS:
+                (folder / path.name).hardlink_to(path)
+                continue
+            groups = iter(range(file.num_row_groups))
+            for number, at in enumerate(groups):
+                with open_writer(folder / f"{path.stem}-{number:04d}.parquet", file.schema_arrow) as writer:
+                    rows = 0
+                    for group in chain([at], groups):
+                        writer.write_table(file.read_row_group(group, use_threads=False))
+                        rows += file.metadata.row_group(group).num_rows
+                        if rows >= SHARED_FILE_ROWS:
+                            break
 
 
 def _made_by(log: Log) -> str | None:
@@ -115,18 +144,20 @@ def files(source: str) -> tuple[list[str], list[str]]:
 def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
     """The dispatchers of a generated log as a replay task takes them, with their files, and the UTC day of its start."""
     events, messages = files(source)
-    found: list[dict[str, Any]] = []
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
     first_us = None
-    for of_events, of_messages in zip(events, messages, strict=True):
-        with pq.ParquetFile(of_events) as file:
+    for path in events:
+        with pq.ParquetFile(path) as file:
             for identity in _identities(file):
-                found.append({**identity, "event_files": [of_events], "message_files": [of_messages]})
+                of_folder = [one for one in messages if Path(one).parent == Path(path).parent]
+                fresh = {**identity, "event_files": [], "message_files": of_folder}
+                found.setdefault(tuple(identity.values()), fresh)["event_files"].append(path)
             if first_us is None:
                 times = file.read_row_group(0, columns=["t_us"])["t_us"].drop_null()
                 first_us = times[0].as_py()
     if first_us is None:
         raise BenchError(f"{source}: no event in it")
-    return found, day_of(first_us)
+    return list(found.values()), day_of(first_us)
 
 
 def _identities(file: pq.ParquetFile) -> Iterator[dict[str, str]]:

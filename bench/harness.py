@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from spark_jobs.worker import ENVIRONMENT
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 #: Generated input and results of runs; nothing of it is kept in the repository.
 DATA: Final = ROOT / ".dispatch-audit" / "bench"
@@ -57,12 +59,18 @@ class Bar:
 def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = None) -> Measured:
     """Run ``target`` (``module:function``) with keyword arguments in a process of its own, on at most ``cores`` cores.
 
+    Its environment is that of Spark's workers, on either side of a ratio.
     The function returns (seconds, facts). Raises ``BenchError`` with the end of its standard error where it fails.
     """
     code = "import bench.harness as h, sys; h.child(sys.argv[1])"
     order = json.dumps({"target": target, "arguments": dict(arguments), "cores": cores})
     ran = subprocess.run(
-        [sys.executable, "-c", code, order], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, order],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ran.returncode != 0:
         raise BenchError(f"{target} {dict(arguments)}: exit {ran.returncode}: {ran.stderr[-2000:]}")

@@ -157,7 +157,7 @@ def _publish(
 ) -> int:
     files = _files_of(reports, name)
     apart = not_runs(
-        (run["path"], run["groups"]) for one in reports for run in one["runs"] if run["table"] == name
+        (run["paths"], run["groups"]) for one in reports for run in one["runs"] if run["table"] == name
     )
     ready = [one for one in files if str(one.path) not in apart]
     others = [one for one in files if str(one.path) in apart]

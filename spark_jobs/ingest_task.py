@@ -50,7 +50,10 @@ STAGED: Final = pa.schema(
         ),
         # groups: whose runs they are (spark_jobs.runs), null if they are no runs
         pa.field(
-            "runs", pa.list_(pa.struct([("table", pa.string()), ("path", pa.string()), ("groups", _GROUPS)]))
+            "runs",
+            pa.list_(
+                pa.struct([("table", pa.string()), ("paths", pa.list_(pa.string())), ("groups", _GROUPS)])
+            ),
         ),
         pa.field("rows_in", pa.int64()),
         pa.field("rows_accepted", pa.int64()),
@@ -148,13 +151,13 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
         # It has its place in the intervals that it holds rows of; here its header and bad lines would be strays.
         sink.discard()
         return _left_to_others(reading.name, others)
-    paths = sink.keep(apart={name for name, one in runs.items() if one.groups is None})
+    held = sink.keep(apart={name for name, one in runs.items() if one.groups is None})
     return {
         "name": reading.name,
         "runs": [
-            {"table": name, "path": str(paths[name]), "groups": one.groups}
+            {"table": name, "paths": [str(path) for path in held[name]], "groups": one.groups}
             for name, one in runs.items()
-            if name in paths
+            if name in held
         ],
         # The reader's own count, so that a row lost between it and here would not balance; what it could not finish
         # is counted by what came out of it.

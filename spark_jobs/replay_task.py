@@ -101,7 +101,7 @@ def replay_dispatchers(
     identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
-    with Sink(staging, part, split=True) as sink:
+    with Sink(staging, part) as sink:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
             mine = limits.limits_for(identity["topic"], identity["subscription"])
             reason = _replay_one(identity, dispatcher, sink, staging, span, rule, mine, overrides)

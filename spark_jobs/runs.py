@@ -128,10 +128,15 @@ def _not_before(major: npt.NDArray[np.int64], minor: npt.NDArray[np.int64]) -> n
     return later | ((major[1:] == major[:-1]) & (minor[1:] >= minor[:-1]))
 
 
-def not_runs(staged: Iterable[tuple[str, Sequence[Sequence[Any]] | None]]) -> set[str]:
-    """Of the files of one table (path, the groups of a log file's rows in it), those whose rows must be exchanged: they
-    hold rows out of order, or of a dispatcher that another log file has rows of, too.
+def not_runs(staged: Iterable[tuple[Sequence[str], Sequence[Sequence[Any]] | None]]) -> set[str]:
+    """Of the files of one table, those whose rows must be exchanged: they hold rows out of order, or of a dispatcher that
+    another log file has rows of, too. ``staged``: per log file the paths that hold its rows, and the groups of these.
     """
-    parts = list(staged)
-    logs = Counter(tuple(group) for _path, groups in parts for group in groups or ())
-    return {path for path, groups in parts if groups is None or any(logs[tuple(one)] > 1 for one in groups)}
+    logs_staged = list(staged)
+    logs = Counter(tuple(group) for _paths, groups in logs_staged for group in groups or ())
+    return {
+        path
+        for paths, groups in logs_staged
+        if groups is None or any(logs[tuple(one)] > 1 for one in groups)
+        for path in paths
+    }

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dispatch_core.errors import DispatchAuditError
+from spark_jobs.worker import ENVIRONMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,6 +144,8 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOG4J.as_uri()} {java}",
+        # Of a local master's workers, too.
+        **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
         "spark.task.maxFailures": str(_TASK_ATTEMPTS),  # of a cluster; a local master names its own number
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -3,7 +3,7 @@
 A ``Sink`` takes the rows of one *piece of work* (a dispatcher, a log file) after the other. What a piece wrote counts once
 it is kept (``keep``); until then it can be taken back (``discard``), so that a piece that fails half-way leaves nothing
 behind in the files it shares with others. A piece that grows beyond ``OWN_FILE_ROWS`` gets a file of its own and is streamed
-into it, so memory is bounded however large a piece is.
+into it, so memory is bounded however large a piece is; when that file has ``SHARED_FILE_ROWS`` rows, another one follows.
 
 Files appear under their names only when the sink is closed, all of the task's at once. Their names are made of the task's
 part name alone: a task that is tried again replaces its own files.
@@ -23,8 +23,8 @@ from spark_jobs.contracts import StagedFile, conform, file_schema
 
 #: A piece with more rows than this in one table gets a file of its own for it.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
-#: A file that pieces share is followed by another one after so many rows, and so is a large piece's where it may be.
-#: What a writer keeps of each row group for the footer would else grow with the log.
+#: A file that pieces share is followed by another one after so many rows, and so is a large piece's: a footer says
+#: something of each row group, and whoever writes or reads a file has all of it in memory.
 SHARED_FILE_ROWS: Final = 4_000_000
 #: A row group may end with a piece from so many rows on: then a reader can skip to the next piece.
 _EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
@@ -35,12 +35,11 @@ class Sink:
 
     ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: where a run
     was killed and swept, its last tasks must not go on, and get ``FileNotFoundError``.
-    With ``undo`` false nothing can be taken back, and a piece streams into the shared file whatever its size. With ``split``
-    a large piece may have several files, of which ``keep`` returns the last.
+    With ``undo`` false nothing can be taken back, and a piece streams into the shared file whatever its size.
     """
 
-    def __init__(self, staging: Path, part: str, *, undo: bool = True, split: bool = False) -> None:
-        self._staging, self._part, self._undo, self._split = Path(staging), part, undo, split
+    def __init__(self, staging: Path, part: str, *, undo: bool = True) -> None:
+        self._staging, self._part, self._undo = Path(staging), part, undo
         self._open: dict[str, _Table] = {}
         self._closed = False
 
@@ -51,21 +50,21 @@ class Sink:
         if table not in self._open:
             folder = self._staging / table
             folder.mkdir(exist_ok=True)
-            self._open[table] = _Table(table, folder, self._part, split=self._split)
+            self._open[table] = _Table(table, folder, self._part)
         self._open[table].write(rows, may_undo=self._undo)
 
     def rows(self, table: str) -> int:
         """How many rows of a table were kept, or written since."""
         return self._open[table].rows if table in self._open else 0
 
-    def keep(self, apart: Collection[str] = ()) -> dict[str, Path]:
+    def keep(self, apart: Collection[str] = ()) -> dict[str, list[Path]]:
         """The present piece is whole: its rows are part of the result. The next piece begins.
 
-        Returns the file that will hold them, for each table that it has rows of. In the tables named by ``apart`` they share
-        files only with other such pieces.
+        Returns the files that will hold them, in their order, for each table that it has rows of. In the tables named by
+        ``apart`` they share files only with other such pieces.
         """
         held = {name: one.keep(apart=name in apart) for name, one in self._open.items()}
-        return {name: path for name, path in held.items() if path is not None}
+        return {name: paths for name, paths in held.items() if paths}
 
     def discard(self) -> None:
         """Take back what was written since the last ``keep``; only with ``undo``."""
@@ -142,8 +141,8 @@ class _File:
 class _Table:
     """The files of one table: those that pieces share, and those of large pieces."""
 
-    def __init__(self, name: str, folder: Path, part: str, *, split: bool) -> None:
-        self._name, self._folder, self._part, self._split = name, folder, part, split
+    def __init__(self, name: str, folder: Path, part: str) -> None:
+        self._name, self._folder, self._part = name, folder, part
         self._schema = file_schema(name)
         self._whole: list[_File] = []
         self._shared: dict[bool, _File] = {}  # by whether its pieces stand apart
@@ -167,19 +166,19 @@ class _Table:
                 self._own[-1].write(pa.concat_tables(self._piece))
                 self._piece = []
             return
-        if self._split and self._own[-1].rows >= SHARED_FILE_ROWS:
+        if self._own[-1].rows >= SHARED_FILE_ROWS:
             self._own[-1].finish()
             self._own.append(self._next_file())
         self._own[-1].write(rows)
 
-    def keep(self, *, apart: bool) -> Path | None:
-        path = None
+    def keep(self, *, apart: bool) -> list[Path]:
+        paths = []
         if self._own:
             self._own[-1].finish()
             self._whole += self._own
-            path = self._own[-1].path
+            paths = [one.path for one in self._own]
         elif self._piece:
-            path = self._share(self._piece, apart=apart)
+            paths = [self._share(self._piece, apart=apart)]
         shared = self._shared.get(apart)
         if shared is not None:
             shared.end_piece()
@@ -187,7 +186,7 @@ class _Table:
                 shared.finish()
                 self._whole.append(self._shared.pop(apart))
         self._own, self._piece, self._piece_rows = [], [], 0
-        return path
+        return paths
 
     def discard(self) -> None:
         self.rows -= self._piece_rows

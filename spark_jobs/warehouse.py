@@ -116,9 +116,10 @@ def check_columns(name: str, columns: list[tuple[str, pa.DataType]], *, where: s
 def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterable[StagedFile]) -> int:
     """Replace the interval's rows of one table by the staged files, in one Delta commit; returns the rows.
 
-    The files must hold exactly the columns of ``file_schema``. Runs of other intervals commit to the same table one after
-    the other (``_commit_lock``). Other writers may come between; after ``_COMMIT_ATTEMPTS`` such collisions
-    ``deltalake.exceptions.CommitFailedError`` is raised and the interval is as before.
+    The files must hold exactly the columns of ``file_schema``. In the table their names keep their order: a log may go on
+    from one to the next. Runs of other intervals commit to the same table one after the other (``_commit_lock``). Other
+    writers may come between; after ``_COMMIT_ATTEMPTS`` such collisions ``deltalake.exceptions.CommitFailedError`` is raised
+    and the interval is as before.
     """
     ensure_table(warehouse, name)
     root = table_path(warehouse, name)
@@ -126,10 +127,10 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
     (root / folder).mkdir(exist_ok=True)
     adds = []
     rows = 0
-    for one in staged:
+    for number, one in enumerate(staged):
         if one.rows == 0:
             continue
-        relative = f"{folder}/part-{uuid.uuid4().hex}.zstd.parquet"
+        relative = f"{folder}/part-{number:06d}-{uuid.uuid4().hex}.zstd.parquet"
         size_bytes = one.path.stat().st_size
         one.path.replace(root / relative)
         adds.append(

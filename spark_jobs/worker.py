@@ -10,8 +10,15 @@ from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Final
 
 import pyarrow as pa
+
+#: The environment of worker processes. Arrow's C++ library chooses an allocator when it is loaded; its readers, writers and
+#: functions take memory from that one, whatever ``pa.set_memory_pool`` says later. Two allocators keep twice as much to spare.
+ENVIRONMENT: Final = (
+    {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} if "jemalloc" in pa.supported_memory_backends() else {}
+)
 
 
 class _Hidden(MetaPathFinder):
@@ -42,7 +49,8 @@ def _without(package: str) -> Iterator[None]:
 def take_little_memory() -> None:
     """Give back what is free, and load nothing that no replay uses. For a process that does nothing else; once is enough.
 
-    Arrow's memory comes from an allocator that returns what is free: a task's peak is what it holds, not what it held.
+    Arrow's memory comes from an allocator that returns what is free: a task's peak is what it holds, not what it held
+    (see ``ENVIRONMENT``, too).
 
     Two libraries look once for another one and would load it. Arrow at its first conversion looks for pandas, to know its
     types (32 MB); numba for SciPy's linear algebra, to compile calls of it (17 MB, a quarter of a second). They find none

@@ -27,7 +27,8 @@ from dispatch_core.recording.shared_groups import about, rows_of
 #: Entries beyond the last one that events name which a piece brings at least, if there are so many: they may be waiting.
 AHEAD_ROWS: Final = 4096
 
-#: Events of one piece, about: enough that what a piece costs beside its rows does not count, and no more.
+#: Events of one piece at most, but for a batch that has more: enough that what a piece costs beside its rows does not
+#: count, and no more. With row groups of a multiple of it no piece keeps two of them in memory.
 PIECE_ROWS: Final = 65_536
 
 _BATCH_ROWS: Final = 32_768
@@ -156,13 +157,13 @@ def pieces(
 
 
 def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
-    """The same rows, about ``PIECE_ROWS`` at a time."""
+    """The same rows, up to ``PIECE_ROWS`` at a time."""
     waiting = [none]
     for table in tables:
-        waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= PIECE_ROWS:
+        if len(waiting) > 1 and sum(one.num_rows for one in waiting) + table.num_rows > PIECE_ROWS:
             yield pa.concat_tables(waiting[1:])
             waiting = [none]
+        waiting.append(table)
     if len(waiting) > 1:
         yield pa.concat_tables(waiting[1:])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -35,6 +36,25 @@ def test_a_log_is_made_once_and_again_when_the_generator_changed(logs: Path) -> 
     found, day = dispatchers(str(log.folder / "log"))
     assert len({one["topic"] for one in found}) == len(found) == 3
     assert day == "2026-01-01"
+
+
+def test_a_large_log_is_laid_out_in_several_files_and_replayed_from_them(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generated, "SHARED_FILE_ROWS", 1)
+    log = Log(200_000, ("--keys=10", "--consumers=2"))
+    provide([log])
+    for name, generated_file in zip(
+        ("events", "messages"), sorted((log.folder / "log").rglob("*.parquet")), strict=True
+    ):
+        parts = sorted((log.folder / "tables").rglob(f"{name}*.parquet"))
+        assert len(parts) == pq.ParquetFile(generated_file).num_row_groups > 1
+        whole = pa.concat_tables([pq.read_table(part) for part in parts])
+        assert whole.equals(pq.read_table(generated_file))
+    (one,), _day = dispatchers(str(log.folder / "tables"))
+    assert len(one["event_files"]) > 1 < len(one["message_files"])
+    _seconds, facts = product(str(log.folder / "tables"), str(tmp_path / "staged"), None)
+    assert facts["entries_sent"] == facts["decisions"] == facts["entries_stored"] == 200_000
 
 
 def test_the_copy_writes_every_row_of_input_and_output(logs: Path, tmp_path: Path) -> None:

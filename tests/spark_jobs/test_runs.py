@@ -68,9 +68,16 @@ def test_a_log_of_too_many_dispatchers_is_not_followed(monkeypatch: pytest.Monke
 
 def test_a_dispatcher_in_two_logs_sends_both_files_through_the_exchange() -> None:
     a, b, c = ("c", "a"), ("c", "b"), ("c", "c")
-    assert not_runs([("1", [a]), ("1", [b]), ("2", [c])]) == set()
-    assert not_runs([("1", [a, b]), ("2", [b]), ("3", [c]), ("4", None)]) == {"1", "2", "4"}
-    assert not_runs([("1", [a]), ("1", [a]), ("2", [b])]) == {"1"}
+    assert not_runs([(["1"], [a]), (["1"], [b]), (["2"], [c])]) == set()
+    assert not_runs([(["1"], [a, b]), (["2"], [b]), (["3"], [c]), (["4"], None)]) == {"1", "2", "4"}
+    assert not_runs([(["1"], [a]), (["1"], [a]), (["2"], [b])]) == {"1"}
+
+
+def test_a_log_that_goes_on_in_another_file_is_one_log() -> None:
+    a, b = ("c", "a"), ("c", "b")
+    assert not_runs([(["1", "2"], [a]), (["3"], [b])]) == set()
+    assert not_runs([(["1", "2"], [a]), (["3"], [a])]) == {"1", "2", "3"}
+    assert not_runs([(["1", "2"], None), (["3"], [b])]) == {"1", "2"}
 
 
 #: A line: dispatcher, incarnation, seq (0: a header).

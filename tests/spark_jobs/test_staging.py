@@ -80,7 +80,7 @@ def test_pieces_apart_share_files_with_each_other_only(tmp_path: Path) -> None:
         paths = []
         for name, apart in (("a", ()), ("b", ("quarantine",)), ("c", ()), ("d", ("quarantine", "messages"))):
             sink.write("quarantine", rows(name, 2))
-            paths.append(sink.keep(apart=apart)["quarantine"])
+            paths += sink.keep(apart=apart)["quarantine"]
         assert sink.keep() == {}
         staged = sink.close()
     assert {one.path: held(one.path) for one in staged} == {
@@ -136,13 +136,18 @@ def test_a_sink_that_streams_takes_nothing_back(tmp_path: Path) -> None:
         sink.discard()
 
 
-def test_a_large_piece_may_have_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a writer keeps of every row group until the file's end does not grow with the log."""
+def test_a_large_piece_goes_on_in_further_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What writers and readers keep of every row group of a file does not grow with the log."""
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
     monkeypatch.setattr(staging, "SHARED_FILE_ROWS", 20)
-    with Sink(tmp_path, "task", split=True) as sink:
-        put(sink, failed=50, large=65, next=4)
+    with Sink(tmp_path, "task") as sink:
+        put(sink, failed=50)
+        for first in range(0, 65, 5):
+            sink.write("quarantine", rows("large", 5, first))
+        paths = sink.keep()["quarantine"]
+        put(sink, next=4)
         staged = sink.close()
+    assert [one.path for one in staged[:4]] == paths == sorted(paths)
     assert [one.rows for one in staged] == [20, 20, 20, 5, 4]
     lines = [pq.read_table(one.path)["source_line"].to_pylist() for one in staged[:4]]
     assert [line for one in lines for line in one] == list(range(65))

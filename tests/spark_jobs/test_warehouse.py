@@ -76,6 +76,14 @@ def test_an_interval_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
     assert starts == [datetime(2026, 11, 22, tzinfo=UTC)]
 
 
+def test_files_keep_the_order_in_which_they_were_staged(tmp_path: Path) -> None:
+    numbers = list(range(12))
+    replace_interval(tmp_path, "consumer_events", DAY, [events(tmp_path / "s", one) for one in numbers])
+    paths = data_files(tmp_path, "consumer_events", DAY)
+    assert [pq.ParquetFile(path).read()["seq"].to_pylist() for path in paths] == [[one] for one in numbers]
+    assert paths == sorted(paths)  # the order in which a log's files are read
+
+
 def test_one_commit_per_replacement_and_none_for_nothing(tmp_path: Path) -> None:
     path = table_path(tmp_path, "consumer_events")
     replace_interval(tmp_path, "consumer_events", DAY, [])

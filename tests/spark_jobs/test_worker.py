@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def _says(code: str) -> str:
@@ -54,6 +62,14 @@ def test_a_process_that_has_pandas_keeps_it_in_arrow_too() -> None:
         _says("import pandas; take_little_memory(); print(pa.array(pandas.Series([1, 2])).to_pylist())")
         == "[1, 2]"
     )
+
+
+def test_all_of_arrow_takes_memory_from_one_allocator_in_a_task(spark: SparkSession) -> None:
+    def told(_rows: Iterator[int]) -> Iterator[tuple[str | None, str]]:
+        yield os.environ.get("ARROW_DEFAULT_MEMORY_POOL"), pa.default_memory_pool().backend_name
+
+    assert "jemalloc" in pa.supported_memory_backends()
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(told).collect() == [("jemalloc", "jemalloc")]
 
 
 def test_a_replay_task_loads_no_table_format() -> None:
