@@ -21,6 +21,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import mmh3
@@ -71,14 +72,19 @@ CONSISTENT_CLASSIC: Final = HashSpace(1, 2147483646, reserve_zero=True)
 MURMUR_31: Final = HashSpace(0, 1 << 31, reserve_zero=False)
 
 
+_MASK_31: Final = 0x7FFFFFFF
+
+
 def h31(key: bytes) -> int:
     """MurmurHash3 x86 32 of ``key``, seed 0, masked to 31 bits (Murmur3_32Hash)."""
-    return mmh3.hash(key, 0, signed=False) & 0x7FFFFFFF
+    return mmh3.hash(key, 0, signed=False) & _MASK_31
 
 
 def h31_array(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
     """``h31`` of many keys."""
-    return np.fromiter(map(h31, keys), np.int64, len(keys))
+    # Without a call of Python for each: dispatchers of few messages have as many keys.
+    whole = np.fromiter(map(mmh3.hash, keys, repeat(0), repeat(False)), np.int64, len(keys))
+    return whole & _MASK_31
 
 
 def utf8(text: str) -> bytes:

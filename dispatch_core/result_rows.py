@@ -32,7 +32,8 @@ def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
 
 def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> pa.Table:
     """A table of ``schema``: ``found``, each with the ``shared`` columns."""
-    return pa.Table.from_pylist([{**shared, **row} for row in found], schema=schema)
+    whole = [{**shared, **row} for row in found]
+    return pa.Table.from_pylist(whole, schema=schema) if whole else schema.empty_table()
 
 
 def within(table: pa.Table, start_us: int) -> pa.Table:

@@ -127,19 +127,20 @@ def _replay_one(
     markers = staging / "_started"
     # No parents: where the run was killed and swept, its last tasks must not go on.
     markers.mkdir(exist_ok=True)
-    deaths = len(list(markers.glob(f"{digest}.*")))
+    attempts = [markers / f"{digest}.{number}" for number in range(MAX_WORKER_DEATHS)]
+    deaths = sum(one.exists() for one in attempts)
     if deaths >= MAX_WORKER_DEATHS:
         died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
         sink.write("dispatcher_state", _state_row(identity, None, span, died))
         return died
-    (markers / f"{digest}.{deaths}").touch()
+    attempts[deaths].touch()
     reason = None
     if rule is not None or not _in_pieces(dispatcher, sink, span, limits, overrides):
         chosen = rule or partial(recorded_rule, limits=limits)
         results, reason = _results(identity, dispatcher, span, chosen, overrides)
         for name, table in results.items():
             sink.write(name, table)
-    for one in markers.glob(f"{digest}.*"):
+    for one in attempts[: deaths + 1]:
         one.unlink()
     return reason
 

@@ -14,8 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
-#: The environment of worker processes. Arrow's C++ library chooses an allocator when it is loaded; its readers, writers and
-#: functions take memory from that one, whatever ``pa.set_memory_pool`` says later. Two allocators keep twice as much to spare.
+#: The environment of worker processes. Arrow's C++ library chooses an allocator when it is loaded; its readers, writers
+#: and functions use that one, whatever ``pa.set_memory_pool`` says later. Two allocators keep twice as much to spare.
 ENVIRONMENT: Final = (
     {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} if "jemalloc" in pa.supported_memory_backends() else {}
 )

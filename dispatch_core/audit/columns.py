@@ -77,6 +77,8 @@ def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
 
 def plain(table: pa.Table) -> pa.Table:
     """The table with columns that came encoded decoded."""
+    if not any(pa.types.is_dictionary(kind) for kind in table.schema.types):
+        return table
     fields = [
         pa.field(f.name, f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema
     ]

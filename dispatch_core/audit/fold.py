@@ -86,6 +86,7 @@ class AuditFold:
         earlier: Sequence[DispatcherLog] = (),
         whole: bool = False,
         flows: bool = False,
+        profile: profiles.Profile | None = None,
         keep_behind: int = KEEP_BEHIND,
         trim_above: int = TRIM_ABOVE,
     ) -> None:
@@ -98,6 +99,7 @@ class AuditFold:
             earlier: incarnations before this one, oldest first; only with ``whole``.
             whole: one feed will bring the whole log. It may then hold anything.
             flows: make operations of ``flow`` lines too (``operations.FLOW``); nothing is found in them.
+            profile: what ``profile_of`` says of ``head``, where that is known; else it is asked.
             keep_behind: settled entries that are kept for what comes late.
             trim_above: a window of no more entries is not cut; 0 = cut at every feed whatever can be cut.
         """
@@ -120,6 +122,7 @@ class AuditFold:
         self._named = False  # names stand in findings that were returned
         self._profile_settled = False
         self._profile: profiles.Profile | None = None
+        self._profile_of_head = profile
         kind = subscription_type(head)
         self.history = History(kind, streaming=not whole, flows=flows)
         self.history.meet(head.events)
@@ -237,7 +240,8 @@ class AuditFold:
         else:
             self._profile_settled = True
         try:
-            profile = profile_of(log)
+            known = self._profile_of_head if log is self._head else None
+            profile = known or profile_of(log)
         except ProfileError:
             # Replay and verdict report the profile; what was sent to whom can be judged without it.
             profile = None

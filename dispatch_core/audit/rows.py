@@ -75,13 +75,15 @@ class Rows:
 
     def anomalies(self, findings: list[Finding]) -> pa.Table:
         """Findings in the order of the events that prove them, then of place in the line, then of kind."""
+        if not findings:
+            return ANOMALIES.empty_table()
         ordered = sorted(findings, key=lambda finding: finding.order)
-        told = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True)) if ordered else {}
+        told = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True))
         return pa.table(
             [
                 self._repeat(field.name, len(ordered))
                 if field.name in _IDENTITY
-                else pa.array(told.get(field.name, ()), field.type)
+                else pa.array(told[field.name], field.type)
                 for field in ANOMALIES
             ],
             schema=ANOMALIES,

@@ -224,9 +224,9 @@ def statistics(st: State, slot: int) -> Statistics:
 
 def listed(st: State, slot: int) -> list[tuple[int, int, int]]:
     """``drainingHashes`` of a consumer: (hash id, ``unackMsgs``, ``blockedAttempts``), ascending by hash id."""
-    words = st.drain_listed.reshape(len(st.drain_owner), -1)
-    mine = (words[:, slot // LISTED_BITS] >> (slot % LISTED_BITS)) & 1 == 1
-    ids = np.flatnonzero(mine & (st.drain_owner != NOBODY))
+    draining = np.flatnonzero(st.drain_owner != NOBODY)
+    words = st.drain_listed.reshape(len(st.drain_owner), -1)[draining, slot // LISTED_BITS]
+    ids = draining[(words >> (slot % LISTED_BITS)) & 1 == 1]
     return [(int(at), int(st.drain_refs[at]), int(st.drain_attempts[at])) for at in ids]
 
 

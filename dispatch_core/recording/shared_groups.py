@@ -25,11 +25,14 @@ _Place = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a row group's statistics say. ``between``: lowest and highest value of each column of texts."""
+    """What a row group's statistics say. ``between``: lowest and highest value of each column of texts. ``empty``: the
+    columns, but for lists and structs, in which no row has a value; most kinds of lines leave most columns empty.
+    """
 
     num_rows: int
     between: Mapping[str, tuple[str, str]]
     with_nulls: frozenset[str]
+    empty: frozenset[str]
 
     def may_hold(self, dispatcher: Mapping[str, str]) -> bool:
         """Whether rows of the dispatcher (columns and their values) may be in it."""
@@ -72,14 +75,21 @@ def _about(path: str, _mtime_ns: int, _size_bytes: int) -> About:
 def _group(group: pq.RowGroupMetaData) -> Group:
     between: dict[str, tuple[str, str]] = {}
     with_nulls = set()
+    empty = set()
     for at in range(group.num_columns):
         column = group.column(at)
         statistics = column.statistics
-        if statistics is not None and statistics.has_min_max and isinstance(statistics.min, str):
-            between[column.path_in_schema] = statistics.min, statistics.max
+        if statistics is None:
+            continue
+        name = column.path_in_schema
+        if statistics.has_min_max and isinstance(statistics.min, str):
+            between[name] = statistics.min, statistics.max
             if statistics.null_count:
-                with_nulls.add(column.path_in_schema)
-    return Group(group.num_rows, between, frozenset(with_nulls))
+                with_nulls.add(name)
+        # What lies within lists and structs has a path; statistics do not tell a list without items from none.
+        if "." not in name and statistics.has_null_count and statistics.null_count == group.num_rows:
+            empty.add(name)
+    return Group(group.num_rows, between, frozenset(with_nulls), frozenset(empty))
 
 
 def rows_of(

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dispatch_core.recording.batches import nulls
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
@@ -43,6 +44,7 @@ _TEXTS: Final = (
     "key_shared_mode",
     "broker",
 )
+_ENCODED: Final = pa.dictionary(pa.int32(), pa.string())
 _INCARNATION: Final = ("broker", "incarnation")
 _IDENTITY: Final = ("cluster", "topic", "subscription", *_INCARNATION, "seq", "t_us", "kind")
 _TRACE_KINDS: Final = frozenset(kind.name for kind in KINDS.values() if kind.level == "T")
@@ -186,11 +188,12 @@ class _Messages:
             if table is None:
                 return
             behind = _from(table, position)
-            if pc.any(behind).as_py():
+            if behind.any():
                 self._begun = True
-                self._ready = [table.filter(behind)]
-                table = table.filter(pc.invert(behind))
-            yield table
+                self._ready = [kept(table, behind)]
+                table = kept(table, ~behind)
+            if table.num_rows:
+                yield table
 
     def up_to(self, position: Position) -> pa.Table:
         """The next entries, up to ``position`` and ``AHEAD_ROWS`` beyond, and as far as a batch goes."""
@@ -236,7 +239,7 @@ def _named(table: pa.Table) -> pa.Table:
 
 def _positions(table: pa.Table, after: Position) -> pa.Table:
     """Those after a position."""
-    return table.filter(_from(table, (after[0], after[1] + 1)))
+    return kept(table, _from(table, (after[0], after[1] + 1)))
 
 
 def named_extent(events: pa.Table) -> tuple[Position, Position]:
@@ -262,12 +265,12 @@ def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:
     return (min(named), max(named)) if named else extent
 
 
-def _from(table: pa.Table, position: Position) -> pa.ChunkedArray:
-    ledger, entry = position
-    return pc.or_(
-        pc.greater(table["ledger_id"], ledger),
-        pc.and_(pc.equal(table["ledger_id"], ledger), pc.greater_equal(table["entry_id"], entry)),
+def _from(table: pa.Table, position: Position) -> npt.NDArray[np.bool_]:
+    ledgers, entries = table["ledger_id"].to_numpy(), table["entry_id"].to_numpy()
+    behind: npt.NDArray[np.bool_] = (ledgers > position[0]) | (
+        (ledgers == position[0]) & (entries >= position[1])
     )
+    return behind
 
 
 def _without_headers(events: pa.Table) -> pa.Table:
@@ -289,11 +292,12 @@ def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
 
 
 def _incarnations(table: pa.Table) -> set[tuple[object, ...]]:
-    distinct = [table[name].unique().to_pylist() for name in _INCARNATION if name in table.column_names]
-    if all(len(values) == 1 for values in distinct):
-        return {tuple(values[0] for values in distinct)}
-    rows = table.select([name for name in _INCARNATION if name in table.column_names])
-    return {tuple(row.values()) for row in rows.group_by(rows.column_names).aggregate([]).to_pylist()}
+    there = [name for name in _INCARNATION if name in table.column_names]
+    distinct = {name: table[name].unique().to_pylist() for name in there}
+    if all(len(values) == 1 for values in distinct.values()):
+        return {tuple(distinct[name][0] if name in there else None for name in _INCARNATION)}
+    rows = table.select(there).group_by(there).aggregate([]).to_pylist()
+    return {tuple(row.get(name) for name in _INCARNATION) for row in rows}
 
 
 def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
@@ -327,16 +331,19 @@ class _File:
         return [at for at, group in enumerate(self._about.groups) if group.may_hold(dispatcher)]
 
     def rows(self, group: int, dispatcher: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The dispatcher's rows of a row group, in those of ``columns`` that the file has, a batch at a time."""
-        if not self._about.groups[group].holds_only(dispatcher):
-            yield rows_of(self._path, group, dispatcher, columns, self._texts)
+        """The dispatcher's rows of a row group, a batch at a time, in those of ``columns`` in which the row group has values
+        (and maybe others).
+        """
+        of_group = self._about.groups[group]
+        there = [name for name in columns if name in self._about.columns and name not in of_group.empty]
+        if not of_group.holds_only(dispatcher):
+            yield rows_of(self._path, group, dispatcher, there, self._texts)
             return
         if self._file is None:
             self._file = pq.ParquetFile(
                 self._path, metadata=self._about.metadata, read_dictionary=self._texts
             )
-        there = [name for name in columns if name in self._about.columns]
-        if self._about.groups[group].num_rows > _MOST_AT_ONCE:
+        if of_group.num_rows > _MOST_AT_ONCE:
             for batch in self._file.iter_batches(
                 _MOST_AT_ONCE, row_groups=[group], columns=there, use_threads=False
             ):
@@ -349,12 +356,16 @@ class _File:
 
 
 def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
-    """The table in exactly the columns of ``wanted``; with ``texts`` those may stay dictionary encoded."""
+    """The table in exactly the columns of ``wanted``; with ``texts`` those of ``_TEXTS`` are dictionary encoded."""
     arrays, other = [], {}
     there = {name: at for at, name in enumerate(table.column_names)}
     for number, field in enumerate(wanted):
         at = there.get(field.name)
-        column = _nulls(table.num_rows, field.type) if at is None else table.column(at)
+        if at is None:
+            kind = _ENCODED if texts and field.name in _TEXTS else field.type
+            column = pa.chunked_array([nulls(table.num_rows, kind)])
+        else:
+            column = table.column(at)
         if column.type != field.type:
             if texts and pa.types.is_dictionary(column.type):
                 other[number] = field.with_type(column.type)
@@ -363,12 +374,6 @@ def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
         arrays.append(column)
     schema = pa.schema([other.get(at, field) for at, field in enumerate(wanted)]) if other else wanted
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-@lru_cache(maxsize=64)
-def _nulls(rows: int, kind: pa.DataType) -> pa.ChunkedArray:
-    """Nulls; batches are mostly of one size."""
-    return pa.chunked_array([pa.nulls(rows, kind)])
 
 
 def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -86,10 +86,17 @@ class UserLevelReplay:
         self._head = head
         self._start_us, self._end_us = micros(interval_start), micros(interval_end)
         self._identity = result_rows.identity_of(head, interval_start)
-        self._audit = AuditFold(head, interval_start=interval_start, earlier=earlier, whole=whole, flows=True)
         self._names = result_rows.names_of(head.events)
         self._members = _members(head.events)
         self._profile, self._fold, self._not_judged = self._rules()
+        self._audit = AuditFold(
+            head,
+            interval_start=interval_start,
+            earlier=earlier,
+            whole=whole,
+            flows=True,
+            profile=self._profile,
+        )
         self._limits, self._closed = limits, closed
         self._told = Rows(head, interval_start)
         self._holds: list[Hold] = []  # that have ended

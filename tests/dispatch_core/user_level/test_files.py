@@ -96,6 +96,40 @@ def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_
         assert in_pieces[table] == whole[table], table
 
 
+@pytest.mark.parametrize("name", LOGS)
+def test_a_piece_of_many_row_groups_may_have_texts_in_some_of_them_only(name: str, tmp_path: Path) -> None:
+    """Columns in which a row group has no value are not read of it: the others' texts come as dictionaries."""
+    log = recorded(name)
+    dispatcher = written(log, tmp_path, row_group_rows=5)
+    metadata = pq.read_metadata(dispatcher["event_files"][0])
+    named = metadata.schema.to_arrow_schema().names.index("name")
+    empty = {metadata.row_group(at).column(named).statistics.null_count == 5 for at in range(12)}
+    assert empty == {True, False}
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(log, interval_start=DAY, interval_end=NEXT)
+    for table in REPLAY_TABLES:
+        assert in_pieces[table] == whole[table].to_pylist(), table
+
+
+def test_who_wrote_a_log_is_one_whether_files_lack_the_brokers_column_or_its_values(tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    nameless = replace_events(log, [line | {"broker": None} for line in log.events.to_pylist()])
+    dispatcher = written(DispatcherLog(**{**nameless.__dict__, "broker": None}), tmp_path, row_group_rows=50)
+    (path,) = dispatcher["event_files"]
+    rows = pq.read_table(path)
+    half = rows.num_rows // 2
+    parts = [rows.slice(0, half).drop_columns("broker"), rows.slice(half)]
+    paths = [str(tmp_path / f"part-{number}.parquet") for number in range(2)]
+    for part, to in zip(parts, paths, strict=True):
+        pq.write_table(part, to)
+    in_two = gathered(
+        replay_files(dispatcher | {"event_files": paths}, interval_start=DAY, interval_end=NEXT)
+    )
+    in_one = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    assert in_two == in_one
+    assert len(in_one["deliveries"]) > 50
+
+
 def test_permits_of_batches_are_counted_over_all_pieces(small_pieces: int, tmp_path: Path) -> None:
     log = recorded("verify/4.2.4/random-0000-range-quiet")
     lines = log.events.to_pylist()
