@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.holds import Hold
 from dispatch_core.ownership import OPEN, OwnershipSpans
+from dispatch_core.recording.batches import no_rows
 from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import OWNERSHIP
@@ -33,7 +34,7 @@ def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
 def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> pa.Table:
     """A table of ``schema``: ``found``, each with the ``shared`` columns."""
     whole = [{**shared, **row} for row in found]
-    return pa.Table.from_pylist(whole, schema=schema) if whole else schema.empty_table()
+    return pa.Table.from_pylist(whole, schema=schema) if whole else no_rows(schema)
 
 
 def within(table: pa.Table, start_us: int) -> pa.Table:

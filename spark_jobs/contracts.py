@@ -76,8 +76,13 @@ def file_schema(name: str) -> pa.Schema:
 
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     """The table with exactly the wanted columns, order and types; nullability inside structs is re-established."""
-    columns = [_conform(table[one.name].combine_chunks(), one.type) for one in wanted]
+    columns = [_conform(in_one(table[one.name]), one.type) for one in wanted]
     return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def in_one(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A column in one piece; one that is, as most are, without the copy that Arrow would make."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _conform(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.columns import Ints, encoded, ints
 from dispatch_core.audit.fair import fair_parts, messages_of, names_in
 from dispatch_core.recording.shared_groups import run_starts
-from spark_jobs.contracts import LOG
+from spark_jobs.contracts import LOG, in_one
 from spark_jobs.file_rows import file_rows
 from spark_jobs.worker import take_little_memory
 
@@ -131,7 +131,7 @@ def _rows_of_logs(
     """Rows of the wanted logs, row group by row group, each with the number of its log."""
     topics = sorted({log[1] for log in numbers})
     for rows in file_rows(files, [*LOG, *columns], topics=topics):
-        starts = run_starts([rows[name].combine_chunks() for name in LOG])
+        starts = run_starts([in_one(rows[name]) for name in LOG])
         first = rows.select(LOG).take(pa.array(starts)).to_pylist()
         known = np.array([numbers.get(tuple(row.values()), -1) for row in first], np.int64)
         log = np.repeat(known, np.diff([*starts, rows.num_rows]))

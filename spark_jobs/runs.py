@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.recording.schema import DISPATCHER_KEY
+from spark_jobs.contracts import in_one
 
 #: Per table: whose rows belong together, and in which order they stand then.
 GROUP: Final = {"messages": ("cluster", "topic"), "consumer_events": DISPATCHER_KEY}
@@ -47,7 +48,7 @@ class Runs:
         """The next rows."""
         if not self._whole or not rows.num_rows:
             return
-        columns = [rows[name].combine_chunks() for name in self._group]
+        columns = [in_one(rows[name]) for name in self._group]
         begins = _begins(columns)
         begins[0] = tuple(column[0].as_py() for column in columns) != self._last
         major, minor = (rows[name].to_numpy() for name in self._order)
@@ -103,7 +104,7 @@ class Headers:
 
 def _first_rows(rows: pa.Table) -> dict[tuple[Any, ...], int] | None:
     """Where each log has its first row; None where rows of too many logs alternate for that to be a run."""
-    columns = [rows[name].combine_chunks() for name in _LOG]
+    columns = [in_one(rows[name]) for name in _LOG]
     begins = np.flatnonzero(_begins(columns))
     if len(begins) > MOST_RUNS:
         return None

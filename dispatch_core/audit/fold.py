@@ -39,6 +39,7 @@ from dispatch_core.audit.strangers import in_a_trace
 from dispatch_core.audit.streaming import KEEP_BEHIND, TRIM_ABOVE, NotStreamableError
 from dispatch_core.errors import ProfileError
 from dispatch_core.log_profile import profile_of, subscription_type
+from dispatch_core.recording.batches import no_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.resumed import resumes_at
 from dispatch_core.tables import ANOMALIES, DELIVERIES
@@ -187,7 +188,7 @@ class AuditFold:
 
     def finish(self) -> Audit:
         """What only the end of the log proves: no kind of finding does, both tables are empty."""
-        return Audit(DELIVERIES.empty_table(), ANOMALIES.empty_table())
+        return Audit(no_rows(DELIVERIES), no_rows(ANOMALIES))
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dispatch_core.audit.columns import Ints, Mask
 from dispatch_core.audit.findings import CAUSE_OF, Finding
 from dispatch_core.audit.history import History
 from dispatch_core.audit.scan import Scanned
+from dispatch_core.recording.batches import no_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
 
@@ -76,7 +77,7 @@ class Rows:
     def anomalies(self, findings: list[Finding]) -> pa.Table:
         """Findings in the order of the events that prove them, then of place in the line, then of kind."""
         if not findings:
-            return ANOMALIES.empty_table()
+            return no_rows(ANOMALIES)
         ordered = sorted(findings, key=lambda finding: finding.order)
         told = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True))
         return pa.table(

@@ -18,6 +18,7 @@ from dispatch_core.audit import divergence
 from dispatch_core.audit.columns import plain
 from dispatch_core.audit.rows import Rows
 from dispatch_core.audit.words import names_by_number
+from dispatch_core.recording.batches import no_rows
 from dispatch_core.recording.log import DispatcherLog
 
 #: Which column says that a row differs from the rules.
@@ -92,7 +93,7 @@ def in_pieces(
     def keep(name: str, table: pa.Table) -> None:
         # Without dictionaries: few rows would keep the texts of a whole piece.
         if not kept[name]:
-            kept[name].append(plain(table.schema.empty_table()))
+            kept[name].append(no_rows(plain(table.slice(0, 0)).schema))
         if table.num_rows and counted[name] <= MOST_TOLD:
             kept[name].append(plain(table))
         counted[name] += table.num_rows

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-#: Row groups kept: of messages and of events, each in two choices of columns.
+#: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
 _KEPT: Final = 4
+#: Where rows came from: nobody asks that of so many.
+_UNREAD: Final = frozenset({"source_file", "source_line"})
 
 _Place = tuple[str, ...]
 
@@ -95,23 +97,33 @@ def _group(group: pq.RowGroupMetaData) -> Group:
 def rows_of(
     path: str, group: int, dispatcher: Mapping[str, str], columns: Sequence[str], texts: Sequence[str] = ()
 ) -> pa.Table:
-    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that the file has.
+    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that have values.
 
-    ``texts`` come dictionary encoded. The table shares its memory with the row group.
+    ``texts`` and the columns of ``dispatcher`` come dictionary encoded. The table shares its memory with the row group.
     """
-    table, runs = _read(path, group, tuple(dispatcher), tuple(columns), tuple(texts))
+    table, runs = _read(path, group, tuple(dispatcher), tuple(texts))
+    there = set(table.column_names)
+    table = table.select([name for name in columns if name in there])
     parts = [table.slice(start, stop - start) for start, stop in runs.get(tuple(dispatcher.values()), ())]
     return parts[0] if len(parts) == 1 else pa.concat_tables([table.slice(0, 0), *parts])
 
 
 @lru_cache(maxsize=_KEPT)
 def _read(
-    path: str, group: int, whose: tuple[str, ...], columns: tuple[str, ...], texts: tuple[str, ...]
+    path: str, group: int, whose: tuple[str, ...], texts: tuple[str, ...]
 ) -> tuple[pa.Table, dict[_Place, list[tuple[int, int]]]]:
-    """A row group, and from where to where each dispatcher's rows stand in it."""
-    with pq.ParquetFile(path, read_dictionary=[*texts, *whose]) as file:
-        there = [name for name in columns if name in file.schema_arrow.names]
-        table = file.read_row_group(group, columns=list(dict.fromkeys((*there, *whose))), use_threads=False)
+    """A row group, and from where to where each dispatcher's rows stand in it.
+
+    All columns at once: one look at a dispatcher asks for some and the next one for others.
+    """
+    known = about(path)
+    wanted = [
+        name
+        for name in known.metadata.schema.to_arrow_schema().names
+        if name not in known.groups[group].empty and name not in _UNREAD
+    ]
+    with pq.ParquetFile(path, metadata=known.metadata, read_dictionary=[*texts, *whose]) as file:
+        table = file.read_row_group(group, columns=list(dict.fromkeys((*wanted, *whose))), use_threads=False)
     keys = [table[name].combine_chunks() for name in whose]
     starts = run_starts(keys)
     runs: dict[_Place, list[tuple[int, int]]] = {}
@@ -120,15 +132,7 @@ def _read(
         starts.tolist(), [*starts[1:].tolist(), table.num_rows], *names, strict=True
     ):
         runs.setdefault(tuple(place), []).append((start, stop))
-    plain = [
-        name
-        for name in whose
-        if name in there and name not in texts and pa.types.is_dictionary(table[name].type)
-    ]
-    for name in plain:
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, table[name].cast(pa.string()))
-    return table.select(there), runs
+    return table, runs
 
 
 def run_starts(keys: Sequence[pa.Array]) -> np.ndarray:

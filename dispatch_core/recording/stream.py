@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dispatch_core.recording.batches import nulls
+from dispatch_core.recording.batches import no_rows, nulls
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
@@ -96,7 +96,7 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
                     rare += _lines(file.rows(group, dispatcher, columns), wanted)
     # In one piece: each of many small ones costs every later step as much as a large one.
     in_one = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
-    whole = rare[0] if in_one else pa.concat_tables([EVENTS.empty_table(), *rare]).combine_chunks()
+    whole = rare[0] if in_one else pa.concat_tables([no_rows(EVENTS), *rare]).combine_chunks()
     return Survey(whole, len(seen), traced)
 
 
@@ -142,7 +142,7 @@ def pieces(
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events = pa.schema([EVENTS.field(name) for name in event_columns])
     of_messages = pa.schema([MESSAGES.field(name) for name in message_columns])
-    none = of_events.empty_table()
+    none = no_rows(of_events)
     messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
     begun = False
     for events in _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none):
@@ -214,12 +214,12 @@ class _Messages:
                 break
             taken.append(table)
             self._beyond.append(_named(table))
-        return pa.concat_tables(taken) if taken else self._schema.empty_table()
+        return pa.concat_tables(taken) if taken else no_rows(self._schema)
 
     def next(self) -> pa.Table:
         """The next entries, a batch of them."""
         table = self._take()
-        return self._schema.empty_table() if table is None else table
+        return no_rows(self._schema) if table is None else table
 
     def rest(self) -> Iterator[pa.Table]:
         """All that are left."""

@@ -16,6 +16,7 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.told import in_pieces
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.log_profile import RECORDED, Overrides
+from dispatch_core.recording.batches import no_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import Piece, kept, pieces, survey
@@ -77,7 +78,7 @@ def _head(identity: Mapping[str, str], event_files: list[str]) -> DispatcherLog:
         broker=broker,
         incarnation=incarnation or 0,
         header=json.loads(texts[-1]) if texts else {},  # every interval's files bring one; the latest stands
-        messages=MESSAGES.empty_table(),
+        messages=no_rows(MESSAGES),
         events=rare,
     )
 
