@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-#: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
+#: Row groups kept, and footers: of messages and of events, each the one that a dispatcher begins in and the one that it
+#: ends in.
 _KEPT: Final = 4
 #: Where rows came from: nobody asks that of so many.
 _UNREAD: Final = frozenset({"source_file", "source_line"})
@@ -67,7 +68,7 @@ def about(path: str) -> About:
     return _about(path, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=_KEPT)
 def _about(path: str, _mtime_ns: int, _size_bytes: int) -> About:
     metadata = pq.read_metadata(path)
     groups = tuple(_group(metadata.row_group(at)) for at in range(metadata.num_row_groups))
