@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from dispatch_core.recording.batches import no_rows, nulls
 from dispatch_core.recording.checkpoint import first_after, leading
+from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
 
@@ -29,10 +30,11 @@ from dispatch_core.recording.shared_groups import about, rows_of
 AHEAD_ROWS: Final = 4096
 
 #: Events of one piece at most, but for a batch that has more: enough that what a piece costs beside its rows does not
-#: count, and no more. With row groups of a multiple of it no piece keeps two of them in memory.
-PIECE_ROWS: Final = 65_536
+#: count for much. A piece never keeps two row groups in memory. With a third of a row group a log's peak follows its
+#: length less than with half of one (1.06 and 1.11 times the memory for fifty times the messages), for 6 % more time.
+PIECE_ROWS: Final = -(-ROW_GROUP_ROWS // 3)
 
-_BATCH_ROWS: Final = 32_768
+_BATCH_ROWS: Final = PIECE_ROWS
 _MOST_AT_ONCE: Final = 524_288
 _TEXTS: Final = (
     "kind",
