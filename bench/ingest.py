@@ -68,7 +68,7 @@ def product(source: str, into: str, day: str) -> tuple[float, dict[str, Any]]:
     seconds = time.perf_counter() - began
     runs = [run for one in reports for run in one["runs"]]
     for table in {run["table"] for run in runs}:
-        if not_runs((run["path"], run["groups"]) for run in runs if run["table"] == table):
+        if not_runs((run["paths"], run["groups"]) for run in runs if run["table"] == table):
             raise ValueError(
                 f"{source}: the rows of {table} did not come in order: this would measure half the work"
             )

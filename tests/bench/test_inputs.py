@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench import generated
+from bench import generated, ingest
 from bench.cases import CASES, FULL, QUICK
 from bench.copying import copy
 from bench.generated import Log, dispatchers, files, provide
@@ -80,6 +80,14 @@ def test_a_replay_that_loses_messages_is_no_measurement(logs: Path, tmp_path: Pa
     pq.write_table(rows.slice(0, rows.num_rows // 2), events)
     with pytest.raises(BenchError, match=r"not every message|not judged"):
         product(str(source), str(tmp_path / "staged"), None)
+
+
+def test_ingest_is_measured_on_a_generated_log(logs: Path, tmp_path: Path) -> None:
+    log = Log(500, ("--keys=10", "--consumers=2"), form="jsonl.gz")
+    provide([log])
+    seconds, facts = ingest.product(str(log.folder / "log"), str(tmp_path / "staged"), "2026-01-01")
+    assert seconds > 0
+    assert facts
 
 
 def test_arguments_that_the_generator_refuses_are_told(logs: Path) -> None:
