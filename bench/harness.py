@@ -24,6 +24,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 #: Generated input and results of runs; nothing of it is kept in the repository.
 DATA: Final = ROOT / ".dispatch-audit" / "bench"
 RESULTS: Final = ROOT / "bench" / "results"
+#: Baselines: they run with their libraries as these come, all else in the environment of Spark's workers.
+_AS_IT_COMES: Final = frozenset({"bench.copying:beside", "bench.ingest:baseline", "bench.pipeline:baseline"})
 
 
 class BenchError(Exception):
@@ -59,7 +61,7 @@ class Bar:
 def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = None) -> Measured:
     """Run ``target`` (``module:function``) with keyword arguments in a process of its own, on at most ``cores`` cores.
 
-    Its environment is that of Spark's workers, on either side of a ratio.
+    Its environment is that of Spark's workers, but for baselines.
     The function returns (seconds, facts). Raises ``BenchError`` with the end of its standard error where it fails.
     """
     code = "import bench.harness as h, sys; h.child(sys.argv[1])"
@@ -67,7 +69,7 @@ def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = No
     ran = subprocess.run(
         [sys.executable, "-c", code, order],
         cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT},
+        env=dict(os.environ) if target in _AS_IT_COMES else {**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
         check=False,
