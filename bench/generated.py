@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from bench.harness import DATA, ROOT, BenchError, say
 from dispatch_core.recording.parquet import open_writer
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from spark_jobs.intervals import day_of
-from spark_jobs.staging import SHARED_FILE_ROWS
+from spark_jobs.staging import FILE_ROWS
 
 _LOGS: Final = DATA / "logs"
 #: What a generated log depends on beside its arguments: with other sources it is made again.
@@ -103,18 +103,15 @@ def _lay_out(source: Path, into: Path) -> None:
         folder = into / path.parent.relative_to(source)
         folder.mkdir(parents=True, exist_ok=True)
         with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows <= SHARED_FILE_ROWS:
+            if file.metadata.num_rows <= FILE_ROWS:
                 (folder / path.name).hardlink_to(path)
                 continue
-            groups = iter(range(file.num_row_groups))
-            for number, at in enumerate(groups):
-                with open_writer(folder / f"{path.stem}-{number:04d}.parquet", file.schema_arrow) as writer:
-                    rows = 0
-                    for group in chain([at], groups):
+            rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            part_of = [before // FILE_ROWS for before in accumulate(rows, initial=0)]
+            for part, groups in groupby(range(len(rows)), part_of.__getitem__):
+                with open_writer(folder / f"{path.stem}-{part:04d}.parquet", file.schema_arrow) as writer:
+                    for group in groups:
                         writer.write_table(file.read_row_group(group, use_threads=False))
-                        rows += file.metadata.row_group(group).num_rows
-                        if rows >= SHARED_FILE_ROWS:
-                            break
 
 
 def _made_by(log: Log) -> str | None:
@@ -147,9 +144,9 @@ def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     first_us = None
     for path in events:
+        of_folder = [one for one in messages if Path(one).parent == Path(path).parent]
         with pq.ParquetFile(path) as file:
             for identity in _identities(file):
-                of_folder = [one for one in messages if Path(one).parent == Path(path).parent]
                 fresh = {**identity, "event_files": [], "message_files": of_folder}
                 found.setdefault(tuple(identity.values()), fresh)["event_files"].append(path)
             if first_us is None:

@@ -266,14 +266,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """The owners that the selector has for these hash ids now."""
         if not len(ids):
             return
-        owners = self._selector.select_array(self._hash_ids.values[ids])
-        numbers = np.fromiter(self._slots, np.int64, len(self._slots))
-        slots = np.fromiter(self._slots.values(), np.int32, len(self._slots))
-        # The last one stands for owners that are none of them.
-        by_number = np.argsort(numbers)
-        numbers, slots = np.append(numbers[by_number], -1), np.append(slots[by_number], st_.NOBODY)
-        at = np.searchsorted(numbers[:-1], owners)
-        self.state.hash_owner[ids] = np.where(numbers[at] == owners, slots[at], st_.NOBODY)
+        owners = self._selector.select_array(self._hash_ids.values[ids]).tolist()
+        self.state.hash_owner[ids] = [self._slots.get(owner, st_.NOBODY) for owner in owners]
 
     # --- the stretch of the log ------------------------------------------------------------------------------
 

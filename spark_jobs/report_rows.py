@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dispatch_core.recording.schema import DISPATCHER_KEY
-from spark_jobs.contracts import CONTRACTS, conform, file_schema
+from spark_jobs.contracts import CONTRACTS, conform, file_schema, in_one
 from spark_jobs.file_rows import file_rows
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse import data_files
@@ -40,7 +40,7 @@ def by_key(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[tuple[str, ...]
     """The rows of each key, in the order in which they stand."""
     code = np.zeros(rows.num_rows, np.int64)
     for name in key:
-        encoded = rows[name].combine_chunks().dictionary_encode()
+        encoded = in_one(rows[name]).dictionary_encode()
         code = code * len(encoded.dictionary) + np.asarray(encoded.indices)
         code = np.unique(code, return_inverse=True)[1]
     order = np.argsort(code, kind="stable")

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dispatch_core.errors import DispatchAuditError
-from spark_jobs.worker import ENVIRONMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,6 +135,8 @@ def delta_jars() -> list[str]:
 
 
 def _settings(size_bytes: int | None) -> dict[str, str]:
+    from spark_jobs.worker import ENVIRONMENT
+
     java = os.environ.get("DISPATCH_AUDIT_JAVA_OPTIONS")
     if java is None:
         java = _SHORT_JOB if size_bytes is not None and size_bytes < _SHORT_JOB_BYTES else ""

@@ -3,7 +3,7 @@
 A ``Sink`` takes the rows of one *piece of work* (a dispatcher, a log file) after the other. What a piece wrote counts once
 it is kept (``keep``); until then it can be taken back (``discard``), so that a piece that fails half-way leaves nothing
 behind in the files it shares with others. A piece that grows beyond ``OWN_FILE_ROWS`` gets a file of its own and is streamed
-into it, so memory is bounded however large a piece is; when that file has ``SHARED_FILE_ROWS`` rows, another one follows.
+into it, so memory is bounded however large a piece is; when that file has ``FILE_ROWS`` rows, another one follows.
 
 Files appear under their names only when the sink is closed, all of the task's at once. Their names are made of the task's
 part name alone: a task that is tried again replaces its own files.
@@ -23,9 +23,9 @@ from spark_jobs.contracts import StagedFile, conform, file_schema
 
 #: A piece with more rows than this in one table gets a file of its own for it.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
-#: A file that pieces share is followed by another one after so many rows, and so is a large piece's: a footer says
-#: something of each row group, and whoever writes or reads a file has all of it in memory.
-SHARED_FILE_ROWS: Final = 4_000_000
+#: A file is followed by another one after so many rows, be it shared or a large piece's own: a footer says something of
+#: each row group, and whoever writes or reads a file has all of it in memory.
+FILE_ROWS: Final = 4_000_000
 #: A row group may end with a piece from so many rows on: then a reader can skip to the next piece.
 _EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
 
@@ -166,7 +166,7 @@ class _Table:
                 self._own[-1].write(pa.concat_tables(self._piece))
                 self._piece = []
             return
-        if self._own[-1].rows >= SHARED_FILE_ROWS:
+        if self._own[-1].rows >= FILE_ROWS:
             self._own[-1].finish()
             self._own.append(self._next_file())
         self._own[-1].write(rows)
@@ -182,7 +182,7 @@ class _Table:
         shared = self._shared.get(apart)
         if shared is not None:
             shared.end_piece()
-            if shared.rows >= SHARED_FILE_ROWS:
+            if shared.rows >= FILE_ROWS:
                 shared.finish()
                 self._whole.append(self._shared.pop(apart))
         self._own, self._piece, self._piece_rows = [], [], 0

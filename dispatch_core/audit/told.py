@@ -93,7 +93,7 @@ def in_pieces(
     def keep(name: str, table: pa.Table) -> None:
         # Without dictionaries: few rows would keep the texts of a whole piece.
         if not kept[name]:
-            kept[name].append(no_rows(plain(table.slice(0, 0)).schema))
+            kept[name].append(plain(no_rows(table.schema)))
         if table.num_rows and counted[name] <= MOST_TOLD:
             kept[name].append(plain(table))
         counted[name] += table.num_rows

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-#: Row groups kept, and footers: of messages and of events, each the one that a dispatcher begins in and the one that it
-#: ends in.
+#: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
 _KEPT: Final = 4
 #: Where rows came from: nobody asks that of so many.
 _UNREAD: Final = frozenset({"source_file", "source_line"})
@@ -55,11 +54,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a file's footer says."""
+    """What a file's footer says. ``columns``: in their order."""
 
     metadata: pq.FileMetaData
-    columns: frozenset[str]
+    columns: tuple[str, ...]
     groups: tuple[Group, ...]
+
+    def filled(self, group: int) -> list[str]:
+        """The columns in which a row group has values (and maybe others), in their order."""
+        return [name for name in self.columns if name not in self.groups[group].empty]
 
 
 def about(path: str) -> About:
@@ -68,11 +71,11 @@ def about(path: str) -> About:
     return _about(path, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=8)
 def _about(path: str, _mtime_ns: int, _size_bytes: int) -> About:
     metadata = pq.read_metadata(path)
     groups = tuple(_group(metadata.row_group(at)) for at in range(metadata.num_row_groups))
-    return About(metadata, frozenset(metadata.schema.to_arrow_schema().names), groups)
+    return About(metadata, tuple(metadata.schema.to_arrow_schema().names), groups)
 
 
 def _group(group: pq.RowGroupMetaData) -> Group:
@@ -98,7 +101,8 @@ def _group(group: pq.RowGroupMetaData) -> Group:
 def rows_of(
     path: str, group: int, dispatcher: Mapping[str, str], columns: Sequence[str], texts: Sequence[str] = ()
 ) -> pa.Table:
-    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that have values.
+    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that have values
+    (never those that tell where rows came from).
 
     ``texts`` and the columns of ``dispatcher`` come dictionary encoded. The table shares its memory with the row group.
     """
@@ -118,11 +122,7 @@ def _read(
     All columns at once: one look at a dispatcher asks for some and the next one for others.
     """
     known = about(path)
-    wanted = [
-        name
-        for name in known.metadata.schema.to_arrow_schema().names
-        if name not in known.groups[group].empty and name not in _UNREAD
-    ]
+    wanted = [name for name in known.filled(group) if name not in _UNREAD]
     with pq.ParquetFile(path, metadata=known.metadata, read_dictionary=[*texts, *whose]) as file:
         table = file.read_row_group(group, columns=list(dict.fromkeys((*wanted, *whose))), use_threads=False)
     keys = [table[name].combine_chunks() for name in whose]

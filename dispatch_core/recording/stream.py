@@ -333,14 +333,13 @@ class _File:
         return [at for at, group in enumerate(self._about.groups) if group.may_hold(dispatcher)]
 
     def rows(self, group: int, dispatcher: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The dispatcher's rows of a row group, a batch at a time, in those of ``columns`` in which the row group has values
-        (and maybe others).
-        """
+        """The dispatcher's rows of a row group, a batch at a time, in those of ``columns`` that are filled there."""
         of_group = self._about.groups[group]
-        there = [name for name in columns if name in self._about.columns and name not in of_group.empty]
         if not of_group.holds_only(dispatcher):
-            yield rows_of(self._path, group, dispatcher, there, self._texts)
+            yield rows_of(self._path, group, dispatcher, columns, self._texts)
             return
+        filled = frozenset(self._about.filled(group))
+        there = [name for name in columns if name in filled]
         if self._file is None:
             self._file = pq.ParquetFile(
                 self._path, metadata=self._about.metadata, read_dictionary=self._texts

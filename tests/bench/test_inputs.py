@@ -41,7 +41,7 @@ def test_a_log_is_made_once_and_again_when_the_generator_changed(logs: Path) -> 
 def test_a_large_log_is_laid_out_in_several_files_and_replayed_from_them(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generated, "SHARED_FILE_ROWS", 1)
+    monkeypatch.setattr(generated, "FILE_ROWS", 1)
     log = Log(200_000, ("--keys=10", "--consumers=2"))
     provide([log])
     for name, generated_file in zip(

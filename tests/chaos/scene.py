@@ -157,6 +157,4 @@ def _is_partial(name: str) -> bool:
 def _of_any_version(table: Path) -> set[str]:
     """Names of data files that some version of the table has or had: earlier versions stay readable for some days."""
     text = "".join(one.read_text(errors="replace") for one in (table / "_delta_log").glob("*.json"))
-    return set(re.findall(r"part-[0-9a-f-]+\.zstd\.parquet", text)) | set(
-        re.findall(r"part-[^\"/]+?\.parquet", text)
-    )
+    return set(re.findall(r"part-[^\"/]+?\.parquet", text))

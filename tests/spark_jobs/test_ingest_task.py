@@ -65,7 +65,7 @@ def test_a_log_in_several_files_is_no_exchange_and_replays_as_in_one(
 
     in_one, expected = results("one")
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 100)
-    monkeypatch.setattr(staging, "SHARED_FILE_ROWS", 100)
+    monkeypatch.setattr(staging, "FILE_ROWS", 100)
     monkeypatch.setattr(staging, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr(parquet, "_ROWS_AT_ONCE", 500)
     in_several, found = results("several")

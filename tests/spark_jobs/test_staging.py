@@ -139,7 +139,7 @@ def test_a_sink_that_streams_takes_nothing_back(tmp_path: Path) -> None:
 def test_a_large_piece_goes_on_in_further_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What writers and readers keep of every row group of a file does not grow with the log."""
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
-    monkeypatch.setattr(staging, "SHARED_FILE_ROWS", 20)
+    monkeypatch.setattr(staging, "FILE_ROWS", 20)
     with Sink(tmp_path, "task") as sink:
         put(sink, failed=50)
         for first in range(0, 65, 5):
