@@ -22,7 +22,7 @@ def warm_up(cache: str) -> tuple[float, dict[str, Any]]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     began = time.perf_counter()
-    _run(["-m", "dispatch_core.warmup"], {"NUMBA_CACHE_DIR": cache})
+    _run(["-m", "dispatch_core.cli.warmup"], {"NUMBA_CACHE_DIR": cache})
     seconds = time.perf_counter() - began
     found = [path for path in folder.rglob("*") if path.is_file()]
     return seconds, {"files": len(found), "bytes": sum(path.stat().st_size for path in found)}

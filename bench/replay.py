@@ -42,7 +42,7 @@ def product(source: str, staging: str, warm: str | None) -> tuple[float, dict[st
 
 def fold_alone(source: str, staging: str, warm: str) -> tuple[float, dict[str, Any]]:
     """Of such a replay, the seconds inside ``user_level.rounds.fold``: the rules without reading, audit and writing."""
-    from dispatch_core.user_level import rounds
+    from dispatch_core.verify.without_trace import rounds
 
     spent = [0.0]
     rounds.fold = _timed(rounds.fold, spent)
@@ -57,7 +57,7 @@ def fold_alone(source: str, staging: str, warm: str) -> tuple[float, dict[str, A
 
 def verify_trace(source: str, warm: str) -> tuple[float, dict[str, Any]]:
     """``verify`` of the traces (level T) in ``source``, read before the clock starts: seconds, and decisions."""
-    from dispatch_core.verify.runner import verify
+    from dispatch_core.verify.trace.runner import verify
 
     def verified(folder: str) -> tuple[float, dict[str, Any]]:
         logs = [log for one in find_recordings([folder]) for log in read_recording(one).logs]

@@ -68,7 +68,7 @@ def choose_interval(
     settings_file = str(params.get("settings_file") or "").strip()
     if settings_file:
         from dispatch_core.cli.settings_file import settings_of
-        from dispatch_core.log_profile import Overrides
+        from dispatch_core.recording.log_profile import Overrides
 
         overrides = Overrides(None, settings_of([Path(settings_file).expanduser()]))
         progress.info("settings in place of the logs' headers: %s", ", ".join(overrides.told) or "none")

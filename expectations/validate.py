@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from dispatch_core.disk import names_disk_errors
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
 from expectations import data_docs as docs
 from expectations import warehouse as wh

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.disk import names_disk_errors
+from dispatch_core.errors import names_disk_errors
 from dispatch_core.tables import IDENTITY
 from spark_jobs import stage, tables
 from spark_jobs.contracts import LOG
@@ -69,7 +69,7 @@ def balance(
     ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer that owned hashes and got
     nothing has a row of zeros. Connections of one name are one consumer: that is what a rolling restart keeps.
     ``message_share`` is of the dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood
-    for when they were sent (``dispatch_core.audit.fair``), null for Failover and Exclusive, and where nothing was sent.
+    for when they were sent (``audit.hash_share``), null for Failover and Exclusive, and where nothing was sent.
     """
     sent = deliveries.select(
         *DISPATCHER, name_of_consumer().alias("consumer_name"), "consumer", "num_messages", "size_bytes"

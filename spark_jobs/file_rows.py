@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dispatch_core.audit.columns import marked
+from dispatch_core.arrays.columns import marked
 from dispatch_core.recording.shared_groups import Group, about
 
 _ROWS_AT_ONCE: Final = 1 << 17

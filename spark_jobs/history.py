@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.disk import names_disk_errors
-from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import RECORDED, Overrides
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
+from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs import segments, stage
 from spark_jobs.history_plan import (
     Expected,

@@ -25,8 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dispatch_core.disk import names_disk_errors
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.files import file_format, in_words
 from spark_jobs import segments
 from spark_jobs.copying import Journal, bring

@@ -24,10 +24,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.disk import names_disk_errors
-from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import RECORDED, Overrides
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording import schema
+from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage, tables
 from spark_jobs.contracts import StagedFile
@@ -83,7 +82,7 @@ def replay(
 ) -> dict[str, Any]:
     """Replay every dispatcher of the interval and replace its rows in the six result tables; returns a summary.
 
-    ``rule`` replaces the recorded release's rule (default ``dispatch_core.replay.replay``); it must be importable by the
+    ``rule`` replaces the recorded release's rule (default ``replay_log.replay``); it must be importable by the
     workers. ``limits``: how long is too long, for which topics. ``overrides``: what holds in place of the logs' headers.
     Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError`` where other rows up to its end were
     ingested meanwhile; the tables are then as before.

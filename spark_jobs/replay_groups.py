@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.disk import names_disk_errors
-from dispatch_core.log_profile import RECORDED, Overrides
+from dispatch_core.errors import names_disk_errors
+from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs import stage
 from spark_jobs.contracts import StagedFile

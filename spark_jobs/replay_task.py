@@ -30,10 +30,10 @@ from dispatch_core import CORE_VERSION
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import RECORDED, Overrides
 from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.stream import named_extent
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
@@ -153,8 +153,8 @@ def _in_pieces(
     What is wrong with a log beyond that shows when it is replayed as a whole, and is reported then.
     """
     # Imported late: they bring the compiled kernels along.
-    from dispatch_core.audit.streaming import NotStreamableError
-    from dispatch_core.user_level.files import NotUserLevelError, replay_files
+    from dispatch_core.errors import NotStreamableError
+    from dispatch_core.replay.log_files import NotUserLevelError, replay_files
 
     try:
         pieces = replay_files(
@@ -189,9 +189,9 @@ def recorded_rule(
     limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, pa.Table]:
     """The rule that the log's own broker followed (imported late: it brings the compiled kernels along)."""
-    from dispatch_core import replay
+    from dispatch_core.replay import replay_log
 
-    return replay.replay(
+    return replay_log.replay(
         log, interval_start=interval_start, interval_end=interval_end, earlier=earlier, limits=limits
     )
 
@@ -271,7 +271,7 @@ def _audit_alone(
 ) -> dict[str, pa.Table]:
     """Deliveries and anomalies without the rule: what the log alone shows is kept."""
     try:
-        from dispatch_core.audit import audit_log
+        from dispatch_core.audit.deliveries.whole_log import audit_log
 
         audit = audit_log(log, interval_start=span.start)
         found = {

@@ -25,8 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.disk import names_disk_errors
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow

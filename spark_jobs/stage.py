@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import LimitsError
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import RECORDED, Overrides
+from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
 from spark_jobs.progress import complain
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.balance import (
     ActiveTime,
     KeyLoad,
@@ -30,7 +31,6 @@ from dispatch_core.audit.balance import (
     uneven,
 )
 from dispatch_core.audit.catalogue import KINDS as CATALOGUE
-from dispatch_core.audit.columns import marked
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.tables import ANOMALIES, BALANCE

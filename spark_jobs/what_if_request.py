@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from dispatch_core import settings
+from dispatch_core.broker import settings
+from dispatch_core.broker.profiles import NEWEST_KNOWN
+from dispatch_core.broker.versions import parse_version, text_of
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.profiles import NEWEST_KNOWN
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.versions import parse_version, text_of
 from dispatch_core.what_if.rules import (
     RECORDED,
     SEEDS,

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.audit.fair import fair_of, messages_of, names_in
-from dispatch_core.audit.findings import Finding, shown
+from dispatch_core.audit.deliveries.findings import Finding, shown
+from dispatch_core.audit.hash_share import fair_of, messages_of, names_in
 from dispatch_core.audit.limits import Limits
 
 _NAMED_AT_MOST: Final = 5

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.columns import ints
-from dispatch_core.audit.fair import fair_of, messages_of, names_in
-from dispatch_core.audit.positions import distinct, locate
+from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.positions import distinct, locate
+from dispatch_core.audit.hash_share import fair_of, messages_of, names_in
 from dispatch_core.tables import BALANCE, WAITS
 
 Ints = npt.NDArray[np.int64]

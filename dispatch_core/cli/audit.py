@@ -12,13 +12,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatch_core.audit import Policy, PromiseVerdict, overall, verdicts
 from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.totals import never_sent, unexplained
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
-from dispatch_core.audit.whole import WholeAudit, active_times, audit_whole
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, PromiseVerdict, Seen, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
     Recurring,
@@ -30,10 +28,11 @@ from dispatch_core.cli.recordings import (
     set_aside,
 )
 from dispatch_core.errors import ProfileError
-from dispatch_core.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
-from dispatch_core.verify.runner import is_trace
+from dispatch_core.replay.whole_log import WholeAudit, active_times, audit_whole
+from dispatch_core.verify.trace.runner import is_trace
 
 #: Stands for the recording in findings over the topics of many.
 _ALL: Final = "*"

@@ -19,8 +19,8 @@ from dispatch_core.cli.recordings import (
 )
 
 if TYPE_CHECKING:
-    from dispatch_core.explain.life import Life
-    from dispatch_core.log_profile import Overrides
+    from dispatch_core.explain.subject_history import Life
+    from dispatch_core.recording.log_profile import Overrides
     from dispatch_core.recording.reader import Recording
 
 
@@ -88,10 +88,10 @@ def _lives(
     recording: Recording, options: argparse.Namespace, overrides: Overrides
 ) -> Iterator[Life | _Missed]:
     """The life of the subject in every log of a recording that knows it."""
-    from dispatch_core.audit.whole import audit_whole
-    from dispatch_core.explain.life import life_of, tick_for
     from dispatch_core.explain.record import Record
     from dispatch_core.explain.subject import NothingMatchedError, subject_of
+    from dispatch_core.explain.subject_history import life_of, tick_for
+    from dispatch_core.replay.whole_log import audit_whole
 
     for logs in dispatchers(recording, overrides):
         for number, log in enumerate(logs):
@@ -108,7 +108,7 @@ def _lives(
 
 
 def _print(name: str, life: Life, options: argparse.Namespace) -> None:
-    from dispatch_core.audit.findings import shown
+    from dispatch_core.audit.deliveries.findings import shown
     from dispatch_core.explain.subject import moment_of
     from dispatch_core.explain.tell import tell
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from dispatch_core import settings
+from dispatch_core.broker import settings
 from dispatch_core.cli import CLEAN
 from dispatch_core.cli.recordings import with_progress_bar
 from dispatch_core.simulation.scenario import CHURNS, MODES, SUBSCRIPTION_TYPES, Scenario, ScenarioError

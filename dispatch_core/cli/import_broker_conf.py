@@ -11,11 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from dispatch_core import broker_conf, settings
-from dispatch_core.broker_conf import Judged
+from dispatch_core.broker import settings
+from dispatch_core.broker.profiles import resolve
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.cli.settings_file import SettingsFileError, read_assignments, write_settings
-from dispatch_core.profiles import resolve
+from dispatch_core.importers import broker_conf_file
+from dispatch_core.importers.broker_conf_file import Judged
 
 #: The release whose defaults are taken where none is named.
 ASSUMED_VERSION: Final = "4.2.4"
@@ -55,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
     found = read_assignments(options.conf)
     if not found:
         raise SettingsFileError(f"{options.conf}: no setting in it; nothing was written")
-    judged = broker_conf.judge(found, version)
-    config = broker_conf.config_of(judged)
-    unreadable = [one for one in judged if one.status == broker_conf.UNREADABLE]
+    judged = broker_conf_file.judge(found, version)
+    config = broker_conf_file.config_of(judged)
+    unreadable = [one for one in judged if one.status == broker_conf_file.UNREADABLE]
     written = options.out is not None and not unreadable
     if written:
         write_settings(options.out, options.conf, version, config)
@@ -92,7 +93,7 @@ def _print_json(
     summary = {
         "summary": "import-broker-conf",
         "broker_version": version,
-        "counts": {status: counts[status] for status in broker_conf.STATUSES},
+        "counts": {status: counts[status] for status in broker_conf_file.STATUSES},
         "config": config,
         "warnings": warnings,
         "out": out,
@@ -103,7 +104,7 @@ def _print_json(
 def _for_people(
     judged: Sequence[Judged], options: argparse.Namespace, version: str, out: str | None
 ) -> list[str]:
-    of = {status: [one for one in judged if one.status == status] for status in broker_conf.STATUSES}
+    of = {status: [one for one in judged if one.status == status] for status in broker_conf_file.STATUSES}
     given = len([one for one in judged if one.lines])
     lines = [f"{options.conf}: {given} settings, compared with the defaults of Pulsar {version}"]
     lines += ["", "Settings that matter for dispatch:"]
@@ -145,7 +146,7 @@ def _for_people(
 
 def _line(one: Judged) -> str:
     value = "?" if one.value is None else _text(one.value)
-    reason = f"; {one.reason}" if one.reason and one.status != broker_conf.UNREADABLE else ""
+    reason = f"; {one.reason}" if one.reason and one.status != broker_conf_file.UNREADABLE else ""
     return f"{one.name} = {value}  (default {_text(one.default)}; {_where(one)}{reason})"
 
 

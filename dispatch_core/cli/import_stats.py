@@ -11,19 +11,19 @@ from typing import Final
 
 import pyarrow as pa
 
-from dispatch_core.audit.words import shown
+from dispatch_core.audit.sentences.names import shown
+from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN
 from dispatch_core.cli.recordings import code_of_copy, moment, progress
-from dispatch_core.log_profile import with_overrides
+from dispatch_core.importers.topic_stats.documents import Document, Snapshot, TopicStatsError, snapshot_of
 from dispatch_core.recording.identity import IDENTITY
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.recording.rewrite import new_file, target
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.recording.writer import FORMATS
 from dispatch_core.times import micros
-from dispatch_core.topic_stats.documents import Document, Snapshot, TopicStatsError, snapshot_of
-from dispatch_core.versions import parse_version
 
 #: Bytes of a document at most: one lists every consumer with its hash ranges, not every message.
 MOST_BYTES: Final = 256 << 20
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the recording; returns 0, or 2 if lines of it could not be read (the others were written)."""
-    from dispatch_core.topic_stats.checkpoint import from_snapshot
+    from dispatch_core.importers.topic_stats.checkpoint import from_snapshot
 
     if options.broker_version is not None:
         parse_version(options.broker_version)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.cli.recordings import moment, progress
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.message_segments import FORMS, SEGMENT_BYTES, MessageSegments
+from dispatch_core.importers.topic_messages.segments import FORMS, SEGMENT_BYTES, MessageSegments
 
 if TYPE_CHECKING:
-    from dispatch_core.recording.topic_client import Access, Service
-    from dispatch_core.recording.topic_reader import TopicLog
+    from dispatch_core.importers.topic_messages.client import Access, Service
+    from dispatch_core.importers.topic_messages.reader import TopicLog
 
 _LOCK: Final = ".record-messages.lock"
 
@@ -109,8 +109,8 @@ class _Asked:
 
 def run(options: argparse.Namespace) -> int:
     """Record; returns 0, or 2 if none of the topics has an entry."""
-    from dispatch_core.recording.topic_client import connected
-    from dispatch_core.recording.topic_reader import read_all
+    from dispatch_core.importers.topic_messages.client import connected
+    from dispatch_core.importers.topic_messages.reader import read_all
 
     asked = _asked(options)
     with _alone(options.out), _stopping() as stopped, connected(asked.access) as service:
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> _Asked:
     """Raises an error that says what is wrong before anything is connected or written."""
-    from dispatch_core.recording.topic_client import Access, full_name, pulsar
+    from dispatch_core.importers.topic_messages.client import Access, full_name, pulsar
 
     if options.follow and options.until is not None:
         raise RecordError("--follow and --until contradict each other: give one of them")
@@ -166,8 +166,8 @@ def _asked(options: argparse.Namespace) -> _Asked:
 
 
 def _logs(options: argparse.Namespace, asked: _Asked, service: Service) -> Iterator[TopicLog]:
-    from dispatch_core.recording.topic_entries import Lines
-    from dispatch_core.recording.topic_reader import TopicLog
+    from dispatch_core.importers.topic_messages.entries import Lines
+    from dispatch_core.importers.topic_messages.reader import TopicLog
 
     header = {
         "format": "pulsar-message-log",

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dispatch_core import settings
+from dispatch_core.broker import settings
+from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
-from dispatch_core.log_profile import Overrides
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.reader import (
     FileCounts,
     Recording,
@@ -21,7 +22,6 @@ from dispatch_core.recording.reader import (
     find_recordings,
     read_recording,
 )
-from dispatch_core.versions import parse_version
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ class Recurring:
         several = {one: names for one, names in self._recordings.items() if len(names) > 1}
         if not several:
             return None
-        from dispatch_core.audit.words import shown
+        from dispatch_core.audit.sentences.names import shown
 
         named = [
             f"{shown(topic)} / {shown(subscription)} of cluster {shown(cluster)} in {', '.join(map(shown, names))}"

@@ -16,9 +16,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit import Policy, overall, verdicts
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Seen
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, Seen, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
     add_recording_arguments,
@@ -30,8 +29,8 @@ from dispatch_core.cli.recordings import (
     set_aside,
 )
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import subscription_type
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.reader import Recording
 from dispatch_core.times import from_micros, micros
 
@@ -209,7 +208,7 @@ def _tables(
     logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits
 ) -> tuple[dict[str, pa.Table], int]:
     """Result tables of all incarnations of a dispatcher, of the interval where there is one; and comparisons in doubt."""
-    from dispatch_core.audit.whole import audit_whole
+    from dispatch_core.replay.whole_log import audit_whole
 
     found = []
     for number, log in enumerate(logs):
@@ -230,9 +229,9 @@ def _of_interval(
     tables: Mapping[str, pa.Table], logs: Sequence[DispatcherLog], span: tuple[int, int]
 ) -> dict[str, pa.Table]:
     """The rows that belong to an interval: those whose proving event lies in it, or that reach into it."""
-    from dispatch_core.audit.history import SINGLE_ACTIVE
+    from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
     from dispatch_core.audit.totals import balance_table
-    from dispatch_core.result_rows import identity_of
+    from dispatch_core.replay.result_rows import identity_of
 
     start_us = span[0]
     since = {name: pc.greater_equal(tables[name]["t_us"], start_us) for name in ("deliveries", "anomalies")}

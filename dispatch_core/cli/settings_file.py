@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dispatch_core import settings
-from dispatch_core.broker_conf import MOST_BYTES, Assignment, BrokerConfError, assignments
+from dispatch_core.broker import settings
 from dispatch_core.errors import DispatchAuditError, ProfileError
+from dispatch_core.importers.broker_conf_file import MOST_BYTES, Assignment, BrokerConfError, assignments
 
 #: How a file that ``import-broker-conf`` wrote begins.
 MARK: Final = "# Settings for dispatch-audit, made by import-broker-conf"

@@ -27,7 +27,7 @@ from dispatch_core.cli.recordings import (
     with_progress_bar,
 )
 from dispatch_core.errors import DispatchAuditError, LogError
-from dispatch_core.log_profile import Overrides
+from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.reader import RecordingSource, find_recordings, read_recording
 
 
@@ -168,7 +168,7 @@ def _failed(order: _Order, reason: str) -> _Verified:
 
 def _verify_source(order: _Order) -> _Verified:
     from dispatch_core.cli.verify_report import for_people
-    from dispatch_core.verify.runner import verify
+    from dispatch_core.verify.trace.runner import verify
 
     recording = read_recording(order.source)
     verified = _Verified(order.source.name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatch_core.explain.divergence_story import story_of
 from dispatch_core.times import clock
-from dispatch_core.verify.runner import Verification
-from dispatch_core.verify.story import story_of
 from dispatch_core.verify.tally import CLASSES, Finding
+from dispatch_core.verify.trace.runner import Verification
 
 MAX_UNCERTAIN: Final = 5
 MAX_LOG_FINDINGS: Final = 5

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from dispatch_core import settings
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.broker import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
     Recurring,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dispatch_core.audit import layout as at
+from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.explain.moments import CHECKPOINT, Moment
 from dispatch_core.explain.reasons import listed
 from dispatch_core.explain.record import Record

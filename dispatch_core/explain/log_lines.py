@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.findings import shown
+from dispatch_core.audit.deliveries.findings import shown
 from dispatch_core.recording.log import DispatcherLog
 
 Ints = npt.NDArray[np.int64]

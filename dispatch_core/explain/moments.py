@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit import layout as at
-from dispatch_core.audit.findings import CAUSE_OF, shown
-from dispatch_core.audit.operations import ACK, ACK_CUMULATIVE, ADDED, FLOW, REMOVED
+from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.deliveries.findings import CAUSE_OF, shown
+from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, ADDED, FLOW, REMOVED
 from dispatch_core.explain.log_lines import SeqAt, touching
 from dispatch_core.explain.owners import JOINED, Owner, Share, moved_by
 from dispatch_core.explain.reasons import duration, listed, why

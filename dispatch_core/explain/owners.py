@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.operations import ADDED, REMOVED
+from dispatch_core.audit.deliveries.operations import ADDED, REMOVED
 from dispatch_core.explain.record import Record
 
 JOINED: Final = "joined"

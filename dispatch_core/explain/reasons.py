@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from dispatch_core.audit.findings import shown
+from dispatch_core.audit.deliveries.findings import shown
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.waits import Episode
 from dispatch_core.times import clock

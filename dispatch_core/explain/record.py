@@ -14,21 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core import hashing
-from dispatch_core.audit import layout as at
-from dispatch_core.audit.columns import Ints, encode, ints
-from dispatch_core.audit.findings import names_of, shown
-from dispatch_core.audit.history import Hashing, History
-from dispatch_core.audit.keys import Keys
-from dispatch_core.audit.log_quality import without_repeated_rows
-from dispatch_core.audit.operations import Operations
-from dispatch_core.audit.positions import locate
-from dispatch_core.audit.scan import Scan
-from dispatch_core.audit.seed import Seed
+from dispatch_core.arrays.columns import Ints, encode, ints
+from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.findings import names_of, shown
+from dispatch_core.audit.deliveries.keys import Keys
+from dispatch_core.audit.deliveries.log_checks import without_repeated_rows
+from dispatch_core.audit.deliveries.operations import Operations
+from dispatch_core.audit.deliveries.scan import Scan
+from dispatch_core.audit.deliveries.window import Hashing, History
+from dispatch_core.broker import hashing
+from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import ProfileError
-from dispatch_core.log_profile import profile_of, subscription_type
-from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of, subscription_type
 
 #: Ends after which an entry waits to be sent again.
 TAKEN_BACK: Final = (at.NACKED, at.NACKED_ALL, at.DISCONNECTED, at.ALL_LEFT, at.RELOADED)

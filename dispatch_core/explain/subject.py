@@ -17,10 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from dispatch_core import hashing
-from dispatch_core.audit.columns import Ints, valid
-from dispatch_core.audit.findings import shown
-from dispatch_core.audit.positions import locate
+from dispatch_core.arrays.columns import Ints, valid
+from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.deliveries.findings import shown
+from dispatch_core.broker import hashing
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.explain.record import Record, h31_of
 from dispatch_core.times import clock, from_micros, micros

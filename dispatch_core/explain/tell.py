@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from dispatch_core.audit import layout as at
 from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
-from dispatch_core.explain.life import Life
+from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
 from dispatch_core.explain.reasons import counted, duration, listed, plural, rule_of, why
 from dispatch_core.explain.subject import CONSUMER, ENTRY
+from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.timeline import MOST_OF_A_KIND, WIDTH, timeline
 from dispatch_core.explain.waits import BRIEF_US, Episode, ahead_of
 from dispatch_core.times import clock

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from dispatch_core.audit.catalogue import INFO
-from dispatch_core.explain.life import Life
 from dispatch_core.explain.moments import (
     ACKED,
     ANOMALY,
@@ -35,6 +34,7 @@ from dispatch_core.explain.moments import (
 )
 from dispatch_core.explain.owners import JOINED, LEFT
 from dispatch_core.explain.reasons import counted, duration, listed
+from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.waits import BRIEF_US, ITS_OWN
 from dispatch_core.times import clock
 

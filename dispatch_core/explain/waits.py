@@ -15,10 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit import layout as at
-from dispatch_core.audit.findings import CAUSE_OF
-from dispatch_core.audit.holds import MOST_POSITIONS, Hold
-from dispatch_core.audit.operations import (
+from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.deliveries.findings import CAUSE_OF
+from dispatch_core.audit.deliveries.operations import (
     ACK,
     ACK_CUMULATIVE,
     ADDED,
@@ -27,6 +26,7 @@ from dispatch_core.audit.operations import (
     REDELIVER_ALL,
     REMOVED,
 )
+from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Hold
 from dispatch_core.explain.record import TAKEN_BACK, Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 

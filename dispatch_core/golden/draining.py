@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dispatch_core import profiles
-from dispatch_core.ordering import draining_hashes
-from dispatch_core.state import (
+from dispatch_core.broker import profiles
+from dispatch_core.broker.ordering import draining_hashes
+from dispatch_core.broker.state import (
     DRAIN_BATCH,
     DRAIN_UNBLOCKED,
     LAZY_RELEASE_COUNTS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch_core import profiles
-from dispatch_core.profiles import FailoverRule
-from dispatch_core.selectors.failover import first_equal
-from dispatch_core.single_active import Pick, SingleActiveDispatcher
+from dispatch_core.broker import profiles
+from dispatch_core.broker.profiles import FailoverRule
+from dispatch_core.broker.selectors.failover import first_equal
+from dispatch_core.broker.single_active import Pick, SingleActiveDispatcher
 
 Answer = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch_core import hashing, profiles
+from dispatch_core.broker import hashing, profiles
 
 Spaces = tuple[tuple[str, hashing.HashSpace], ...]
 

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dispatch_core import profiles
+from dispatch_core.broker import profiles
+from dispatch_core.broker.selectors import factory
+from dispatch_core.broker.selectors.assignments import Range
+from dispatch_core.broker.selectors.factory import SelectorRules
+from dispatch_core.broker.selectors.selector import Selector
+from dispatch_core.broker.selectors.sticky_ranges import EndPointRangesSelector, ExactRangesSelector
 from dispatch_core.errors import SelectorRefusedError
-from dispatch_core.selectors import factory
-from dispatch_core.selectors.assignments import Range
-from dispatch_core.selectors.factory import SelectorRules
-from dispatch_core.selectors.selector import Selector
-from dispatch_core.selectors.sticky_ranges import EndPointRangesSelector, ExactRangesSelector
 
 Answer = dict[str, Any]
 

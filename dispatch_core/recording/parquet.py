@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,8 @@ from dispatch_core.recording import rows as rules
 from dispatch_core.recording.files import DamagedFileError
 from dispatch_core.recording.identity import IDENTITY, HeaderError
 from dispatch_core.recording.parquet_footer import FooterError, RowGroup, row_groups
+from dispatch_core.recording.row_judge import Batch, RowJudge
 from dispatch_core.recording.schema import EVENTS, MESSAGES
-
-if TYPE_CHECKING:
-    from dispatch_core.recording.reader import Batch, LogFile
 
 _ROWS_AT_ONCE: Final = 1 << 16
 #: Bounds on what one batch may take: items of lists, and bytes of texts.
@@ -86,7 +84,7 @@ def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
         yield path, kind
 
 
-def read_parquet(reading: LogFile, source: str | Path | BinaryIO) -> Iterator[Batch]:
+def read_parquet(reading: RowJudge, source: str | Path | BinaryIO) -> Iterator[Batch]:
     """The batches of a Parquet file; called by the reader, which counts and quarantines."""
     if isinstance(source, (str, Path)):
         with Path(source).open("rb") as stream:
@@ -95,7 +93,7 @@ def read_parquet(reading: LogFile, source: str | Path | BinaryIO) -> Iterator[Ba
         yield from _read(reading, source, source)
 
 
-def _read(reading: LogFile, stream: BinaryIO, source: str | BinaryIO) -> Iterator[Batch]:
+def _read(reading: RowJudge, stream: BinaryIO, source: str | BinaryIO) -> Iterator[Batch]:
     try:
         groups = row_groups(stream)
         stream.seek(0)
@@ -191,7 +189,7 @@ def _words(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _usable_columns(reading: LogFile, schema: pa.Schema) -> list[str]:
+def _usable_columns(reading: RowJudge, schema: pa.Schema) -> list[str]:
     wanted = MESSAGES if reading.content == "messages" else EVENTS
     names = [
         field.name for field in wanted if field.name in schema.names and not field.name.startswith("source_")
@@ -252,7 +250,7 @@ def _with_values(groups: list[RowGroup], names: list[str]) -> list[str]:
     return [name for name in names if name not in empty]
 
 
-def _rows(reading: LogFile, batch: pa.RecordBatch, first_row: int) -> Iterator[Batch]:
+def _rows(reading: RowJudge, batch: pa.RecordBatch, first_row: int) -> Iterator[Batch]:
     count = len(batch)
     faults = rules.Faults(count)
     columns = _columns(reading, batch, faults)
@@ -286,7 +284,7 @@ def _rows(reading: LogFile, batch: pa.RecordBatch, first_row: int) -> Iterator[B
         raise stop
 
 
-def _columns(reading: LogFile, batch: pa.RecordBatch, faults: rules.Faults) -> rules.Columns:
+def _columns(reading: RowJudge, batch: pa.RecordBatch, faults: rules.Faults) -> rules.Columns:
     wanted = MESSAGES if reading.content == "messages" else EVENTS
     columns: rules.Columns = {}
     for name in batch.schema.names:

@@ -9,23 +9,20 @@ hole in ``seq``, an unknown consumer) is not judged here but by the audit.
 from __future__ import annotations
 
 import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dispatch_core.recording import rows as rules
 from dispatch_core.recording.ahead import in_order, usable_threads
-from dispatch_core.recording.batches import to_batch
 from dispatch_core.recording.files import (
     Block,
-    Content,
     DamagedFileError,
     Encoding,
     Limits,
@@ -36,11 +33,13 @@ from dispatch_core.recording.files import (
     find_recordings,
     in_words,
 )
-from dispatch_core.recording.identity import HeaderError, HeaderRow, Headers
+from dispatch_core.recording.identity import HeaderError
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
 from dispatch_core.recording.mismatch import mismatches
+from dispatch_core.recording.parquet import read_parquet
 from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed, loaded
-from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
+from dispatch_core.recording.row_judge import Batch, FileCounts, RowJudge
+from dispatch_core.recording.schema import EVENTS, MESSAGES, QUARANTINE
 
 __all__ = [
     "Batch",
@@ -56,48 +55,9 @@ __all__ = [
     "read_recording",
 ]
 
-TableName = Literal["messages", "events", "quarantine"]
-
 DEFAULT_LIMITS: Final = Limits()
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows for one of the three tables, in the order of the file."""
-
-    table: TableName
-    rows: pa.RecordBatch
-
-
-@dataclass(slots=True)
-class FileCounts:
-    """What became of a file's lines (Parquet: rows); complete when the file has been read to its end.
-
-    ``lines`` = ``about_file`` + ``accepted`` + ``quarantined``, always. Blank lines are counted apart.
-    ``about_file`` are headers, and footers that name no dispatcher. ``file_problems`` are quarantine rows
-    about the file as a whole. ``unknown_kinds`` counts accepted lines of kinds that this release does not
-    know.
-    """
-
-    lines: int = 0
-    about_file: int = 0
-    accepted: int = 0
-    quarantined: int = 0
-    blank: int = 0
-    file_problems: int = 0
-    unknown_kinds: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: FileCounts) -> None:
-        """Add another file's counts."""
-        self.lines += other.lines
-        self.about_file += other.about_file
-        self.accepted += other.accepted
-        self.quarantined += other.quarantined
-        self.blank += other.blank
-        self.file_problems += other.file_problems
-        self.unknown_kinds.update(other.unknown_kinds)
 
 
 @dataclass(frozen=True)
@@ -135,7 +95,7 @@ def read_file(
     return LogFile(source, name=name, limits=limits, line_by_line=line_by_line, threads=threads)
 
 
-class LogFile:
+class LogFile(RowJudge):
     """One file being read: iterate for its ``Batch``es (once); ``counts`` is complete afterwards."""
 
     def __init__(
@@ -157,26 +117,18 @@ class LogFile:
                 f"{name}: not a name of the log format; expected messages*, events* or trace* "
                 "with .jsonl, .jsonl.gz, .jsonl.zst or .parquet"
             )
-        self.name = in_words(name)
-        self.content: Content = known[0]
+        super().__init__(in_words(name), known[0], limits)
         self.encoding: Encoding = known[1]
-        self.counts = FileCounts()
         self._source = source
-        self.limits = limits
         self._line_by_line = line_by_line
         self.threads = usable_threads() if threads is None else threads
-        self._schema = MESSAGES if self.content == "messages" else EVENTS
         self._parser = BlockParser(RAW_MESSAGES if self.content == "messages" else RAW_EVENTS)
-        self._headers = Headers(self.content)
-        self._refused: list[dict[str, Any]] = []
         self._footer = _FooterCheck()
 
     def __iter__(self) -> Iterator[Batch]:
         """Read the file."""
         try:
             if self.encoding == "parquet":
-                from dispatch_core.recording.parquet import read_parquet
-
                 yield from read_parquet(self, self._source)
             elif isinstance(self._source, (str, Path)):
                 with Path(self._source).open("rb") as stream:
@@ -238,14 +190,14 @@ class LogFile:
     def _header(self, line: int, lines: _Lines) -> Iterator[Batch]:
         raw = lines.raw(line)
         try:
-            begun = self._headers.take(lines.words(line), lines.number(line))
+            begun = self.headers.take(lines.words(line), lines.number(line))
         except HeaderError as error:
             self.refuse(lines.number(line), error.field, error.reason, raw)
             if error.stops:
                 raise _StopReading from error
             return
         self.counts.about_file += 1
-        yield from self._header_batch(begun)
+        yield from self.header_batch(begun)
 
     def _segment(
         self, table: pa.Table, at_line: npt.NDArray[np.int64], start: int, stop: int, lines: _Lines
@@ -273,110 +225,6 @@ class LogFile:
                     texts[row] = lines.words(int(at_line[row]))
                 columns[f"{kind}_json"] = pa.array(texts, type=pa.string())
         yield from self.accept(columns, count, faults, about_file, lambda row: lines.raw(int(at_line[row])))
-
-    # ---- for Parquet: the same judgement and counts ----
-
-    def accept(
-        self,
-        columns: rules.Columns,
-        count: int,
-        faults: rules.Faults,
-        about_file: npt.NDArray[np.bool_],
-        raw: Callable[[int], bytes],
-    ) -> Iterator[Batch]:
-        """Judge rows, quarantine those at fault, hand on the others. ``raw(row)`` gives a row's bytes."""
-        if about_file.any():
-            # Lines about the file belong to no dispatcher: no rule of rows applies to them.
-            for row in np.flatnonzero(about_file & faults.mask).tolist():
-                self.refuse(int(columns["source_line"][row].as_py()), *faults.found[row], raw(row))
-            self.counts.about_file += int((about_file & ~faults.mask).sum())
-            left = np.flatnonzero(~about_file)
-            index = pa.array(left)
-            columns = {name: values.take(index) for name, values in columns.items()}
-            faults, all_raw, count = faults.taken(left), raw, len(left)
-
-            def raw(row: int) -> bytes:
-                return all_raw(int(left[row]))
-
-        if not count:
-            return
-        if self.content == "messages":
-            rules.judge_messages(columns, count, faults)
-            if "num_messages" not in columns or columns["num_messages"].null_count:
-                one = pa.repeat(pa.scalar(1, pa.int64()), count)
-                columns["num_messages"] = (
-                    pc.fill_null(columns["num_messages"], 1) if "num_messages" in columns else one
-                )
-        else:
-            _gap_defaults(columns, count)
-            rules.judge_events(columns, count, faults)
-        identity, begun = self._headers.resolve(columns, count, faults)
-        columns.update(identity)
-        yield from self._header_batch(begun)
-        for row in np.flatnonzero(faults.mask).tolist():
-            self.refuse(int(columns["source_line"][row].as_py()), *faults.found[row], raw(row))
-        kept = count
-        if faults.mask.any():
-            keep = pa.array(~faults.mask)
-            columns = {name: values.filter(keep) for name, values in columns.items()}
-            kept = int((~faults.mask).sum())
-        self.counts.accepted += kept
-        if kept:
-            if self.content == "events":
-                self._count_unknown_kinds(columns["kind"])
-            yield Batch(self.content, to_batch(columns, kept, self._schema))
-
-    def begin(self, text: str | None, row: int, identity: rules.Columns) -> Iterator[Batch]:
-        """Hand on the header in a Parquet row, for the dispatcher that the row names. Raises ``HeaderError``."""
-        yield from self._header_batch(self._headers.begin(text, row, identity))
-
-    def _count_unknown_kinds(self, kinds: pa.Array) -> None:
-        for pair in pc.value_counts(kinds).to_pylist():
-            if pair["values"] not in KINDS:
-                self.counts.unknown_kinds[pair["values"]] += pair["counts"]
-
-    def _header_batch(self, begun: list[HeaderRow]) -> Iterator[Batch]:
-        if begun:
-            rows = [
-                {
-                    **header.identity._asdict(),
-                    "seq": 0,
-                    "kind": "header",
-                    "header_json": header.text,
-                    "source_file": self.name,
-                    "source_line": header.line,
-                }
-                for header in begun
-            ]
-            columns = rules.columns_of(pa.Table.from_pylist(rows))
-            yield Batch("events", to_batch(columns, len(rows), EVENTS))
-
-    def refuse(self, line: int, column: str | None, reason: str, raw: bytes, *, cut: bool = False) -> None:
-        """Put a line into quarantine."""
-        self.counts.quarantined += 1
-        limit = self.limits.raw_bytes
-        self._refused.append(
-            {
-                "source_file": self.name,
-                "source_line": line,
-                "field": column,
-                "reason": reason,
-                "raw": raw[:limit],
-                "raw_truncated": cut or len(raw) > limit,
-            }
-        )
-
-    def refuse_file(self, reason: str) -> None:
-        """Put a problem of the file as a whole into quarantine."""
-        self.counts.file_problems += 1
-        self._refused.append({"source_file": self.name, "reason": reason, "raw_truncated": False})
-
-    def quarantined(self) -> Iterator[Batch]:
-        """The quarantine rows gathered since the last call, in the order of the lines."""
-        if self._refused:
-            refused, self._refused = self._refused, []
-            refused.sort(key=lambda row: row.get("source_line") or 1 << 62)
-            yield Batch("quarantine", pa.RecordBatch.from_pylist(refused, schema=QUARANTINE))
 
 
 class _StopReading(Exception):  # noqa: N818 - a way out, not an error
@@ -464,20 +312,6 @@ def _header_rows(table: pa.Table) -> list[int]:
         return []
     rows: list[int] = np.flatnonzero(table["format"].is_valid().to_numpy()).tolist()
     return rows
-
-
-def _gap_defaults(columns: rules.Columns, count: int) -> None:
-    """A gap line may leave out ``seq`` (then ``from``) and ``lost`` (then all from ``from`` to ``to``)."""
-    if "gap_from_seq" not in columns or "gap_to_seq" not in columns:
-        return
-    is_gap = pc.fill_null(pc.equal(columns.get("kind", pa.nulls(count, pa.string())), "gap"), False)
-    missing = pa.nulls(count, pa.int64())
-    seq = columns.get("seq", missing)
-    columns["seq"] = pc.if_else(is_gap, pc.coalesce(seq, columns["gap_from_seq"]), seq)
-    # Unchecked arithmetic: bounds are judged on from and to themselves.
-    all_of_it = pc.add(pc.subtract(columns["gap_to_seq"], columns["gap_from_seq"]), 1)
-    lost = columns.get("gap_lines", missing)
-    columns["gap_lines"] = pc.if_else(is_gap, pc.coalesce(lost, all_of_it), lost)
 
 
 def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) -> Recording:

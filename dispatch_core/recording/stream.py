@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dispatch_core.recording.batches import no_rows, nulls
+from dispatch_core.arrays.batches import no_rows, nulls
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES

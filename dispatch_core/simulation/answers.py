@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.simulation.world import (
     ACT,
     ANSWER,

@@ -6,14 +6,14 @@ dispatcher's own methods, and is handed each such event when it is due.
 
 from __future__ import annotations
 
-from dispatch_core import cursor
-from dispatch_core import state as st_
-from dispatch_core.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker import cursor
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.answers import acts_on, answers_after, asks_again, flows_due, permits_due
 from dispatch_core.simulation.world import Lines, World, event, item, line, pop, push, store_until
-from dispatch_core.state import I64, State
 
 
 @compiled

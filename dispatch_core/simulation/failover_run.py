@@ -12,16 +12,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import state as st_
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.single_active import SingleActiveDispatcher
+from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
 from dispatch_core.simulation import failover_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.life import FINISHED_AT_ONCE, Given, Life
+from dispatch_core.simulation.consumer_lifecycle import FINISHED_AT_ONCE, Given, Life
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.sink import Sink
-from dispatch_core.single_active import SingleActiveDispatcher
-from dispatch_core.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
 
 #: So long after its rewind the delay's task is through; a change of the membership in between would race with it.
 _TASK_TAIL_US: Final = 11_000

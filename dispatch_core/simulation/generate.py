@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dispatch_core.profiles import Profile
+from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.writer import RecordingFiles
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun, core_of

@@ -10,13 +10,14 @@ Consumer.individualAckNormal.
 
 from __future__ import annotations
 
-from dispatch_core import dispatch_loop, dispatch_loop_classic, dispatch_steps
-from dispatch_core import state as st_
-from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.jit import compiled_inside
-from dispatch_core.ordering import last_sent_position, read_position
-from dispatch_core.pending_acks import let_go
-from dispatch_core.permits import count_flow, lower_unacked, unblock_before_lowering
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inside
+from dispatch_core.broker import commands, read_loop, read_loop_classic
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.ordering import last_sent_position, read_position
+from dispatch_core.broker.pending_acks import let_go
+from dispatch_core.broker.permits import count_flow, lower_unacked, unblock_before_lowering
+from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.answers import asks_again, permits_due
@@ -33,7 +34,6 @@ from dispatch_core.simulation.world import (
     push,
     store_until,
 )
-from dispatch_core.state import I64, State
 
 
 @compiled
@@ -153,7 +153,7 @@ def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
         if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
             attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
     before_delete = st.s[st_.MARK_DELETE]
-    dispatch_steps.acknowledge(st, entry)
+    commands.acknowledge(st, entry)
     if st.s[st_.MARK_DELETE] != before_delete:
         mark_delete_moved(st, world, out)
     unblocked(st, world)
@@ -246,7 +246,7 @@ def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
 def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
     """Permits reach the dispatcher, which looks for something to read."""
     w = world.w
-    dispatch_steps.apply_flow(st, slot, permits)
+    commands.apply_flow(st, slot, permits)
     if w[w_.TRACE] == 1:
         line(out, kinds.FLOW_APPLIED, w[w_.NOW], world.number[slot], permits)
     attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
@@ -265,22 +265,22 @@ def attempt(st: State, world: World, out: Lines) -> None:
         line(out, kinds.READ_ATTEMPT, w[w_.NOW], w_.NO, w_.NO)
     plan = world.plan
     if w[w_.CLASSIC] == 1:
-        dispatch_loop.plan_size(st, plan, world.attempts)
-        dispatch_loop_classic.plan_replay(st, plan)
-        dispatch_loop_classic.plan_normal(st, plan)
+        read_loop.plan_size(st, plan, world.attempts)
+        read_loop_classic.plan_replay(st, plan)
+        read_loop_classic.plan_normal(st, plan)
     else:
-        dispatch_steps.trim(st)
-        dispatch_loop.plan_read(st, plan, world.attempts)
+        commands.trim(st)
+        read_loop.plan_read(st, plan, world.attempts)
     if trace:
         blocked_lines(world, out)
-    if plan[0] == dispatch_loop.REPLAY_READ:
+    if plan[0] == read_loop.REPLAY_READ:
         issue_replay_read(st, world, out)
-    elif plan[0] == dispatch_loop.NORMAL_READ:
+    elif plan[0] == read_loop.NORMAL_READ:
         if trace:
             read_at = st.s[st_.READ_POSITION] + w[w_.BASE]
             line4(out, kinds.READ_ISSUED, w[w_.NOW], w_.NO, plan[1], read_at, w_.NO, w_.NO)
         issue_normal_read(st, world, plan[1])
-    elif plan[0] == dispatch_loop.BACK_OFF:
+    elif plan[0] == read_loop.BACK_OFF:
         back_off(world)
     if trace:
         pending_read, pending_replay = st.s[st_.PENDING_READ], st.s[st_.PENDING_REPLAY]
@@ -318,7 +318,7 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
             for i in range(plan[1]):
                 if st.deleted[plan[2 + i]] == 1:
                     item(out, plan[2 + i] + w[w_.BASE])
-    dispatch_steps.issue_replay(st, plan)
+    commands.issue_replay(st, plan)
     if size == 0:
         attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
         return
@@ -388,7 +388,7 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
     """A read result reaches the dispatcher; its round follows."""
     w = world.w
     entries = world.entries[:count]
-    taken = dispatch_steps.read_done(st, is_replay, entries[count - 1] if count > 0 else -1)
+    taken = commands.read_done(st, is_replay, entries[count - 1] if count > 0 else -1)
     if w[w_.TRACE] == 1:
         read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
         line4(out, kinds.READ_DONE, w[w_.NOW], w_.NO, int(is_replay), read_at, w_.NO, w_.NO)
@@ -417,26 +417,26 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
             item(out, entry + w[w_.BASE])
     look, owners = False, -1
     if w[w_.CLASSIC] == 0:
-        look = dispatch_loop.group(st, is_replay, entries, world.outcome, world.attempts)
+        look = read_loop.group(st, is_replay, entries, world.outcome, world.attempts)
         if trace:
             blocked_lines(world, out)
     elif len(entries) > 0:
-        owners = dispatch_loop_classic.group(st, is_replay, entries, world.outcome)
+        owners = read_loop_classic.group(st, is_replay, entries, world.outcome)
     for i in range(len(entries)):
         if world.outcome[i] >= 0:
             world.permits_before[world.outcome[i]] = st.permits[world.outcome[i]]
-    dispatch_loop.send_groups(st, is_replay, entries, world.outcome)
+    read_loop.send_groups(st, is_replay, entries, world.outcome)
     sent_to = sent_lines(st, world, out, entries)
     has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
     retry = sent_to == 0
     if w[w_.CLASSIC] == 1:
-        look = owners >= 0 and dispatch_loop_classic.is_stuck(st, owners, sent_to > 0)
-        retry = dispatch_steps.classic_goes_on(st, owners, sent_to) & dispatch_steps.RETRIES != 0
+        look = owners >= 0 and read_loop_classic.is_stuck(st, owners, sent_to > 0)
+        retry = commands.classic_goes_on(st, owners, sent_to) & commands.RETRIES != 0
     else:
-        look = look and dispatch_loop.wants_look_ahead(st, entries, world.outcome)
+        look = look and read_loop.wants_look_ahead(st, entries, world.outcome)
         look = look and (has_more or w[w_.LOOK_AHEAD_NEEDS_MORE] == 0)
         retry = retry or look
-    dispatch_steps.finish_round(st, look)
+    commands.finish_round(st, look)
     if trace:
         due = st.s[st_.SKIP_NEXT_REPLAY]
         line4(

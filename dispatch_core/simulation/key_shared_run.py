@@ -8,17 +8,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core import state as st_
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.multiple_consumers import Pairs, Released
+from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.errors import SelectorRefusedError
-from dispatch_core.key_shared import KeySharedDispatcher
-from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
-from dispatch_core.multiple_consumers import Pairs, Released
-from dispatch_core.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.life import FINISHED_AT_ONCE, Given, Life
+from dispatch_core.simulation.consumer_lifecycle import FINISHED_AT_ONCE, Given, Life
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.sink import Sink
 

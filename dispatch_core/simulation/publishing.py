@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core import hashing
+from dispatch_core.broker import hashing
 from dispatch_core.simulation.scenario import Scenario
 
 #: Messages that are drawn at once.

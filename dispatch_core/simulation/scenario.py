@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from dispatch_core.broker.profiles import Profile, resolve
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.profiles import Profile, resolve
 
 CLUSTER: Final = "generated"
 SUBSCRIPTION: Final = "audit"

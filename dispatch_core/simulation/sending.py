@@ -7,13 +7,13 @@ Source: PersistentStickyKeyDispatcherMultipleConsumers.trySendMessagesToConsumer
 
 from __future__ import annotations
 
-from dispatch_core import dispatch_loop
-from dispatch_core.jit import compiled_inside
+from dispatch_core.arrays.jit import compiled_inside
+from dispatch_core.broker import read_loop
+from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.answers import acts_on, answers_after, flows_due
 from dispatch_core.simulation.world import Lines, World, event, item, line, push
-from dispatch_core.state import I64, State
 
 
 @compiled_inside
@@ -24,7 +24,7 @@ def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
         world.next_of[i] = -1
         if slot >= 0:
             world.first_of[slot] = -1
-        elif slot == dispatch_loop.REFUSED:
+        elif slot == read_loop.REFUSED:
             line(out, kinds.PENDING_ACK_REFUSED, world.w[w_.NOW], w_.NO, w_.NO)
             item(out, entries[i] + world.w[w_.BASE])
     for i in range(len(entries)):

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.broker.selectors.assignments import Range
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.selectors.assignments import Range
 from dispatch_core.simulation import answers
 from dispatch_core.simulation.churn import JOIN_GAP_US, LEAST_PAUSE_US, Change, changes
-from dispatch_core.simulation.life import Connecting, Given
+from dispatch_core.simulation.consumer_lifecycle import Connecting, Given
 from dispatch_core.simulation.publishing import KeySpace, Publishing
 from dispatch_core.simulation.scenario import Scenario, ScenarioError
 from dispatch_core.simulation.tables import Client

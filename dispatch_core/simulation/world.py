@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.by_address import by_address
-from dispatch_core.jit import compiled_in_place as compiled
-from dispatch_core.state import I8, I32, I64
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.structs import by_address
+from dispatch_core.broker.state import I8, I32, I64
 
 NEVER: Final = 1 << 62
 NO: Final = 0  # a line has no such number; by its name, because numba compiles anew for each literal

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from dispatch_core.audit.words import shown
+from dispatch_core.audit.sentences.names import shown
 
 if TYPE_CHECKING:
     from dispatch_core.what_if.clients import Sendings

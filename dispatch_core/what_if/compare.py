@@ -17,14 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.positions import locate
+from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
-from dispatch_core.audit.whole import audit_whole
+from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import profile_of, subscription_type
-from dispatch_core.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.recording.strip import user_level
+from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.clients import Sendings
 from dispatch_core.what_if.measure import Measures, measures, together

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.positions import distinct, locate
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
-from dispatch_core.audit.history import SINGLE_ACTIVE
-from dispatch_core.audit.positions import distinct, locate
-from dispatch_core.audit.whole import WholeAudit, active_times
-from dispatch_core.log_profile import subscription_type
+from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import subscription_type
+from dispatch_core.replay.whole_log import WholeAudit, active_times
 
 Ints = npt.NDArray[np.int64]
 

@@ -21,13 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core import hashing
-from dispatch_core.audit.positions import locate
-from dispatch_core.audit.seed import Seed
+from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.broker import hashing
+from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.errors import DispatchAuditError, ProfileError
-from dispatch_core.log_profile import profile_of, subscription_type
-from dispatch_core.profiles import Profile, partition_index
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
 
 Ints = npt.NDArray[np.int64]

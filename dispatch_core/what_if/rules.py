@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final
 
+from dispatch_core.broker.profiles import NEWEST_KNOWN, Dispatcher, FailoverRule, OrderingRule, Profile
+from dispatch_core.broker.settings import SETTINGS, TIMERS, Value
+from dispatch_core.broker.versions import PREVIEW_PIP_282, parse_version, text_of
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import profile_of, subscription_type, with_overrides
-from dispatch_core.profiles import NEWEST_KNOWN, Dispatcher, FailoverRule, OrderingRule, Profile
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.settings import SETTINGS, Value
-from dispatch_core.simulation.life import TIMERS
-from dispatch_core.versions import PREVIEW_PIP_282, parse_version, text_of
+from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
 
 Settings = Mapping[str, Value | str]
 

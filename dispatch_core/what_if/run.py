@@ -11,20 +11,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.positions import locate
+from dispatch_core.arrays.positions import locate
+from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.errors import UnsupportedRuleError
-from dispatch_core.profiles import Dispatcher, Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.simulation import kinds
+from dispatch_core.simulation.consumer_lifecycle import Delays, Given, Life
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun
-from dispatch_core.simulation.life import Delays, Given, Life
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
+from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
 from dispatch_core.what_if.clients import RecordedClients, RecordedPublishing, Sendings, changes_of
-from dispatch_core.what_if.likely import Paces, most_likely, usual
 from dispatch_core.what_if.recorded import RecordedLoad
 
 Ints = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dispatch_core.audit.words import shown
+from dispatch_core.audit.sentences.names import shown
 from dispatch_core.what_if.compare import HIGH, Row
 from dispatch_core.what_if.measure import Measures, Spread
 

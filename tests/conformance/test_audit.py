@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dispatch_core.audit import Audit
-from dispatch_core.audit.whole import audit_whole
+from dispatch_core.audit.deliveries.rows import Audit
 from dispatch_core.recording import strip
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay.whole_log import audit_whole
 from tests import checker
 from tests.conformance.sample import WHOLE, some
 from tests.dispatch_core.audit.small_logs import audited, kinds, read

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.audit.whole import audit_whole
-from dispatch_core.explain.life import life_of, tick_for
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
+from dispatch_core.explain.subject_history import life_of, tick_for
 from dispatch_core.explain.tell import headline, tell
+from dispatch_core.replay.whole_log import audit_whole
 from tests.conformance.sample import some
 from tests.conformance.test_audit import RECORDINGS, folders
 from tests.dispatch_core.audit.small_logs import read, user_level

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.log_profile import profile_of, rebuilt_at
+from dispatch_core.recording.log_profile import profile_of, rebuilt_at
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.verify.inputs import Entries
-from dispatch_core.verify.legality import illegal_lines
+from dispatch_core.verify.trace.legality import illegal_lines
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatch_core.traced_stats import compare
+from tests.dispatch_core.replay.traced_stats import compare
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.replay import replay
-from tests.dispatch_core.user_level.user_level_logs import stripped
+from dispatch_core.replay.replay_log import replay
+from tests.dispatch_core.logs_without_trace import stripped
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 START, END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)

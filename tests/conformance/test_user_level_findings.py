@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.audit.holds import Hold
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.tracker import Hold
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.replay import replay
+from dispatch_core.replay.replay_log import replay
 from tests.conformance.sample import WHOLE, some
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core import profiles
-from dispatch_core import single_active_rules as rules
+from dispatch_core.broker import profiles
+from dispatch_core.broker import single_active_rules as rules
+from dispatch_core.broker.selectors import failover
+from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.selectors import failover
-from dispatch_core.single_active import SingleActiveDispatcher
-from dispatch_core.verify.runner import verify
 from dispatch_core.verify.tally import CLASSES, Tally
+from dispatch_core.verify.trace.runner import verify
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

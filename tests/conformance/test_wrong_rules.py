@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatch_core import tampering as t
-from tests.dispatch_core.tampering import Tampering
+from tests.dispatch_core.verify import tampering as t
+from tests.dispatch_core.verify.tampering import Tampering
 from tests.wrong_rules.catalogue import WRONG_RULES
 from tests.wrong_rules.recordings import SHOWN_BY
 from tests.wrong_rules.test_wrong_rules import Answers, answers

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dispatch_core.audit.whole import audit_whole
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import profile_of
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.compare import Confidence, FirstConsumers, Outcome, confidence_of
 from dispatch_core.what_if.measure import Measures, measures
 from dispatch_core.what_if.recorded import load_of

@@ -8,21 +8,16 @@ first delivery of a position go to the consumer that it went to, and are the fin
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import pyarrow.compute as pc
-
-from dispatch_core.audit import audit_log
-from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.what_if.recorded import load_of
 from dispatch_core.what_if.run import simulate
-from tests.dispatch_core.user_level.user_level_logs import stripped
+from tests.dispatch_core.logs_without_trace import stripped
+from tests.dispatch_core.what_if.outcomes import findings, first_consumers
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
@@ -93,22 +88,6 @@ def identity_of(folder: Path) -> Identity:
         (before - after).total(),
         (after - before).total(),
     )
-
-
-def first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
-    """Who was sent each entry first, by ledger and entry id."""
-    found: dict[tuple[int, int], int] = {}
-    sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
-    for consumer, positions in zip(sent["consumer"].to_pylist(), sent["positions"].to_pylist(), strict=True):
-        for position in positions:
-            found.setdefault((position["ledger_id"], position["entry_id"]), consumer)
-    return found
-
-
-def findings(log: DispatcherLog) -> Counter[tuple[str, str | None]]:
-    """Kind and key of every finding."""
-    rows = audit_log(log, interval_start=datetime(2020, 1, 1, tzinfo=UTC)).anomalies
-    return Counter(zip(rows["kind"].to_pylist(), rows["key"].to_pylist(), strict=True))
 
 
 _INTRODUCTION: Final = """# What-if under the recorded rules

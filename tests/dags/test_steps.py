@@ -10,7 +10,7 @@ import pytest
 from dags import stages, steps
 from dags.home import HOME_VARIABLE, Home, StepError
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import Overrides
+from dispatch_core.recording.log_profile import Overrides
 
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
 NEXT = datetime(2026, 11, 22, tzinfo=UTC)

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 from dags import maintenance_steps, steps, what_if_steps
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.log_profile import Overrides
-from dispatch_core.topic_stats.documents import Document, snapshot_of
+from dispatch_core.importers.topic_stats.documents import Document, snapshot_of
+from dispatch_core.recording.log_profile import Overrides
 from tests.fuzz.texts import says, spoiled
 
 T = TypeVar("T")

@@ -12,13 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from dispatch_core import broker_conf, settings
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import NO_LIMIT, Limits, LimitsError
+from dispatch_core.broker import settings
+from dispatch_core.broker.profiles import resolve
 from dispatch_core.cli.settings_file import SettingsFileError, settings_of
 from dispatch_core.errors import ProfileError
 from dispatch_core.golden.vectors import VectorFileError, parse
-from dispatch_core.profiles import resolve
+from dispatch_core.importers import broker_conf_file
 from expectations.policy import SHIPPED_POLICY, PolicyError, load_policy
 from spark_jobs.intervals import IntervalError, interval
 
@@ -280,18 +281,22 @@ def conf(rng: Random) -> Made:
 
 def _read_conf(text: bytes) -> int:
     try:
-        found = broker_conf.assignments(text)
-    except broker_conf.BrokerConfError as error:
+        found = broker_conf_file.assignments(text)
+    except broker_conf_file.BrokerConfError as error:
         says(error)
         return 1
-    judged = broker_conf.judge(found, "4.2.4")
+    judged = broker_conf_file.judge(found, "4.2.4")
     for one in judged:
-        assert one.status in broker_conf.STATUSES
+        assert one.status in broker_conf_file.STATUSES
         assert all(line >= 1 for line in one.lines)
     # what it makes of the file is what --settings takes, and rules follow from it
     resolve(
         "4.2.4",
-        {name: value for name, value in broker_conf.config_of(judged).items() if name in settings.SETTINGS},
+        {
+            name: value
+            for name, value in broker_conf_file.config_of(judged).items()
+            if name in settings.SETTINGS
+        },
     )
     return 1
 

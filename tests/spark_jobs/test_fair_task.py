@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dispatch_core.audit.fair import fair_of as fair_of_log
+from dispatch_core.audit.hash_share import fair_of as fair_of_log
 from spark_jobs.contracts import LOG, file_schema
 from spark_jobs.fair_task import Log, fair_of
 from tests.spark_jobs.conftest import empty_row

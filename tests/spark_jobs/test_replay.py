@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dispatch_core import replay as core
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay import replay_log as core
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs.ingest import ingest
 from spark_jobs.intervals import interval

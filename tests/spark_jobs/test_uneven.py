@@ -10,8 +10,8 @@ import pytest
 
 from dispatch_core.audit.limit_rules import LimitRule, LimitRules
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.whole import audit_whole
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.tables import BALANCE
 from spark_jobs import uneven as uneven_module
 from spark_jobs.aggregates import balance, by_key

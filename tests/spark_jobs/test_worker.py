@@ -43,7 +43,7 @@ def test_numba_loads_no_linear_algebra_and_compiles_all_the_same() -> None:
     said = _says(
         """
         take_little_memory()
-        from dispatch_core.audit.scan import warm_up
+        from dispatch_core.audit.deliveries.scan import warm_up
         warm_up()
         print("scipy.linalg" in sys.modules)
         import scipy.linalg

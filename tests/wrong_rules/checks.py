@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from dispatch_core import hashing, permits
-from dispatch_core import state as st_
-from dispatch_core.key_shared import KeySharedDispatcher
-from dispatch_core.key_shared_classic import ClassicKeySharedDispatcher
-from dispatch_core.profiles import resolve
-from dispatch_core.selectors.consistent_hashing import ConsistentHashingSelector
-from dispatch_core.single_active import SingleActiveDispatcher
+from dispatch_core.broker import hashing, permits
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.profiles import resolve
+from dispatch_core.broker.selectors.consistent_hashing import ConsistentHashingSelector
+from dispatch_core.broker.single_active import SingleActiveDispatcher
 
 KEY: Final = 11858
 DELAY: Final = "activeConsumerFailoverDelayTimeMillis"

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch_core import profiles
+from dispatch_core.broker import profiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def test_words_that_are_gone_are_an_error() -> None:
 
 
 def test_the_right_rule_holds_again_afterwards() -> None:
-    from dispatch_core.selectors import failover
+    from dispatch_core.broker.selectors import failover
 
     two = [failover.Candidate(1, "b", 0), failover.Candidate(2, "a", 0)]
     right = failover.pick(two, partition_index=0, topic="t", ring=False)

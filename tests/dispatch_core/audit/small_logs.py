@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dispatch_core.audit import Audit, audit_log
+from dispatch_core.audit.deliveries.rows import Audit
+from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.recording.schema import KINDS

@@ -13,7 +13,7 @@ import pytest
 from dispatch_core.audit.catalogue import PROMISES
 from dispatch_core.cli.main import main
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.replay import replay
+from dispatch_core.replay.replay_log import replay
 from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"

@@ -10,8 +10,8 @@ import pytest
 from dispatch_core import tables
 from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.whole import WholeAudit, across, audit_whole
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay.whole_log import WholeAudit, across, audit_whole
 from tests.dispatch_core.audit.small_logs import (
     Event,
     ack,
@@ -23,7 +23,7 @@ from tests.dispatch_core.audit.small_logs import (
     sent,
     write,
 )
-from tests.dispatch_core.audit.test_whole import CLASSIC, log_of
+from tests.dispatch_core.logs_without_trace import CLASSIC, log_of
 
 #: Low enough that a small log is judged.
 SOON = Limits(min_messages=20, min_keys_per_consumer=1)

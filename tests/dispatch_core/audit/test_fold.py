@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch_core.audit import Audit, AuditFold, NotStreamableError
-from dispatch_core.audit.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
-from dispatch_core.audit.operations import FLOW
+from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, AuditFold
+from dispatch_core.audit.deliveries.operations import FLOW
+from dispatch_core.audit.deliveries.rows import Audit
+from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS, POSITION
 from tests.dispatch_core.audit.small_logs import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.audit import Audit
 from dispatch_core.audit.catalogue import KINDS, PROMISES
+from dispatch_core.audit.deliveries.rows import Audit
 from tests.dispatch_core.audit.small_logs import (
     Event,
     ack,
@@ -321,7 +321,7 @@ def test_names_and_keys_are_shown_without_what_could_act(audit: Any) -> None:
 def test_an_interval_without_a_time_zone_is_refused(tmp_path: Path) -> None:
     from datetime import datetime
 
-    from dispatch_core.audit import audit_log
+    from dispatch_core.audit.deliveries.whole_log import audit_log
 
     log = read(write(tmp_path / "a" / "b", KEYS, numbered([added(1)])))
     with pytest.raises(ValueError, match="time zone"):

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch_core.audit import Audit
-from dispatch_core.audit.whole import audit_whole
+from dispatch_core.audit.deliveries.rows import Audit
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
 from dispatch_core.recording.reader import read_file
+from dispatch_core.replay.whole_log import audit_whole
 from tests import checker
 from tests.dispatch_core.audit.small_logs import (
     Event,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.audit.hold_notes import MOST_POSITIONS
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.totals import unexplained
-from dispatch_core.audit.whole import WholeAudit, audit_whole
+from dispatch_core.audit.waits.notes import MOST_POSITIONS
+from dispatch_core.replay.whole_log import WholeAudit, audit_whole
 from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, read, sent, write
 
 AT_ONCE = Limits(stuck_key_ms=0, stuck_consumer_ms=0, stuck_subscription_ms=0)

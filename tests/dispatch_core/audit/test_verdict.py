@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.audit import DEFAULT_POLICY, Policy, PromiseVerdict, overall, verdicts
 from dispatch_core.audit.catalogue import CAUSES, KINDS, PROMISES
-from dispatch_core.audit.verdict import Seen
+from dispatch_core.audit.verdict import DEFAULT_POLICY, Policy, PromiseVerdict, Seen, overall, verdicts
 
 
 def row(kind: str, **fields: Any) -> dict[str, Any]:

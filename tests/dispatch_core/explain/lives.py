@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatch_core.audit.whole import WholeAudit, audit_whole
-from dispatch_core.explain.life import Life, life_of, tick_for
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
+from dispatch_core.explain.subject_history import Life, life_of, tick_for
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay.whole_log import WholeAudit, audit_whole
 from tests.dispatch_core.audit.small_logs import Event, message, numbered, read, user_level, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"

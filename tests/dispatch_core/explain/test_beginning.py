@@ -10,7 +10,7 @@ import pytest
 
 from dispatch_core.cli.main import main
 from tests.dispatch_core.audit.small_logs import ack, numbered, removed, sent, write
-from tests.dispatch_core.audit.test_seed import CHECKPOINT, FEW, begun
+from tests.dispatch_core.audit.test_checkpoint_state import CHECKPOINT, FEW, begun
 
 
 def told(tmp_path: Path, capsys: pytest.CaptureFixture[str], *asked: str) -> list[dict[str, Any]]:

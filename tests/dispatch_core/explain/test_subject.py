@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core import hashing
+from dispatch_core.broker import hashing
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import NothingMatchedError, Subject, moment_of, subject_of

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.explain.life import Life, life_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
+from dispatch_core.explain.subject_history import Life, life_of
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.explain.timeline import MOST_LINES, WIDTH, timeline
 from tests.dispatch_core.audit.small_logs import (

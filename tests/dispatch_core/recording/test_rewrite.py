@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.audit.log_quality import gaps
+from dispatch_core.audit.deliveries.log_checks import gaps
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import Recording, find_recordings, read_recording
@@ -21,7 +21,7 @@ from dispatch_core.recording.schema import EVENTS
 from dispatch_core.recording.strip import user_level
 from dispatch_core.recording.writer import FORMATS
 from tests.dispatch_core.audit.small_logs import ack, added, audited, header, kinds, message, numbered, sent
-from tests.dispatch_core.user_level.user_level_logs import DATA, stripped
+from tests.dispatch_core.logs_without_trace import DATA, stripped
 
 SAMPLES = ("recordings/4.2.4/designed-negative-acks-ch", "verify/4.2.4/designed-sticky-in-order")
 HOSTILE = 'k"\\\n\u2028\x00é<script>'

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from dispatch_core.simulation import life, publishing, tables
+from dispatch_core.simulation import consumer_lifecycle, publishing, tables
 from dispatch_core.simulation.generate import generate
-from dispatch_core.verify.runner import verify
+from dispatch_core.verify.trace.runner import verify
 from tests.dispatch_core.simulation.simulated import CLASSIC, RING, logs, simulated, small
 
 RULES: dict[str, dict[str, Any]] = {
@@ -82,7 +82,7 @@ def test_how_many_lines_are_handed_over_at_once_changes_nothing(
 ) -> None:
     """The same lines, in many small pieces."""
     whole = simulated(tmp_path / "whole", churn="random", slow_consumers=1)
-    monkeypatch.setattr(life, "LINES", 50)
+    monkeypatch.setattr(consumer_lifecycle, "LINES", 50)
     pieces = simulated(tmp_path / "pieces", churn="random", slow_consumers=1)
     assert pieces.events.drop(["source_file"]).equals(whole.events.drop(["source_file"]))
 

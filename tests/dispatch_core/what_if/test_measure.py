@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.audit.whole import audit_whole
+from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.measure import Measures, Spread, Waits, measures, together
 from tests.dispatch_core.audit.small_logs import ack, added, message, numbered, read, removed, sent, write
 

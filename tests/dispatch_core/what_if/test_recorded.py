@@ -29,7 +29,7 @@ from tests.dispatch_core.audit.small_logs import (
     sent,
     write,
 )
-from tests.dispatch_core.user_level.user_level_logs import DATA, stripped
+from tests.dispatch_core.logs_without_trace import DATA, stripped
 
 SAMPLES = sorted(path for part in ("recordings", "verify") for path in (DATA / part).glob("*/*-*"))
 SAMPLE_IDS = [f"{path.parent.name}/{path.name}" for path in SAMPLES]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dispatch_core.broker.profiles import Dispatcher, FailoverRule, OrderingRule
 from dispatch_core.errors import ProfileError
-from dispatch_core.profiles import Dispatcher, FailoverRule, OrderingRule
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if.rules import (
     RECORDED,

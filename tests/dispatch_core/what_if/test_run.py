@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatch_core.errors import UnsupportedRuleError
-from dispatch_core.log_profile import profile_of, with_overrides
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of, with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.recording.schema import EVENTS
-from dispatch_core.replay import replay
-from dispatch_core.what_if.likely import acks_borne_out
+from dispatch_core.replay.replay_log import replay
+from dispatch_core.what_if.broker_delays import acks_borne_out
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.run import sendings_of, simulate
-from tests.conformance.what_if_identity import findings, first_consumers
+from tests.dispatch_core.logs_without_trace import DATA, stripped
 from tests.dispatch_core.simulation.simulated import simulated, small
-from tests.dispatch_core.user_level.user_level_logs import DATA, stripped
+from tests.dispatch_core.what_if.outcomes import findings, first_consumers
 
 CLASSIC = "subscriptionKeySharedUseClassicPersistentImplementation"
 RING = "subscriptionKeySharedUseConsistentHashing"

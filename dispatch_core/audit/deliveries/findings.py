@@ -1,0 +1,431 @@
+"""A finding in words: which key, which positions, which consumers, which lines prove it, and one sentence for people.
+
+Names, positions and clock times (UTC) stand in every sentence; ``seqs`` name the lines of the log that prove it, the
+proving line last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, MINOR, ORDER_NOT_PROMISED
+from dispatch_core.audit.deliveries.evidence import Line, Sent, lines_of, sent_of
+from dispatch_core.audit.deliveries.layout import (
+    ALL_LEFT,
+    DISCONNECTED,
+    ENTRY,
+    NACKED,
+    NACKED_ALL,
+    RELOADED,
+    REWOUND,
+)
+from dispatch_core.audit.deliveries.log_checks import Gaps, LogFinding
+from dispatch_core.audit.deliveries.scan import Scanned
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.sentences.names import names_of, shown
+from dispatch_core.broker.profiles import OrderingRule, Profile
+
+__all__ = ["ACK_RACE_US", "CAUSE_OF", "Finding", "Findings", "names_of", "shown"]
+
+#: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a sending
+#: that follows an ack within this time may have overtaken it.
+ACK_RACE_US: Final = 20_000
+
+#: Why a finding that rests on a checkpoint is uncertain.
+BEFORE_CHECKPOINT: Final = "before_checkpoint"
+ACK_RACING: Final = "ack_racing"
+_DOUBTS: Final = {
+    BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
+    ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
+}
+
+#: What the end of the delivery before says about why an entry was sent again.
+CAUSE_OF: Final = {
+    NACKED: "nack",
+    NACKED_ALL: "nack",
+    DISCONNECTED: "disconnect",
+    ALL_LEFT: "all_left",
+    RELOADED: "topic_reload",
+    REWOUND: "rewind",
+}
+
+_DRAINING_WOULD_NOT: Final = ", draining hashes (PIP-379) would not"
+_RULE_SAYS: Final = {
+    OrderingRule.READ_POSITION: f"the read-position rule (3.x and classic) lets this happen{_DRAINING_WOULD_NOT}",
+    OrderingRule.LAST_SENT_POSITION: f"the last-sent-position rule (PIP-282) let this happen{_DRAINING_WOULD_NOT}",
+    OrderingRule.DRAINING_HASHES: "the draining-hashes rule (PIP-379) is there to prevent this",
+    OrderingRule.NONE: "the consumers had allowed delivery out of order",
+}
+#: Of draining hashes: why an early release does it, and what it means of a later one.
+_TWO_REPLAY_READS: Final = "; before 4.0.3 two replay reads can be under way at once (#23384)"
+_BROKER_BUG: Final = "; keep the log, a broker that does it has a bug"
+
+
+class Finding(NamedTuple):
+    """One row of the anomalies table, without the dispatcher's identity."""
+
+    kind: str
+    severity: str
+    key: str | None
+    key_b64: bool
+    hash: int | None
+    positions: list[str]
+    consumers: list[int]
+    seqs: list[int]
+    t_us: int
+    cause: str | None
+    reason: str | None
+    uncertain: bool
+    explanation: str
+    place: int  # order within the proving line
+    #: Entries that this finding tells of and nobody was ever sent, listed or not; each is counted in one finding only.
+    unsent: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Proving line first, then place in the line, then kind."""
+        return self.seqs[-1], self.place, KIND_ORDER[self.kind]
+
+
+class Findings:
+    """Puts the findings of one pass over a dispatcher's operations into words.
+
+    ``names``: of the connections (``names_of``). ``state``: deliveries of the window (``Scan.deliveries``). ``gaps``: of the
+    log up to these operations. ``events``: where a trace may show when acks took effect, ``None`` where there is no trace.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        names: Sequence[str],
+        profile: Profile | None,
+        state: npt.NDArray[np.int32],
+        scanned: Scanned,
+        gaps: Gaps,
+        events: pa.Table | None,
+    ) -> None:
+        self._history = history
+        self._names = names
+        self._profile = profile
+        self._state = state
+        self._first = scanned.first
+        self._ended = scanned.ended
+        self._gaps = gaps
+        self._events = events
+        self._applied: _Applied | None = None
+        self._sent: dict[int, Sent] = {}
+        self._lines: dict[int, Line] = {}
+
+    def of_log(self, finding: LogFinding) -> Finding:
+        """A finding about the log itself."""
+        return Finding(
+            kind=finding.kind,
+            severity=KINDS[finding.kind].severity,
+            key=None,
+            key_b64=False,
+            hash=None,
+            positions=list(finding.positions),
+            consumers=[] if finding.consumer is None else [finding.consumer],
+            seqs=list(finding.seqs),
+            t_us=finding.t_us,
+            cause=None,
+            reason=finding.reason,
+            # the line that added the connection may be one of those that are missing
+            uncertain=finding.uncertain
+            or (finding.kind == "unknown_consumer" and self._gaps.before(finding.seqs[-1])),
+            explanation=finding.explanation,
+            place=-1,
+        )
+
+    def of_deliveries(self, found: npt.NDArray[np.int32]) -> list[Finding]:
+        """Findings of the pass, one per delivery and kind."""
+        if not len(found):
+            return []
+        self._sent = sent_of(self._history, self._state, found)
+        self._lines = lines_of(self._history, self._sent, found)
+        make = (self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered)
+        return [make[kind](delivery, other, op) for delivery, kind, other, op in found.tolist()]
+
+    # one method per kind -------------------------------------------------------------------------------------------
+
+    def _order(self, delivery: int, other: int, _op: int) -> Finding:
+        to, entry, when = self._to(delivery), self._position(delivery), self._when(delivery)
+        before_to, later, before_when = self._to(other), self._position(other), self._when(other)
+        earlier = self._sent[delivery].before
+        cause = self._cause(delivery)
+        if earlier < 0:
+            text = (
+                f"{self._key(delivery)} went backwards: {entry} was sent for the first time, to {to} at {when}, "
+                f"after the later {later} had gone to {before_to} at {before_when}"
+            )
+        else:
+            text = (
+                f"{self._key(delivery)} went backwards at {to}: it got {later} at {before_when} "
+                f"and then {entry} at {when}{self._which_had(earlier, delivery, cause)}"
+            )
+        return self._finding(
+            "out_of_order", delivery, [other], text + self._rule(delivery), cause=cause, first=earlier < 0
+        )
+
+    def _overtaken(self, delivery: int, other: int, op: int) -> Finding:
+        to, entry = self._to(delivery), self._position(delivery)
+        text = (
+            f"{self._key(delivery)}: {to} got {self._position(other)} at {self._when(other)} before {entry} came again at "
+            f"{self._when(delivery)}, because {to} had itself asked for {entry} again at {self._at(op)}; this is allowed"
+        )
+        return self._finding("overtaken_redelivery", delivery, [other], text, cause="nack", proof=[op])
+
+    def _split(self, delivery: int, other: int, _op: int) -> Finding:
+        text = (
+            f"{self._key(delivery)} was at two consumers at once: {self._to(delivery)} got {self._position(delivery)} at "
+            f"{self._when(delivery)} while {self._to(other)} still held {self._position(other)}, "
+            f"sent to it at {self._when(other)}"
+        )
+        return self._finding(
+            "split_key", delivery, [other], text + self._rule(delivery), cause=self._cause(delivery)
+        )
+
+    def _double(self, delivery: int, other: int, _op: int) -> Finding:
+        text = (
+            f"{self._position(delivery)}{self._of_key(delivery)} was at two consumers at once: {self._to(delivery)} got it "
+            f"at {self._when(delivery)} while {self._to(other)} still held it, sent to it at {self._when(other)}"
+        )
+        if self._cause(delivery) == "rewind":
+            text += "; the hand-over to a new active consumer rewound to the mark-delete position"
+        return self._finding("double_outstanding", delivery, [other], text, cause=self._cause(delivery))
+
+    def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
+        acked, sent = self._lines[op], self._sent[delivery]
+        by_checkpoint = self._history.is_seed(op)
+        acked_by = (
+            "it was acknowledged" if by_checkpoint else f"{self._names[acked.consumer]} had acknowledged it"
+        )
+        state = None if by_checkpoint else self._was_applied(sent, acked)
+        lag_us = self._lines[sent.op].t_us - acked.t_us
+        racing = state is None and lag_us < ACK_RACE_US
+        text = (
+            f"{self._position(delivery)}{self._of_key(delivery)} was sent to {self._to(delivery)} at {self._when(delivery)} "
+            f"although {acked_by} at {self._at(op)}"
+        )
+        reason = None
+        if state is False or racing:
+            reason = ACK_RACING
+            text += (
+                "; the trace does not show that the ack had been applied by then"
+                if state is False
+                else f"; the ack had arrived only {lag_us / 1000:.1f} ms before and may not have been applied yet"
+                if lag_us >= 0
+                else "; that state was read after it was sent"
+            )
+        elif state is None and not by_checkpoint and self._may_be_of_a_part(delivery, acked):
+            reason = "part_of_batch"
+            text += "; the log does not say whether that ack was for the whole batch"
+        return self._finding(
+            "duplicate_after_ack",
+            delivery,
+            [other] if other >= 0 else [],
+            text,
+            proof=[op],
+            reason=reason,
+            uncertain=reason is not None,
+        )
+
+    def _may_be_of_a_part(self, delivery: int, acked: Line) -> bool:
+        """Whether an ack may have been for some messages of a batch only, in a log that does not record which."""
+        of_each = self._profile is not None and self._profile.settings.get(
+            "acknowledgmentAtBatchIndexLevelEnabled"
+        )
+        since = self._history.ack_sets_from_seq
+        if not of_each or (since is not None and since <= acked.seq):
+            return False
+        return bool(self._history.num_messages[self._state[delivery, ENTRY]] > 1)
+
+    def _redelivered(self, delivery: int, other: int, op: int) -> Finding:
+        cause = self._cause(delivery)
+        text = (
+            f"{self._position(delivery)}{self._of_key(delivery)} was sent again, to {self._to(delivery)} at "
+            f"{self._when(delivery)}{self._which_had(other, delivery, cause)}"
+        )
+        if cause is None:
+            text += "; nothing in the log explains why"
+        return self._finding(
+            "redelivered",
+            delivery,
+            [other],
+            text,
+            cause=cause,
+            reason=None if cause else "unexplained",
+            proof=[op] if op >= 0 else [],
+        )
+
+    # words ---------------------------------------------------------------------------------------------------------
+
+    def _which_had(self, earlier: int, delivery: int, cause: str | None) -> str:
+        holder = self._to(earlier)
+        sent = f", which had gone to {holder} at {self._when(earlier)}"
+        if cause == "disconnect":
+            return f", which {holder} still held when it disconnected"
+        if cause == "all_left":
+            return f", which {holder} still held when it left as the last consumer"
+        if cause == "nack":
+            return f", which {holder} had asked for again"
+        if cause == "rewind":
+            return f"{sent}; the cursor had been rewound to the mark-delete position"
+        if cause == "topic_reload":
+            return f"{sent}, in an earlier load of the topic"
+        return sent
+
+    def _rule(self, delivery: int) -> str:
+        if self._history.single_active:
+            return "; a Failover hand-over does not wait for what the old active consumer still holds"
+        if self._history.consumers[self._sent[delivery].consumer].allow_out_of_order:
+            return "; " + _RULE_SAYS[OrderingRule.NONE]
+        if self._profile is None:
+            return ""
+        text = f"; {_RULE_SAYS[self._profile.ordering]}"
+        if self._profile.ordering is not OrderingRule.DRAINING_HASHES:
+            return text
+        early = "cancel_clears_replay_read" in self._profile.changes
+        return text + (_TWO_REPLAY_READS if early else _BROKER_BUG)
+
+    def _cause(self, delivery: int) -> str | None:
+        """Why a delivery of these operations repeats an earlier one; ``None`` where nothing explains it."""
+        return CAUSE_OF.get(int(self._ended[delivery - self._first]))
+
+    def _was_applied(self, sent: Sent, acked: Line) -> bool | None:
+        """Whether a trace shows that the ack of an entry took effect before it was sent; ``None`` if it cannot tell."""
+        if self._events is None:
+            return None
+        if self._applied is None:
+            self._applied = _Applied(self._events)
+        ledger, entry = self._history.ledger[sent.ordinal], self._history.entry[sent.ordinal]
+        return self._applied.between(ledger, entry, acked.seq, self._lines[sent.op].seq)
+
+    def _key(self, delivery: int) -> str:
+        key = self._sent[delivery].key
+        return "a key-less entry" if key is None else f"key {shown(key)}"
+
+    def _of_key(self, delivery: int) -> str:
+        key = self._sent[delivery].key
+        return "" if key is None else f" (key {shown(key)})"
+
+    def _to(self, delivery: int) -> str:
+        return self._names[self._sent[delivery].consumer]
+
+    def _position(self, delivery: int) -> str:
+        return self._sent[delivery].position
+
+    def _at(self, op: int) -> str:
+        return self._lines[op].at
+
+    def _when(self, delivery: int) -> str:
+        return self._lines[self._sent[delivery].op].at
+
+    def _finding(
+        self,
+        kind: str,
+        delivery: int,
+        others: list[int],
+        text: str,
+        *,
+        cause: str | None = None,
+        reason: str | None = None,
+        proof: list[int] | None = None,
+        uncertain: bool = False,
+        first: bool = False,
+    ) -> Finding:
+        history, sent = self._history, self._sent[delivery]
+        line = self._lines[sent.op]
+        seq = line.seq
+        evidence = {self._sent[other].op for other in others}
+        evidence.update(proof or ())
+        if sent.before >= 0 and kind != "split_key":
+            evidence.add(self._sent[sent.before].op)
+        # an earlier load of the topic numbers its lines by itself: only this one's can be named
+        seqs = sorted({self._lines[op].seq for op in evidence if history.is_of_last_log(op)} - {seq})
+        severity = KINDS[kind].severity
+        if kind in ("out_of_order", "split_key") and history.consumers[sent.consumer].allow_out_of_order:
+            severity, reason = INFO, ORDER_NOT_PROMISED
+        elif reason == "unexplained":
+            severity = MINOR
+        if not uncertain and self._gaps:
+            # lines that are missing between the evidence and the proof may hold what explains it;
+            # whether something was sent for the first time cannot be said behind any gap
+            uncertain = self._gaps.before(seq) if first else self._gaps.between(min([*seqs, seq]), seq)
+            if uncertain:
+                reason = reason or "log_gap"
+                text += "; but lines of the log are missing in between"
+        if not uncertain and history.seed is not None:
+            doubt = self._doubt(kind, sent, others, cause)
+            uncertain = doubt is not None
+            if doubt is not None:
+                reason = reason or doubt
+                text += _DOUBTS[doubt]
+        named = [sent, *(self._sent[other] for other in others)]
+        return Finding(
+            kind=kind,
+            severity=severity,
+            key=sent.key,
+            key_b64=sent.key_b64,
+            hash=sent.hash if sent.hash >= 0 else None,
+            positions=list(dict.fromkeys([s.position for s in named])),
+            consumers=list(dict.fromkeys([history.consumers[s.consumer].number for s in named])),
+            seqs=[*seqs, seq],
+            t_us=line.t_us,
+            cause=cause,
+            reason=reason,
+            uncertain=uncertain,
+            explanation=text,
+            place=delivery,
+        )
+
+    def _doubt(self, kind: str, sent: Sent, others: list[int], cause: str | None) -> str | None:
+        """Why what happened before the checkpoint that the log begins with may explain a finding; ``None`` = it does not."""
+        history = self._history
+        held = [self._sent[other] for other in others if history.is_seed(self._sent[other].op)]
+        told = [self._lines[one.op] for one in held]
+        if kind == "out_of_order":
+            # What excuses it may lie before: a redelivery request, a rewind, or what the consumer got before either.
+            return BEFORE_CHECKPOINT if history.may_have_been_sent(sent.ordinal) else None
+        if kind == "redelivered":
+            return BEFORE_CHECKPOINT if told and cause is None else None
+        if kind in ("split_key", "double_outstanding"):
+            if any(history.was_acknowledged(one.ordinal) for one in held):
+                return BEFORE_CHECKPOINT  # sent again behind its acknowledgement, or read while it came
+            in_part = history.ack_sets_from_seq is not None
+            if in_part and any(history.num_messages[one.ordinal] > 1 for one in held):
+                return BEFORE_CHECKPOINT  # some of the batch's messages may have been acknowledged before
+            lags_us = [self._lines[sent.op].t_us - line.t_us for line in told]
+            return ACK_RACING if any(lag_us < ACK_RACE_US for lag_us in lags_us) else None
+        return None
+
+
+class _Applied:
+    """When acks took effect, as far as a trace shows it."""
+
+    def __init__(self, events: pa.Table) -> None:
+        kinds = pc.is_in(events["kind"], value_set=pa.array(["pending_ack_removed", "mark_delete"]))
+        self._events = events.select(["seq", "kind", "positions", "mark_delete"]).filter(kinds)
+        self._seq = np.asarray(self._events["seq"], dtype=np.int64)
+        # Failover and Exclusive log no removals: a mark-delete position that did not move proves nothing there
+        self._removals = bool(pc.any(pc.equal(self._events["kind"], "pending_ack_removed")).as_py())
+
+    def between(self, ledger: int, entry: int, ack_seq: int, sent_seq: int) -> bool | None:
+        """Whether an ack was applied between its arrival and a sending; ``None`` if the log cannot tell."""
+        low = int(np.searchsorted(self._seq, ack_seq, side="right"))
+        high = int(np.searchsorted(self._seq, sent_seq))
+        here = (int(ledger), int(entry))
+        for line in self._events.slice(low, high - low).to_pylist():
+            removed, reached = line["positions"] or [], line["mark_delete"]
+            if line["kind"] == "mark_delete" and reached is not None:
+                if (reached["ledger_id"], reached["entry_id"]) >= here:
+                    return True
+            elif any((position["ledger_id"], position["entry_id"]) == here for position in removed):
+                return True
+        return False if self._removals else None

@@ -1,0 +1,299 @@
+"""The audit of a log that comes piece by piece, in memory bounded by the window of entries that still matter.
+
+``feed`` takes the next entries of the topic and the next events, and returns what these events prove. What every piece
+changes stays in three places: the ``History`` (the window of the log), the ``Scan`` (who holds what), and a few
+marks for the checks of the log itself. Before a piece is taken, entries at the front of the window that are settled
+(``trim``) are dropped, all but the last ``keep_behind``.
+
+The tables of all feeds, one behind the other, are those of ``audit_log`` over the whole log. Where a window cannot
+promise that, ``NotStreamableError`` is raised: for positions outside the window or the message log, lines that are out of
+order, the ack lines of a trace, several incarnations, and where a later line changes what an earlier finding should have
+said. The latter has two causes, both avoided when ``head`` knows the rare lines of the whole log: a connection that
+shares its name with one in an earlier finding, and a checkpoint behind lines of a connection it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
+from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.findings import Findings, names_of
+from dispatch_core.audit.deliveries.keys import Keys
+from dispatch_core.audit.deliveries.layout import CONSUMER
+from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine, LogFinding
+from dispatch_core.audit.deliveries.operations import Operations
+from dispatch_core.audit.deliveries.rows import Audit, Rows
+from dispatch_core.audit.deliveries.scan import Scan, Scanned
+from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.broker import profiles
+from dispatch_core.errors import NotStreamableError, ProfileError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of, subscription_type
+from dispatch_core.recording.resumed_parts import resumes_at
+from dispatch_core.tables import ANOMALIES, DELIVERIES
+
+#: Entries kept behind the last one that still matters, so that late repetitions find their evidence.
+KEEP_BEHIND: Final = 65_536
+#: A window of fewer entries is not worth cutting.
+TRIM_ABOVE: Final = 131_072
+#: Columns of the message log and of events that a feed must have; others are ignored.
+MESSAGE_COLUMNS: Final = (
+    *("ledger_id", "entry_id", "key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
+    *("num_messages", "size_bytes", "publish_time_ms"),
+)
+EVENT_COLUMNS: Final = (
+    *(
+        "seq",
+        "t_us",
+        "kind",
+        "consumer",
+        "name",
+        "key_shared_mode",
+        "key_shared_allow_out_of_order",
+        "permits",
+    ),
+    *("positions", "ack_type", "ack_sets", "gap_from_seq", "gap_to_seq", "gap_lines", "checkpoint_json"),
+)
+#: Lines that a user-level log has few of, and that ``head`` should hold from the whole log.
+RARE_KINDS: Final = ("consumer_added", "consumer_removed", "checkpoint", "active_notified")
+#: Lines of a trace whose absence says as much as their presence.
+_TRACE: Final = ("pending_ack_removed", "mark_delete")
+#: Lines that bring the Key_Shared policy.
+_POLICIES: Final = ("consumer_added", "checkpoint")
+_ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
+
+
+class AuditFold:
+    """Audits one incarnation of one dispatcher, piece by piece.
+
+    After a feed, ``history`` is the window, ``scan`` says who holds what of it, ``operations`` are those of this feed
+    (``new_ops``: which of the window's they are), and ``dropped`` says how many entries the feed dropped from the front of
+    the window before it took anything: whoever keeps ordinals subtracts it.
+    """
+
+    def __init__(
+        self,
+        head: DispatcherLog,
+        *,
+        interval_start: datetime,
+        earlier: Sequence[DispatcherLog] = (),
+        whole: bool = False,
+        flows: bool = False,
+        profile: profiles.Profile | None = None,
+        keep_behind: int = KEEP_BEHIND,
+        trim_above: int = TRIM_ABOVE,
+    ) -> None:
+        """Begin before the first line.
+
+        Args:
+            head: whose log it is. Of its ``events`` the ``RARE_KINDS`` are read, which may be known beforehand for the
+                whole log; its ``messages`` are not looked at.
+            interval_start: written into every row; must know its time zone.
+            earlier: incarnations before this one, oldest first; only with ``whole``.
+            whole: one feed will bring the whole log. It may then hold anything.
+            flows: make operations of ``flow`` lines too (``operations.FLOW``); nothing is found in them.
+            profile: what ``profile_of`` says of ``head``, where that is known; else it is asked.
+            keep_behind: settled entries that are kept for what comes late.
+            trim_above: a window of no more entries is not cut; 0 = cut at every feed whatever can be cut.
+        """
+        if interval_start.tzinfo is None:
+            raise ValueError(f"interval_start {interval_start!r} has no time zone: give it in UTC")
+        if earlier and not whole:
+            raise NotStreamableError(f"{head.topic}: several incarnations are judged together")
+        self._head = head
+        self._rows = Rows(head, interval_start)
+        self._earlier = list(earlier)
+        self._whole = whole
+        self._keep_behind = keep_behind
+        self._trim_above = trim_above
+        self._fed = False
+        self._last: LastLine | None = None
+        self._gaps = Gaps(np.empty(0, dtype=np.int64))
+        self._connected = Connected(head.subscription)
+        self._connected.meet(head.events)
+        self._names: list[str] = []
+        self._named = False  # names stand in findings that were returned
+        self._profile_settled = False
+        self._profile: profiles.Profile | None = None
+        self._profile_of_head = profile
+        kind = subscription_type(head)
+        self.history = History(kind, streaming=not whole, flows=flows)
+        self.history.meet(head.events)
+        self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
+        self.dropped = 0
+        self.new_ops = slice(0, 0)
+        self.operations: Operations | None = None
+
+    @property
+    def profile(self) -> profiles.Profile | None:
+        """The rules in force; ``None`` while nothing was fed, and when the header does not say enough."""
+        return self._profile
+
+    @property
+    def room(self) -> int:
+        """Rows that the window and its state take in memory, used or not."""
+        return self.history.room + self.scan.room
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether lines are missing anywhere."""
+        return bool(self._gaps)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether lines are missing anywhere: gaps, those before a checkpoint, or one that adds who is sent entries."""
+        if self.history.seed is not None:
+            return True
+        numbers = [consumer.number for consumer in self.history.consumers]
+        strangers = [at for at, number in enumerate(numbers) if number in self._connected.strangers]
+        return self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], strangers).any())
+
+    def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
+        """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
+
+        ``messages`` (``MESSAGE_COLUMNS``) are sorted by position and all later than those before; every position that
+        an event names has been fed by then. ``events`` (``EVENT_COLUMNS``) are sorted by ``seq``, all later than those
+        before. Text columns may come dictionary encoded.
+
+        Raises ``NotStreamableError`` for what a window cannot judge.
+        """
+        if self._whole and self._fed:
+            raise NotStreamableError("the fold was to take the whole log in one feed, and here is another")
+        self._trim()
+        events, repeated = log_checks.without_repeated_rows(encode(events, "kind"))
+        self._check_lines(events)
+        self._settle_profile(events)
+        self.history.meet(events)
+        self.history.add_messages(messages, self._hashes if self._hashing else None)
+        seed = None if self._fed else Seed.of(events, streaming=not self._whole)
+        if self._whole:
+            before = [log.events for log in self._earlier]
+            self.new_ops, self.operations = self.history.add_whole(before, events, seed)
+        else:
+            self.new_ops, self.operations = self.history.add_log(events, seed)
+        about_log = self._about_log(events, repeated)
+        scanned = self.scan.take(self.history, self.new_ops.start, self.operations)
+        audit = self._audit(events, scanned, about_log)
+        self._last = LastLine.of(events, self._last)
+        self._fed = True
+        return audit
+
+    def finish(self) -> Audit:
+        """What only the end of the log proves: no kind of finding does, both tables are empty."""
+        return Audit(no_rows(DELIVERIES), no_rows(ANOMALIES))
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _trim(self) -> None:
+        self.dropped = 0
+        count = len(self.history)
+        if self._whole or not count or count <= self._trim_above:
+            return
+        spare = max(self.scan.settled() - self._keep_behind, 0)
+        if spare and (2 * spare > count or not self._trim_above):
+            self.scan.drop(self.history, spare, keys_at_once=not self._trim_above)
+            self._gaps = self._gaps.since(int(self.history.op_seq[0]) if len(self.history.op_seq) else None)
+            self.dropped = spare
+
+    def _check_lines(self, events: pa.Table) -> None:
+        """Refuse what no window can judge; lines of one feed may share a ``seq``, those of two may not."""
+        if self._whole or not events.num_rows:
+            return
+        seq = ints(events["seq"])
+        if np.any(seq[1:] < seq[:-1]):
+            row = int(np.argmax(seq[1:] < seq[:-1]))
+            raise NotStreamableError(
+                f"lines are not in order: seq {seq[row + 1]} stands behind seq {seq[row]}"
+            )
+        if self._last is not None and int(seq[0]) <= self._last.seq:
+            raise NotStreamableError(
+                f"lines are not in order: seq {seq[0]} comes after seq {self._last.seq} was taken"
+            )
+        if resumes_at(events, after_gap=self._last is not None and self._last.is_gap):
+            raise NotStreamableError("lines are missing, and the log goes on from a checkpoint behind them")
+        kinds = encoded(events["kind"])[1].to_pylist()
+        if not set(_TRACE).isdisjoint(kinds) and marked(events["kind"], *_TRACE).any():
+            raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")
+        named = self._head.header.get("subscription_type")
+        if named is None and not self.history.single_active and marked(events["kind"], *_ACTIVE).any():
+            raise NotStreamableError(
+                "the log's header names no subscription_type, and its lines speak of an active consumer"
+            )
+
+    def _settle_profile(self, events: pa.Table) -> None:
+        """Release and settings come with the header, the Key_Shared policy with the first consumer."""
+        if self._profile_settled:
+            return
+        log = self._head
+        if not marked(log.events["kind"], *_POLICIES).any():
+            log = replace(log, events=events)
+            self._profile_settled = bool(marked(events["kind"], *_POLICIES).any())
+            if self._fed and not self._profile_settled:
+                return
+        else:
+            self._profile_settled = True
+        try:
+            known = self._profile_of_head if log is self._head else None
+            profile = known or profile_of(log)
+        except ProfileError:
+            # Replay and verdict report the profile; what was sent to whom can be judged without it.
+            profile = None
+        if self._fed and profile != self._profile:
+            raise NotStreamableError(
+                "the first consumer's policy comes after lines that were judged without it"
+            )
+        self._profile = profile
+
+    @property
+    def _hashing(self) -> bool:
+        """Whether dispatch hashes keys."""
+        return self._profile is not None and self.history.subscription_type == "Key_Shared"
+
+    def _hashes(self, messages: pa.Table, keys: Keys, row_key: npt.NDArray[np.int32]) -> Ints:
+        assert self._profile is not None
+        h31 = keys.h31(messages, row_key, fallback=self._profile.fallback_key)
+        return self._profile.hash_space.sticky_array(h31)
+
+    def _about_log(self, events: pa.Table, repeated: list[tuple[int, int]]) -> list[LogFinding]:
+        gaps, found = log_checks.gaps(events, repeated, self._last)
+        if self._last is not None and len(gaps.seqs) and int(gaps.seqs[0]) < self._last.seq:
+            raise NotStreamableError(
+                f"a gap line says that lines behind seq {int(gaps.seqs[0])} are missing, and seq {self._last.seq} was "
+                "judged without knowing"
+            )
+        self._gaps = self._gaps.joined(gaps)
+        found += log_checks.clock_steps(events, before=self._last)
+        found += in_a_trace(self._connected.unknown(events), events, self._head.subscription)
+        found += log_checks.unknown_positions(self.history)
+        found += log_checks.overlapping(self._head, events, self._earlier)
+        return found
+
+    def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:
+        history, state = self.history, self.scan.deliveries
+        names = names_of(history.consumers) if len(history.consumers) > len(self._names) else self._names
+        if self._named and names[: len(self._names)] != self._names:
+            raise NotStreamableError("a connection has the name of one that findings already name by it")
+        self._names = names
+        findings = Findings(
+            history, names, self._profile, state, scanned, self._gaps, events if self._whole else None
+        )
+        found = scanned.found
+        if history.first_op_of_last_log:
+            found = found[state[found[:, 0], 2] >= history.first_op_of_last_log]
+        told = [findings.of_log(finding) for finding in about_log] + findings.of_deliveries(found)
+        self._named = self._named or len(found) > 0
+        return Audit(
+            self._rows.deliveries(history, state, scanned),
+            self._rows.anomalies(told),
+        )

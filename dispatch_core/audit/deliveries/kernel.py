@@ -1,0 +1,463 @@
+"""The rules of the audit as one pass over a dispatcher's history: who holds what, and what that makes of each sending.
+
+Theory of operation
+-------------------
+A *delivery* is one entry in one ``sent`` line; deliveries are numbered in the order of the log. A delivery is *open* from
+its sending until the entry is acked, asked for again by that connection, or lost with the connection; the open deliveries
+of an entry are the connections at which it is outstanding. Acks count from their arrival.
+
+Three sets of doubly linked lists hold the open deliveries by entry, by connection and by key, so that every event costs
+what it touches. Per key, ``open_only_at`` remembers the one connection that holds all of them (the normal case, in which
+a split is impossible and nothing is searched); per (connection, key) pair the highest ordinal ever sent tells in one step
+whether a sending goes backwards. Only where it does are earlier deliveries looked at.
+
+A sending of entry *e* to connection *c* is
+
+* **out of order** when (a) a later entry of the key went to *c* before, and *c* did not ask for *e* again after it first
+  got such a later entry (Failover and Exclusive: nor was there a hand-over or rewind); or (b) *e* was never sent before
+  and a later entry of the key was. If a request excuses (a), it is an **overtaken redelivery**;
+* a **split key** when an entry of the key that is not later than *e* is open at another connection;
+* **double outstanding** when *e* itself is open at another connection;
+* a **duplicate after ack** when *e* was acked;
+* **redelivered** when it was sent before and is neither of the last two; the cause is what closed the last delivery.
+
+What has to be remembered lives in arrays (``layout``) that outlive a pass, so that a log can be taken in pieces. Findings
+are rows ``(delivery, kind, other delivery, other operation)``, -1 = none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core.arrays.jit import compiled
+from dispatch_core.audit.deliveries.layout import (
+    ACK_OPERATION,
+    ACKED,
+    ACKED_UP_TO,
+    ALL_LEFT,
+    BEFORE_OF_ENTRY,
+    BEFORE_OF_KEY,
+    CONNECTED,
+    CONSUMER,
+    DELIVERIES,
+    DISCONNECTED,
+    END,
+    END_OPERATION,
+    ENTRY,
+    FIRST_OPEN,
+    FIRST_REQUEST,
+    HIGHEST_SENT,
+    KEY_FIRST_OPEN,
+    KEY_FIRST_PAIR,
+    KEY_HIGHEST,
+    KEY_LAST_DELIVERY,
+    KEY_ONLY_AT,
+    KEY_OPEN_COUNT,
+    LAST_AT_CONSUMER,
+    LAST_DELIVERY,
+    LAST_OF_KEY,
+    LAST_RELOAD,
+    LAST_REWIND,
+    MANY,
+    NACKED,
+    NACKED_ALL,
+    NACKED_WITH_ALL,
+    NEXT_AT_CONSUMER,
+    NEXT_OF_KEY,
+    NOBODY,
+    OPEN,
+    OPEN_OF_ENTRY,
+    OPERATION,
+    PAIR_CONSUMER,
+    PAIR_HIGHEST,
+    PAIR_NEXT,
+    PAIRS,
+    RELOADED,
+    REPLACED,
+    REQUEST_CONSUMER,
+    REQUEST_NEXT,
+    REQUEST_OPERATION,
+    REQUESTS,
+    REWIND_DUE,
+    REWOUND,
+    SENT_ANY,
+    TIMES_SENT,
+    Array,
+)
+
+OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED = range(6)
+#: One about order, a split, and two of the repeated sending (double and after its ack).
+MOST_FINDINGS_PER_DELIVERY: Final = 4
+
+
+@compiled
+def _open(
+    deliveries: Array, entries: Array, keys: Array, first_at: Array, entry_key: Array, delivery: int
+) -> None:
+    entry = deliveries[delivery, ENTRY]
+    consumer = deliveries[delivery, CONSUMER]
+    deliveries[delivery, END] = OPEN
+    deliveries[delivery, OPEN_OF_ENTRY] = entries[entry, FIRST_OPEN]
+    entries[entry, FIRST_OPEN] = delivery
+    after = first_at[consumer]
+    deliveries[delivery, NEXT_AT_CONSUMER] = after
+    if after >= 0:
+        deliveries[after, LAST_AT_CONSUMER] = delivery
+    first_at[consumer] = delivery
+    key = entry_key[entry]
+    if key < 0:
+        return
+    after = keys[key, KEY_FIRST_OPEN]
+    deliveries[delivery, NEXT_OF_KEY] = after
+    if after >= 0:
+        deliveries[after, LAST_OF_KEY] = delivery
+    keys[key, KEY_FIRST_OPEN] = delivery
+    if keys[key, KEY_OPEN_COUNT] == 0:
+        keys[key, KEY_ONLY_AT] = consumer
+    elif keys[key, KEY_ONLY_AT] != consumer:
+        keys[key, KEY_ONLY_AT] = MANY
+    keys[key, KEY_OPEN_COUNT] += 1
+
+
+@compiled
+def _close(
+    deliveries: Array,
+    entries: Array,
+    keys: Array,
+    first_at: Array,
+    entry_key: Array,
+    delivery: int,
+    how: int,
+    operation: int,
+) -> None:
+    entry = deliveries[delivery, ENTRY]
+    deliveries[delivery, END] = how
+    deliveries[delivery, END_OPERATION] = operation
+    if how == NACKED_ALL:
+        entries[entry, NACKED_WITH_ALL] += 1
+    if entries[entry, FIRST_OPEN] == delivery:
+        entries[entry, FIRST_OPEN] = deliveries[delivery, OPEN_OF_ENTRY]
+    else:
+        at = entries[entry, FIRST_OPEN]
+        while deliveries[at, OPEN_OF_ENTRY] != delivery:
+            at = deliveries[at, OPEN_OF_ENTRY]
+        deliveries[at, OPEN_OF_ENTRY] = deliveries[delivery, OPEN_OF_ENTRY]
+    before = deliveries[delivery, LAST_AT_CONSUMER]
+    after = deliveries[delivery, NEXT_AT_CONSUMER]
+    if before >= 0:
+        deliveries[before, NEXT_AT_CONSUMER] = after
+    else:
+        first_at[deliveries[delivery, CONSUMER]] = after
+    if after >= 0:
+        deliveries[after, LAST_AT_CONSUMER] = before
+    key = entry_key[entry]
+    if key < 0:
+        return
+    before = deliveries[delivery, LAST_OF_KEY]
+    after = deliveries[delivery, NEXT_OF_KEY]
+    if before >= 0:
+        deliveries[before, NEXT_OF_KEY] = after
+    else:
+        keys[key, KEY_FIRST_OPEN] = after
+    if after >= 0:
+        deliveries[after, LAST_OF_KEY] = before
+    keys[key, KEY_OPEN_COUNT] -= 1
+
+
+@compiled
+def _open_at(deliveries: Array, entries: Array, entry: int, consumer: int) -> int:
+    """The open delivery of ``entry`` at ``consumer``, or -1."""
+    at = entries[entry, FIRST_OPEN]
+    while at >= 0 and deliveries[at, CONSUMER] != consumer:
+        at = deliveries[at, OPEN_OF_ENTRY]
+    return at
+
+
+@compiled
+def _open_elsewhere(deliveries: Array, entries: Array, entry: int, consumer: int) -> int:
+    """An open delivery of ``entry`` at another connection, the latest one, or -1."""
+    at = entries[entry, FIRST_OPEN]
+    while at >= 0 and deliveries[at, CONSUMER] == consumer:
+        at = deliveries[at, OPEN_OF_ENTRY]
+    return at
+
+
+@compiled
+def _split_by(deliveries: Array, keys: Array, key: int, entry: int, consumer: int) -> int:
+    """The open delivery at another connection of the earliest entry of ``key`` up to ``entry``, or -1."""
+    only_at = keys[key, KEY_ONLY_AT]
+    if keys[key, KEY_OPEN_COUNT] == 0 or only_at == consumer:
+        return -1
+    best = -1
+    seen = NOBODY
+    at = keys[key, KEY_FIRST_OPEN]
+    while at >= 0:
+        holder = deliveries[at, CONSUMER]
+        if seen == NOBODY:
+            seen = holder
+        elif seen != holder:
+            seen = MANY
+        earlier = best < 0 or deliveries[at, ENTRY] < deliveries[best, ENTRY]
+        if holder != consumer and deliveries[at, ENTRY] <= entry and earlier:
+            best = at
+        at = deliveries[at, NEXT_OF_KEY]
+    keys[key, KEY_ONLY_AT] = seen
+    return best
+
+
+@compiled
+def _pair(keys: Array, pairs: Array, key: int, consumer: int) -> int:
+    """The pair (consumer, key), moved to the front of the key's pairs; -1 if there is none yet."""
+    before = -1
+    at = keys[key, KEY_FIRST_PAIR]
+    while at >= 0 and pairs[at, PAIR_CONSUMER] != consumer:
+        before = at
+        at = pairs[at, PAIR_NEXT]
+    if at >= 0 and before >= 0:
+        pairs[before, PAIR_NEXT] = pairs[at, PAIR_NEXT]
+        pairs[at, PAIR_NEXT] = keys[key, KEY_FIRST_PAIR]
+        keys[key, KEY_FIRST_PAIR] = at
+    return at
+
+
+@compiled
+def _request(entries: Array, requests: Array, entry: int, consumer: int, operation: int, count: int) -> int:
+    """Remember that ``consumer`` asked for ``entry`` by its position; returns how many requests are remembered now."""
+    at = entries[entry, FIRST_REQUEST]
+    while at >= 0 and requests[at, REQUEST_CONSUMER] != consumer:
+        at = requests[at, REQUEST_NEXT]
+    if at >= 0:
+        requests[at, REQUEST_OPERATION] = operation
+        return count
+    requests[count, REQUEST_CONSUMER], requests[count, REQUEST_OPERATION] = consumer, operation
+    requests[count, REQUEST_NEXT] = entries[entry, FIRST_REQUEST]
+    entries[entry, FIRST_REQUEST] = count
+    return count + 1
+
+
+@compiled
+def _asked_again(deliveries: Array, entries: Array, requests: Array, entry: int, consumer: int) -> int:
+    """The last operation so far in which ``consumer`` asked for ``entry`` again, or -1.
+
+    Requests for everything left their mark on the deliveries they closed.
+    """
+    last = -1
+    at = entries[entry, FIRST_REQUEST]
+    while at >= 0:
+        if requests[at, REQUEST_CONSUMER] == consumer:
+            last = requests[at, REQUEST_OPERATION]
+        at = requests[at, REQUEST_NEXT]
+    if entries[entry, NACKED_WITH_ALL] == 0:
+        return last
+    at = entries[entry, LAST_DELIVERY]
+    while at >= 0 and not (deliveries[at, CONSUMER] == consumer and deliveries[at, END] == NACKED_ALL):
+        at = deliveries[at, BEFORE_OF_ENTRY]
+    if at >= 0 and deliveries[at, END_OPERATION] > last:
+        last = deliveries[at, END_OPERATION]
+    return last
+
+
+@compiled
+def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int) -> int:
+    """The last delivery, in an operation before ``before``, of a later entry of the key; ``consumer`` -1 = to anyone."""
+    at = last
+    while at >= 0:
+        if (
+            deliveries[at, ENTRY] > entry
+            and deliveries[at, OPERATION] < before
+            and (consumer < 0 or deliveries[at, CONSUMER] == consumer)
+        ):
+            return at
+        at = deliveries[at, BEFORE_OF_KEY]
+    return -1
+
+
+@compiled
+def _note(found: Array, count: int, delivery: int, kind: int, other: int, operation: int) -> int:
+    """Write a finding behind the ``count`` there are; returns how many there are now."""
+    found[count, 0], found[count, 1], found[count, 2], found[count, 3] = delivery, kind, other, operation
+    return count + 1
+
+
+@compiled
+def take(
+    first_op: int,
+    op_code: Array,
+    op_consumer: Array,
+    op_start: Array,
+    op_ordinals: Array,
+    entry_key: Array,
+    single_active: bool,
+    ordered: bool,
+    s: Array,
+    deliveries: Array,
+    entries: Array,
+    keys: Array,
+    first_at: Array,
+    connected: Array,
+    pairs: Array,
+    requests: Array,
+    number: Array,
+    ended: Array,
+    found: Array,
+) -> int:
+    """One pass over further operations (codes: ``operations``), the first of which has the number ``first_op``.
+
+    The arrays have room for what the operations may bring. ``number`` gets the delivery number of every new delivery,
+    ``ended`` how the delivery before it had ended (-1 = there was none), ``found`` the findings.
+
+    Returns the number of findings.
+    """
+    width = len(entry_key)
+    pair_count = s[PAIRS]
+    request_count = s[REQUESTS]
+    connected_count = s[CONNECTED]
+    count = 0
+    first = s[DELIVERIES]
+    now = first  # deliveries so far
+    acked_up_to = s[ACKED_UP_TO]
+    last_rewind = s[LAST_REWIND]
+    rewind_due = s[REWIND_DUE] != 0
+    highest_sent = s[HIGHEST_SENT]
+    sent_any = s[SENT_ANY] != 0
+    last_reload = s[LAST_RELOAD]
+    for index in range(len(op_code)):
+        op = first_op + index
+        code, consumer = op_code[index], op_consumer[index]
+        start, stop = op_start[index], op_start[index + 1]
+        if single_active and (code <= 1 or 5 <= code <= 7):
+            last_rewind = op
+            rewind_due = sent_any
+        if code == 2:  # SENT
+            if rewind_due and stop > start and op_ordinals[start] <= highest_sent:
+                last_rewind = op
+                rewind_due = False
+            for i in range(start, stop):
+                entry = op_ordinals[i]
+                key = entry_key[entry]
+                before = entries[entry, LAST_DELIVERY]
+                acked = entries[entry, ACK_OPERATION]
+                if ordered and key >= 0:
+                    pair = _pair(keys, pairs, key, consumer)
+                    backwards = pair >= 0 and pairs[pair, PAIR_HIGHEST] > entry
+                    wrong = -1
+                    if backwards:
+                        last = keys[key, KEY_LAST_DELIVERY]
+                        asked = _asked_again(deliveries, entries, requests, entry, consumer)
+                        excuse = max(asked, last_rewind)
+                        later = -1
+                        if excuse >= 0:
+                            later = _later(deliveries, last, entry, consumer, excuse)
+                        if later < 0:
+                            wrong = _later(deliveries, last, entry, consumer, op + 1)
+                        elif asked >= 0:
+                            later = _later(deliveries, last, entry, consumer, asked)
+                            if later >= 0 and before >= 0:
+                                count = _note(found, count, now, OVERTAKEN, later, asked)
+                    if wrong < 0 and before < 0 and keys[key, KEY_HIGHEST] > entry:
+                        wrong = _later(deliveries, keys[key, KEY_LAST_DELIVERY], entry, -1, op + 1)
+                    if wrong >= 0:
+                        count = _note(found, count, now, OUT_OF_ORDER, wrong, -1)
+                    split = _split_by(deliveries, keys, key, entry, consumer)
+                    if split >= 0:
+                        count = _note(found, count, now, SPLIT, split, -1)
+                    if pair < 0:
+                        pair = pair_count
+                        pair_count += 1
+                        pairs[pair, PAIR_CONSUMER], pairs[pair, PAIR_HIGHEST] = consumer, entry
+                        pairs[pair, PAIR_NEXT] = keys[key, KEY_FIRST_PAIR]
+                        keys[key, KEY_FIRST_PAIR] = pair
+                    pairs[pair, PAIR_HIGHEST] = max(pairs[pair, PAIR_HIGHEST], entry)
+                    keys[key, KEY_HIGHEST] = max(keys[key, KEY_HIGHEST], entry)
+                double = _open_elsewhere(deliveries, entries, entry, consumer)
+                if double >= 0:
+                    count = _note(found, count, now, DOUBLE, double, -1)
+                if acked >= 0:
+                    count = _note(found, count, now, AFTER_ACK, before, acked)
+                if before >= 0:
+                    ended[now - first] = deliveries[before, END]
+                    if ended[now - first] == OPEN and last_rewind > deliveries[before, OPERATION]:
+                        ended[now - first] = REWOUND
+                    if last_reload > deliveries[before, OPERATION]:
+                        ended[now - first] = RELOADED
+                    if double < 0 and acked < 0:
+                        ended_by = deliveries[before, END_OPERATION]
+                        count = _note(found, count, now, REDELIVERED, before, ended_by)
+                same = _open_at(deliveries, entries, entry, consumer)
+                if same >= 0:
+                    _close(deliveries, entries, keys, first_at, entry_key, same, REPLACED, op)
+                deliveries[now, ENTRY] = entry
+                deliveries[now, CONSUMER] = consumer
+                deliveries[now, OPERATION] = op
+                deliveries[now, BEFORE_OF_ENTRY] = before
+                if key >= 0:
+                    deliveries[now, BEFORE_OF_KEY] = keys[key, KEY_LAST_DELIVERY]
+                    keys[key, KEY_LAST_DELIVERY] = now
+                highest_sent = max(highest_sent, entry)
+                sent_any = True
+                entries[entry, LAST_DELIVERY] = now
+                entries[entry, TIMES_SENT] += 1
+                number[now - first] = entries[entry, TIMES_SENT]
+                _open(deliveries, entries, keys, first_at, entry_key, now)
+                now += 1
+        elif code == 3:  # ACK
+            for i in range(start, stop):
+                entry = op_ordinals[i]
+                if entries[entry, ACK_OPERATION] < 0:
+                    entries[entry, ACK_OPERATION] = op
+                while entries[entry, FIRST_OPEN] >= 0:
+                    _close(
+                        deliveries, entries, keys, first_at, entry_key, entries[entry, FIRST_OPEN], ACKED, op
+                    )
+        elif code == 4:  # ACK_CUMULATIVE: only where one consumer gets everything
+            if single_active:
+                highest = -1
+                for i in range(start, stop):
+                    highest = op_ordinals[i]
+                    for entry in range(acked_up_to + 1, highest + 1):
+                        if entries[entry, ACK_OPERATION] < 0:
+                            entries[entry, ACK_OPERATION] = op
+                    acked_up_to = max(acked_up_to, highest)
+                for holder in range(len(first_at)):
+                    at = first_at[holder]
+                    while at >= 0:
+                        after = deliveries[at, NEXT_AT_CONSUMER]
+                        # Not up to what an earlier one reached: that may have come again.
+                        if deliveries[at, ENTRY] <= highest:
+                            _close(deliveries, entries, keys, first_at, entry_key, at, ACKED, op)
+                        at = after
+        elif code == 5:  # REDELIVER
+            for i in range(start, stop):
+                request_count = _request(entries, requests, op_ordinals[i], consumer, op, request_count)
+                same = _open_at(deliveries, entries, op_ordinals[i], consumer)
+                if same >= 0:
+                    _close(deliveries, entries, keys, first_at, entry_key, same, NACKED, op)
+        elif code == 6:  # REDELIVER_ALL
+            while first_at[consumer] >= 0:
+                _close(deliveries, entries, keys, first_at, entry_key, first_at[consumer], NACKED_ALL, op)
+        elif code == 0:  # ADDED
+            if not connected[consumer]:
+                connected[consumer] = True
+                connected_count += 1
+        elif code == 1:  # REMOVED
+            if connected[consumer]:
+                connected[consumer] = False
+                connected_count -= 1
+            how = DISCONNECTED if connected_count > 0 else ALL_LEFT
+            while first_at[consumer] >= 0:
+                _close(deliveries, entries, keys, first_at, entry_key, first_at[consumer], how, op)
+        elif code == 8:  # RELOAD: what the broker had in memory is gone, unstored acks with it
+            for holder in range(len(first_at)):
+                while first_at[holder] >= 0:
+                    _close(deliveries, entries, keys, first_at, entry_key, first_at[holder], RELOADED, op)
+            last_reload = op
+            for holder in range(len(connected)):
+                connected[holder] = False
+            connected_count = 0
+            for entry in range(width):
+                entries[entry, ACK_OPERATION] = -1
+            acked_up_to = -1
+    s[PAIRS], s[REQUESTS], s[CONNECTED], s[DELIVERIES] = pair_count, request_count, connected_count, now
+    s[ACKED_UP_TO], s[LAST_REWIND], s[REWIND_DUE] = acked_up_to, last_rewind, rewind_due
+    s[HIGHEST_SENT], s[SENT_ANY], s[LAST_RELOAD] = highest_sent, sent_any, last_reload
+    return count

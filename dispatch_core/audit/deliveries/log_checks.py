@@ -1,0 +1,337 @@
+"""What the log says about itself: lost lines, a clock that went back, consumers and positions that cannot be.
+
+All checks are column operations over one incarnation's events; none needs to know what dispatch did. A log may come in
+pieces: what a check has to remember of the lines before is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.arrays.columns import encoded, marked
+from dispatch_core.arrays.columns import ints as _ints
+from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.sentences.names import shown
+from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.checkpoint import checkpoints, named_by
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.times import clock
+
+#: How far the clocks of two brokers may differ.
+CLOCK_SLACK_US: Final = 1_000_000
+
+#: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
+#: them: a consumer is told who is active while it is being added, before its ``consumer_added`` line.
+_NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
+_NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "redeliver"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFinding:
+    """A finding about the log, before it is put into words.
+
+    ``reason`` is ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap), ``never_added``,
+    ``already_removed`` (unknown_consumer), ``not_stored`` (unknown_position), ``backwards`` (clock_step), ``active_at_once``
+    or ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
+    """
+
+    kind: str
+    reason: str
+    seqs: tuple[int, ...]
+    t_us: int
+    explanation: str
+    consumer: int | None = None
+    positions: tuple[str, ...] = ()
+    uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Where lines are missing: behind each of ``seqs`` (ascending; 0 = before the first line)."""
+
+    seqs: npt.NDArray[np.int64]
+
+    def between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether lines are missing anywhere in ``[first_seq, last_seq)``."""
+        at = int(np.searchsorted(self.seqs, first_seq))
+        return at < len(self.seqs) and int(self.seqs[at]) < last_seq
+
+    def before(self, seq: int) -> bool:
+        """Whether lines are missing anywhere before ``seq``."""
+        return len(self.seqs) > 0 and int(self.seqs[0]) < seq
+
+    def joined(self, later: Gaps) -> Gaps:
+        """These and further ones, none of which lies before."""
+        return Gaps(np.concatenate([self.seqs, later.seqs])) if later else self
+
+    def since(self, seq: int | None) -> Gaps:
+        """What can still be asked about when no evidence before ``seq`` is left: the first, and those from ``seq`` on."""
+        later = self.seqs[1:] if seq is None else self.seqs[1:][self.seqs[1:] >= seq]
+        return Gaps(np.concatenate([self.seqs[:1], later]))
+
+    def __bool__(self) -> bool:
+        return len(self.seqs) > 0
+
+
+def without_repeated_rows(events: pa.Table) -> tuple[pa.Table, list[tuple[int, int]]]:
+    """Drop rows that repeat the row before them, seq and content alike (a segment landed twice).
+
+    Returns the table and ``(seq, t_us)`` of every row that shares its seq with the one before, repeated or not.
+    """
+    seq = _ints(events["seq"])
+    shared = np.flatnonzero(np.diff(seq) == 0) + 1
+    if not len(shared):
+        return events, []
+    content = [name for name in events.column_names if name not in ("source_file", "source_line")]
+    pairs = events.select(content)
+    same = [
+        int(row) for row in shared if pairs.slice(row, 1).to_pylist() == pairs.slice(row - 1, 1).to_pylist()
+    ]
+    noted = events.select(["seq", "t_us"]).take(pa.array(shared)).to_pylist()
+    keep = np.ones(events.num_rows, dtype=np.bool_)
+    keep[same] = False
+    return events.filter(pa.array(keep)), [(row["seq"], row["t_us"] or 0) for row in noted]
+
+
+@dataclass(frozen=True, slots=True)
+class LastLine:
+    """What the checks have to remember of the line before."""
+
+    seq: int
+    is_gap: bool
+    timed: tuple[int, int] | None  # seq and time of the last line that has a time
+
+    @classmethod
+    def of(cls, events: pa.Table, before: LastLine | None = None) -> LastLine | None:
+        """The last line of ``events``, ``before`` being the one in front of them."""
+        if not events.num_rows:
+            return before
+        last = events.slice(events.num_rows - 1).select(["seq", "t_us", "kind"]).to_pylist()[0]
+        timed = None if before is None else before.timed
+        rows = events.select(["seq", "t_us"])
+        if last["t_us"] is None:
+            rows = rows.filter(pc.is_valid(rows["t_us"]))
+        if rows.num_rows:
+            timed = (rows["seq"][-1].as_py(), rows["t_us"][-1].as_py())
+        return cls(last["seq"], last["kind"] == "gap", timed)
+
+
+def gaps(
+    events: pa.Table, repeated: list[tuple[int, int]], before: LastLine | None = None
+) -> tuple[Gaps, list[LogFinding]]:
+    """Holes in ``seq`` and ``gap`` lines. A gap line that fills a hole is one finding, not two."""
+    seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
+    found: list[LogFinding] = []
+    places: list[int] = []
+    is_gap = marked(events["kind"], "gap")
+    for row in np.flatnonzero(is_gap).tolist():
+        line = events.slice(row, 1).to_pylist()[0]
+        first, last, lines = line["gap_from_seq"], line["gap_to_seq"], line["gap_lines"]
+        span = f"seq {first} to {last}" if first is not None and last is not None else f"at seq {line['seq']}"
+        how_many = f"{lines} lines" if lines is not None else "an unknown number of lines"
+        text = f"the log itself says that {how_many} are missing, {span}: what happened there is unknown"
+        found.append(LogFinding("log_gap", "gap_line", (line["seq"],), line["t_us"] or 0, text))
+        places.append(min(line["seq"], first if first is not None else line["seq"]))
+    if before is None:
+        previous, after_gap = seq[:-1], is_gap[:-1]
+    else:
+        previous, after_gap = np.append(before.seq, seq[:-1]), np.append(before.is_gap, is_gap[:-1])
+    first_row = len(seq) - len(previous) if len(seq) else 0
+    for hole in np.flatnonzero(seq[first_row:] - previous[: len(seq)] > 1).tolist():
+        row = hole + first_row
+        if after_gap[hole] or is_gap[row]:
+            continue
+        low, high = int(previous[hole]), int(seq[row])
+        text = (
+            f"{high - low - 1} lines are missing between seq {low} and seq {high}, and no gap line says why"
+        )
+        found.append(LogFinding("log_gap", "seq_hole", (low, high), int(t_us[row]), text))
+        places.append(low)
+    starts_late = before is None and len(seq) > 0 and int(seq[0]) > 1 and not is_gap[0]
+    if starts_late and events["kind"][0].as_py() != "checkpoint":
+        text = f"the log begins at seq {int(seq[0])} without a checkpoint: what happened before is unknown"
+        found.append(LogFinding("log_gap", "starts_late", (int(seq[0]),), int(t_us[0]), text))
+        places.append(0)
+    for number, when in repeated:
+        text = f"seq {number} stands on more than one line: segments overlap, or two recorders wrote one log"
+        found.append(LogFinding("log_gap", "duplicate_seq", (number,), when, text))
+        places.append(number - 1)
+    return Gaps(np.array(sorted(places), dtype=np.int64)), found
+
+
+def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None = None) -> list[LogFinding]:
+    """Times that lie more than ``tolerance_us`` before the time of the line in front of them."""
+    times = events["t_us"]
+    seq, t_us = _ints(events["seq"]), _ints(times)
+    if times.null_count:
+        timed = np.asarray(pc.is_valid(times))
+        seq, t_us = seq[timed], t_us[timed]
+    if before is not None and before.timed is not None:
+        seq, t_us = np.append(before.timed[0], seq), np.append(before.timed[1], t_us)
+    found = []
+    for row in np.flatnonzero(np.diff(t_us) < -tolerance_us).tolist():
+        back_ms = (int(t_us[row]) - int(t_us[row + 1])) / 1000
+        text = (
+            f"the clock went back by {back_ms:.3f} ms between seq {int(seq[row])} and seq {int(seq[row + 1])}: "
+            "times and waits around it cannot be trusted, the order of events can"
+        )
+        found.append(
+            LogFinding(
+                "clock_step", "backwards", (int(seq[row]), int(seq[row + 1])), int(t_us[row + 1]), text
+            )
+        )
+    return found
+
+
+def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[DispatcherLog]) -> list[LogFinding]:
+    """Earlier loads of the topic whose log goes on behind the first line of this one: two brokers served it at once.
+
+    ``events``: of this load, ``log`` names it. The brokers' clocks may differ: an overlap of up to ``CLOCK_SLACK_US`` is
+    uncertain.
+    """
+    if not events.num_rows or events["t_us"].null_count == events.num_rows:
+        return []
+    began_us = int(pc.min(events["t_us"]).as_py())
+    found = []
+    for before in earlier:
+        times = before.events["t_us"]
+        until_us = pc.max(times).as_py()
+        if until_us is None or until_us < began_us:
+            continue
+        uncertain = until_us - began_us <= CLOCK_SLACK_US
+        text = (
+            f"{_load(log)} has events from {clock(began_us)} on while {_load(before)} has events until {clock(until_us)}: "
+            f"two loads of {shown(log.topic)} were active at once, and what was sent by one the other did not know"
+        )
+        if uncertain:
+            text += "; but their clocks may differ by as much"
+        reason = "clocks_differ" if uncertain else "active_at_once"
+        first = int(_ints(events["seq"])[0])
+        found.append(
+            LogFinding("overlapping_incarnations", reason, (first,), began_us, text, uncertain=uncertain)
+        )
+    return found
+
+
+def _load(log: DispatcherLog) -> str:
+    broker = "an unnamed broker" if log.broker is None else f"broker {shown(log.broker)}"
+    return f"{broker} (incarnation {log.incarnation})"
+
+
+def unknown_consumers(events: pa.Table, log: DispatcherLog) -> list[LogFinding]:
+    """Events of connections that were never added, or that were removed before; one finding per event."""
+    return Connected(log.subscription).unknown(events)
+
+
+class Connected:
+    """Which connections were added and removed so far, over the pieces of one log."""
+
+    def __init__(self, subscription: str) -> None:
+        self._subscription = subscription
+        self._added: set[int] = set()
+        self._removed: set[int] = set()
+        self._reported: set[int] = set()
+
+    def meet(self, events: pa.Table) -> None:
+        """Learn which connections the log's checkpoints name: they were there before its first line.
+
+        Raises ``NotStreamableError`` if one of them was reported as never added.
+        """
+        named = set(_checkpointed(events))
+        late = named & self._reported
+        if late:
+            raise NotStreamableError(
+                f"a checkpoint names connection {min(late)}, which lines before it name too"
+            )
+        self._added |= named
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        """Connections that lines named before any line added them."""
+        return frozenset(self._reported)
+
+    def unknown(self, events: pa.Table) -> list[LogFinding]:
+        """Events of the next lines whose connection was never added, or was removed before; one finding per event."""
+        self.meet(events)
+        codes, words = encoded(events["kind"])
+        words = words.to_pylist()
+        wanted = np.array([w in _NEEDS_CONNECTION or w == "consumer_added" for w in words] or [False])[codes]
+        if not wanted.any():
+            return []
+        added = np.array([w == "consumer_added" for w in words])[codes]
+        removed = np.array([w == "consumer_removed" for w in words])[codes]
+        consumer = _ints(events["consumer"], -1)
+        code, named = encoded(pa.chunked_array([pa.array(consumer)]))
+        numbers = named.to_pylist()
+        # rows are in order of seq, so row numbers say what came first
+        never = np.iinfo(np.int64).max
+        first_added = np.full(len(numbers), never)
+        first_removed = np.full(len(numbers), never)
+        for rows, firsts, before in (
+            (added, first_added, self._added),
+            (removed, first_removed, self._removed),
+        ):
+            at = np.flatnonzero(rows)
+            np.minimum.at(firsts, code[at], at)
+            firsts[[index for index, number in enumerate(numbers) if number in before]] = -1
+            before.update(numbers[index] for index in set(code[at].tolist()))
+        # most pieces name only connections that were there before and stay
+        suspect = (first_added >= 0) | (first_removed < never)
+        if not suspect.any():
+            return []
+        at = np.flatnonzero(wanted & ~added & suspect[code])
+        unknown = at < first_added[code[at]]
+        gone = ~unknown & (at > first_removed[code[at]])
+        seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
+        found = []
+        for row, never_added in zip(
+            at[unknown | gone].tolist(), unknown[unknown | gone].tolist(), strict=True
+        ):
+            number, what = int(consumer[row]), words[codes[row]]
+            reason = "never_added" if never_added else "already_removed"
+            why = "no consumer_added line stands before it" if never_added else "it had been removed before"
+            of = shown(self._subscription)
+            text = f"the line {what} at seq {int(seq[row])} names connection {number} of {of}, but {why}"
+            found.append(
+                LogFinding(
+                    "unknown_consumer", reason, (int(seq[row]),), int(t_us[row]), text, consumer=number
+                )
+            )
+            if never_added:
+                self._reported.add(number)
+        return found
+
+
+def unknown_positions(history: History) -> list[LogFinding]:
+    """Sent, acked or asked-for positions that the message log does not hold; one finding per event."""
+    found: list[LogFinding] = []
+    empty = not history.stored.any()
+    for op in np.unique(history.unknown_op).tolist():
+        ordinals = history.unknown_ordinal[history.unknown_op == op].tolist()
+        positions = tuple(history.position(ordinal) for ordinal in ordinals)
+        seq, t_us = int(history.op_seq[op]), int(history.op_t_us[op])
+        consumer = history.consumers[int(history.op_consumer[op])].number
+        what = _NAMES[int(history.op_code[op])]
+        text = (
+            f"the line {what} at seq {seq} names {', '.join(positions[:5])}"
+            f"{f' and {len(positions) - 5} more' if len(positions) > 5 else ''}, "
+            f"which the message log does not hold: {'its key is' if len(positions) == 1 else 'their keys are'} unknown"
+        )
+        if empty and not found:
+            text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"
+        found.append(LogFinding("unknown_position", "not_stored", (seq,), t_us, text, consumer, positions))
+    return found
+
+
+def _checkpointed(events: pa.Table) -> list[int]:
+    """Connections that a checkpoint line names as connected."""
+    lines = events.select(["kind", "checkpoint_json"]).filter(pa.array(marked(events["kind"], "checkpoint")))
+    return [consumer.number for consumer in named_by(checkpoints(lines))]

@@ -1,0 +1,217 @@
+"""From event rows to operations: codes, connections, and one run of positions per operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.arrays.columns import Ints, Mask, encoded, ints, marked, valid
+from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.checkpoint import joins
+
+ADDED: Final = 0
+REMOVED: Final = 1
+SENT: Final = 2
+ACK: Final = 3
+ACK_CUMULATIVE: Final = 4
+REDELIVER: Final = 5
+REDELIVER_ALL: Final = 6
+REWIND: Final = 7  # Failover and Exclusive: a rewind line, or a notice of who is active
+RELOAD: Final = 8
+FLOW: Final = 9  # only where asked for; no rule of the audit looks at it
+
+_CODES: Final = {
+    "consumer_added": ADDED,
+    "consumer_removed": REMOVED,
+    "sent": SENT,
+    "ack": ACK,
+    "redeliver": REDELIVER,
+    "rewind": REWIND,
+    "active_notified": REWIND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One connection of a consumer: its number in the log, its name, and what it agreed to when it subscribed."""
+
+    number: int
+    name: str | None
+    allow_out_of_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations of one feed. Operation ``i`` concerns ``ordinals[start[i]:start[i + 1]]``."""
+
+    code: npt.NDArray[np.int8]
+    consumer: npt.NDArray[np.int32]  # index into ``consumers``, -1 where the operation has none
+    seq: Ints
+    t_us: Ints
+    value: Ints  # permits of a FLOW, else 0
+    start: Ints
+    ordinals: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Event rows that become operations, in order. Arrays have one element per operation.
+
+    ``number``: of the connection, -1 where the line names none. ``value``: permits of a ``FLOW``, else 0. ``lengths``:
+    positions of each operation; ``ledger`` and ``entry`` hold the positions of all, one run after the other.
+    ``ack_sets``: per operation, ``None`` where no line has any.
+    """
+
+    code: npt.NDArray[np.int8]
+    number: Ints
+    seq: Ints
+    t_us: Ints
+    value: Ints
+    lengths: Ints
+    ledger: Ints
+    entry: Ints
+    ack_sets: pa.ChunkedArray | None
+    nobody: Mask  # operations that concern no connection
+
+    @classmethod
+    def of(cls, events: pa.Table, *, flows: bool) -> Lines:
+        """Read the rows of ``events`` that matter; ``flows``: also ``flow`` lines."""
+        kinds, words = encoded(events["kind"])
+        code_of = _CODES | {"flow": FLOW} if flows else _CODES
+        code = np.array([code_of.get(word, -1) for word in words.to_pylist()] or [-1], dtype=np.int8)[kinds]
+        wanted = code >= 0
+        rewinds = np.array([word == "rewind" for word in words.to_pylist()] or [False])[kinds]
+        lists = events["positions"]
+        without = ~valid(lists)
+        lengths, flat = _runs(lists, (code == SENT) | (code == ACK) | (code == REDELIVER))
+        acks = code == ACK
+        if acks.any():
+            code[acks & marked(events["ack_type"], "Cumulative")] = ACK_CUMULATIVE
+        code[(code == REDELIVER) & without] = REDELIVER_ALL
+        number, seq, t_us = ints(events["consumer"], -1), ints(events["seq"]), ints(events["t_us"])
+        # a rewind concerns no connection; every other operation has one, if only the unnamed one
+        nobody = rewinds & ~valid(events["consumer"])
+        value = np.where(code == FLOW, ints(events["permits"]), 0) if flows else np.zeros_like(seq)
+        sets = events["ack_sets"]
+        rows = slice(None) if wanted.all() else np.flatnonzero(wanted)
+        if sets.null_count == len(sets):
+            sets = None
+        elif not isinstance(rows, slice):
+            sets = sets.take(pa.array(rows))
+        return cls(
+            code[rows],
+            number[rows],
+            seq[rows],
+            t_us[rows],
+            value[rows],
+            lengths[rows],
+            ints(pc.struct_field(flat, "ledger_id")),
+            ints(pc.struct_field(flat, "entry_id")),
+            sets,
+            nobody[rows],
+        )
+
+
+def _runs(lists: pa.ChunkedArray, naming: Mask) -> tuple[Ints, pa.ChunkedArray]:
+    """Positions per row and all of them in one, of the rows ``naming`` only: other kinds name entries for other reasons."""
+    lengths = ints(pc.list_value_length(lists))
+    flat = pc.list_flatten(lists)
+    others = ~naming & (lengths > 0)
+    if others.any():
+        flat = flat.filter(pa.array(np.repeat(naming, lengths)))
+        lengths = np.where(naming, lengths, 0)
+    return lengths, flat
+
+
+class Connections:
+    """The connections of one incarnation, numbered from the end of ``consumers``; they may be known beforehand."""
+
+    def __init__(self, consumers: list[Consumer]) -> None:
+        self._consumers = consumers
+        self._index: dict[int, int] = {}
+        self._agreed: dict[int, tuple[str | None, bool]] = {}
+
+    def meet(self, events: pa.Table) -> None:
+        """Learn names and agreements from ``consumer_added`` lines, and of others from checkpoints.
+
+        Of two lines for one connection the first counts.
+
+        Raises ``NotStreamableError`` for a connection that had a part in earlier lines, nameless.
+        """
+        rows = np.flatnonzero(marked(events["kind"], "consumer_added", "checkpoint"))
+        if not len(rows):
+            return
+        names = ["consumer", "name", "key_shared_allow_out_of_order"]
+        few = events.select(["kind", "checkpoint_json", *names]).take(pa.array(rows))
+        for row in joins(few, names):
+            number = row["consumer"]
+            if number is None or number in self._agreed:
+                continue
+            if number in self._index:
+                raise NotStreamableError(
+                    f"connection {number} had a part in lines before the one that adds it"
+                )
+            self._agreed[number] = (row["name"], bool(row["key_shared_allow_out_of_order"]))
+
+    def index_of(self, number: int) -> int:
+        """The index in ``consumers`` of a connection that was numbered."""
+        return self._index[number]
+
+    def number_all(self) -> None:
+        """Number every connection met so far, whether or not it has done anything yet."""
+        self._number(sorted(self._agreed))
+
+    def of(self, lines: Lines) -> npt.NDArray[np.int32]:
+        """The connection of every operation, -1 where there is none; flows of an unknown connection have none either."""
+        numbers = lines.number
+        codes, words = encoded(pa.chunked_array([pa.array(numbers)]))
+        present = words.to_pylist()
+        concerned = ~lines.nobody & (lines.code != FLOW)
+        if not concerned.all():
+            counts = np.bincount(codes[concerned], minlength=len(present))
+            self._number(sorted(present[code] for code in np.flatnonzero(counts).tolist()))
+        else:
+            self._number(sorted(present))
+        index_of = np.array([self._index.get(number, -1) for number in present] or [-1], dtype=np.int32)
+        index = index_of[codes]
+        return np.where(lines.nobody, -1, index).astype(np.int32) if lines.nobody.any() else index
+
+    def _number(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if number not in self._index:
+                name, free = self._agreed.get(number, (None, False))
+                self._index[number] = len(self._consumers)
+                self._consumers.append(Consumer(number, name, free))
+
+
+def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, list[int]]) -> Mask:
+    """Which positions count: all but acks of a part of a batch, until the last of its messages is acked.
+
+    A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of several acks are ANDed
+    (PersistentSubscription, ManagedCursorImpl's batch deleted indexes) in ``left``, by ordinal. Acks without a set ack the
+    whole entry.
+    """
+    keep = np.ones(len(ordinals), dtype=np.bool_)
+    if lines.ack_sets is None:
+        return keep
+    partial = np.flatnonzero((lines.code == ACK) & valid(lines.ack_sets))
+    if not len(partial):
+        return keep
+    starts = np.concatenate([[0], np.cumsum(lines.lengths)])
+    rows: list[Any] = lines.ack_sets.take(pa.array(partial)).to_pylist()
+    for row, sets in zip(partial.tolist(), rows, strict=True):
+        for index in range(int(lines.lengths[row])):
+            words = sets[index] if index < len(sets) else None
+            if not words:
+                continue
+            at = int(starts[row]) + index
+            ordinal = int(ordinals[at])
+            before = left.get(ordinal, [-1] * len(words))
+            left[ordinal] = [old & new for old, new in zip(before, words, strict=False)]
+            keep[at] = not any(left[ordinal])
+    return keep

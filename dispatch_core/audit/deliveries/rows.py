@@ -1,0 +1,122 @@
+"""The two tables of an audit: deliveries and anomalies, column for column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.columns import Ints, Mask
+from dispatch_core.audit.deliveries.findings import CAUSE_OF, Finding
+from dispatch_core.audit.deliveries.scan import Scanned
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
+
+_IDENTITY: Final = frozenset(field.name for field in IDENTITY)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an audit found: ``deliveries`` (schema ``DELIVERIES``) and ``anomalies`` (schema ``ANOMALIES``)."""
+
+    deliveries: pa.Table
+    anomalies: pa.Table
+
+
+class Rows:
+    """Makes the rows of one incarnation: what is the same in all of them is made once and shared between tables."""
+
+    def __init__(self, log: DispatcherLog, interval_start: datetime) -> None:
+        self._same: dict[str, pa.Scalar] = {
+            "interval_start": pa.scalar(interval_start, DELIVERIES.field("interval_start").type),
+            "cluster": pa.scalar(log.cluster, pa.string()),
+            "topic": pa.scalar(log.topic, pa.string()),
+            "subscription": pa.scalar(log.subscription, pa.string()),
+            "incarnation": pa.scalar(log.incarnation, pa.int64()),
+            "judgement": pa.scalar("not_judged", pa.string()),
+            "expected_consumer": pa.scalar(None, pa.int64()),
+            "cause": pa.scalar(None, pa.string()),
+        }
+        self._repeated: dict[str, pa.Array] = {}
+
+    def deliveries(self, history: History, state: npt.NDArray[np.int32], scanned: Scanned) -> pa.Table:
+        """The deliveries of one pass that belong to the last log; ``state`` as in ``Scan.deliveries``."""
+        earlier = int(np.searchsorted(state[scanned.first :, 2], history.first_op_of_last_log))
+        ordinal, consumer, op = (state[scanned.first + earlier :, column].copy() for column in range(3))
+        count = len(ordinal)
+        key, hashes = history.entry_key[ordinal], history.entry_hash[ordinal]
+        names = pa.array([c.name for c in history.consumers], pa.string())
+        numbers = np.array([c.number for c in history.consumers], dtype=np.int64)
+        base64 = np.append(history.keys.base64, False)  # -1 = no key: the last
+        columns = {
+            **{name: self._repeat(name, count) for name in self._same if name != "cause"},
+            "seq": history.op_seq[op],
+            "index_in_send": _index_in_run(op),
+            "t_us": history.op_t_us[op],
+            "consumer": numbers[consumer],
+            "consumer_name": names.take(pa.array(consumer)),
+            "ledger_id": history.ledger[ordinal],
+            "entry_id": history.entry[ordinal],
+            "key": history.keys.texts.take(_known(key, key >= 0)),
+            "key_b64": base64[key],
+            "hash": _known(hashes, hashes >= 0),
+            "num_messages": _known(history.num_messages[ordinal], history.stored[ordinal]),
+            "size_bytes": _of(history.size_bytes, ordinal),
+            "publish_time_ms": _of(history.publish_time_ms, ordinal),
+            "delivery_number": scanned.number[earlier:],
+            "cause": self._causes(scanned.ended[earlier:]),
+        }
+        return pa.table([columns[name] for name in DELIVERIES.names], schema=DELIVERIES)
+
+    def anomalies(self, findings: list[Finding]) -> pa.Table:
+        """Findings in the order of the events that prove them, then of place in the line, then of kind."""
+        if not findings:
+            return no_rows(ANOMALIES)
+        ordered = sorted(findings, key=lambda finding: finding.order)
+        told = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True))
+        return pa.table(
+            [
+                self._repeat(field.name, len(ordered))
+                if field.name in _IDENTITY
+                else pa.array(told[field.name], field.type)
+                for field in ANOMALIES
+            ],
+            schema=ANOMALIES,
+        )
+
+    def _causes(self, ended: npt.NDArray[np.int8]) -> pa.Array:
+        if not len(ended) or int(ended.max()) < 0:
+            return self._repeat("cause", len(ended))
+        cause_at = np.full(max(CAUSE_OF) + 2, -1, dtype=np.int32)  # -1 = no delivery before: the last
+        cause_at[list(CAUSE_OF)] = np.arange(len(CAUSE_OF))
+        at = cause_at[ended]
+        return pa.array(list(CAUSE_OF.values()), pa.string()).take(_known(at, at >= 0))
+
+    def _repeat(self, name: str, count: int) -> pa.Array:
+        repeated = self._repeated.get(name)
+        if repeated is None or len(repeated) < count:
+            repeated = self._repeated[name] = pa.repeat(self._same[name], count)
+        return repeated.slice(0, count)
+
+
+def _index_in_run(op: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """How far each place is behind the first with its value; equal values stand together."""
+    at = np.arange(len(op), dtype=np.int32)
+    new = np.ones(len(op), dtype=np.bool_)
+    new[1:] = op[1:] != op[:-1]
+    return at - np.maximum.accumulate(np.where(new, at, 0)) if len(op) else at
+
+
+def _known(values: npt.NDArray[np.generic], known: Mask) -> pa.Array:
+    return pa.array(values) if known.all() else pa.array(values, mask=~known)
+
+
+def _of(column: tuple[Ints, Mask], ordinal: npt.NDArray[np.int32]) -> pa.Array:
+    values, known = column
+    return _known(values[ordinal], known[ordinal])

@@ -1,0 +1,163 @@
+"""The memory of the audit's rules over the pieces of a log: arrays that grow with it and are cut with its window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.arrays.growing import Growing
+from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.deliveries import kernel, trim
+from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.deliveries.operations import REDELIVER, SENT, Operations
+from dispatch_core.audit.deliveries.window import History
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What a pass over further operations told.
+
+    ``first``: number of the first new delivery. ``number``: delivery number of each new one. ``ended``: how the delivery
+    before it of its entry had ended, -1 = there was none. ``found``: findings, rows ``(delivery, kind, other delivery,
+    other operation)``.
+    """
+
+    first: int
+    number: Int32s
+    ended: npt.NDArray[np.int8]
+    found: Int32s
+
+
+class Scan:
+    """Who holds what, as of the last operation taken."""
+
+    def __init__(self, *, single_active: bool, ordered: bool) -> None:
+        self._single_active = single_active
+        self._ordered = ordered
+        self._scalars = np.zeros(at.SCALARS, dtype=np.int64)
+        for scalar in (at.ACKED_UP_TO, at.LAST_REWIND, at.HIGHEST_SENT, at.LAST_RELOAD):
+            self._scalars[scalar] = -1
+        self._deliveries = Growing(np.int32, at.DELIVERY_COLUMNS)
+        self._entries = Growing(np.int32, at.ENTRY_COLUMNS)
+        self._keys = Growing(np.int32, at.KEY_COLUMNS)
+        self._pairs = Growing(np.int32, at.PAIR_COLUMNS)
+        self._requests = Growing(np.int32, at.REQUEST_COLUMNS)
+        self._first_at = Growing(np.int32)
+        self._connected = Growing(np.bool_)
+
+    @property
+    def deliveries(self) -> Int32s:
+        """Per delivery of the window: its ordinal, connection, operation, and the delivery of its entry before it."""
+        return self._deliveries.values
+
+    @property
+    def times_sent(self) -> Int32s:
+        """Per entry of the window: how often it was sent."""
+        return self._entries.values[:, at.TIMES_SENT]
+
+    @property
+    def acknowledged_by(self) -> Int32s:
+        """Per entry of the window: the operation that acknowledged it, -1 = none did."""
+        return self._entries.values[:, at.ACK_OPERATION]
+
+    @property
+    def last_delivery(self) -> Int32s:
+        """Per entry of the window: its last delivery, -1 = none."""
+        return self._entries.values[:, at.LAST_DELIVERY]
+
+    @property
+    def room(self) -> int:
+        """Rows in memory, used or not."""
+        return sum(
+            column.room
+            for column in (self._deliveries, self._entries, self._keys, self._pairs, self._requests)
+        )
+
+    def take(self, history: History, first_op: int, operations: Operations) -> Scanned:
+        """Apply further operations of ``history``, the first of which has the number ``first_op``."""
+        lengths = np.diff(operations.start)
+        sends = int(lengths[operations.code == SENT].sum())
+        asked = int(lengths[operations.code == REDELIVER].sum())
+        self._entries.more(len(history) - len(self._entries))[...] = at.NEW_ENTRY
+        self._keys.more(len(history.keys) - len(self._keys))[...] = at.NEW_KEY
+        new_consumers = len(history.consumers) - len(self._first_at)
+        self._first_at.more(new_consumers)[...] = -1
+        self._connected.more(new_consumers)[...] = False
+        first = len(self._deliveries)
+        self._deliveries.more(sends)[...] = -1
+        # room for the worst case; what is never written costs no memory
+        self._pairs.more(sends)
+        self._requests.more(asked)
+        number = np.zeros(sends, dtype=np.int32)
+        ended = np.full(sends, -1, dtype=np.int8)
+        found = np.empty((kernel.MOST_FINDINGS_PER_DELIVERY * sends, 4), dtype=np.int32)
+        count = kernel.take(
+            first_op,
+            operations.code,
+            operations.consumer,
+            operations.start,
+            operations.ordinals,
+            history.entry_key,
+            self._single_active,
+            self._ordered,
+            self._scalars,
+            self._deliveries.values,
+            self._entries.values,
+            self._keys.values,
+            self._first_at.values,
+            self._connected.values,
+            self._pairs.values,
+            self._requests.values,
+            number,
+            ended,
+            found,
+        )
+        self._pairs.cut(int(self._scalars[at.PAIRS]))
+        self._requests.cut(int(self._scalars[at.REQUESTS]))
+        return Scanned(first, number, ended, found[:count].copy())
+
+    def settled(self) -> int:
+        """How many entries at the front of the window are acked and held by nobody."""
+        return trim.settled(self._entries.values)
+
+    def drop(self, history: History, entries: int, *, keys_at_once: bool) -> None:
+        """Drop the first ``entries`` entries of the window, here and in ``history``."""
+        s, deliveries, requests = self._scalars, self._deliveries.values, self._requests.values
+        rows, keys = self._entries.values, self._keys.values
+        used = np.zeros(len(history.op_seq), dtype=np.bool_)
+        trim.operations_of(entries, s, deliveries, rows, requests, used)
+        new_op = np.where(used, np.cumsum(used) - 1, -1).astype(np.int32)
+        trim.cut_requests(entries, s, rows, requests, new_op)
+        trim.cut_pairs(entries, s, keys, self._pairs.values)
+        trim.cut_deliveries(entries, s, deliveries, rows, keys, self._first_at.values, new_op)
+        trim.cut_scalars(entries, s, new_op)
+        self._deliveries.cut(int(s[at.DELIVERIES]))
+        self._pairs.cut(int(s[at.PAIRS]))
+        self._requests.cut(int(s[at.REQUESTS]))
+        self._entries.cut(len(rows) - entries)
+        history.drop(entries, used)
+        new_key = history.forget_keys(at_once=keys_at_once)
+        if new_key is not None:
+            self._keys.keep(new_key >= 0)
+
+
+def warm_up() -> None:
+    """Call every compiled function of the audit once, over nothing."""
+    history = History("Key_Shared", streaming=True)
+    scan = Scan(single_active=False, ordered=True)
+    nothing = np.empty(0, dtype=np.int64)
+    operations = Operations(
+        code=np.empty(0, dtype=np.int8),
+        consumer=np.empty(0, dtype=np.int32),
+        seq=nothing,
+        t_us=nothing,
+        value=nothing,
+        start=np.zeros(1, dtype=np.int64),
+        ordinals=locate(nothing, nothing, nothing, nothing),
+    )
+    scan.take(history, 0, operations)
+    scan.drop(history, scan.settled(), keys_at_once=True)

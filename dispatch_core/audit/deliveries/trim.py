@@ -1,0 +1,205 @@
+"""Cutting the state of the audit's rules: what can matter no more goes, the rest is numbered anew. One pass over each array.
+
+What can matter no more
+-----------------------
+An entry is *settled* when it is acked and no delivery of it is open. Settled entries at the front of the window are dropped
+with their deliveries, requests, and the operations that nothing else refers to. No rule misses them as long as they are
+not sent, acked or asked for again (the window then refuses to judge):
+
+* what is out of order is told by *later* entries of the key only (``_later``, the highest ordinals of key and pair);
+* splits and doubles are told by open deliveries only;
+* causes and delivery numbers are told by deliveries of the entry itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dispatch_core.arrays.jit import compiled
+from dispatch_core.audit.deliveries.layout import (
+    ACK_OPERATION,
+    ACKED_UP_TO,
+    BEFORE_OF_ENTRY,
+    BEFORE_OF_KEY,
+    DELIVERIES,
+    END_OPERATION,
+    ENTRY,
+    FIRST_OPEN,
+    FIRST_REQUEST,
+    HIGHEST_SENT,
+    KEY_FIRST_OPEN,
+    KEY_FIRST_PAIR,
+    KEY_HIGHEST,
+    KEY_LAST_DELIVERY,
+    LAST_AT_CONSUMER,
+    LAST_DELIVERY,
+    LAST_OF_KEY,
+    LAST_RELOAD,
+    LAST_REWIND,
+    NEXT_AT_CONSUMER,
+    NEXT_OF_KEY,
+    OPEN_OF_ENTRY,
+    OPERATION,
+    PAIR_HIGHEST,
+    PAIR_NEXT,
+    PAIRS,
+    REQUEST_NEXT,
+    REQUEST_OPERATION,
+    REQUESTS,
+    Array,
+)
+
+
+@compiled
+def settled(entries: Array) -> int:
+    """How many entries at the front are acked and held by nobody."""
+    for entry in range(len(entries)):
+        if entries[entry, ACK_OPERATION] < 0 or entries[entry, FIRST_OPEN] >= 0:
+            return entry
+    return len(entries)
+
+
+@compiled
+def operations_of(
+    cut: int, s: Array, deliveries: Array, entries: Array, requests: Array, used: Array
+) -> None:
+    """Mark in ``used`` every operation that entries from ``cut`` on, or the rules themselves, refer to."""
+    for delivery in range(s[DELIVERIES]):
+        if deliveries[delivery, ENTRY] >= cut:
+            used[deliveries[delivery, OPERATION]] = True
+            if deliveries[delivery, END_OPERATION] >= 0:
+                used[deliveries[delivery, END_OPERATION]] = True
+    for entry in range(cut, len(entries)):
+        if entries[entry, ACK_OPERATION] >= 0:
+            used[entries[entry, ACK_OPERATION]] = True
+        at = entries[entry, FIRST_REQUEST]
+        while at >= 0:
+            used[requests[at, REQUEST_OPERATION]] = True
+            at = requests[at, REQUEST_NEXT]
+    if s[LAST_REWIND] >= 0:
+        used[s[LAST_REWIND]] = True
+    if s[LAST_RELOAD] >= 0:
+        used[s[LAST_RELOAD]] = True
+
+
+@compiled
+def _new(numbers: Array, old: int) -> int:
+    return numbers[old] if old >= 0 else -1
+
+
+@compiled
+def cut_requests(cut: int, s: Array, entries: Array, requests: Array, new_op: Array) -> None:
+    """Drop the requests for entries before ``cut``; to be called before the entries themselves are cut."""
+    new = np.full(s[REQUESTS], -1, dtype=np.int32)
+    for entry in range(cut, len(entries)):
+        at = entries[entry, FIRST_REQUEST]
+        while at >= 0:
+            new[at] = 0
+            at = requests[at, REQUEST_NEXT]
+    count = 0
+    for old in range(len(new)):
+        if new[old] >= 0:
+            new[old] = count
+            count += 1
+    for old in range(len(new)):
+        at = new[old]
+        if at >= 0:
+            requests[at] = requests[old]
+            requests[at, REQUEST_OPERATION] = new_op[requests[at, REQUEST_OPERATION]]
+            requests[at, REQUEST_NEXT] = _new(new, requests[at, REQUEST_NEXT])
+    for entry in range(cut, len(entries)):
+        entries[entry, FIRST_REQUEST] = _new(new, entries[entry, FIRST_REQUEST])
+    s[REQUESTS] = count
+
+
+@compiled
+def cut_pairs(cut: int, s: Array, keys: Array, pairs: Array) -> None:
+    """Drop the pairs whose highest entry lies before ``cut``: nothing that is still to come goes back behind them."""
+    new = np.full(s[PAIRS], -1, dtype=np.int32)
+    for key in range(len(keys)):
+        before = -1
+        at = keys[key, KEY_FIRST_PAIR]
+        keys[key, KEY_FIRST_PAIR] = -1
+        while at >= 0:
+            after = pairs[at, PAIR_NEXT]
+            if pairs[at, PAIR_HIGHEST] >= cut:
+                new[at] = 0
+                pairs[at, PAIR_NEXT] = -1
+                if before >= 0:
+                    pairs[before, PAIR_NEXT] = at
+                else:
+                    keys[key, KEY_FIRST_PAIR] = at
+                before = at
+            at = after
+    count = 0
+    for old in range(len(new)):
+        if new[old] >= 0:
+            new[old] = count
+            count += 1
+    for old in range(len(new)):
+        at = new[old]
+        if at >= 0:
+            pairs[at] = pairs[old]
+            pairs[at, PAIR_HIGHEST] -= cut
+            pairs[at, PAIR_NEXT] = _new(new, pairs[at, PAIR_NEXT])
+    for key in range(len(keys)):
+        keys[key, KEY_FIRST_PAIR] = _new(new, keys[key, KEY_FIRST_PAIR])
+    s[PAIRS] = count
+
+
+@compiled
+def cut_deliveries(
+    cut: int, s: Array, deliveries: Array, entries: Array, keys: Array, first_at: Array, new_op: Array
+) -> None:
+    """Drop the deliveries of entries before ``cut``, and these entries; chains of a key skip what is gone."""
+    total = s[DELIVERIES]
+    new = np.full(total, -1, dtype=np.int32)
+    count = 0
+    for old in range(total):
+        if deliveries[old, ENTRY] >= cut:
+            new[old] = count
+            count += 1
+    # per delivery: itself, or the last one of its key before it that stays
+    staying = np.full(total, -1, dtype=np.int32)
+    for old in range(total):
+        before = _new(staying, deliveries[old, BEFORE_OF_KEY])
+        at = new[old]
+        staying[old] = at if at >= 0 else before
+        if at < 0:
+            continue
+        deliveries[at] = deliveries[old]
+        deliveries[at, BEFORE_OF_KEY] = before
+        deliveries[at, ENTRY] -= cut
+        deliveries[at, OPERATION] = new_op[deliveries[at, OPERATION]]
+        deliveries[at, END_OPERATION] = _new(new_op, deliveries[at, END_OPERATION])
+        for column in (
+            BEFORE_OF_ENTRY,
+            OPEN_OF_ENTRY,
+            NEXT_AT_CONSUMER,
+            LAST_AT_CONSUMER,
+            NEXT_OF_KEY,
+            LAST_OF_KEY,
+        ):
+            deliveries[at, column] = _new(new, deliveries[at, column])
+    s[DELIVERIES] = count
+    for old in range(cut, len(entries)):
+        at = old - cut
+        entries[at] = entries[old]
+        entries[at, LAST_DELIVERY] = _new(new, entries[at, LAST_DELIVERY])
+        entries[at, FIRST_OPEN] = _new(new, entries[at, FIRST_OPEN])
+        entries[at, ACK_OPERATION] = _new(new_op, entries[at, ACK_OPERATION])
+    for key in range(len(keys)):
+        keys[key, KEY_LAST_DELIVERY] = _new(staying, keys[key, KEY_LAST_DELIVERY])
+        keys[key, KEY_FIRST_OPEN] = _new(new, keys[key, KEY_FIRST_OPEN])
+        keys[key, KEY_HIGHEST] = max(keys[key, KEY_HIGHEST] - cut, -1)
+    for consumer in range(len(first_at)):
+        first_at[consumer] = _new(new, first_at[consumer])
+
+
+@compiled
+def cut_scalars(cut: int, s: Array, new_op: Array) -> None:
+    """Number anew what single numbers refer to."""
+    s[ACKED_UP_TO] = max(s[ACKED_UP_TO] - cut, -1)
+    s[HIGHEST_SENT] = max(s[HIGHEST_SENT] - cut, -1)
+    s[LAST_REWIND] = _new(new_op, s[LAST_REWIND])
+    s[LAST_RELOAD] = _new(new_op, s[LAST_RELOAD])

@@ -1,0 +1,48 @@
+"""From the log of one dispatcher to its deliveries and its anomalies.
+
+``audit_log`` is pure: the same log gives the same two tables, whatever ran before and wherever it runs. It needs the
+message log and events of level E only; of a trace it uses ``rewind`` (Failover, Exclusive) and, to tell whether an ack
+had been applied before a sending, ``pending_ack_removed`` and ``mark_delete``. A long log can be audited piece by piece
+instead: ``fold.AuditFold``, of which this is the case of one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyarrow as pa
+
+from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.rows import Audit
+from dispatch_core.recording.log import DispatcherLog
+
+
+def audit_log(
+    log: DispatcherLog, *, interval_start: datetime, earlier: Sequence[DispatcherLog] = ()
+) -> Audit:
+    """Audit one incarnation of one dispatcher.
+
+    Args:
+        log: the incarnation to judge.
+        interval_start: written into every row; must know its time zone.
+        earlier: the incarnations of the same dispatcher before ``log``, oldest first. What they sent and this one sends
+            again is ``redelivered`` with cause ``topic_reload``; without them it counts as sent for the first time.
+
+    Returns:
+        Deliveries in the order of the log, anomalies in the order of the events that prove them (then of kind, then of
+        position). Deliveries are ``not_judged``: comparing them with the rules is the replay's part.
+    """
+    fold = AuditFold(log, interval_start=interval_start, earlier=earlier, whole=True)
+    return fold.feed(all_messages([*earlier, log]), log.events)
+
+
+def all_messages(logs: Sequence[DispatcherLog]) -> pa.Table:
+    """The message log of several incarnations, by position; often it is one table."""
+    seen: list[pa.Table] = []
+    for log in logs:
+        if not any(log.messages is table for table in seen):
+            seen.append(log.messages)
+    if len(seen) == 1:
+        return seen[0]
+    return pa.concat_tables(seen).sort_by([("ledger_id", "ascending"), ("entry_id", "ascending")])

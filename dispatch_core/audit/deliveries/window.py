@@ -1,0 +1,426 @@
+"""A dispatcher's log as arrays: what the rules of the audit read.
+
+Every entry becomes an *ordinal* (its rank among all positions), every connection and every key a small integer, every
+event that matters one *operation* with a run of ordinals. The rules then compare integers only; names, keys and times are
+looked up again when a finding is put into words.
+
+A history is a *window* of the log: entries and operations are added at its end, and dropped at its front when they can
+matter no more; ordinals, operations and keys are then numbered anew. A whole log is a window that is never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.arrays.columns import Ints, Mask, ints, valid
+from dispatch_core.arrays.growing import Growing
+from dispatch_core.arrays.positions import ascending, distinct, locate
+from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.checkpoint_state import operations as seeding
+from dispatch_core.audit.deliveries.keys import Keys
+from dispatch_core.audit.deliveries.operations import (
+    RELOAD,
+    Connections,
+    Consumer,
+    Lines,
+    Operations,
+    whole_acks,
+)
+from dispatch_core.errors import NotStreamableError
+from dispatch_core.times import clock
+
+SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
+
+#: Sticky key hash of every row of a piece of the message log, given its keys and their ids.
+Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
+
+
+class History:
+    """A window of one dispatcher's log. Arrays ``op_*`` have one element per operation, the others one per ordinal."""
+
+    def __init__(self, subscription_type: str, *, streaming: bool, flows: bool = False) -> None:
+        self.subscription_type = subscription_type
+        self.consumers: list[Consumer] = []
+        self.keys = Keys(streaming=streaming)
+        #: Operations before it are of earlier loads of the topic, or the seed's: no line of the last log.
+        self.first_op_of_last_log = 0
+        #: What the last log begins with, where that is a checkpoint; its operations begin with the one named below.
+        self.seed: Seed | None = None
+        self._first_op_of_seed = 0
+        #: Operations of the last log that name a position the message log does not hold, and the ordinal of that.
+        self.unknown_op: Ints = np.empty(0, dtype=np.int64)
+        self.unknown_ordinal: Ints = np.empty(0, dtype=np.int64)
+        self._streaming = streaming
+        self._flows = flows
+        self._connections = Connections(self.consumers)
+        self._left: dict[int, list[int]] = {}  # of entries acked in part: ordinal → what is not acked yet
+        self._dropped_any = False
+        self._ledger = Growing(np.int64)
+        self._entry = Growing(np.int64)
+        self._key = Growing(np.int32)
+        self._hash = Growing(np.int64)
+        self._stored = Growing(np.bool_)
+        self._num_messages = Growing(np.int32)
+        self._size = Growing(np.int64)
+        #: The first ack that says which messages of a batch it is for; None = no line has said so by now.
+        self.ack_sets_from_seq: int | None = None
+        self._size_known = Growing(np.bool_)
+        self._published = Growing(np.int64)
+        self._published_known = Growing(np.bool_)
+        self._op_code = Growing(np.int8)
+        self._op_consumer = Growing(np.int32)
+        self._op_seq = Growing(np.int64)
+        self._op_t_us = Growing(np.int64)
+
+    # what the window holds -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._ledger)
+
+    @property
+    def single_active(self) -> bool:
+        """Whether one consumer at a time gets everything (Failover, Exclusive)."""
+        return self.subscription_type in SINGLE_ACTIVE
+
+    @property
+    def ledger(self) -> Ints:
+        """Ledger of every entry."""
+        return self._ledger.values
+
+    @property
+    def entry(self) -> Ints:
+        """Id of every entry in its ledger."""
+        return self._entry.values
+
+    @property
+    def entry_key(self) -> npt.NDArray[np.int32]:
+        """Id of the key, -1 = key-less or unknown."""
+        return self._key.values
+
+    @property
+    def entry_hash(self) -> Ints:
+        """Sticky key hash, -1 = not in the message log, or dispatch does not hash."""
+        return self._hash.values
+
+    @property
+    def stored(self) -> Mask:
+        """Whether the message log holds the entry."""
+        return self._stored.values
+
+    @property
+    def num_messages(self) -> npt.NDArray[np.int32]:
+        """Messages in the entry; 0 where the message log does not hold it."""
+        return self._num_messages.values
+
+    @property
+    def size_bytes(self) -> tuple[Ints, Mask]:
+        """Sizes, and where they are known."""
+        return self._size.values, self._size_known.values
+
+    @property
+    def publish_time_ms(self) -> tuple[Ints, Mask]:
+        """Times, and where they are known."""
+        return self._published.values, self._published_known.values
+
+    @property
+    def op_code(self) -> npt.NDArray[np.int8]:
+        """What each operation is (``operations``)."""
+        return self._op_code.values
+
+    @property
+    def op_consumer(self) -> npt.NDArray[np.int32]:
+        """Index of its connection, -1 where it has none."""
+        return self._op_consumer.values
+
+    @property
+    def op_seq(self) -> Ints:
+        """Its line."""
+        return self._op_seq.values
+
+    @property
+    def op_t_us(self) -> Ints:
+        """Its time, microseconds since the epoch."""
+        return self._op_t_us.values
+
+    def position(self, ordinal: int) -> str:
+        """The position of an ordinal as text."""
+        return f"{self.ledger[ordinal]}:{self.entry[ordinal]}"
+
+    @property
+    def first_op_of_state(self) -> int:
+        """Where the operations begin that make the state of the last log: with its seed's, if it has one."""
+        return self.first_op_of_last_log if self.seed is None else self._first_op_of_seed
+
+    def is_seed(self, op: int) -> bool:
+        """Whether an operation is what the last log's checkpoint says of the time before."""
+        return self.seed is not None and self._first_op_of_seed <= op < self.first_op_of_last_log
+
+    def is_of_last_log(self, op: int) -> bool:
+        """Whether the line of an operation, its checkpoint's included, is one of the last log."""
+        return op >= self.first_op_of_last_log or self.is_seed(op)
+
+    def when(self, op: int) -> str:
+        """The time of an operation for people, to stand behind "at"."""
+        at = clock(int(self.op_t_us[op]))
+        return f"or before {at} (checkpoint)" if self.is_seed(op) else at
+
+    def may_have_been_sent(self, ordinal: int) -> bool:
+        """Whether an entry may have been sent before the checkpoint that the last log begins with, if it does."""
+        if self.seed is None:
+            return False
+        return self.seed.may_have_been_sent((int(self.ledger[ordinal]), int(self.entry[ordinal])))
+
+    def was_acknowledged(self, ordinal: int) -> bool:
+        """Whether the checkpoint that the last log begins with says that an entry is acknowledged."""
+        return self.seed is not None and self.seed.acknowledged(
+            (int(self.ledger[ordinal]), int(self.entry[ordinal]))
+        )
+
+    @property
+    def room(self) -> int:
+        """Rows of entries and operations in memory, used or not."""
+        return self._ledger.room + self._op_seq.room
+
+    # what is added ---------------------------------------------------------------------------------------------------
+
+    def meet(self, events: pa.Table) -> None:
+        """Learn which connections the lines ``events`` of the last log add, before any of them is an operation."""
+        self._connections.meet(events)
+        self._connections.number_all()
+
+    def add_messages(self, messages: pa.Table, hashing: Hashing | None) -> None:
+        """Add entries. Of a position that stands twice the first row counts.
+
+        Raises ``NotStreamableError`` when streaming and they are not all later than each other and the window.
+        """
+        if not messages.num_rows:
+            return
+        ledger, entry = ints(messages["ledger_id"]), ints(messages["entry_id"])
+        self._check_order(ledger, entry)
+        row_key = self.keys.encode(messages)
+        hashes = hashing(messages, self.keys, row_key) if hashing is not None else None
+        rows: Any = slice(None) if ascending(ledger, entry) else distinct(ledger, entry)
+        self._ledger.append(ledger[rows])
+        self._entry.append(entry[rows])
+        self._key.append(row_key[rows])
+        count = len(self._key) - len(self._stored)
+        self._hash.more(count)[...] = -1 if hashes is None else hashes[rows]
+        self._stored.more(count)[...] = True
+        self._num_messages.append(ints(messages["num_messages"])[rows].astype(np.int32))
+        for name, values, known in (
+            ("size_bytes", self._size, self._size_known),
+            ("publish_time_ms", self._published, self._published_known),
+        ):
+            values.append(ints(messages[name])[rows])
+            known.append(valid(messages[name])[rows])
+
+    def add_log(self, events: pa.Table, seed: Seed | None = None) -> tuple[slice, Operations]:
+        """Add the operations of the next lines, behind those of a seed; returns which they are, and those.
+
+        Raises ``NotStreamableError`` when streaming and they name a position that the window does not hold.
+        """
+        lines = self._read(events)
+        ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
+        if self._streaming and len(ordinals) and int(ordinals.min()) < 0:
+            self._not_held(lines, ordinals)
+        if seed is None:
+            return self._add(lines, ordinals, self._connections)
+        before = self._sow(seed)
+        added, operations = self._add(lines, ordinals, self._connections)
+        return slice(0, added.stop), _joined([before, operations])
+
+    def add_whole(
+        self, earlier: list[pa.Table], events: pa.Table, seed: Seed | None = None
+    ) -> tuple[slice, Operations]:
+        """Add the lines of all incarnations, oldest first, in one piece, with positions that no message log holds.
+
+        ``seed``: what the last one begins with.
+        """
+        runs = [self._read(lines) for lines in (*earlier, events)]
+        self._admit([(run.ledger, run.entry) for run in runs] + ([seed.named] if seed is not None else []))
+        parts: list[Operations] = []
+        for index, lines in enumerate(runs):
+            last = index == len(earlier)
+            connections = self._connections if last else Connections(self.consumers)
+            if not last:
+                connections.meet(earlier[index])
+            if index:
+                parts.append(_reload())
+                self._append(parts[-1])
+            if last and seed is not None:
+                parts.append(self._sow(seed))
+            self.first_op_of_last_log = len(self._op_seq)
+            ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
+            if last:
+                owner = np.repeat(np.arange(len(lines.lengths)), lines.lengths)
+                stray = np.flatnonzero(~self.stored[ordinals] & (lines.entry >= 0))
+                self.unknown_op = owner[stray] + self.first_op_of_last_log
+                self.unknown_ordinal = ordinals[stray].astype(np.int64)
+            self._left = {}
+            parts.append(self._add(lines, ordinals, connections)[1])
+        return slice(0, len(self._op_seq)), _joined(parts)
+
+    # what is dropped -------------------------------------------------------------------------------------------------
+
+    def drop(self, entries: int, operations: Mask) -> None:
+        """Drop the first ``entries`` entries, and all operations but those marked."""
+        for column in self._entry_columns():
+            column.drop(entries)
+        self._first_op_of_seed = int(operations[: self._first_op_of_seed].sum())
+        self.first_op_of_last_log = int(operations[: self.first_op_of_last_log].sum())
+        kept = np.flatnonzero(operations)
+        for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
+            column.keep(kept)
+        self._left = {o - entries: words for o, words in self._left.items() if o >= entries}
+        self._dropped_any = self._dropped_any or entries > 0
+
+    def forget_keys(self, *, at_once: bool) -> npt.NDArray[np.int32] | None:
+        """Forget keys that no entry of the window has, if it is worth it; returns the new ids, -1 = forgotten."""
+        living = np.zeros(len(self.keys) + 1, dtype=np.bool_)
+        living[self.entry_key] = True
+        new = self.keys.forget(living[:-1], at_once=at_once)
+        if new is not None:
+            # the last is for -1, key-less
+            self._key.values[...] = np.append(new, np.int32(-1))[self.entry_key]
+        return new
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _read(self, events: pa.Table) -> Lines:
+        return Lines.of(events, flows=self._flows)
+
+    def _check_order(self, ledger: Ints, entry: Ints) -> None:
+        if not self._streaming:
+            return
+        after = not len(self) or (int(ledger[0]), int(entry[0])) > (int(self.ledger[-1]), int(self.entry[-1]))
+        if not (after and ascending(ledger, entry)):
+            raise NotStreamableError("the message log is not in order of position, or holds a position twice")
+
+    def _not_held(self, lines: Lines, ordinals: npt.NDArray[np.int32]) -> None:
+        at = int(np.argmax(ordinals < 0))
+        ledger, entry = int(lines.ledger[at]), int(lines.entry[at])
+        line = int(np.searchsorted(np.cumsum(lines.lengths), at, side="right"))
+        early = (
+            self._dropped_any and len(self) and (ledger, entry) < (int(self.ledger[0]), int(self.entry[0]))
+        )
+        why = "lies before the window that is kept" if early else "is not in the message log"
+        raise NotStreamableError(
+            f"the line at seq {int(lines.seq[line])} names {ledger}:{entry}, which {why}"
+        )
+
+    def _sow(self, seed: Seed) -> Operations:
+        """Add the operations of a seed in front of the last log's."""
+        added = seeding(
+            seed,
+            self.ledger,
+            self.entry,
+            self.num_messages,
+            self._connections,
+            streaming=self._streaming,
+        )
+        self.seed, self._first_op_of_seed = seed, len(self._op_seq)
+        self._append(added)
+        self.first_op_of_last_log = len(self._op_seq)
+        return added
+
+    def _admit(self, runs: list[tuple[Ints, Ints]]) -> None:
+        """Give positions that no message log holds ordinals too."""
+        ledger = np.concatenate([ledgers for ledgers, _ in runs])
+        entry = np.concatenate([entries for _, entries in runs])
+        missing = locate(self.ledger, self.entry, ledger, entry) < 0
+        if not missing.any():
+            return
+        ledger, entry = ledger[missing], entry[missing]
+        new = distinct(ledger, entry)
+        self._ledger.append(ledger[new])
+        self._entry.append(entry[new])
+        for column, absent in (
+            (self._key, -1),
+            (self._hash, -1),
+            (self._stored, 0),
+            (self._num_messages, 0),
+            (self._size, 0),
+            (self._size_known, 0),
+            (self._published, 0),
+            (self._published_known, 0),
+        ):
+            column.more(len(new))[...] = absent
+        order = np.lexsort((self.entry, self.ledger))
+        for column in self._entry_columns():
+            column.keep(order)
+
+    def _add(
+        self, lines: Lines, ordinals: npt.NDArray[np.int32], connections: Connections
+    ) -> tuple[slice, Operations]:
+        lengths = lines.lengths
+        if lines.ack_sets is not None and self.ack_sets_from_seq is None:
+            having = np.flatnonzero(valid(lines.ack_sets))
+            if len(having):  # none: they stood in lines of other kinds
+                self.ack_sets_from_seq = int(lines.seq[int(having[0])])
+        keep = whole_acks(lines, ordinals, self._left)
+        if not keep.all():
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+            lengths = np.bincount(owner[keep], minlength=len(lengths)).astype(np.int64)
+            ordinals = ordinals[keep]
+        start = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=start[1:])
+        added = Operations(
+            lines.code, connections.of(lines), lines.seq, lines.t_us, lines.value, start, ordinals
+        )
+        before = len(self._op_seq)
+        self._append(added)
+        return slice(before, len(self._op_seq)), added
+
+    def _append(self, added: Operations) -> None:
+        self._op_code.append(added.code)
+        self._op_consumer.append(added.consumer)
+        self._op_seq.append(added.seq)
+        self._op_t_us.append(added.t_us)
+
+    def _entry_columns(self) -> tuple[Growing, ...]:
+        return (
+            self._ledger,
+            self._entry,
+            self._key,
+            self._hash,
+            self._stored,
+            self._num_messages,
+            self._size,
+            self._size_known,
+            self._published,
+            self._published_known,
+        )
+
+
+def _reload() -> Operations:
+    nothing = np.zeros(1, dtype=np.int64)
+    return Operations(
+        code=np.array([RELOAD], dtype=np.int8),
+        consumer=np.array([-1], dtype=np.int32),
+        seq=nothing,
+        t_us=nothing,
+        value=nothing,
+        start=np.zeros(2, dtype=np.int64),
+        ordinals=np.empty(0, dtype=np.int32),
+    )
+
+
+def _joined(parts: list[Operations]) -> Operations:
+    """Several runs of operations as one."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.start) for part in parts])
+    return Operations(
+        code=np.concatenate([part.code for part in parts]),
+        consumer=np.concatenate([part.consumer for part in parts]),
+        seq=np.concatenate([part.seq for part in parts]),
+        t_us=np.concatenate([part.t_us for part in parts]),
+        value=np.concatenate([part.value for part in parts]),
+        start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        ordinals=np.concatenate([part.ordinals for part in parts]),
+    )

@@ -1,0 +1,131 @@
+"""Acknowledged entries above one that is not: what keeps the mark-delete position back.
+
+A *hole* is an entry that was sent and is not acknowledged while a later one is; it begins when the first later one is
+acknowledged, and ends with its own acknowledgement. What was never sent is no hole but ``never_delivered`` or stuck.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.deliveries.findings import Finding, names_of, shown
+from dispatch_core.audit.deliveries.scan import Scan
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.findings import End
+from dispatch_core.audit.waits.sentences import few, lasting
+from dispatch_core.audit.waits.tracker import MOST_POSITIONS
+from dispatch_core.times import clock
+
+Ints = npt.NDArray[np.int64]
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def ack_holes(scan: Scan, history: History, limits: Limits, end: End) -> list[Finding]:
+    """``ack_hole`` at the end of a log: holes older than the limit; of a closed log all, nobody will fill them."""
+    acked_us, above_us = _acknowledged(scan, history)
+    open_ = (acked_us == _NEVER) & (above_us < _NEVER) & (scan.times_sent > 0)
+    if not end.closed:
+        open_ &= end.as_of_us - above_us > 1000 * limits.ack_hole_ms
+    entries = np.flatnonzero(open_)
+    if not len(entries):
+        return []
+    return _told(scan, history, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
+
+
+def filled_holes(scan: Scan, history: History, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
+    """``ack_hole`` of entries that an operation from ``first_op`` on acknowledged, too late for the limit."""
+    times = history.op_t_us
+    if first_op >= len(times) or int(times.max()) - int(times.min()) <= 1000 * limits.ack_hole_ms:
+        return []
+    acked_us, above_us = _acknowledged(scan, history)
+    late = (scan.acknowledged_by >= first_op) & (scan.times_sent > 0)
+    late &= (above_us < acked_us) & (acked_us - np.minimum(above_us, acked_us) > 1000 * limits.ack_hole_ms)
+    found = []
+    ops = scan.acknowledged_by
+    for op in np.unique(ops[late]).tolist():
+        entries = np.flatnonzero(late & (ops == op))
+        until = int(history.op_t_us[op]), int(history.op_seq[op])
+        found += _told(scan, history, entries, above_us, *until, ended=True, gap=gap)
+    return found
+
+
+def _acknowledged(scan: Scan, history: History) -> tuple[Ints, Ints]:
+    """When each entry was acknowledged, and when the first later one was; ``_NEVER`` = not yet."""
+    ops = scan.acknowledged_by
+    acked_us = np.full(len(ops), _NEVER, np.int64)
+    acked = ops >= 0
+    # A clock that goes back makes no hole older.
+    acked_us[acked] = np.maximum.accumulate(history.op_t_us)[ops[acked]] if len(history.op_t_us) else 0
+    above_us = np.full(len(ops), _NEVER, np.int64)
+    above_us[:-1] = np.minimum.accumulate(acked_us[:0:-1])[::-1]
+    return acked_us, above_us
+
+
+def _told(
+    scan: Scan,
+    history: History,
+    entries: npt.NDArray[np.intp],
+    above_us: Ints,
+    until_us: int,
+    until_seq: int,
+    *,
+    ended: bool,
+    gap: bool,
+) -> list[Finding]:
+    """One finding per consumer and key."""
+    names = names_of(history.consumers)
+    last = scan.last_delivery[entries]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for entry, holder in zip(entries.tolist(), scan.deliveries[last, at.CONSUMER].tolist(), strict=True):
+        key = int(history.entry_key[entry])
+        groups.setdefault((holder, key if key >= 0 else -1), []).append(entry)
+    found = []
+    for (holder, key), members in groups.items():
+        first = members[0]
+        since_us = int(above_us[members].min())
+        sent_op = int(scan.deliveries[scan.last_delivery[first], at.OPERATION])
+        text = None if key < 0 else history.keys.text(key)
+        of_key = "" if text is None else f" (key {shown(text)})"
+        positions = [history.position(entry) for entry in members[:MOST_POSITIONS]]
+        verb = "were" if len(members) > 1 else "was"
+        state = (
+            f"{verb} acknowledged only {lasting(until_us - since_us)} after later entries were"
+            if ended
+            else f"{verb} not acknowledged by {clock(until_us)}, though later entries are since {clock(since_us)}"
+        )
+        hashed = int(history.entry_hash[first])
+        seqs = {
+            int(history.op_seq[sent_op]) if history.is_of_last_log(sent_op) else until_seq,
+            until_seq,
+        }
+        found.append(
+            Finding(
+                kind="ack_hole",
+                severity=KINDS["ack_hole"].severity,
+                key=text,
+                key_b64=key >= 0 and bool(history.keys.base64[key]),
+                hash=hashed if hashed >= 0 else None,
+                positions=positions,
+                consumers=[history.consumers[holder].number],
+                seqs=sorted(seqs),
+                t_us=until_us,
+                cause=None,
+                reason="log_gap" if gap else None,
+                uncertain=gap,
+                explanation=(
+                    f"{few(positions, len(members))}{of_key}, sent to {names[holder]} at "
+                    f"{history.when(sent_op)}, {state}: the mark-delete position "
+                    f"{'stayed' if ended else 'stays'} before {positions[0]}"
+                    + ("; but lines of the log are missing" if gap else "")
+                ),
+                place=1,
+            )
+        )
+    return found

@@ -1,0 +1,154 @@
+"""Entries that were gone over: later ones were sent, they never were. For subscriptions whose rules say no more of it.
+
+Failover and Exclusive send everything in the order of positions, so what was gone over was left out. Where no rule is
+replayed (Shared, and what a release does that is not known) a limit may have held it: then that is uncertain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.deliveries.scan import Scan
+from dispatch_core.audit.deliveries.subscription_start import begins_us, first_of, for_subscription
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Hold, Key
+
+_NEVER_US: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    position: str
+    stored_us: int
+    messages: int
+    behind: bool  # nothing later of its key was sent
+
+
+class Skipped:
+    """Call ``look`` after each piece of a log, then ``holds``. ``certain``: nothing but a fault leaves an entry out.
+
+    ``by_rules``: rules say of what is not acknowledged why it waits. What was acknowledged without having been sent waits
+    for nothing, and was left out all the same.
+    """
+
+    def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
+        self._certain = certain
+        self._by_rules = by_rules
+        self._first: int | None = None  # ordinal of the first entry that was for the subscription
+        self._highest = -1
+        self._begins_us: int | None = None  # the subscription
+        self._settled: dict[
+            Key | None, list[_Entry]
+        ] = {}  # acknowledged with others, so that they leave the window
+        self._open: dict[Key | None, list[_Entry]] = {}
+        self._known: set[str] = set()
+        self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
+
+    def look(self, history: History, scan: Scan, dropped: int) -> None:
+        """``dropped``: entries that have left the window since the last look."""
+        times = scan.times_sent
+        sent = np.flatnonzero(times)
+        self._highest = max(self._highest - dropped, int(sent[-1]) if len(sent) else -1)
+        if self._first is None:
+            first = first_of(history, scan)
+            if first is None:
+                return
+            self._first = first
+            self._begins_us = begins_us(history, scan, int(sent[0]))
+            past = np.flatnonzero(~for_subscription(history, scan, int(sent[0])))
+            self._known.update(history.position(ordinal) for ordinal in past[past >= first].tolist())
+        else:
+            self._first = max(self._first - dropped, 0)
+        self._forget_sent(times, dropped)
+        self._open = {}
+        low = self._first
+        acknowledged = scan.acknowledged_by >= 0
+        never = (times[low:] == 0) & history.stored[low:]
+        if self._by_rules:
+            never &= acknowledged[low:]
+        if not never.any():
+            return
+        behind = np.arange(low, len(times)) >= self._highest
+        published, known = history.publish_time_ms
+        if self._by_rules or history.seed is not None:
+            # What is older may have been sent before the log begins.
+            never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
+        if not self._by_rules:
+            never &= ~behind
+        for ordinal in (low + np.flatnonzero(never)).tolist():
+            position = history.position(ordinal)
+            if position in self._known:
+                continue
+            key = int(history.entry_key[ordinal])
+            named = None if key < 0 else (history.keys.text(key), bool(history.keys.base64[key]))
+            later = sent[np.searchsorted(sent, ordinal) :]
+            entry = _Entry(
+                position,
+                1000 * int(published[ordinal]) if known[ordinal] else 0,
+                max(int(history.num_messages[ordinal]), 1),
+                key < 0 or not bool((history.entry_key[later] == key).any()),
+            )
+            if acknowledged[ordinal]:
+                self._known.add(position)
+                self._acknowledged[position] = ordinal
+                self._settled.setdefault(named, []).append(entry)
+            else:
+                self._open.setdefault(named, []).append(entry)
+
+    def _forget_sent(self, times: npt.NDArray[np.int32], dropped: int) -> None:
+        """What was sent behind its acknowledgement was not left out."""
+        within = {position: at - dropped for position, at in self._acknowledged.items() if at >= dropped}
+        self._acknowledged = within
+        sent = {position for position, ordinal in within.items() if times[ordinal]}
+        if sent:
+            for entries in self._settled.values():
+                entries[:] = [entry for entry in entries if entry.position not in sent]
+            self._settled = {key: entries for key, entries in self._settled.items() if entries}
+
+    def holds(self, first_seq: int, first_us: int, as_of_us: int) -> list[Hold]:
+        """One wait for each key of what was gone over, as of the end; the log begins with ``first_seq``."""
+        keys = dict.fromkeys([*self._settled, *self._open])
+        return [
+            self._hold(
+                key, self._settled.get(key, []) + self._open.get(key, []), first_seq, first_us, as_of_us
+            )
+            for key in keys
+        ]
+
+    def _hold(
+        self, key: Key | None, entries: list[_Entry], first_seq: int, first_us: int, as_of_us: int
+    ) -> Hold:
+        since_us = max(min(entry.stored_us for entry in entries), first_us)
+        messages = sum(entry.messages for entry in entries)
+        waited_us = max(as_of_us - since_us, 0)
+        shown = entries[:MOST_POSITIONS]
+        return Hold(
+            hash=None,
+            reason=None,
+            shares=((None, waited_us),),
+            waiting=None,
+            holder=None,
+            holder_positions=(),
+            holder_pending=0,
+            from_seq=first_seq,
+            from_t_us=since_us,
+            until_seq=None,
+            until_t_us=None,
+            first_position=entries[0].position,
+            positions=tuple(entry.position for entry in shown),
+            keys=(key,) * len(shown),
+            entries=len(entries),
+            messages=messages,
+            message_us=messages * waited_us,
+            needless_us=0,
+            attempts=0,
+            uncertain=not self._certain,
+            never_sent=len(entries),
+            never_passed=sum(entry.behind for entry in entries),
+            never_of_keys=((key, len(entries)),),
+            never_keys=1,
+        )

@@ -1,0 +1,366 @@
+"""Who waits at a moment, and for how long each reason has held: the data plane of ``holds``.
+
+One row per hash of which something waits: the wait of its oldest waiting entry, the *head*. A wait begins when the head is
+first seen waiting and ends when it is not seen waiting any more, whatever then stands in its place. Between two samples a
+state is taken to have been what the later one shows; a sample is taken just before something changes.
+
+Columns of a row are named below; behind them stands the time that each reason was in force (``SHARES`` + code).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.audit.waits.reasons import (
+    DRAINING_HASH,
+    LAST_SENT_POSITION,
+    NO_CONSUMER,
+    NO_PERMITS,
+    NOT_HELD,
+    REASONS,
+    RECENTLY_JOINED,
+    UNACKED_LIMIT_CONSUMER,
+    UNACKED_LIMIT_SUBSCRIPTION,
+    holds_too_much,
+    lacks_permits,
+    why_waiting,
+)
+from dispatch_core.broker.state import (
+    I32,
+    I64,
+    MARK_DELETE,
+    N_CONSUMERS,
+    NOBODY,
+    READ_POSITION,
+    WIDE,
+    State,
+    new_state,
+)
+from dispatch_core.recording.stream import AHEAD_ROWS
+
+Rows = npt.NDArray[np.int64]
+
+# Columns of a row.
+(
+    HASH,
+    HEAD,  # ordinal
+    LEDGER,  # of the head; UNNAMED until the control plane has filled it in
+    ENTRY,
+    FROM_US,
+    FROM_SEQ,
+    LAST_US,  # when it was last seen waiting
+    LAST_SEQ,
+    REASON,  # now
+    LEADING,  # the reason that held it longest
+    SLOT,  # who should get it, and who keeps it from going, while the leading reason held
+    HOLDER,
+    FOR_SLOT,  # by how much longer for this consumer than for all others
+    ENTRIES,  # at the most at once
+    MESSAGES,
+    MESSAGE_US,
+    NEEDLESS_US,
+    UNCERTAIN_US,
+    ATTEMPTS,
+    NOTED,  # the control plane has looked at it
+    SEEN,  # stamp of the last sample in which it waited
+    ENTRIES_NOW,
+    MESSAGES_NOW,
+    NEEDLESS_NOW,
+    SHARES,
+) = range(25)
+COLUMNS: Final = SHARES + len(REASONS)
+UNNAMED: Final = -1
+
+# What a sample is given and gives, by index of ``now``.
+(
+    T_US,
+    BEFORE_US,  # of the sample before
+    SEQ,
+    BEFORE_SEQ,
+    GRACE_US,  # what was stored so short a time ago does not wait yet
+    GRACE_BEFORE_US,  # the same in the sample before
+    STAMP,
+    FIRST,  # entries before it are out of the question
+    END,  # and from here on: not stored yet
+    GIVEN,  # a reason for all; -1 = the rules are asked
+    GIVEN_SLOT,
+    UNKNOWN_HASH,  # entries of this hash are not in the message log
+    WAITING,  # how many entries wait
+    PINNED_BY,  # who holds the first entry that somebody holds
+    OPEN,  # rows
+    CLOSED,  # rows of waits that have ended
+    WANTED,  # of which hash entries that wait are listed, -1 = none
+    LISTED,  # how many these are
+) = range(18)
+NUMBERS: Final = 18
+
+#: Several consumers.
+_MANY: Final = -2
+#: Messages are stored in order of position, by clocks that differ by less.
+_CLOCKS_US: Final = 1_000_000
+#: Entries behind the read position that are looked at: of a longer backlog no more is in memory.
+MOST_AHEAD: Final = AHEAD_ROWS
+
+
+@compiled
+def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at: I64, listed: I64) -> None:
+    """How many entries wait, and who holds entries of which hash: ``outstanding``, valid where the stamp stands.
+
+    Sets ``END``, ``WAITING``, ``PINNED_BY``, ``LISTED``. ``listed`` gets those of the hash that is ``WANTED``.
+    """
+    now[WAITING], now[LISTED], now[PINNED_BY] = 0, 0, NOBODY
+    entry = now[FIRST]
+    end = min(len(st.deleted), max(entry, st.s[READ_POSITION]) + MOST_AHEAD)
+    while entry < end and stored_us[entry] <= now[T_US] + _CLOCKS_US:
+        if st.deleted[entry] == 0:
+            slot = st.holder[entry] + WIDE
+            if slot == NOBODY:
+                if waits(st, stored_us, now, entry):
+                    now[WAITING] += 1
+                    if st.hash_id[entry] == now[WANTED]:
+                        listed[now[LISTED]] = entry
+                        now[LISTED] += 1
+            else:
+                hash_id = st.hash_id[entry]
+                if outstanding_at[hash_id] != now[STAMP]:
+                    outstanding_at[hash_id] = now[STAMP]
+                    outstanding[hash_id] = slot
+                elif outstanding[hash_id] != slot:
+                    outstanding[hash_id] = _MANY
+                if now[PINNED_BY] == NOBODY:
+                    now[PINNED_BY] = slot
+        entry += 1
+    now[END] = entry
+
+
+@compiled
+def waits(st: State, stored_us: I64, now: I64, entry: int) -> bool:
+    """Whether an entry waits: stored long enough ago, not acknowledged, nobody's, and yet to be read or sent again.
+
+    What was acknowledged is nobody's a moment before it counts as acknowledged, and waits for nothing then.
+    """
+    return (
+        st.deleted[entry] == 0
+        and st.holder[entry] == NOBODY
+        and (
+            st.in_replay[entry] == 1
+            or entry >= st.s[READ_POSITION]
+            or st.s[N_CONSUMERS] == 0
+            or now[GIVEN] >= 0
+        )
+        and stored_us[entry] + now[GRACE_US] <= now[T_US]
+        and st.hash_id[entry] != now[UNKNOWN_HASH]
+    )
+
+
+@compiled
+def sample(
+    st: State,
+    classic: bool,
+    inferred: bool,
+    batches: bool,
+    stored_us: I64,
+    stored_at_join: I64,
+    now: I64,
+    outstanding: I32,
+    outstanding_at: I64,
+    taken: I64,
+    row_of: I32,
+    rows: Rows,
+    closed: Rows,
+) -> None:
+    """Go on with the waits by what waits now; after ``survey``. ``rows`` has room for ``WAITING`` more.
+
+    ``taken``: per consumer how many entries no rule keeps from it, 0 before. ``row_of``: the row of each hash, -1 = none.
+    ``closed`` gets the waits that have ended, with room for all that are open. ``stored_at_join``: per consumer the furthest
+    that may have been read when it joined; ``batches``: acknowledgements of parts of entries are unseen.
+    """
+    now[CLOSED] = 0
+    rank = 0
+    for entry in range(now[FIRST], now[END]):
+        if not waits(st, stored_us, now, entry):
+            continue
+        hash_id = st.hash_id[entry] + WIDE
+        since = now[BEFORE_US]
+        if stored_us[entry] + now[GRACE_BEFORE_US] > since:
+            since = stored_us[entry]  # it had only just been stored then
+        lasted = now[T_US] - since
+        at = row_of[hash_id] + WIDE
+        if at < 0 or rows[at, SEEN] != now[STAMP]:
+            if at < 0:
+                at = now[OPEN]
+                now[OPEN] += 1
+                row_of[hash_id] = at
+                _begin(rows, at, hash_id, entry, since, now)
+            elif rows[at, HEAD] != entry:
+                _close(rows, at, closed, now)
+                _begin(rows, at, hash_id, entry, since, now)
+            _ask(
+                st,
+                classic,
+                inferred,
+                batches,
+                stored_at_join,
+                now,
+                outstanding,
+                outstanding_at,
+                taken,
+                rows,
+                at,
+                rank,
+                lasted,
+            )
+        _add(rows, at, st.num_messages[entry] + WIDE, lasted)
+        if rows[at, REASON] == NOT_HELD and now[GIVEN] < 0:
+            taken[st.hash_owner[hash_id]] += 1
+        rank += 1
+    at = now[OPEN] - 1
+    while at >= 0:
+        if rows[at, SEEN] != now[STAMP]:
+            _close(rows, at, closed, now)
+            row_of[rows[at, HASH]] = -1
+            last = now[OPEN] - 1
+            if at < last:
+                for column in range(COLUMNS):
+                    rows[at, column] = rows[last, column]
+                row_of[rows[at, HASH]] = at
+            now[OPEN] = last
+        at -= 1
+
+
+@compiled
+def _begin(rows: Rows, at: int, hash_id: int, entry: int, since: int, now: I64) -> None:
+    for column in range(COLUMNS):
+        rows[at, column] = 0
+    rows[at, HASH], rows[at, HEAD], rows[at, LEDGER] = hash_id, entry, UNNAMED
+    rows[at, FROM_US], rows[at, FROM_SEQ], rows[at, LEADING] = since, now[BEFORE_SEQ], -1
+
+
+@compiled
+def _close(rows: Rows, at: int, closed: Rows, now: I64) -> None:
+    for column in range(COLUMNS):
+        closed[now[CLOSED], column] = rows[at, column]
+    now[CLOSED] += 1
+
+
+@compiled
+def _ask(
+    st: State,
+    classic: bool,
+    inferred: bool,
+    batches: bool,
+    stored_at_join: I64,
+    now: I64,
+    outstanding: I32,
+    outstanding_at: I64,
+    taken: I64,
+    rows: Rows,
+    at: int,
+    rank: int,
+    lasted: int,
+) -> None:
+    """Which rule holds the head of a row, for whom, by whom."""
+    hash_id, entry = rows[at, HASH], rows[at, HEAD]
+    reason, slot, ahead = now[GIVEN], now[GIVEN_SLOT], WIDE
+    if reason < 0:
+        slot = st.hash_owner[hash_id] + WIDE
+        ahead = taken[slot] if slot != NOBODY else 0
+        reason = why_waiting(st, classic, entry, rank, ahead, False, inferred)
+        if reason == NO_CONSUMER:
+            slot = NOBODY + WIDE
+    rows[at, SEEN], rows[at, REASON] = now[STAMP], reason
+    rows[at, LAST_US], rows[at, LAST_SEQ] = now[T_US], now[SEQ]
+    rows[at, ENTRIES_NOW] = rows[at, MESSAGES_NOW] = 0
+    by_order = reason in (DRAINING_HASH, RECENTLY_JOINED, LAST_SENT_POSITION)
+    elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
+    rows[at, NEEDLESS_NOW] = 1 if by_order and not elsewhere else 0
+    if inferred and _cannot_tell(st, classic, batches, stored_at_join, reason, slot, entry, ahead):
+        rows[at, UNCERTAIN_US] += lasted
+    rows[at, SHARES + reason] += lasted
+    leading = rows[at, LEADING]
+    if reason == leading or leading < 0 or rows[at, SHARES + reason] > rows[at, SHARES + leading]:
+        holder = NOBODY + WIDE
+        if reason == DRAINING_HASH:
+            holder = st.drain_owner[hash_id] + WIDE
+        elif reason in (RECENTLY_JOINED, LAST_SENT_POSITION):
+            holder = now[PINNED_BY]
+        elif reason in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
+            holder = slot
+        _lead(rows, at, reason, slot, holder, lasted)
+
+
+@compiled
+def _cannot_tell(
+    st: State,
+    classic: bool,
+    batches: bool,
+    stored_at_join: I64,
+    reason: int,
+    slot: int,
+    entry: int,
+    ahead: int,
+) -> bool:
+    """Whether a log without its reads leaves it open which of two rules held an entry.
+
+    What may have been read before a newcomer joined is held by its joining for certain only if nothing else holds it: it
+    would have been sent. Acknowledgements of parts of entries, which need not be in the log, lower the counters of what is
+    unacknowledged, not permits.
+    """
+    if reason == RECENTLY_JOINED and entry < stored_at_join[slot]:
+        return holds_too_much(st, slot) or lacks_permits(st, classic, slot, ahead)
+    return batches and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
+
+
+@compiled
+def _lead(rows: Rows, at: int, reason: int, slot: int, holder: int, lasted: int) -> None:
+    """A reason held longest; its consumer is the one for whom it did, not the one to whom the hash fell at the end."""
+    if rows[at, LEADING] != reason or rows[at, FOR_SLOT] == 0:
+        rows[at, LEADING], rows[at, SLOT], rows[at, HOLDER] = reason, slot, holder
+        rows[at, FOR_SLOT] = lasted
+    elif rows[at, SLOT] == slot:
+        rows[at, FOR_SLOT] += lasted
+        rows[at, HOLDER] = holder
+    elif rows[at, FOR_SLOT] > lasted:
+        rows[at, FOR_SLOT] -= lasted
+    else:
+        rows[at, SLOT], rows[at, HOLDER] = slot, holder
+        rows[at, FOR_SLOT] = lasted - rows[at, FOR_SLOT]
+
+
+@compiled
+def _add(rows: Rows, at: int, messages: int, lasted: int) -> None:
+    """One more entry of the row's hash waits."""
+    rows[at, ENTRIES_NOW] += 1
+    rows[at, MESSAGES_NOW] += messages
+    rows[at, ENTRIES] = max(rows[at, ENTRIES], rows[at, ENTRIES_NOW])
+    rows[at, MESSAGES] = max(rows[at, MESSAGES], rows[at, MESSAGES_NOW])
+    rows[at, MESSAGE_US] += messages * lasted
+    if rows[at, NEEDLESS_NOW] == 1:
+        rows[at, NEEDLESS_US] += messages * lasted
+
+
+def first_that_may_wait(st: State) -> int:
+    """Entries up to mark-delete are acknowledged."""
+    return int(st.s[MARK_DELETE]) + 1
+
+
+def numbers() -> I64:
+    """The numbers of no sample yet."""
+    now: npt.NDArray[Any] = np.zeros(NUMBERS, np.int64)
+    now[GIVEN] = now[UNKNOWN_HASH] = now[WANTED] = -1
+    return now
+
+
+def warm_up() -> None:
+    """Call every compiled function here once, over one entry for which nobody is there."""
+    st = new_state(np.zeros(1, np.int32), np.ones(1, np.int32), 1, 1)
+    now, per_hash, zeros = numbers(), np.full(1, -1, np.int32), np.zeros(1, np.int64)
+    survey(st, zeros, now, per_hash.copy(), zeros.copy(), zeros.copy())
+    rows = np.zeros((1, COLUMNS), np.int64)
+    sample(
+        st, False, True, False, zeros, zeros, now, per_hash.copy(), zeros, zeros, per_hash, rows, rows.copy()
+    )

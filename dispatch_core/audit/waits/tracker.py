@@ -1,0 +1,466 @@
+"""What waited, for how long and why: waits of the oldest entry of each hash, sampled while a log is folded.
+
+A fold asks ``due`` before each of its steps and hands over its dispatcher where a sample is due: at ticks of the log's
+clock, and before whoever is connected changes. Ticks are multiples of ``tick_us``, so that a log in pieces gives the same
+waits as in one piece. What is asked of an entry is ``waiting``'s; what is kept from sample to sample is ``sampling``'s.
+
+A wait that lasted is told by itself. Of the others the first ``SHORT_WAITS`` of an interval are told too; the rest is
+added up by consumer and reason, so that sums over all waits stay whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits import sampling as at_
+from dispatch_core.audit.waits.notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
+from dispatch_core.audit.waits.reasons import DRAINING_HASH, NOT_HELD, REASONS, UNCOVERED_RANGE
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.single_active import SingleActiveDispatcher
+from dispatch_core.broker.state import I64, MARK_DELETE, NOBODY, READ_POSITION, State
+
+__all__ = ["MOST_POSITIONS", "Hold", "Holds", "Key", "Window", "holds_for", "tick_of"]
+
+#: Waits below the limit that are told one by one, per interval.
+SHORT_WAITS: Final = 2_000
+#: Waits that one sample describes in full for one consumer and reason; of others only the oldest position is named.
+_MOST_NOTED: Final = 20
+#: Reasons that concern one hash: each of these waits is described in full.
+_OF_ONE_HASH: Final = (NOT_HELD, UNCOVERED_RANGE, DRAINING_HASH)
+_MOST_NOTED_OF_HASHES: Final = 1_000
+
+#: Entries stored so short a time ago do not wait yet.
+GRACE_US: Final = 50_000
+#: A log of level E is looked at this often for each of the shortest limit's lengths ...
+_SAMPLES_PER_LIMIT: Final = 50
+#: ... but no more and no less often than this.
+_TICKS_US: Final = (10_000, 500_000)
+#: Where everything is asked for, waits of this length are described in full.
+_SHORTEST_US: Final = 20_000
+#: Waits that one log can tell.
+_ALL: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One wait: the oldest waiting entry of a hash, from when it waited until it was sent or settled.
+
+    A wait has a leading ``reason``, the rule that held it longest, and ``shares``: all of them with the microseconds each
+    was in force. What no rule held has the reason ``None``.
+    """
+
+    hash: int | None  # None: many hashes together, waits too short to be told one by one
+    reason: str | None  # of ``catalogue.STALL_REASONS``
+    shares: tuple[tuple[str | None, int], ...]  # longest first
+    waiting: int | None  # consumer that should get it
+    holder: int | None  # who keeps it from going: drains, pins the join position, has no permits
+    holder_positions: tuple[str, ...]  # its pending message ids, at most ``MOST_POSITIONS``
+    holder_pending: int  # how many these are in all
+    from_seq: int
+    from_t_us: int
+    until_seq: int | None  # None: it waits still
+    until_t_us: int | None
+    first_position: str | None  # of the oldest entry; None where hash is
+    positions: tuple[str, ...]  # waiting, the oldest first, at most ``MOST_POSITIONS``
+    keys: tuple[Key | None, ...]  # of ``positions``, one by one; None = key-less
+    entries: int  # that waited at once at the most
+    messages: int
+    message_us: int  # each message's microseconds of waiting, together
+    needless_us: int  # of these: held by an ordering rule while nothing of the hash was outstanding elsewhere
+    attempts: int  # how often it was taken up and refused; 0 unseen
+    uncertain: bool  # the log cannot tell the reason
+    #: Of a wait that goes on at the end of the log: how many of its entries were never sent, and of these how many lie
+    #: behind all of their key that was.
+    never_sent: int = 0
+    never_passed: int = 0
+    #: … how many of them are of each of ``keys``, and of how many keys they are in all.
+    never_of_keys: tuple[tuple[Key | None, int], ...] = ()
+    never_keys: int = 0
+
+    @property
+    def waited_us(self) -> int:
+        """How long the oldest entry waited, as far as it was looked at."""
+        return sum(us for _, us in self.shares)
+
+
+def tick_of(limit_us: int) -> int:
+    """How often to look, where nothing shorter than ``limit_us`` has to be noticed.
+
+    >>> tick_of(10_000_000), tick_of(100_000), tick_of(10**15)
+    (200000, 10000, 500000)
+    """
+    return max(_TICKS_US[0], min(limit_us // _SAMPLES_PER_LIMIT, _TICKS_US[1]))
+
+
+def holds_for(
+    limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
+) -> Holds:
+    """The waits that ``limits`` call for; whoever names a ``tick_us`` (0 = every line) is told each wait by itself.
+
+    ``closely``: look so many times more often than the limits need, and from the moment an entry is stored.
+    """
+    shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
+    everything = tick_us is not None
+    return Holds(
+        inferred=inferred,
+        tick_us=tick_of(shortest) // closely if tick_us is None else tick_us,
+        grace_us=min(GRACE_US, shortest // 2) if closely == 1 else 0,
+        long_us=min(shortest, _SHORTEST_US) if everything else shortest,
+        start_us=start_us,
+        short_waits=_ALL if everything or closely > 1 else SHORT_WAITS,
+    )
+
+
+class Holds:
+    """The waits of one dispatcher.
+
+    ``inferred``: what was read is known only as far as it was sent (level E). ``tick_us``: how often it is looked at; 0 = at
+    every step. ``long_us``: waits at least so long are told one by one, with all that is known of them. ``start_us``: waits
+    that ended before are nobody's business. ``batches``: set it where acknowledgements of parts of entries are unseen.
+    """
+
+    def __init__(
+        self,
+        *,
+        inferred: bool,
+        tick_us: int = 100_000,
+        grace_us: int = GRACE_US,
+        long_us: int = 1_000_000,
+        start_us: int = 0,
+        short_waits: int = SHORT_WAITS,
+    ) -> None:
+        self.batches = False
+        self.next_us = -(1 << 62)
+        self._inferred = inferred
+        self._tick_us = tick_us
+        self._grace_us = grace_us
+        self._long_us = long_us
+        self._start_us = start_us
+        self._short_left = short_waits
+        self._now = at_.numbers()
+        self._rows: at_.Rows = np.empty((64, at_.COLUMNS), np.int64)
+        self._row_of = np.empty(0, np.int32)
+        self._outstanding = np.empty(0, np.int32)
+        self._outstanding_at = np.empty(0, np.int64)
+        self._stored_us: I64 = np.empty(0, np.int64)
+        self._stored_at_join: I64 = np.empty(0, np.int64)
+        self._notes_of = Notes(self._now)
+        self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
+        self._ended: list[Hold] = []
+        self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
+
+    def go_on(self, dropped: int, window: Window, stored_us: I64) -> None:
+        """Entries have a new window: ``dropped`` went at its front. ``stored_us``: when each was stored, by the producers.
+
+        A log of level E also tells how far may have been read when each consumer joined: ``joined``.
+        """
+        self._stored_us = np.ascontiguousarray(stored_us, np.int64)
+        self._notes_of.window, self._notes_of.stored_us = window, self._stored_us
+        self._rows[: self._now[at_.OPEN], at_.HEAD] -= dropped
+
+    def begin(self, seq: int, t_us: int) -> None:
+        """The log begins: what is stored already may wait from now on."""
+        self._now[at_.T_US], self._now[at_.SEQ] = t_us, seq
+
+    def joined(self, stored_at_join: I64) -> None:
+        """Per slot how many entries were stored when the consumer joined."""
+        self._stored_at_join = stored_at_join
+
+    @property
+    def looked_us(self) -> int:
+        """When it was looked last."""
+        return int(self._now[at_.T_US])
+
+    def due(self, t_us: int) -> bool:
+        """Whether a sample is due before a step at ``t_us``."""
+        return t_us >= self.next_us
+
+    def stale(self, t_us: int) -> bool:
+        """Whether the last sample is so old at ``t_us`` that a change is worth one before it."""
+        return 10 * (t_us - int(self._now[at_.T_US])) >= self._tick_us
+
+    def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
+        """An entry of a hash was taken up and refused because the hash drains; after a sample."""
+        hash_id = core.id_of_hash(hash_value)
+        if hash_id is not None and hash_id < len(self._row_of) and self._row_of[hash_id] >= 0:
+            self._rows[self._row_of[hash_id], at_.ATTEMPTS] += 1
+
+    # --- samples ---------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        core: Core,
+        seq: int,
+        t_us: int,
+        *,
+        reason: int | None = None,
+        last: bool = False,
+        first: int = 0,
+        again: bool = False,
+    ) -> None:
+        """Look at the dispatcher just before the line ``seq``, which stands at ``t_us``.
+
+        ``reason``: the same for all that waits (Failover, Exclusive). ``last``: nobody is connected after it, so that no
+        later sample could say what held what waits now. ``first``: entries before it were not for the subscription.
+        ``again``: all that is not acknowledged is to be sent again, to whoever became active.
+        """
+        st, now = core.state, self._now
+        now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
+        # a clock that goes back adds nothing
+        now[at_.T_US], now[at_.SEQ] = max(t_us, int(now[at_.T_US])), seq
+        now[at_.GRACE_BEFORE_US] = now[at_.GRACE_US]
+        if last:
+            self._grace_us = 0  # what was stored by then should have been somebody's
+        now[at_.GRACE_US] = self._grace_us
+        now[at_.STAMP] += 1
+        self._next(t_us)
+        self._aim(core, reason, again=again)
+        now[at_.FIRST] = max(first, int(now[at_.FIRST]))
+        self._make_room(st)
+        if not len(self._stored_us):
+            return
+        at_.survey(st, self._stored_us, now, self._outstanding, self._outstanding_at, _NOTHING)
+        if not now[at_.WAITING] and not now[at_.OPEN]:
+            return
+        self._make_rows()
+        before = int(now[at_.OPEN])
+        closed = np.empty((before, at_.COLUMNS), np.int64)
+        at_.sample(
+            st,
+            isinstance(core, ClassicKeySharedDispatcher),
+            self._inferred,
+            self.batches,
+            self._stored_us,
+            self._stored_at_join,
+            now,
+            self._outstanding,
+            self._outstanding_at,
+            np.zeros(len(st.permits), np.int64),
+            self._row_of,
+            self._rows,
+            closed,
+        )
+        self._name_new()
+        self._end(core, closed[: now[at_.CLOSED]])
+        self._note(core, everything=last)
+
+    def _next(self, t_us: int) -> None:
+        self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
+
+    def _aim(self, core: Core, reason: int | None, *, again: bool) -> None:
+        """Which entries are in question, and who says why they wait."""
+        now, st = self._now, core.state
+        if isinstance(core, SingleActiveDispatcher):
+            now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
+            if not again:
+                now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
+            now[at_.GIVEN] = NOT_HELD if reason is None else reason
+            now[at_.GIVEN_SLOT] = NOBODY if core.active is None else core.active
+            return
+        now[at_.FIRST] = at_.first_that_may_wait(st)
+        unknown = core.id_of_hash(_NOT_STORED)
+        now[at_.UNKNOWN_HASH] = -1 if unknown is None else unknown
+
+    def _make_room(self, st: State) -> None:
+        hashes, consumers = len(st.hash_owner), len(st.permits)
+        if len(self._row_of) < hashes:
+            self._row_of = _grown(self._row_of, hashes, -1)
+            self._outstanding = _grown(self._outstanding, hashes, NOBODY)
+            self._outstanding_at = _grown(self._outstanding_at, hashes, -1)
+            self._notes_of.outstanding = self._outstanding, self._outstanding_at
+        if len(self._stored_at_join) < consumers:
+            self._stored_at_join = _grown(self._stored_at_join, consumers, 0)
+
+    def _make_rows(self) -> None:
+        now = self._now
+        most = int(now[at_.OPEN]) + min(int(now[at_.WAITING]), len(self._row_of))
+        if most > len(self._rows):
+            rows = np.empty((max(most, 2 * len(self._rows)), at_.COLUMNS), np.int64)
+            rows[: now[at_.OPEN]] = self._rows[: now[at_.OPEN]]
+            self._rows = rows
+
+    def _name_new(self) -> None:
+        rows = self._rows[: self._now[at_.OPEN]]
+        new = np.flatnonzero(rows[:, at_.LEDGER] == at_.UNNAMED)
+        heads = rows[new, at_.HEAD]
+        rows[new, at_.LEDGER] = self._notes_of.window.ledger_ids[heads]
+        rows[new, at_.ENTRY] = self._notes_of.window.entry_ids[heads]
+
+    # --- waits that ended ------------------------------------------------------------------------------------
+
+    def take(self) -> list[Hold]:
+        """The waits that have ended since this was asked last."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _end(self, core: Core, closed: at_.Rows) -> None:
+        closed = closed[(closed[:, at_.LAST_US] > closed[:, at_.FROM_US]) | (closed[:, at_.ATTEMPTS] > 0)]
+        closed = closed[closed[:, at_.LAST_US] >= self._start_us]
+        if not len(closed):
+            return
+        closed = closed[np.lexsort((closed[:, at_.ENTRY], closed[:, at_.LEDGER], closed[:, at_.FROM_US]))]
+        lasted = closed[:, at_.LAST_US] - closed[:, at_.FROM_US]
+        told = lasted >= self._long_us
+        short = np.flatnonzero(~told & (closed[:, at_.LEADING] != NOT_HELD))[: self._short_left]
+        self._short_left -= len(short)
+        told[short] = True
+        for row in closed[told].tolist():
+            self._ended.append(self._hold(core, row, open_=False))
+        self._add_up(core, closed[~told])
+
+    def _add_up(self, core: Core, closed: at_.Rows) -> None:
+        """Sums by reason and consumer: entries, messages, message time, needless, attempts, uncertain; from, until."""
+        closed = closed[closed[:, at_.LEADING] != NOT_HELD]
+        groups = closed[:, at_.LEADING] * (1 << 40) + closed[:, at_.SLOT]
+        for group in np.unique(groups).tolist():
+            rows = closed[groups == group]
+            key = (int(rows[0, at_.LEADING]), number_of(core, int(rows[0, at_.SLOT])))
+            ends = (
+                rows[:, (at_.FROM_SEQ, at_.FROM_US)].min(axis=0),
+                rows[:, (at_.LAST_SEQ, at_.LAST_US)].max(axis=0),
+            )
+            sums = np.concatenate([rows[:, _SUMMED].sum(axis=0), *ends])
+            if key in self._sums:
+                before = self._sums[key]
+                sums[: len(_SUMMED)] += before[: len(_SUMMED)]
+                sums[-4:-2] = np.minimum(sums[-4:-2], before[-4:-2])
+                sums[-2:] = np.maximum(sums[-2:], before[-2:])
+            self._sums[key] = sums
+
+    def finish(self, core: Core) -> list[Hold]:
+        """The waits that go on at the end, as of the last sample, and the sums of those that were not told."""
+        rows = self._rows[: self._now[at_.OPEN]]
+        rows = rows[np.lexsort((rows[:, at_.ENTRY], rows[:, at_.LEDGER], rows[:, at_.FROM_US]))]
+        self._note(core, everything=True)
+        return [
+            *(self._hold(core, row, open_=True) for row in rows.tolist()),
+            *(
+                _summed(reason, consumer, self._sums[reason, consumer])
+                for reason, consumer in _ordered(self._sums)
+            ),
+        ]
+
+    def _hold(self, core: Core, row: Sequence[int], *, open_: bool) -> Hold:
+        hash_id, leading = row[at_.HASH], row[at_.LEADING]
+        note = self._notes.get(hash_id) if open_ else self._notes.pop(hash_id, None)
+        first = f"{row[at_.LEDGER]}:{row[at_.ENTRY]}"
+        never: list[int] = []
+        if open_:
+            never = self._notes_of.never_sent(core.state, hash_id)
+        if note is None or not note.positions or note.positions[0] != first:
+            keys = (self._notes_of.window.key(row[at_.HEAD]),) if open_ else ()
+            note = Note(number_of(core, row[at_.HOLDER]), (), 0, (first,), keys)
+        not_passed = self._notes_of.not_passed(never)
+        if never and (leading == NOT_HELD or not_passed < len(never)):
+            note = replace(note, **self._notes_of.called(never))
+        of_keys = Counter(map(self._notes_of.window.key, never))
+        shares = sorted(
+            (
+                (REASONS[code], row[at_.SHARES + code])
+                for code in range(len(REASONS))
+                if row[at_.SHARES + code]
+            ),
+            key=lambda share: (-share[1], share[0] or ""),
+        )
+        return Hold(
+            hash=None if isinstance(core, SingleActiveDispatcher) else core.hash_value(hash_id),
+            reason=REASONS[leading],
+            shares=tuple(shares),
+            waiting=number_of(core, row[at_.SLOT]),
+            holder=note.holder,
+            holder_positions=note.holder_positions,
+            holder_pending=note.holder_pending,
+            from_seq=row[at_.FROM_SEQ],
+            from_t_us=row[at_.FROM_US],
+            until_seq=None if open_ else row[at_.LAST_SEQ],
+            until_t_us=None if open_ else row[at_.LAST_US],
+            first_position=first,
+            positions=note.positions,
+            keys=note.keys,
+            entries=row[at_.ENTRIES],
+            messages=row[at_.MESSAGES],
+            message_us=row[at_.MESSAGE_US],
+            needless_us=row[at_.NEEDLESS_US],
+            attempts=row[at_.ATTEMPTS],
+            uncertain=2 * row[at_.UNCERTAIN_US] > row[at_.SHARES + leading],
+            never_sent=len(never),
+            never_passed=not_passed,
+            never_of_keys=tuple((key, of_keys[key]) for key in dict.fromkeys(note.keys) if key in of_keys),
+            never_keys=len(of_keys),
+        )
+
+    # --- what a row cannot hold ------------------------------------------------------------------------------
+
+    def _note(self, core: Core, *, everything: bool) -> None:
+        """Describe the waits that have become long, while the state still shows what holds them."""
+        rows = self._rows[: self._now[at_.OPEN]]
+        due = rows[:, at_.NOTED] == 0
+        if not everything:
+            due &= rows[:, at_.LAST_US] - rows[:, at_.FROM_US] >= self._long_us
+        if not due.any():
+            return
+        rows[due, at_.NOTED] = 1
+        chosen = np.flatnonzero(due)
+        chosen = chosen[np.lexsort((rows[chosen, at_.ENTRY], rows[chosen, at_.LEDGER]))]
+        noted: dict[tuple[int, int], int] = {}
+        for at in chosen.tolist():
+            leading, slot = int(rows[at, at_.LEADING]), int(rows[at, at_.SLOT])
+            of_hash = leading in _OF_ONE_HASH
+            group = (leading, 0 if of_hash else slot)
+            noted[group] = noted.get(group, 0) + 1
+            if noted[group] <= (_MOST_NOTED_OF_HASHES if of_hash else _MOST_NOTED):
+                self._notes[int(rows[at, at_.HASH])] = self._notes_of.of_row(core, rows[at])
+
+
+#: As in the folds: hash of an entry that the message log does not hold.
+_NOT_STORED: Final = -1
+
+_NOTHING: Final = np.empty(0, np.int64)
+
+#: Columns that are added up.
+_SUMMED: Final = [at_.ENTRIES, at_.MESSAGES, at_.MESSAGE_US, at_.NEEDLESS_US, at_.ATTEMPTS, at_.UNCERTAIN_US]
+
+
+def _grown(values: npt.NDArray[Any], count: int, value: int) -> npt.NDArray[Any]:
+    grown = np.full(count, value, values.dtype)
+    grown[: len(values)] = values
+    return grown
+
+
+def _ordered(sums: dict[tuple[int, int | None], Any]) -> list[tuple[int, int | None]]:
+    return sorted(sums, key=lambda group: (group[0], -1 if group[1] is None else group[1]))
+
+
+def _summed(reason: int, consumer: int | None, sums: npt.NDArray[np.int64]) -> Hold:
+    """Many short waits as one."""
+    entries, messages, message_us, needless_us, attempts, uncertain_us, *ends = sums.tolist()
+    return Hold(
+        hash=None,
+        reason=REASONS[reason],
+        shares=((REASONS[reason], 0),),
+        waiting=consumer,
+        holder=None,
+        holder_positions=(),
+        holder_pending=0,
+        from_seq=ends[0],
+        from_t_us=ends[1],
+        until_seq=ends[2],
+        until_t_us=ends[3],
+        first_position=None,
+        positions=(),
+        keys=(),
+        entries=entries,
+        messages=messages,
+        message_us=message_us,
+        needless_us=needless_us,
+        attempts=attempts,
+        uncertain=2 * uncertain_us > message_us,
+    )

@@ -1,0 +1,492 @@
+"""A Key_Shared dispatcher of 4.x: events in, decisions out (PersistentStickyKeyDispatcherMultipleConsumers).
+
+Control plane, plain Python: joins and leaves recompute who owns which hash and what that moved (one *epoch*); every
+other event is handed to the data plane (``dispatch_loop`` and its neighbours). The object knows no clock, no file and
+no recorded decision; its state is a function of the events given to it.
+
+>>> import numpy as np
+>>> from dispatch_core.broker import profiles
+>>> d = KeySharedDispatcher(profiles.resolve("4.2.4"), np.array([11858, 51461, 11858]), np.ones(3, np.int64), 3)
+>>> d.join(1, "c1")
+>>> d.join_selector(1)
+([], [])
+>>> d.flow(1, 2)
+True
+>>> d.flow_applied(1, 2)
+>>> d.attempt_read().max_entries
+2
+>>> d.read_done("Normal", [0, 1])
+True
+>>> d.round("Normal", [0, 1]).sent
+{1: [0, 1]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.broker import commands, membership, pending_acks, read_loop, replay_set
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.multiple_consumers import (
+    Between,
+    MultipleConsumersDispatcher,
+    Pairs,
+    Read,
+    Released,
+    Round,
+    nothing_between,
+)
+from dispatch_core.broker.ordering import draining_hashes, last_sent_position
+from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
+from dispatch_core.broker.selectors import assignments, factory
+from dispatch_core.broker.selectors.auto_split import AutoSplitSelector
+from dispatch_core.broker.selectors.hashes_by_place import HashesByPlace
+from dispatch_core.broker.selectors.selector import Announced, Selector
+from dispatch_core.errors import IllegalTransitionError, UnsupportedRuleError
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """What a removal did: releases of the closed pending acks, then hashes that began or ceased to drain.
+
+    When the last consumer leaves the tracker is cleared as a whole: nothing is released one by one.
+    """
+
+    closed: list[Released]
+    draining: Pairs
+    returned: list[Released]
+    cleared: bool  # the last consumer has gone
+
+
+class KeySharedDispatcher(MultipleConsumersDispatcher):
+    """One dispatcher from its first consumer on. Consumers are the log's numbers, entries ordinals of its messages."""
+
+    _dispatcher = Dispatcher.KEY_SHARED
+
+    def __init__(
+        self,
+        profile: Profile,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int,
+    ) -> None:
+        """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected.
+
+        Raises ``UnsupportedRuleError`` for profiles of other dispatchers, and for precise flow control: there the broker
+        sizes a read by a consumer it picks at random.
+        """
+        if profile.dispatcher is not self._dispatcher or profile.settings["preciseDispatcherFlowControl"]:
+            raise UnsupportedRuleError(
+                f"{profile.name}: not a Key_Shared dispatcher of 4.x whose reads are determined "
+                "(preciseDispatcherFlowControl takes a random consumer); order and duplicates are audited all the same"
+            )
+        super().__init__(profile, hashes, num_messages, max_consumers)
+        self._selector: Selector = factory.build(profile)
+        self._by_place = HashesByPlace(self._selector.places)
+        self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
+        self._sent_when_joining: dict[int, int] = {}  # consumer → lastSentPositionWhenJoining
+        #: Pending entries that the last attempt dropped because mark-delete had passed them.
+        self.trimmed: list[tuple[int, Released]] = []
+        s, number = self.state.s, profile.number
+        s[st_.LOOK_AHEAD_PER_CONSUMER] = number("keySharedLookAheadMsgInReplayThresholdPerConsumer")
+        s[st_.LOOK_AHEAD_PER_SUBSCRIPTION] = number("keySharedLookAheadMsgInReplayThresholdPerSubscription")
+        s[st_.IN_ORDER] = int(not profile.allow_out_of_order)
+        s[st_.TRACK_DRAINING] = int(profile.ordering is OrderingRule.DRAINING_HASHES)
+        s[st_.TRACK_LAST_SENT] = int(profile.ordering is OrderingRule.LAST_SENT_POSITION)
+        s[st_.LAZY_RELEASE_COUNTS] = int("added_ranges" in profile.changes)
+        s[st_.BLOCKED_HASH_MEMORY] = int("blocked_hash_memory" in profile.changes)
+        s[st_.REPLAY_BY_PERMITS] = int("out_of_order_by_permits" in profile.changes)
+        trims = "draining_hashes" in profile.changes and "trim_only_on_expiry" not in profile.changes
+        s[st_.TRIMS_TO_MARK_DELETE] = int(trims)
+
+    # --- membership: a new epoch -----------------------------------------------------------------------------
+
+    def join(self, consumer: int, name: str, priority_level: int = 0) -> None:
+        """The base dispatcher has the consumer in its list; the selector follows with ``join_selector``."""
+        self._add_member(consumer, name, priority_level)
+
+    def join_selector(self, consumer: int, ranges: Announced = None) -> tuple[Pairs, list[Released]]:
+        """The selector has the consumer. Returns hashes that began to drain, and releases by hashes that came back.
+
+        ``ranges``: those the consumer announced (STICKY). Raises ``SelectorRefusedError``; ``refuse`` follows then.
+        """
+        return self.register(self.select_in(consumer, ranges), skip=consumer)
+
+    def refuse(self, consumer: int) -> None:
+        """The selector refused the consumer: it is off the list again."""
+        self._drop_member(consumer)
+
+    def select_in(self, consumer: int, ranges: Announced = None) -> assignments.Impacted:
+        """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
+        self._check_connected(consumer)
+        moved = self._selector.add(consumer, self._names[consumer], ranges)
+        self._own_moved(moved)
+        if self.state.s[st_.TRACK_LAST_SENT]:
+            self._sent_when_joining[consumer] = int(
+                last_sent_position.consumer_joined(self.state, self.slot(consumer))
+            )
+        return moved
+
+    def restore_ranges(self, ends: Mapping[int, int]) -> bool:
+        """Have the ranges of split ranges end where a record of the dispatcher says, by consumer; nothing drains for it.
+
+        False, with nothing changed, for a selector whose ranges follow from who is connected, and for ends that cannot be.
+        """
+        if not isinstance(self._selector, AutoSplitSelector):
+            return False
+        try:
+            self._own_moved(self._selector.restore(ends))
+        except IllegalTransitionError:
+            return False
+        return True
+
+    def leave(self, consumer: int) -> Leave:
+        """The consumer is gone: selector first, then its pending entries, then the hashes that moved."""
+        left = self.drop(consumer, self.select_out(consumer))
+        self.forget(consumer)
+        return left
+
+    def select_out(self, consumer: int) -> assignments.Impacted:
+        """First step of ``leave``: the selector has lost the consumer."""
+        self._check_connected(consumer)
+        moved = self._selector.remove(consumer)
+        self._own_moved(moved)
+        return moved
+
+    def drop(self, consumer: int, moved: assignments.Impacted, between: Between = nothing_between) -> Leave:
+        """Second step of ``leave``. ``between(step)``: before its steps 0, 1, 2 (close, hashes lost, hashes won)."""
+        st = self.state
+        between(0)
+        slot, held = self._drop_member(consumer)
+        if not st.s[st_.N_CONSUMERS]:
+            self._let_go_all(slot, held, closing=False)
+            draining_hashes.clear_draining(st)
+            replay_set.clear_replay(st)
+            return Leave([], [], [], cleared=True)
+        membership.replay_held(st, np.asarray(held, dtype=np.int64))
+        released = self._let_go_all(slot, held, closing=True)
+        closed = released if st.s[st_.TRACK_DRAINING] else []
+        draining, returned = self.register(moved, consumer, lambda step: between(step + 1))
+        if st.s[st_.TRACK_DRAINING]:
+            draining_hashes.forget_consumer(st, slot)
+        return Leave(closed, draining, returned, cleared=False)
+
+    def forget(self, consumer: int) -> bool:
+        """Last step of ``leave``, after the read attempt of the second one: the consumer is no newcomer any more.
+
+        Returns whether the broker attempts another read: newcomers were freed, or there is something to replay. Only
+        the rule of the last sent position has this step.
+        """
+        if not self.state.s[st_.TRACK_LAST_SENT]:
+            return False
+        freed = bool(last_sent_position.consumer_left(self.state, self.slot(consumer)))
+        return freed or self.state.s[st_.N_REPLAY] > 0
+
+    def register(
+        self, moved: assignments.Impacted, skip: int, between: Between = nothing_between
+    ) -> tuple[Pairs, list[Released]]:
+        """Pending entries of hashes that moved away begin to drain; those of hashes that came back are released.
+
+        ``between(step)`` is called before its steps 0 and 1 (hashes lost, hashes won). Returns the (consumer, hash)
+        pairs that were counted, and the releases.
+        """
+        between(0)
+        draining: Pairs = []
+        returned: list[Released] = []
+        if not self.state.s[st_.TRACK_DRAINING]:
+            return draining, returned
+        st = self.state
+        entries = self._pending_among(moved.lost, skip)
+        drained = int(membership.drain_all(st, entries)) if len(entries) else 0
+        if drained < len(entries):
+            hash_id = st.pending_hash[entries[drained]]
+            raise IllegalTransitionError(
+                f"hash {self._hash_ids.values[hash_id]} drains for another consumer than "
+                f"{self._numbers[st.holder[entries[drained]]]}",
+                rule="at most one owner per draining hash",
+            )
+        draining.extend(self._holders_and_hashes(entries))
+        between(1)
+        if "added_ranges" not in self.profile.changes:  # #24736: nobody is told of hashes that come back
+            return draining, returned
+        entries = self._pending_among(moved.won, skip)
+        if not len(entries):
+            return draining, returned
+        before = np.empty(len(entries), np.int64)
+        count = int(membership.release_returned(st, entries, before))
+        pairs = self._holders_and_hashes(entries[:count])
+        returned.extend(Released(*pair, n) for pair, n in zip(pairs, before[:count].tolist(), strict=True))
+        return draining, returned
+
+    def _pending_among(self, ranges: assignments.OwnedRanges, skip: int) -> st_.I64:
+        """Entries pending on the owners of ``ranges``, of hashes in these: consumer by consumer, ascending."""
+        overtaken = np.asarray(self._overtaken() if self._sent_deleted else [], dtype=np.int64)
+        first = int(self.state.s[st_.MARK_DELETE]) + 1
+        if not len(overtaken) and first > self._last_sent:
+            return np.empty(0, np.int64)
+        owners = [consumer for consumer in dict.fromkeys(ranges.owners.tolist()) if consumer != skip]
+        rank = {self.slot(consumer): at for at, consumer in enumerate(owners)}
+        others = ranges.owners != skip
+        bounds = np.stack([ranges.starts[others], ranges.ends[others]])
+        slots = np.array([self._slots[consumer] for consumer in ranges.owners[others].tolist()], np.int32)
+        ids, which = self._by_place.within(*bounds)
+        if not len(ids):
+            return np.empty(0, np.int64)
+        if len(self._slot_of_hash) < len(self._hash_ids):
+            self._slot_of_hash = np.full(len(self._hash_ids), st_.NOBODY, np.int32)
+        self._slot_of_hash[ids] = slots[which]
+        count = membership.pending_among(
+            self.state, self._slot_of_hash, overtaken, first, self._last_sent + 1, self._held
+        )
+        self._slot_of_hash[ids] = st_.NOBODY
+        entries = self._held[:count]
+        order = [rank[slot] for slot in self.state.holder[entries].tolist()]
+        return entries[np.argsort(np.asarray(order, dtype=np.int64), kind="stable")]
+
+    def _holders_and_hashes(self, entries: st_.I64) -> Pairs:
+        if not len(entries):
+            return []
+        slots = self.state.holder[entries].tolist()
+        hashes = self._hash_ids.values[self.state.pending_hash[entries]].tolist()
+        return [(self._numbers[slot], value) for slot, value in zip(slots, hashes, strict=True)]
+
+    def _own_moved(self, moved: assignments.Impacted) -> None:
+        """The owners of the hashes that a membership change touched."""
+        self._by_place.extend(self._hash_ids.values)
+        if moved.touched is None:
+            self._own_hashes(np.arange(len(self._hash_ids)))
+        else:
+            self._own_hashes(self._by_place.within(*moved.touched)[0])
+
+    def _own_hashes(self, ids: st_.I64) -> None:
+        """The owners that the selector has for these hash ids now."""
+        if not len(ids):
+            return
+        owners = self._selector.select_array(self._hash_ids.values[ids]).tolist()
+        self.state.hash_owner[ids] = [self._slots.get(owner, st_.NOBODY) for owner in owners]
+
+    # --- the stretch of the log ------------------------------------------------------------------------------
+
+    def _make_room(self, entries: int) -> None:
+        super()._make_room(entries)
+        self._plan = np.zeros(entries + 3, np.int64)
+        self._attempts = np.zeros(1 + 2 * (entries + 1), np.int64)
+
+    def _new_hashes(self, known: int) -> None:
+        self._own_hashes(np.arange(known, len(self._hash_ids)))
+
+    def extend(
+        self,
+        drop: int,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int = 0,
+    ) -> None:
+        """See ``MultipleConsumersDispatcher.extend``."""
+        super().extend(drop, hashes, num_messages, max_consumers)
+        self._sent_when_joining = {
+            consumer: position if position < 0 else max(position - drop, -1)
+            for consumer, position in self._sent_when_joining.items()
+        }
+
+    # --- acks ------------------------------------------------------------------------------------------------
+
+    def pending_ack_removed(self, entry: int) -> Released:
+        """A pending ack takes its effect: removed from whoever holds it, and released from draining."""
+        self._check_stored(entry)
+        slot = int(self.state.holder[entry])
+        if slot == st_.NOBODY:
+            raise IllegalTransitionError(
+                f"entry {entry} is pending on nobody", rule="only a pending ack is removed"
+            )
+        return self._let_go(slot, entry)
+
+    # --- reads and rounds ------------------------------------------------------------------------------------
+
+    def attempt_read(self, between: Between = nothing_between) -> Read:
+        """``readMoreEntries``. ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal)."""
+        st = self.state
+        between(0)
+        trimmed = self._trim()
+        read_loop.plan_size(st, self._plan, self._attempts)
+        between(1)
+        read_loop.plan_replay(st, self._plan, self._attempts)
+        between(2)
+        read_loop.plan_normal(st, self._plan)
+        self.trimmed = trimmed
+        return self._planned(tuple(self._refused()))
+
+    def _planned(self, refused: tuple[tuple[int, int], ...] = ()) -> Read:
+        """The read that the plan asks for; entries that are acknowledged already leave the replay set."""
+        st = self.state
+        kind, count = int(self._plan[0]), int(self._plan[1])
+        if kind == read_loop.REPLAY_READ:
+            entries = tuple(int(entry) for entry in self._plan[2 : 2 + count])
+            gone = tuple(entry for entry in entries if st.deleted[entry])
+            commands.issue_replay(st, self._plan)
+            return Read("Replay", entries=entries, already_deleted=gone, refused=refused)
+        if kind == read_loop.NORMAL_READ:
+            return Read("Normal", max_entries=count, refused=refused)
+        return Read("Backoff" if kind == read_loop.BACK_OFF else "None", refused=refused)
+
+    def _trim(self) -> list[tuple[int, Released]]:
+        """Until #25581 an attempt that finds mark-delete moved drops all up to it from replay set and pending acks.
+
+        Returns the entries that were still pending, with their releases; unacked counters are not lowered.
+        """
+        st = self.state
+        if not commands.trim(st):
+            return []
+        gone = self._overtaken() if self._sent_deleted else []
+        return [(entry, self._let_go(int(st.holder[entry]), entry)) for entry in gone]
+
+    def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
+        """Dispatch one read result. ``finish_round`` follows when the log says whether there is more to read.
+
+        ``between(step)`` is called before each of its steps 0, 1, 2 (group, send, look-ahead).
+        """
+        st = self.state
+        if entries:
+            self._check_stored(min(entries))
+            self._check_stored(max(entries))
+        array = np.asarray(entries, dtype=np.int64)
+        is_replay = kind == "Replay"
+        between(0)
+        look = bool(read_loop.group(st, is_replay, array, self._outcome, self._attempts))
+        result = Round(refused=self._refused())
+        between(1)
+        result.permits_before = {
+            number: int(st.permits[slot]) for number, slot in self._slots.items() if st.connected[slot]
+        }
+        read_loop.send_groups(st, is_replay, array, self._outcome)
+        between(2)
+        result.wants_look_ahead = look and bool(read_loop.wants_look_ahead(st, array, self._outcome))
+        self._collect(result, entries)
+        result.in_replay = int(st.s[st_.N_REPLAY])
+        return result
+
+    def _collect(self, result: Round, entries: Sequence[int]) -> None:
+        """Sort the entries of a round by what became of them."""
+        for entry, outcome in zip(entries, self._outcome.tolist(), strict=False):
+            if outcome >= 0:
+                result.sent.setdefault(self._numbers[outcome], []).append(entry)
+                self._last_sent = max(self._last_sent, entry)
+                if self.state.deleted[entry]:
+                    self._sent_deleted.add(entry)
+            elif outcome == read_loop.NOT_TOUCHED:
+                result.untouched.append(entry)
+            elif outcome == read_loop.REFUSED:
+                result.not_taken.append(entry)
+            else:
+                result.to_replay.append(entry)
+
+    def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
+        """End of a round; returns whether the next replay scan is skipped once to look ahead."""
+        look_ahead = outcome.wants_look_ahead and (has_more or not self.look_ahead_needs_more())
+        commands.finish_round(self.state, look_ahead)
+        outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
+        return look_ahead
+
+    def look_ahead_needs_more(self) -> bool:
+        """Whether a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""
+        in_order = bool(self.state.s[st_.IN_ORDER])
+        return ("look_ahead_needs_more" if in_order else "out_of_order_by_permits") in self.profile.changes
+
+    def no_look_ahead(self) -> None:
+        """Take back the look-ahead of the last round: the cursor had nothing more when it was decided."""
+        self.state.s[st_.SKIP_NEXT_REPLAY] = 0
+
+    # --- what others may ask ---------------------------------------------------------------------------------
+
+    def assignments(self) -> assignments.Assignments:
+        """The selector's range report."""
+        return self._selector.assignments()
+
+    def owner_of(self, sticky_hash: int) -> int | None:
+        """Whom the selector chooses for a hash; None = nobody."""
+        return self._selector.select(sticky_hash)
+
+    def drains_for(self, sticky_hash: int) -> int | None:
+        """Whom a hash drains for; None when it does not drain."""
+        at = self.id_of_hash(sticky_hash)
+        if at is None:
+            return None
+        slot = int(self.state.drain_owner[at])
+        return None if slot == st_.NOBODY else self._numbers[slot]
+
+    def read_when_joining(self, consumer: int) -> int | None:
+        """``readPositionWhenJoining``: kept by the classic dispatcher only."""
+        return None
+
+    def sent_when_joining(self, consumer: int) -> int | None:
+        """``lastSentPositionWhenJoining`` (PIP-282): an entry, -1 = before the first; None = nothing was known then."""
+        position = self._sent_when_joining.get(consumer, st_.NOT_TRACKED)
+        return None if position == st_.NOT_TRACKED else position
+
+    def newcomers(self) -> dict[int, int]:
+        """``consumersAfterMarkDeletePosition`` (PIP-282): consumer → last sent entry when it joined, oldest first."""
+        return {
+            self._numbers[slot]: entry for slot, entry in last_sent_position.newcomers(self.state).items()
+        }
+
+    def draining(self) -> dict[int, tuple[int, int, int]]:
+        """Hash → (owner, reference count, blocked attempts)."""
+        ids = np.flatnonzero(self.state.drain_owner != st_.NOBODY)
+        return {
+            int(self._hash_ids.values[i]): (
+                self._numbers[self.state.drain_owner[i]],
+                int(self.state.drain_refs[i]),
+                int(self.state.drain_attempts[i]),
+            )
+            for i in ids
+        }
+
+    def check_invariants(self) -> None:
+        """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
+        super().check_invariants()
+        st = self.state
+        pending: dict[tuple[int, int], int] = {}
+        for entry in np.flatnonzero(st.holder != st_.NOBODY):
+            pair = (int(st.holder[entry]), int(st.pending_hash[entry]))
+            pending[pair] = pending.get(pair, 0) + 1
+        for hash_id in np.flatnonzero(st.drain_owner != st_.NOBODY):
+            pair = (int(st.drain_owner[hash_id]), int(hash_id))
+            # Before #24736 a hash that comes and goes again is counted twice.
+            most = pending.get(pair, 0) if "added_ranges" in self.profile.changes else st.drain_refs[hash_id]
+            assert 1 <= st.drain_refs[hash_id] <= most, "draining references without pending entries"
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
+        hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])
+        before = int(pending_acks.let_go(self.state, slot, entry, closing))
+        if before < 0:
+            raise self._not_the_owner(hash_value, slot)
+        return Released(self._numbers[slot], hash_value, before)
+
+    def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
+        array, count = np.asarray(entries, dtype=np.int64), len(entries)
+        hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
+        gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
+        if gone < count:
+            raise self._not_the_owner(int(self._hash_ids.values[hash_ids[gone]]), slot)
+        hashes = self._hash_ids.values[hash_ids].tolist()
+        number = self._numbers[slot]
+        return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
+
+    def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:
+        return IllegalTransitionError(
+            f"hash {hash_value} drains for another consumer than {self._numbers[slot]}",
+            rule="only its owner releases a draining hash",
+        )
+
+    def _refused(self) -> Pairs:
+        count = int(self._attempts[0])
+        pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
+        return [
+            (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()
+        ]

@@ -1,0 +1,109 @@
+"""What a membership change does to pending entries, entry by entry: the loops behind a join and a leave.
+
+Data plane: one pass over the window of entries per step, whatever the number of consumers. Which consumer lost or won
+which hashes is the selector's to say (``selectors``), what draining means is in ``ordering.draining_hashes``; the order of
+the steps is that of ``key_shared`` and ``key_shared_classic``.
+
+Source: PersistentStickyKeyDispatcherMultipleConsumers.registerDrainingHashes and .removeConsumer, PendingAcksMap (4.x).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.ordering.draining_hashes import drain, release
+from dispatch_core.broker.pending_acks import let_go
+from dispatch_core.broker.read_loop import requeue
+from dispatch_core.broker.replay_set import add_to_replay
+from dispatch_core.broker.state import I32, I64, NOBODY, READ_POSITION, WIDE, State
+
+
+@compiled
+def pending_among(st: State, slot_of_hash: I32, overtaken: I64, first: int, last: int, out: I64) -> int:
+    """Write the entries that are pending on the very consumer ``slot_of_hash`` names for their hash; returns how many.
+
+    Looked at are ``overtaken``, all below ``first``, then [first, last): both ascending, and so is ``out``.
+    """
+    # Arrays, not the state, in the loop: handing the state to a function costs more than the test itself.
+    holder, pending_hash = st.holder, st.pending_hash
+    n = 0
+    for at in range(len(overtaken) + max(last - first, 0)):
+        entry = overtaken[at] if at < len(overtaken) else first + at - len(overtaken)
+        slot = holder[entry]
+        if slot != NOBODY and slot_of_hash[pending_hash[entry]] == slot:
+            out[n] = entry
+            n += 1
+    return n
+
+
+def pending_elsewhere(st: State) -> I64:
+    """Entries that are pending on another consumer than their hash belongs to, ascending.
+
+    Of a hash that several consumers hold entries of none: it can drain for one only.
+    """
+    held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+    hashes, holders = st.pending_hash[held], st.holder[held]
+    one_holder = np.full(len(st.hash_owner), NOBODY, st.holder.dtype)
+    one_holder[hashes] = holders
+    shared = np.zeros(len(one_holder), bool)
+    shared[hashes[holders != one_holder[hashes]]] = True
+    return held[(st.hash_owner[hashes] != holders) & ~shared[hashes]].astype(np.int64)
+
+
+@compiled
+def drain_all(st: State, entries: I64) -> int:
+    """The hashes of pending ``entries`` moved away from who holds them: each entry counts.
+
+    Returns how many were counted; fewer than there are where the next one's hash drains for another consumer.
+    """
+    for i in range(len(entries)):
+        if not drain(st, st.holder[entries[i]] + WIDE, st.pending_hash[entries[i]] + WIDE):
+            return i
+    return len(entries)
+
+
+@compiled
+def release_returned(st: State, entries: I64, before: I64) -> int:
+    """The hashes of pending ``entries`` came back to who holds them: a release for each, as long as its hash drains there.
+
+    ``entries`` is cut to those that were released, ``before`` has the reference count before each; returns how many.
+    """
+    n = 0
+    for i in range(len(entries)):
+        slot = st.holder[entries[i]] + WIDE
+        hash_id = st.pending_hash[entries[i]] + WIDE
+        if st.drain_owner[hash_id] == slot:
+            entries[n] = entries[i]
+            before[n] = release(st, slot, hash_id)
+            n += 1
+    return n
+
+
+@compiled
+def replay_held(st: State, entries: I64) -> None:
+    """What a leaving consumer of 4.x held is to be sent again, by others that are connected: with its hash."""
+    for entry in entries:
+        add_to_replay(st, entry, st.pending_hash[entry] + WIDE)
+
+
+@compiled
+def requeue_held(st: State, entries: I64) -> None:
+    """The same in 3.x and classic: with the hash that pending acks keep there, and only if order is kept."""
+    for entry in entries:
+        requeue(st, entry, st.pending_hash[entry] + WIDE)
+
+
+@compiled
+def let_go_all(st: State, slot: int, entries: I64, closing: bool, hashes: I64, before: I64) -> int:
+    """All pending ``entries`` of a consumer go away (see ``let_go``).
+
+    ``hashes``, ``before``: hash id and draining reference count before, of each. Returns how many went; fewer than there
+    are where the last one's hash drains for another consumer.
+    """
+    for i in range(len(entries)):
+        hashes[i] = st.pending_hash[entries[i]]
+        before[i] = let_go(st, slot, entries[i], closing)
+        if before[i] < 0:
+            return i
+    return len(entries)

@@ -1,0 +1,471 @@
+"""What every dispatcher with several consumers at a time shares (PersistentDispatcherMultipleConsumers).
+
+Members in list order, permits and unacked counters, pending acks, acknowledgements and redelivery requests, and the flags
+of reads in flight. The Key_Shared dispatchers (``key_shared``, ``key_shared_classic``) add selector, ordering rule, loop.
+
+Control plane, plain Python over one ``state.State``; consumers are the log's numbers, entries ordinals of its messages.
+The object knows no clock, no file and no recorded decision: its state is a function of the events given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.broker import commands, cursor, pending_acks, permits, replay_set
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.hash_ids import HashIds
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.errors import IllegalTransitionError
+
+#: (consumer, hash) pairs of the log: who, and which sticky key hash.
+Pairs = list[tuple[int, int]]
+
+#: Called before each step of an attempt or a round, for what other threads do in between.
+Between = Callable[[int], None]
+
+
+def nothing_between(_step: int) -> None:
+    """No other thread comes in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Outcome of one read attempt. ``kind``: ``None``, ``Normal``, ``Replay`` or ``Backoff``."""
+
+    kind: str
+    max_entries: int = 0
+    entries: tuple[int, ...] = ()
+    already_deleted: tuple[int, ...] = ()  # of a replay read's entries: acknowledged already, not read
+    refused: tuple[tuple[int, int], ...] = ()  # (consumer, hash) that draining held back during the scan
+
+
+@dataclass(slots=True)
+class Round:
+    """Outcome of one dispatch round."""
+
+    sent: dict[int, list[int]] = field(default_factory=dict)  # consumer → entries, in order
+    to_replay: list[int] = field(default_factory=list)
+    untouched: list[int] = field(default_factory=list)  # a replay result dropped by R1
+    not_taken: list[int] = field(default_factory=list)  # chosen, but refused by the last check at send time
+    refused: Pairs = field(default_factory=list)  # (consumer, hash) held back by draining
+    permits_before: dict[int, int] = field(default_factory=dict)
+    wants_look_ahead: bool = False
+    look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
+    retry: bool | None = None  # read again at once; None = if it looks ahead or nothing was sent
+    waits_for_writes: bool = False  # it reads again at once only if all is written by then (3.x, classic)
+    look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
+    in_replay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A pending ack went away: consumer, hash, and the draining reference count before it (0 = not draining)."""
+
+    consumer: int
+    hash: int
+    ref_count_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A copy of a dispatcher, to go back to while orders of racing events are tried."""
+
+    state: st_.Saved
+    unacked_indexes: dict[int, int]
+
+
+class MultipleConsumersDispatcher:
+    """Members, permits, pending acks and reads of one dispatcher, from its first consumer on."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int,
+    ) -> None:
+        """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected."""
+        self.profile = profile
+        self._hash_ids = HashIds()
+        self._hash_ids.of(np.asarray(self._other_hashes(profile), np.int64))
+        self.state = st_.new_state(
+            self._hash_ids.of(hashes),
+            num_messages.astype(np.int32),
+            len(self._hash_ids),
+            max(max_consumers, 1),
+        )
+        self._slots: dict[int, int] = {}
+        self._numbers: list[int] = []
+        self._levels: dict[int, int] = {}  # slot → priority level
+        self._names: dict[int, str] = {}
+        self._last_sent = -1  # highest entry ever handed to a consumer
+        self._sent_deleted: set[int] = set()  # entries that were acknowledged already when they were sent
+        self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
+        self._make_room(len(hashes))
+        s, number = self.state.s, profile.number
+        s[st_.READ_BATCH_SIZE] = s[st_.MAX_READ_BATCH_SIZE] = number("dispatcherMaxReadBatchSize")
+        s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
+        s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
+        if "unblock_before_lowering" in profile.changes:
+            again = "unblock_again_after_lowering" in profile.changes
+            s[st_.UNBLOCK_TEST] = st_.UNBLOCK_BEFORE_AND_AFTER if again else st_.UNBLOCK_BEFORE
+
+    # --- the stretch of the log ------------------------------------------------------------------------------
+
+    def extend(
+        self,
+        drop: int,
+        hashes: npt.NDArray[np.int64],
+        num_messages: npt.NDArray[np.int64],
+        max_consumers: int = 0,
+    ) -> None:
+        """Go on along the log: forget its first ``drop`` entries, take the next ones in.
+
+        Ordinals are lowered by ``drop``, which may be at most ``droppable()``. ``hashes``, ``num_messages``: of the next
+        entries; ``max_consumers``: ever connected, as far as known by now. Raises ``IllegalTransitionError`` where an
+        entry that still matters would be forgotten.
+        """
+        if drop > self.droppable():
+            raise IllegalTransitionError(
+                f"{drop} entries were to be forgotten, {self.droppable()} can be",
+                rule="only what is acknowledged and nobody holds is forgotten",
+            )
+        known = len(self._hash_ids)
+        ids = self._hash_ids.of(hashes)
+        self.state = st_.extended(
+            self.state,
+            drop,
+            ids,
+            num_messages.astype(np.int32),
+            len(self._hash_ids),
+            max(max_consumers, len(self.state.permits)),
+        )
+        self._last_sent = max(self._last_sent - drop, -1)
+        self._sent_deleted = {entry - drop for entry in self._sent_deleted if entry >= drop}
+        self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
+        self._make_room(len(self.state.deleted))
+        self._new_hashes(known)
+
+    def droppable(self) -> int:
+        """How many entries at the front can be forgotten: acknowledged, pending on nobody, not to be replayed."""
+        st = self.state
+        low = int(st.s[st_.MARK_DELETE]) + 1
+        waiting = int(replay_set.first_in_replay(st))
+        if waiting >= 0:
+            low = min(low, waiting)
+        held = np.flatnonzero(st.holder[:low] != st_.NOBODY)
+        return int(held[0]) if len(held) else low
+
+    def _make_room(self, entries: int) -> None:
+        self._outcome = np.zeros(entries + 1, np.int64)
+        self._held = np.zeros(entries + 1, np.int64)
+
+    def _new_hashes(self, known: int) -> None:
+        """Hashes from the id ``known`` on are new: whoever selects by hash says whose they are."""
+
+    # --- members ---------------------------------------------------------------------------------------------
+
+    def _add_member(self, consumer: int, name: str, priority_level: int) -> int:
+        """Append the consumer to the list; the first one finds a rewound cursor and an empty replay set."""
+        if consumer in self._slots:
+            raise IllegalTransitionError(
+                f"consumer {consumer} was added twice", rule="one add per connection"
+            )
+        s = self.state.s
+        slot = len(self._numbers)
+        if slot >= len(self.state.permits):
+            raise IllegalTransitionError(
+                f"consumer {consumer}: more consumers than announced", rule="capacity"
+            )
+        self._slots[consumer] = slot
+        self._numbers.append(consumer)
+        self._levels[slot] = priority_level
+        self._names[consumer] = name
+        if s[st_.N_CONSUMERS] == 0:
+            if s[st_.PENDING_READ] or s[st_.PENDING_REPLAY]:
+                s[st_.REWIND_DUE] = 1
+            else:
+                cursor.rewind(self.state)
+            replay_set.clear_replay(self.state)
+        connected = [*self._connected_slots(), slot]
+        if len(connected) > 1 and self._levels[slot] < self._levels[connected[-2]]:
+            connected.sort(key=lambda item: self._levels[item])
+        self._set_connected(connected)
+        self.state.connected[slot] = 1
+        return slot
+
+    def _drop_member(self, consumer: int) -> tuple[int, list[int]]:
+        """Take the consumer off the list; returns its slot and the entries still pending on it, in position order.
+
+        The counters of the dispatcher follow; what becomes of the entries is the subclass's to say.
+        """
+        slot = self._check_connected(consumer)
+        st, s = self.state, self.state.s
+        remaining = [other for other in self._connected_slots() if other != slot]
+        self._set_connected(remaining)
+        st.connected[slot] = 0
+        held = self._held_by(slot)
+        if remaining:
+            permits.add_unacked(st, slot, -int(st.unacked[slot]))
+            s[st_.TOTAL_PERMITS] -= st.permits[slot]
+        else:
+            st.redelivery_count[:] = 0
+            s[st_.TOTAL_PERMITS] = s[st_.TOTAL_UNACKED] = s[st_.BLOCKED_ON_UNACKED] = 0
+        return slot, held
+
+    # --- flow, acks, redelivery ------------------------------------------------------------------------------
+
+    def flow(self, consumer: int, count: int) -> bool:
+        """A client's permits are counted; returns whether the dispatcher will be told."""
+        return bool(permits.count_flow(self.state, self.slot(consumer), count))
+
+    def take_back(self, consumer: int, count: int) -> None:
+        """Permits that were counted are not, after all: another order of a flow and a decision."""
+        self.state.permits[self.slot(consumer)] -= count
+
+    def flow_applied(self, consumer: int, count: int) -> None:
+        """Permits have reached the dispatcher; unknown consumers are ignored."""
+        if consumer in self._slots:
+            commands.apply_flow(self.state, self._slots[consumer], count)
+
+    def ack_begins(self, consumer: int) -> int:
+        """A pending entry of ``consumer`` was acknowledged; its unacked counter is not lowered yet.
+
+        Returns how often the dispatcher is told of permits (``consumerFlow``), parked ones or none.
+        """
+        return int(permits.unblock_before_lowering(self.state, self.slot(consumer)))
+
+    def ack_ends(self, consumer: int, messages: int) -> int:
+        """The unacked counter is lowered by ``messages``. Returns how often the dispatcher is told of permits."""
+        return int(permits.lower_unacked(self.state, self.slot(consumer), messages))
+
+    def unacked_messages(self, entry: int) -> int:
+        """Messages of an entry that the cursor does not have as acknowledged."""
+        return int(self.state.num_messages[entry] - self.state.acked_indexes[entry])
+
+    def acknowledge_indexes(self, entry: int, words: Sequence[int]) -> int:
+        """The cursor takes a batch-index ack: ``words`` hold a one for every index still unacknowledged.
+
+        Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing happens.
+        """
+        self._check_stored(entry)
+        if (
+            not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled")
+            or self.state.deleted[entry]
+        ):
+            return 0
+        given = sum((word & (1 << 64) - 1) << (64 * at) for at, word in enumerate(words))
+        size = int(self.state.num_messages[entry])
+        before = self._unacked_indexes.get(entry, (1 << size) - 1)
+        after = before & given
+        self._unacked_indexes[entry] = after
+        self.state.acked_indexes[entry] = size - after.bit_count()
+        return before.bit_count() - after.bit_count()
+
+    def acknowledge(self, entry: int) -> None:
+        """The cursor deletes an entry."""
+        self._check_stored(entry)
+        commands.acknowledge(self.state, entry)
+        self._unacked_indexes.pop(entry, None)
+
+    def unblock(self, consumer: int) -> int:
+        """Clear the consumer's block on unacked messages; its parked permits flow. Returns 1 if there are any."""
+        slot = self.slot(consumer)
+        parked = int(self.state.parked_permits[slot])
+        permits.unblock(self.state, slot)
+        return int(parked > 0)
+
+    def lower_unacked(self, consumer: int, messages: int) -> None:
+        """Batch indexes of a pending entry were acknowledged: the counter alone follows."""
+        permits.add_unacked(self.state, self.slot(consumer), -messages)
+
+    def redeliver(self, consumer: int, entries: Sequence[int]) -> int:
+        """Entries that the consumer asked for again, already off its pending acks, go to the replay set without hash.
+
+        Returns the messages by which its unacked counter is to be lowered; ``redelivered`` follows.
+        """
+        self.slot(consumer)
+        for entry in entries:
+            self._check_stored(entry)
+        for entry in entries:
+            if replay_set.add_to_replay(self.state, entry, st_.NO_HASH):
+                self.state.redelivery_count[entry] += 1
+        return sum(self.unacked_messages(entry) for entry in entries)
+
+    def redelivered(self, consumer: int, messages: int, *, everything: bool = False) -> int:
+        """The counters after a redelivery request: unacked lowered, block cleared, parked permits flow.
+
+        ``everything``: it asked for all it holds; then the counter was set to 0 until #25589. Returns how often the
+        dispatcher is told of permits: with a list of entries only for parked ones, until then.
+        """
+        st, slot = self.state, self.slot(consumer)
+        always = everything or "redeliver_in_one_batch" in self.profile.changes
+        if everything and "redeliver_in_one_batch" not in self.profile.changes:
+            messages = int(st.unacked[slot])
+        permits.add_unacked(st, slot, -messages)
+        told = always or st.parked_permits[slot] > 0
+        permits.unblock(st, slot)
+        return int(told)
+
+    def asked_again(self, consumer: int, messages: int) -> None:
+        """First half of ``redelivered``, where it comes before the dispatcher has the request: counter and block."""
+        slot = self.slot(consumer)
+        permits.add_unacked(self.state, slot, -messages)
+        self.state.blocked[slot] = 0
+
+    def parked_flow(self, consumer: int) -> None:
+        """Second half: permits that were parked while the consumer was blocked count now."""
+        slot = self.slot(consumer)
+        self.state.permits[slot] += self.state.parked_permits[slot]
+        self.state.parked_permits[slot] = 0
+
+    # --- reads -----------------------------------------------------------------------------------------------
+
+    def read_cancelled(self) -> None:
+        """A waiting normal read was cancelled. Between #23384 and #23855 a replay read is forgotten with it."""
+        self.state.s[st_.PENDING_READ] = 0
+        if "cancel_clears_replay_read" in self.profile.changes:
+            self.state.s[st_.PENDING_REPLAY] = 0
+
+    def read_done(self, kind: str, entries: Sequence[int]) -> bool:
+        """A read result reaches the dispatcher. Returns False when it is dropped and the cursor rewound instead."""
+        for entry in (min(entries), max(entries)) if entries else ():
+            self._check_stored(entry)
+        return bool(commands.read_done(self.state, kind != "Normal", max(entries, default=-1)))
+
+    def sent_alone(self, last_entry: int, already_acknowledged: Iterable[int]) -> None:
+        """Rounds were run by the data plane alone: the highest entry that was sent, and those sent though acknowledged."""
+        self._last_sent = max(self._last_sent, last_entry)
+        self._sent_deleted.update(already_acknowledged)
+
+    # --- copies ----------------------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """A copy of everything a flow, an ack, an attempt or a round may change."""
+        s = self.state.s
+        high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
+        low = min(self._sent_deleted, default=high)
+        return Saved(st_.save(self.state, low, high), dict(self._unacked_indexes))
+
+    def restore(self, saved: Saved) -> None:
+        """Back to what it was when it was saved."""
+        st_.restore(self.state, saved.state)
+        self._unacked_indexes = dict(saved.unacked_indexes)
+
+    # --- what others may ask ---------------------------------------------------------------------------------
+
+    def slot(self, consumer: int) -> int:
+        """The consumer's slot; raises ``IllegalTransitionError`` for a consumer that was never added."""
+        if consumer not in self._slots:
+            raise IllegalTransitionError(
+                f"consumer {consumer} was never added", rule="events come from known consumers"
+            )
+        return self._slots[consumer]
+
+    def number_of(self, slot: int) -> int:
+        """The log's number of the consumer in a slot."""
+        return self._numbers[slot]
+
+    def known(self) -> int:
+        """How many consumers were ever added: the slots that have a number."""
+        return len(self._numbers)
+
+    def name_of(self, consumer: int) -> str:
+        """The name a consumer subscribed with."""
+        self.slot(consumer)
+        return self._names[consumer]
+
+    def connected(self) -> list[int]:
+        """Connected consumers in the dispatcher's order."""
+        return [self._numbers[slot] for slot in self._connected_slots()]
+
+    def unacked(self, consumer: int) -> int:
+        """Messages sent to the consumer and not acknowledged, as its counter has it."""
+        return int(self.state.unacked[self.slot(consumer)])
+
+    def is_blocked(self, consumer: int) -> bool:
+        """Whether the consumer is blocked on unacked messages."""
+        return bool(self.state.blocked[self.slot(consumer)])
+
+    def blocked_consumers(self) -> set[int]:
+        """Connected consumers that are blocked on unacked messages."""
+        return {self._numbers[slot] for slot in self._connected_slots() if self.state.blocked[slot]}
+
+    def holder(self, entry: int) -> int | None:
+        """Who holds a sent entry."""
+        self._check_stored(entry)
+        slot = int(self.state.holder[entry])
+        return None if slot == st_.NOBODY else self._numbers[slot]
+
+    def held(self, consumer: int) -> list[int]:
+        """Entries pending on a consumer, in position order."""
+        return self._held_by(self.slot(consumer))
+
+    def hash_value(self, hash_id: int) -> int:
+        """The sticky key hash behind an id of the state."""
+        return int(self._hash_ids.values[hash_id])
+
+    def id_of_hash(self, sticky_hash: int) -> int | None:
+        """The id of a sticky key hash, or None where no entry of the log has it."""
+        return self._hash_ids.find(sticky_hash)
+
+    def check_invariants(self) -> None:
+        """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
+        st, s = self.state, self.state.s
+        assert s[st_.N_REPLAY] == st.in_replay.sum(), "replay count"
+        if (
+            st.s[st_.STORED_HASH] == st_.NO_HASH
+        ):  # else a position may change its hash, and the count does not follow
+            known = st.replay_hash[st.replay_hash != st_.NO_HASH]
+            assert (np.bincount(known, minlength=len(st.replay_count)) == st.replay_count).all(), (
+                "replay hash counts"
+            )
+        assert st.deleted[: s[st_.MARK_DELETE] + 1].all(), "mark-delete covers acknowledged entries only"
+        assert s[st_.READ_POSITION] > s[st_.MARK_DELETE], "read position behind mark-delete"
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _other_hashes(self, profile: Profile) -> list[int]:
+        """Sticky key hashes that the rules use although no entry may have them."""
+        return []
+
+    def _check_connected(self, consumer: int) -> int:
+        slot = self.slot(consumer)
+        if not self.state.connected[slot]:
+            raise IllegalTransitionError(f"consumer {consumer} left twice", rule="one removal per connection")
+        return slot
+
+    def _check_stored(self, entry: int) -> None:
+        if not 0 <= entry < len(self.state.holder):
+            raise IllegalTransitionError(
+                "an entry that was never stored", rule="only stored entries are read, sent, acknowledged"
+            )
+
+    def _connected_slots(self) -> list[int]:
+        slots: list[int] = self.state.order[: self.state.s[st_.N_CONSUMERS]].tolist()
+        return slots
+
+    def _set_connected(self, slots: list[int]) -> None:
+        self.state.order[: len(slots)] = slots
+        self.state.s[st_.N_CONSUMERS] = len(slots)
+
+    def _overtaken(self) -> list[int]:
+        """Entries up to mark-delete that are pending on somebody: sent again although acknowledged meanwhile."""
+        mark_delete = int(self.state.s[st_.MARK_DELETE])
+        return [
+            e for e in sorted(self._sent_deleted) if e <= mark_delete and self.state.holder[e] != st_.NOBODY
+        ]
+
+    def _held_by(self, slot: int) -> list[int]:
+        first = int(self.state.s[st_.MARK_DELETE]) + 1
+        count = pending_acks.held_by(self.state, slot, first, self._last_sent + 1, self._held)
+        held = self._held[:count].tolist()
+        return (
+            [e for e in self._overtaken() if self.state.holder[e] == slot] + held
+            if self._sent_deleted
+            else held
+        )

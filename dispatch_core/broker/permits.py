@@ -1,0 +1,175 @@
+"""Permits and unacked counters of consumers, and what they allow (Consumer, PersistentDispatcherMultipleConsumers).
+
+Permits and unacked counters count *messages*; what a consumer may still take in one scan or round counts *entries*.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.state import (
+    BLOCKED_ON_UNACKED,
+    LOOK_AHEAD_PER_CONSUMER,
+    LOOK_AHEAD_PER_SUBSCRIPTION,
+    MAX_UNACKED_CONSUMER,
+    MAX_UNACKED_SUBSCRIPTION,
+    N_CONSUMERS,
+    STAMP,
+    TOTAL_UNACKED,
+    UNBLOCK_AFTER,
+    UNBLOCK_BEFORE,
+    UNBLOCK_TEST,
+    State,
+)
+
+UNLIMITED = 1 << 62
+
+
+@compiled
+def count_flow(st: State, slot: int, permits: int) -> bool:
+    """A client's flow command is counted: added to the permits, or parked while the consumer is blocked.
+
+    Returns whether the dispatcher is told (``consumerFlow``).
+    """
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if limit > 0 and st.unacked[slot] >= limit:
+        st.blocked[slot] = 1
+    if st.blocked[slot] == 1:
+        st.parked_permits[slot] += permits
+        return False
+    st.permits[slot] += permits
+    return True
+
+
+@compiled
+def add_unacked(st: State, slot: int, messages: int) -> None:
+    """Raise or lower a consumer's unacked counter, and with it the subscription-level block."""
+    st.unacked[slot] += messages
+    st.s[TOTAL_UNACKED] += messages
+    limit = st.s[MAX_UNACKED_SUBSCRIPTION]
+    if limit <= 0:
+        return
+    if st.s[BLOCKED_ON_UNACKED] == 0 and st.s[TOTAL_UNACKED] >= limit:
+        st.s[BLOCKED_ON_UNACKED] = 1
+    elif st.s[BLOCKED_ON_UNACKED] == 1 and st.s[TOTAL_UNACKED] < limit // 2:
+        st.s[BLOCKED_ON_UNACKED] = 0
+
+
+@compiled
+def unblock(st: State, slot: int) -> None:
+    """Clear the consumer's block and give it the permits that were parked meanwhile."""
+    st.blocked[slot] = 0
+    st.permits[slot] += st.parked_permits[slot]
+    st.parked_permits[slot] = 0
+
+
+@compiled
+def unblock_if_due(st: State, slot: int) -> int:
+    """The unblock rule of an individual ack: half of the limit or less, or no limit.
+
+    Returns how often the dispatcher is told of permits: 0 or 1.
+    """
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if limit <= 0 or (st.blocked[slot] == 1 and st.unacked[slot] <= limit // 2):
+        unblock(st, slot)
+        return 1
+    return 0
+
+
+@compiled
+def unblock_before_lowering(st: State, slot: int) -> int:
+    """The unblock rule as releases test it that do so before an ack lowers the counter (#21126, #23796).
+
+    ``UNBLOCK_TEST`` says when the rule is tested: before, before and after, or after, once (3.0.0 and again since
+    #25592). Returns how often the dispatcher is told (``consumerFlow``), which it is for no parked permits too.
+    """
+    if st.s[UNBLOCK_TEST] == UNBLOCK_AFTER:
+        return 0
+    return unblock_if_due(st, slot)
+
+
+@compiled
+def lower_unacked(st: State, slot: int, messages: int) -> int:
+    """An ack lowers the counters; then the unblock rule, where it is tested after. Returns as the test before does."""
+    add_unacked(st, slot, -messages)
+    if st.s[UNBLOCK_TEST] == UNBLOCK_BEFORE:
+        return 0
+    return unblock_if_due(st, slot)
+
+
+@compiled
+def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -> None:
+    """Book on the consumer a send of ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged."""
+    if st.average[slot] < 1:
+        st.average[slot] = 1.0 * messages / entries
+    else:
+        st.average[slot] = st.average[slot] * 0.9 + (1 - 0.9) * messages / entries
+    st.permits[slot] -= messages - acked
+    add_unacked(st, slot, messages - acked)
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if limit > 0 and st.unacked[slot] >= limit:
+        st.blocked[slot] = 1
+
+
+@compiled
+def room_in_messages(st: State, slot: int) -> int:
+    """How many entries a classic dispatcher lets the consumer take now: as if every entry were one message."""
+    permits = max(st.permits[slot], 0)
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if limit > 0:
+        permits = min(permits, max(limit - st.unacked[slot], 0))
+    return permits
+
+
+@compiled
+def usable_permits(st: State, slot: int) -> int:
+    """How many entries the consumer may take now: its permits, capped by its room below the unacked limit."""
+    permits = max(st.permits[slot], 0)
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if permits == 0 or limit <= 0:
+        return permits
+    room = max(limit - st.unacked[slot], 0)
+    if room == 0:
+        return 0
+    average = max(floor(st.average[slot] + 0.5), 1)
+    return min(permits, ceil(room / average))
+
+
+@compiled
+def entries_left(st: State, slot: int) -> int:
+    """``usable_permits`` as it stood when this scan or round first looked, less what it has used since."""
+    if st.left_stamp[slot] != st.s[STAMP]:
+        st.left_stamp[slot] = st.s[STAMP]
+        st.left[slot] = usable_permits(st, slot)
+    return st.left[slot]
+
+
+@compiled
+def first_available_permits(st: State) -> int:
+    """Permits of the first consumer in list order that is not blocked and has any; 0 for none."""
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at]
+        if st.blocked[slot] == 0 and st.permits[slot] > 0:
+            return st.permits[slot]
+    return 0
+
+
+@compiled
+def look_ahead_limit(st: State) -> int:
+    """How large the replay set may be before normal reads stop (#23231); values <= 0 mean no limit of that kind."""
+    consumers = st.s[N_CONSUMERS]
+    per_consumer = st.s[LOOK_AHEAD_PER_CONSUMER]
+    per_subscription = st.s[LOOK_AHEAD_PER_SUBSCRIPTION]
+    limit = per_subscription
+    if per_consumer > 0:
+        limit = per_consumer * consumers
+        if per_subscription > 0:
+            limit = min(limit, per_subscription)
+    if limit <= 0:
+        limit = UNLIMITED
+        if st.s[MAX_UNACKED_SUBSCRIPTION] > 0:
+            limit = min(limit, st.s[MAX_UNACKED_SUBSCRIPTION])
+        if st.s[MAX_UNACKED_CONSUMER] > 0:
+            limit = min(limit, consumers * st.s[MAX_UNACKED_CONSUMER])
+    return limit

@@ -1,0 +1,336 @@
+"""The dispatch loop of Key_Shared, per entry: which read comes next, and who gets what of its result.
+
+Data plane: compiled, no I/O, no clock. The control plane (``key_shared``) calls these on every read attempt and every
+round; between two calls only membership, flow and ack events change the state.
+
+Names of rules as in the reference: *R0* a normal read never overtakes the replay set (same hash); *R1* a read result is
+dropped when a smaller replay position appeared while it was in flight; *R2* what cannot be sent goes to the replay set
+with its hash, and its hash stays blocked for the rest of the result.
+
+Source: PersistentDispatcherMultipleConsumers.readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
+.filterAndGroupEntriesForDispatching and .getMessagesToReplayNow (4.x).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inline
+from dispatch_core.broker.ordering.draining_hashes import may_hold, should_block
+from dispatch_core.broker.ordering.last_sent_position import (
+    advance,
+    begin_round,
+    note_sent,
+    position_limit,
+    within,
+)
+from dispatch_core.broker.pending_acks import hold
+from dispatch_core.broker.permits import (
+    charge_send,
+    entries_left,
+    first_available_permits,
+    look_ahead_limit,
+    usable_permits,
+)
+from dispatch_core.broker.replay_set import add_to_replay, first_in_replay, next_in_replay, remove_from_replay
+from dispatch_core.broker.state import (
+    BLOCKED_HASH_MEMORY,
+    BLOCKED_ON_UNACKED,
+    I64,
+    IN_ORDER,
+    MIN_REPLAYED,
+    N_CONSUMERS,
+    N_REPLAY,
+    NO_HASH,
+    NOBODY,
+    PENDING_READ,
+    PENDING_REPLAY,
+    READ_BATCH_SIZE,
+    REPLAY_BY_PERMITS,
+    REPLAY_HIGH,
+    SEND_IN_PROGRESS,
+    SKIP_NEXT_REPLAY,
+    STAMP,
+    TOTAL_PERMITS,
+    TRACK_DRAINING,
+    TRACK_LAST_SENT,
+    WIDE,
+    State,
+)
+
+# what a read attempt decides: plan[0]
+NO_READ: Final = 0
+REPLAY_READ: Final = 1  # plan[1] positions follow from plan[2]
+NORMAL_READ: Final = 2  # plan[1] = entries at most
+BACK_OFF: Final = 3  # try again after the retry backoff
+UNDECIDED: Final = 4  # between the steps of an attempt
+
+# outcome of one entry of a round
+TO_REPLAY: Final = -1
+NOT_TOUCHED: Final = -2  # the whole result was dropped by R1; a replay result stays in the set
+REFUSED: Final = -3  # chosen, but refused at send time
+
+
+@compiled
+def plan_read(st: State, plan: I64, attempts: I64) -> None:
+    """``readMoreEntries``: decide which read, if any, is issued now; the outcome is written to ``plan``.
+
+    ``attempts`` collects draining refusals of the replay filter (see ``should_block``). The three steps may be called
+    one by one: flows and acks are counted by other threads between them.
+    """
+    plan_size(st, plan, attempts)
+    plan_replay(st, plan, attempts)
+    plan_normal(st, plan)
+
+
+@compiled
+def plan_size(st: State, plan: I64, attempts: I64) -> None:
+    """First step of a read attempt: how many entries the permits allow; ``plan[0]`` stays UNDECIDED if any."""
+    plan[0] = NO_READ
+    attempts[0] = 0
+    if st.s[SEND_IN_PROGRESS] == 1:
+        return
+    first = first_available_permits(st)
+    total = max(st.s[TOTAL_PERMITS], first)
+    if not (total > 0 and first > 0) or st.s[PENDING_REPLAY] == 1:
+        return
+    plan[0] = UNDECIDED
+    plan[1] = max(min(total, st.s[READ_BATCH_SIZE]), 1)
+
+
+@compiled
+def plan_replay(st: State, plan: I64, attempts: I64) -> None:
+    """Second step: a replay read of what the filter lets through, unless one look-ahead is due."""
+    if plan[0] != UNDECIDED:
+        return
+    size = plan[1]
+    found = 0
+    if st.s[SKIP_NEXT_REPLAY] == 1:
+        st.s[SKIP_NEXT_REPLAY] = 0
+    else:
+        found = positions_to_replay(st, size, plan, attempts)
+    if found > 0:
+        plan[0] = REPLAY_READ
+        plan[1] = found
+        st.s[PENDING_REPLAY] = 1
+        st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def plan_normal(st: State, plan: I64) -> None:
+    """Third step: a normal read, if none is pending and the limits allow it."""
+    if plan[0] != UNDECIDED:
+        return
+    size = plan[1]
+    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1:
+        plan[0] = NO_READ
+        return
+    if not normal_read_allowed(st):
+        plan[0] = BACK_OFF
+        return
+    plan[0] = NORMAL_READ
+    plan[1] = min(size, max(look_ahead_limit(st) - st.s[N_REPLAY], 1))
+    st.s[PENDING_READ] = 1
+    st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def normal_read_allowed(st: State) -> bool:
+    """Replay set below the look-ahead limit, and somebody could take entries."""
+    if st.s[N_REPLAY] >= look_ahead_limit(st):
+        return False
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        if st.blocked[slot] == 0 and usable_permits(st, slot) > 0:
+            return True
+    return False
+
+
+@compiled
+def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
+    """Scan the replay set in position order and keep up to ``size`` positions that could be sent now.
+
+    A position whose hash is unknown is kept: it is decided at dispatch. Writes them from ``plan[2]``; returns how many.
+    """
+    st.s[STAMP] += 1
+    stamp = st.s[STAMP]
+    found = 0
+    entry = first_in_replay(st)
+    if entry < 0:
+        return 0
+    while entry < st.s[REPLAY_HIGH] and found < size:
+        if replayable(st, entry, stamp, attempts):
+            plan[2 + found] = entry
+            found += 1
+        entry = next_in_replay(st, entry + 1)
+    return found
+
+
+@compiled_inline
+def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
+    """The replay filter for one position: its hash has an owner with permits left, and the ordering rule lets it go."""
+    hash_id = st.replay_hash[entry] + WIDE
+    if hash_id == NO_HASH or (st.s[IN_ORDER] == 0 and st.s[REPLAY_BY_PERMITS] == 0):
+        return True
+    if st.hash_blocked[hash_id] == stamp:
+        return False
+    slot = st.hash_owner[hash_id] + WIDE
+    if (
+        slot == NOBODY
+        or entries_left(st, slot) <= 0
+        or not within_limit(st, slot, entry, True)
+        or (st.s[TRACK_DRAINING] == 1 and should_block(st, slot, hash_id, attempts))
+    ):
+        if st.s[BLOCKED_HASH_MEMORY] == 1 and st.s[IN_ORDER] == 1:
+            st.hash_blocked[hash_id] = stamp
+        return False
+    st.left[slot] -= 1
+    return True
+
+
+@compiled
+def within_limit(st: State, slot: int, entry: int, is_replay: bool) -> bool:
+    """Whether a newcomer may have the entry already, under the rule of the last sent position (PIP-282)."""
+    return st.s[TRACK_LAST_SENT] == 0 or within(entry, position_limit(st, slot, is_replay))
+
+
+@compiled
+def requeue(st: State, entry: int, hash_id: int) -> None:
+    """Put an entry into the replay set with its hash; out of order the hash is dropped (until #26268)."""
+    if st.s[IN_ORDER] == 1 or st.s[REPLAY_BY_PERMITS] == 1:
+        add_to_replay(st, entry, hash_id)
+    else:
+        add_to_replay(st, entry, NO_HASH)
+
+
+@compiled
+def dropped_by_min_replay(st: State) -> bool:
+    """R1: a replay position smaller than all that were known when the read was issued has appeared."""
+    now = first_in_replay(st)
+    return st.s[IN_ORDER] == 1 and st.s[MIN_REPLAYED] >= 0 and 0 <= now < st.s[MIN_REPLAYED]
+
+
+@compiled
+def dispatch(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
+    """One round: decide for every entry of a read result who gets it, and send.
+
+    ``entries`` ascending; ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED, REFUSED. Returns whether the round *wants*
+    to look ahead: nothing could be sent, yet somebody has room (the caller knows whether there is more to read). The
+    three steps may be called one by one: flows and acks are counted by other threads between them.
+    """
+    look = group(st, is_replay, entries, outcome, attempts)
+    send_groups(st, is_replay, entries, outcome)
+    return look and wants_look_ahead(st, entries, outcome)
+
+
+@compiled
+def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
+    """First step of a round: choose a consumer for every entry, and put what has none into the replay set.
+
+    Returns whether the round may look ahead at all: it was not dropped, and the replay set was below its limit.
+    """
+    attempts[0] = 0
+    st.s[STAMP] += 1
+    if dropped_by_min_replay(st):
+        for i in range(len(entries)):
+            outcome[i] = NOT_TOUCHED
+            if not is_replay:
+                outcome[i] = TO_REPLAY
+                requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
+        return False
+    track = st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0
+    if track:
+        begin_round(st)
+    look = st.s[N_REPLAY] < look_ahead_limit(st)
+    stamp = st.s[STAMP]
+    for i in range(len(entries)):
+        entry = entries[i]
+        outcome[i] = choose(st, is_replay, entry, stamp, look, attempts)
+        if outcome[i] == TO_REPLAY:
+            requeue(st, entry, st.hash_id[entry] + WIDE)
+        elif track:
+            note_sent(st, entry)
+    if track:
+        advance(st)
+    return look
+
+
+@compiled
+def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
+    """Third step of a round: nothing was chosen, yet a consumer that was held back, or not asked, has room."""
+    if len(entries) == 0:
+        return False
+    for i in range(len(entries)):
+        if outcome[i] != TO_REPLAY:
+            return False
+    stamp = st.s[STAMP]
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        if st.held_stamp[slot] == stamp and st.left[slot] > 0:
+            return True
+        if st.seen_stamp[slot] != stamp and usable_permits(st, slot) > 0:
+            return True
+    return False
+
+
+@compiled
+def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attempts: I64) -> int:
+    """Who may be sent an entry now: a slot, or TO_REPLAY (R0, R2, permits, ordering rule).
+
+    A consumer held back by R0 or by draining may look ahead; one held to the last sent position may not.
+    """
+    hash_id = st.hash_id[entry] + WIDE
+    if st.hash_blocked[hash_id] == stamp:
+        return TO_REPLAY
+    slot = st.hash_owner[hash_id] + WIDE
+    if slot != NOBODY:
+        st.seen_stamp[slot] = stamp
+        if entries_left(st, slot) > 0 and within_limit(st, slot, entry, is_replay):
+            waits = not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0  # R0
+            if not waits and st.s[TRACK_DRAINING] == 1:
+                waits = should_block(st, slot, hash_id, attempts)
+            if not waits:
+                st.left[slot] -= 1
+                return slot
+            if look and not is_replay:
+                st.held_stamp[slot] = stamp
+    if st.s[BLOCKED_HASH_MEMORY] == 1:
+        st.hash_blocked[hash_id] = stamp
+    return TO_REPLAY
+
+
+@compiled
+def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
+    """Hand the chosen entries over, each consumer its own; permits are charged for refused entries too.
+
+    In the order of the entries: a consumer's share is only added up, and charged where its first entry stands. Counters
+    that consumers share only grow meanwhile, so whose turn is first makes no difference.
+    """
+    for i in range(len(entries)):
+        slot = outcome[i]
+        if slot < 0:
+            continue
+        entry = entries[i]
+        if is_replay:
+            remove_from_replay(st, entry)
+        st.batch_messages[slot] += st.num_messages[entry]
+        st.batch_acked[slot] += st.acked_indexes[entry]
+        hash_id = st.hash_id[entry] + WIDE
+        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
+            requeue(st, entry, hash_id)
+        else:
+            hold(st, slot, entry, hash_id)
+            st.batch_entries[slot] += 1
+    for i in range(len(entries)):
+        slot = outcome[i]
+        if slot < 0:
+            continue
+        messages = st.batch_messages[slot]
+        if messages > 0:
+            acked = st.batch_acked[slot]
+            charge_send(st, slot, messages, acked, max(st.batch_entries[slot], 1))
+            st.s[TOTAL_PERMITS] -= messages - acked
+        st.batch_messages[slot] = st.batch_acked[slot] = st.batch_entries[slot] = 0
+        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, st.hash_id[entries[i]] + WIDE):
+            outcome[i] = REFUSED

@@ -1,0 +1,240 @@
+"""The dispatch loop of Key_Shared in 3.x and in the classic dispatcher of 4.x, per entry.
+
+Data plane, as ``dispatch_loop`` is for 4.x. What is different here: a replay read takes the *first* entries of the replay
+set and then leaves out what cannot be sent; an entry that cannot be sent takes all later ones of its *consumer* in that
+result with it (R2); there is no limit on looking ahead and no back-off, but a *stuck flag*: when a round could send
+nothing and no newcomer is the reason, the next look at the replay set finds nothing, so that a normal read follows.
+
+Names of rules: *R0* a consumer gets nothing of a normal read in which it has an entry whose hash is in the replay set;
+*R1* a read result is dropped when a smaller replay position appeared while it was in flight.
+
+Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
+(3.x) and …Classic (4.x) .trySendMessagesToConsumers; #10762, #12890, #20335, #22245.
+"""
+
+from __future__ import annotations
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.ordering.read_position import position_limit, within
+from dispatch_core.broker.permits import room_in_messages
+from dispatch_core.broker.read_loop import (
+    NO_READ,
+    NORMAL_READ,
+    NOT_TOUCHED,
+    REPLAY_READ,
+    TO_REPLAY,
+    UNDECIDED,
+    dropped_by_min_replay,
+    requeue,
+)
+from dispatch_core.broker.replay_set import first_in_replay, next_in_replay
+from dispatch_core.broker.state import (
+    BLOCKED_ON_UNACKED,
+    I64,
+    IN_ORDER,
+    MIN_REPLAYED,
+    N_CONSUMERS,
+    N_RECENT,
+    NO_HASH,
+    NOBODY,
+    NOT_TRACKED,
+    PENDING_READ,
+    PENDING_REPLAY,
+    PRE_FILTERS_REPLAY,
+    REPLAY_HIGH,
+    SKIP_NEXT_REPLAY,
+    STAMP,
+    STUCK_MEMORY,
+    WIDE,
+    State,
+)
+
+
+@compiled
+def plan_replay(st: State, plan: I64) -> None:
+    """Second step of a read attempt: a replay read of the first entries of the replay set, if any of them can be sent."""
+    if plan[0] != UNDECIDED:
+        return
+    found = 0
+    if not takes_stuck_flag(st):
+        found = first_positions(st, plan[1], plan)
+        if st.s[PRE_FILTERS_REPLAY] == 1 and st.s[IN_ORDER] == 1:
+            found = leave_out_unsendable(st, plan, found)
+    if found > 0:
+        plan[0] = REPLAY_READ
+        plan[1] = found
+        st.s[PENDING_REPLAY] = 1
+        st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def plan_normal(st: State, plan: I64) -> None:
+    """Third step: a normal read, if none is pending and somebody can get something of it."""
+    if plan[0] != UNDECIDED:
+        return
+    plan[0] = NO_READ
+    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1 or not normal_read_is_needed(st):
+        return
+    plan[0] = NORMAL_READ
+    st.s[PENDING_READ] = 1
+    st.s[MIN_REPLAYED] = first_in_replay(st)
+
+
+@compiled
+def takes_stuck_flag(st: State) -> bool:
+    """Whether this look at the replay set finds nothing because the last round was stuck; the flag is used up by it."""
+    if st.s[SKIP_NEXT_REPLAY] == 0:
+        return False
+    st.s[SKIP_NEXT_REPLAY] = 0
+    return True
+
+
+@compiled
+def first_positions(st: State, size: int, plan: I64) -> int:
+    """Write the ``size`` smallest entries of the replay set from ``plan[2]``; returns how many there are."""
+    found = 0
+    entry = first_in_replay(st)
+    if entry < 0:
+        return 0
+    while entry < st.s[REPLAY_HIGH] and found < size:
+        plan[2 + found] = entry
+        found += 1
+        entry = next_in_replay(st, entry + 1)
+    return found
+
+
+@compiled
+def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
+    """The replay pre-filter (#22245): of each owner's entries only what it may be sent now, by permits and position.
+
+    An entry whose hash is unknown is kept: it is decided at dispatch. Returns how many of the ``count`` are left.
+    """
+    st.s[STAMP] += 1
+    stamp = st.s[STAMP]
+    kept = 0
+    for at in range(2, 2 + count):
+        entry = plan[at]
+        hash_id = st.replay_hash[entry] + WIDE
+        if hash_id != NO_HASH:
+            slot = st.hash_owner[hash_id] + WIDE
+            if slot == NOBODY:
+                continue
+            if st.left_stamp[slot] != stamp:
+                st.left_stamp[slot] = stamp
+                st.left[slot] = room_in_messages(st, slot)
+            if st.left[slot] == 0 or not within(entry, position_limit(st, slot, True)):
+                continue
+            st.left[slot] -= 1
+        plan[2 + kept] = entry
+        kept += 1
+    return kept
+
+
+@compiled
+def normal_read_is_needed(st: State) -> bool:
+    """Newcomers get nothing of a normal read: it needs somebody else with permits who is not blocked (#22245)."""
+    if st.s[PRE_FILTERS_REPLAY] == 0 or st.s[IN_ORDER] == 0:
+        return True
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        if st.blocked[slot] == 0 and st.joined_at[slot] == NOT_TRACKED and st.permits[slot] > 0:
+            return True
+    return False
+
+
+@compiled
+def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
+    """First step of a round: say for every entry who gets it, and put what nobody gets into the replay set.
+
+    ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED. Returns how many consumers own entries of the result; -1 if R1
+    dropped it.
+    """
+    st.s[STAMP] += 1
+    if st.s[IN_ORDER] == 1 and not takes_stuck_flag(st) and dropped_by_min_replay(st):
+        for i in range(len(entries)):
+            outcome[i] = NOT_TOUCHED
+            if not is_replay:
+                outcome[i] = TO_REPLAY
+                requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
+        return -1
+    owners = note_owners(st, is_replay, entries, outcome)
+    allow_owners(st, is_replay)
+    for i in range(len(entries)):
+        slot = outcome[i]
+        if slot == TO_REPLAY:
+            continue
+        if st.left[slot] > 0 and within(entries[i], st.limit[slot]):
+            st.left[slot] -= 1
+        else:
+            st.left[slot] = 0
+            outcome[i] = TO_REPLAY
+            requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
+    return owners
+
+
+@compiled
+def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
+    """Whose each entry is (``seen_stamp``), and to whom R0 applies (``held_stamp``). Returns how many owners there are."""
+    stamp = st.s[STAMP]
+    owners = 0
+    for i in range(len(entries)):
+        hash_id = st.hash_id[entries[i]] + WIDE
+        slot = st.hash_owner[hash_id] + WIDE
+        if slot == NOBODY:
+            outcome[i] = TO_REPLAY
+            requeue(st, entries[i], hash_id)
+            continue
+        outcome[i] = slot
+        if st.seen_stamp[slot] != stamp:
+            st.seen_stamp[slot] = stamp
+            owners += 1
+        if waits_for_replay(st, is_replay, hash_id):
+            st.held_stamp[slot] = stamp
+    return owners
+
+
+@compiled
+def waits_for_replay(st: State, is_replay: bool, hash_id: int) -> bool:
+    """R0: entries of this hash wait in the replay set, so its owner is sent nothing of a normal read."""
+    return not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
+
+
+@compiled
+def allow_owners(st: State, is_replay: bool) -> None:
+    """How many entries each owner may take (``left``), and up to where (``limit``)."""
+    stamp = st.s[STAMP]
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        if st.seen_stamp[slot] != stamp:
+            continue
+        st.left[slot] = room_in_messages(st, slot)
+        if st.left[slot] == 0 or st.held_stamp[slot] == stamp:
+            st.left[slot] = 0
+            continue
+        st.limit[slot] = position_limit(st, slot, is_replay)
+        if st.s[IN_ORDER] == 1 and st.joined_at[slot] == NOT_TRACKED and st.stuck[slot] == 1:
+            st.left[slot] = 0
+
+
+@compiled
+def is_stuck(st: State, owners: int, sent: bool) -> bool:
+    """Nothing was sent, and no newcomer is the reason: the next look at the replay set is skipped, to read on.
+
+    Until #20335 only if an owner had no permits; that one is passed over in the next round.
+    """
+    st.stuck[:] = 0
+    if sent or st.s[N_RECENT] > 0:
+        return False
+    return st.s[STUCK_MEMORY] == 0 or (owners > 0 and remember_stuck(st))
+
+
+@compiled
+def remember_stuck(st: State) -> bool:
+    """Note the owners of this round that had no permits; returns whether there are any (until #20335)."""
+    found = False
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        if st.seen_stamp[slot] == st.s[STAMP] and room_in_messages(st, slot) == 0:
+            st.stuck[slot] = 1
+            found = True
+    return found

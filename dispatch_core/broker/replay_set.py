@@ -1,0 +1,91 @@
+"""The replay set (MessageRedeliveryController): positions to be sent again, with their hash where it is known.
+
+Invariants: ``N_REPLAY`` = number of ones in ``in_replay``; ``replay_count[h]`` = number of positions stored with hash
+``h``; no position at or below mark-delete is ever *added*; every position lies in [REPLAY_LOW, REPLAY_HIGH).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.state import MARK_DELETE, N_REPLAY, NO_HASH, REPLAY_HIGH, REPLAY_LOW, State
+
+
+@compiled
+def add_to_replay(st: State, entry: int, hash_id: int) -> bool:
+    """Put ``entry`` into the set, with ``hash_id`` or NO_HASH. Returns whether it was let in: only above mark-delete.
+
+    A position that already has a hash keeps its place in the count, also when the new hash differs (as the broker does).
+    """
+    if entry <= st.s[MARK_DELETE]:
+        return False
+    if hash_id != NO_HASH:
+        if st.replay_hash[entry] == NO_HASH:
+            st.replay_count[hash_id] += 1
+        st.replay_hash[entry] = hash_id
+    if st.in_replay[entry] == 0:
+        st.in_replay[entry] = 1
+        st.s[N_REPLAY] += 1
+        st.s[REPLAY_LOW] = min(st.s[REPLAY_LOW], entry)
+        st.s[REPLAY_HIGH] = max(st.s[REPLAY_HIGH], entry + 1)
+    return True
+
+
+@compiled
+def remove_from_replay(st: State, entry: int) -> None:
+    """Take ``entry`` out of the set and forget its hash."""
+    known = st.replay_hash[entry]
+    if known != NO_HASH:
+        st.replay_hash[entry] = NO_HASH
+        if st.replay_count[known] > 0:  # a position whose hash was replaced is not counted under the new one
+            st.replay_count[known] -= 1
+    if st.in_replay[entry] == 1:
+        st.in_replay[entry] = 0
+        st.s[N_REPLAY] -= 1
+
+
+@compiled
+def first_in_replay(st: State) -> int:
+    """The smallest entry of the set, or -1."""
+    if st.s[N_REPLAY] == 0:
+        st.s[REPLAY_LOW] = len(st.in_replay)
+        st.s[REPLAY_HIGH] = 0
+        return -1
+    st.s[REPLAY_LOW] = next_in_replay(st, st.s[REPLAY_LOW])
+    return st.s[REPLAY_LOW]
+
+
+@compiled
+def next_in_replay(st: State, entry: int) -> int:
+    """The smallest entry of the set from ``entry`` on; REPLAY_HIGH for none.
+
+    Entries that wait for a slow consumer lie far apart: what lies between is passed over eight entries at a time.
+    """
+    high = st.s[REPLAY_HIGH]
+    eights = st.in_replay[: len(st.in_replay) // 8 * 8].view(np.int64)
+    while entry < high and st.in_replay[entry] == 0:
+        at = entry >> 3
+        if entry & 7 == 0 and at < len(eights) and eights[at] == 0:
+            while at < len(eights) and eights[at] == 0:
+                at += 1
+            entry = at << 3
+        else:
+            entry += 1
+    return min(entry, high)
+
+
+@compiled
+def remove_up_to(st: State, entry: int) -> None:
+    """Drop every position up to and including ``entry``."""
+    for at in range(st.s[REPLAY_LOW], min(entry + 1, st.s[REPLAY_HIGH])):
+        remove_from_replay(st, at)
+
+
+@compiled
+def clear_replay(st: State) -> None:
+    """Empty the set."""
+    for entry in range(st.s[REPLAY_LOW], st.s[REPLAY_HIGH]):
+        remove_from_replay(st, entry)
+    st.replay_count[:] = 0
+    first_in_replay(st)

@@ -1,0 +1,102 @@
+"""Key_Shared AUTO_SPLIT by consistent hashing in which the later joiner takes a point over (3.0.7+, 3.3.2+).
+
+A point is the hash of ``name NUL index NUL number``, the index telling consumers of one name apart. Whoever comes later
+replaces the owner of a point, and the point is gone for both once that one leaves.
+
+Source: ConsistentHashingStickyKeyConsumerSelector, ConsumerNameIndexTracker (#23327).
+
+>>> selector = ReplacingPointsSelector(replica_points=3)
+>>> for number in (1, 2, 3):
+...     _ = selector.add(number, f"consumer{number}")
+>>> selector.points()[:3]
+[(95615212, 3), (440020355, 1), (455987436, 1)]
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.broker import hashing
+from dispatch_core.broker.selectors.assignments import NOBODY, UNCHANGED, Assignments, Impacted
+from dispatch_core.broker.selectors.names import CountedNameIndexes
+from dispatch_core.broker.selectors.ring import Ring
+from dispatch_core.broker.selectors.selector import Announced, Same
+
+LAST: Final = (1 << 31) - 2  # where the report of the wrap-around range ends; hashes go one further
+
+
+class ReplacingPointsSelector:
+    """The ring, each point with its one owner."""
+
+    def __init__(self, replica_points: int, same: Same = operator.eq) -> None:
+        self._replica_points = replica_points
+        self._same = same
+        self._owners: dict[int, int] = {}  # point → consumer
+        self._ring = Ring()  # the same as arrays
+        self._indexes = CountedNameIndexes()
+        self._names: dict[int, str] = {}
+
+    def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
+        """Put ``consumer`` on the ring, in place of whoever is on its points."""
+        self._names[consumer] = name
+        owners: dict[int, int] = {}
+        for j in range(self._replica_points):
+            index = self._indexes.point_added(consumer, name)
+            point = _point(name, index, j)
+            replaced = self._owners.get(point)
+            self._owners[point] = owners[point] = self._meet(replaced, consumer)
+            if replaced is not None:
+                self._indexes.point_gone(replaced if self._owners[point] == consumer else consumer)
+        return self._ring.change(owners).changed_hands(0, LAST, self._same)
+
+    def remove(self, consumer: int) -> Impacted:
+        """Take the points off the ring that ``consumer`` still owns."""
+        index, name = self._indexes.get(consumer), self._names.pop(consumer, None)
+        if index is None or name is None:
+            return UNCHANGED
+        owners: dict[int, int] = {}
+        for j in range(self._replica_points):
+            point = _point(name, index, j)
+            if self._owners.get(point) == consumer:
+                del self._owners[point]
+                owners[point] = NOBODY
+                self._indexes.point_gone(consumer)
+        return self._ring.change(owners).changed_hands(0, LAST, self._same)
+
+    def select(self, sticky_hash: int) -> int | None:
+        """The owner of the smallest point at or above the hash, else of the lowest point."""
+        return self._ring.owner_of(sticky_hash)
+
+    def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """``select`` for a whole array; -1 for nobody."""
+        return self._ring.owners_of(sticky_hashes)
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The hashes themselves."""
+        return sticky_hashes
+
+    def assignments(self) -> Assignments:
+        """The range report: one range per point, neighbours of one owner not joined, and the wrap-around range."""
+        points, owners = self._ring.points.tolist(), self._ring.owners.tolist()
+        starts = [0, *(point + 1 for point in points)]
+        ranges = list(zip(starts, points, owners, strict=False))
+        if points:
+            ranges.append((starts[-1], LAST, owners[0]))
+        return Assignments(tuple(ranges))
+
+    def points(self) -> list[tuple[int, int]]:
+        """(point, owner), ascending."""
+        return self._ring.pairs()
+
+    @staticmethod
+    def _meet(_owner: int | None, newcomer: int) -> int:
+        """Who owns a point after ``newcomer`` came to it: always the newcomer."""
+        return newcomer
+
+
+def _point(name: str, index: int, j: int) -> int:
+    return hashing.h31(hashing.utf8(f"{name}\0{index}\0{j}"))

@@ -1,0 +1,91 @@
+"""Failover and Exclusive: choice of the active consumer.
+
+Consumers are sorted by priority level (0 is the highest), then by name in UTF-16 code unit order, then by join order.
+Only the best level takes part. A partition takes ``partition_index % n`` of the sorted list (*modulo*); a
+non-partitioned topic, or any topic with PIP-392's flag, looks its name up on a ring of 100 points per consumer.
+
+Source: AbstractDispatcherSingleActiveConsumer.pickAndScheduleActiveConsumer; #19502, PIP-392 (#23584).
+
+>>> trio = [Candidate(1, "c3", 0), Candidate(2, "c1", 0), Candidate(3, "c2", 0)]
+>>> [pick(trio, partition_index=p, topic="t", ring=False).active for p in range(4)]
+[2, 3, 1, 2]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dispatch_core.broker import hashing
+from dispatch_core.broker.selectors.selector import Same, utf16
+
+RING_POINTS: Final = 100  # CONSUMER_CONSISTENT_HASH_REPLICAS; not configurable
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A connected consumer: the log's number, its name and priority level."""
+
+    consumer: int
+    name: str
+    priority_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Outcome of one choice: the active consumer and all consumers in the dispatcher's order."""
+
+    active: int
+    order: tuple[int, ...]
+
+
+def pick(candidates: Sequence[Candidate], *, partition_index: int, topic: str, ring: bool) -> Choice:
+    """Choose among ``candidates``, given in the dispatcher's present order (join order at first).
+
+    ``ring``: look the full topic name up on the ring instead of the modulo. Raises ``ValueError`` for nobody.
+    """
+    if not candidates:
+        raise ValueError("no consumer to choose from")
+    ordered = sorted(candidates, key=sort_key)
+    eligible = [c for c in ordered if takes_part(c, ordered[0])]
+    index = _ring_index(eligible, topic) if ring else partition_index % len(eligible)
+    return Choice(eligible[index].consumer, tuple(c.consumer for c in ordered))
+
+
+def sort_key(candidate: Candidate) -> tuple[int, bytes]:
+    """The dispatcher's order: priority level, then name; join order remains where both are equal.
+
+    >>> sorted([Candidate(1, "consumer-2", 0), Candidate(2, "consumer-10", 0)], key=sort_key)[0].name
+    'consumer-10'
+    """
+    return candidate.priority_level, utf16(candidate.name)
+
+
+def takes_part(candidate: Candidate, first: Candidate) -> bool:
+    """Only consumers of the best priority level, that of the first in order, can become active."""
+    return candidate.priority_level == first.priority_level
+
+
+def wins_point(newcomer: int, holder: int) -> bool:
+    """Two consumers meet on one point of the ring: the higher index in the order keeps it (it is written later)."""
+    return newcomer > holder
+
+
+def first_equal(order: Sequence[int], consumer: int, same: Same) -> int | None:
+    """Whom the dispatcher removes when ``consumer`` leaves: the first in its order that equals it; None for nobody."""
+    return next((member for member in order if same(member, consumer)), None)
+
+
+def _ring_index(consumers: Sequence[Candidate], topic: str) -> int:
+    points: dict[int, int] = {}
+    for index, candidate in enumerate(consumers):
+        for j in range(RING_POINTS):
+            # No separator between name and j: c1 + "10" and c11 + "0" are one point.
+            point = hashing.h31(hashing.utf8(f"{candidate.name}{j}"))
+            if point not in points or wins_point(index, points[point]):
+                points[point] = index
+    ring = sorted(points)
+    at = bisect_left(ring, hashing.h31(hashing.utf8(topic)))
+    return points[ring[at if at < len(ring) else 0]]

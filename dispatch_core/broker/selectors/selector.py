@@ -1,0 +1,94 @@
+"""What every Key_Shared selector can do (StickyKeyConsumerSelector), and what the broker takes for *the same* consumer.
+
+A consumer has an identity (the object, here its number) and an ``equals`` (consumer id and client address). On a healthy
+broker no two connected consumers are equal; where they are, the selectors differ in which of the two they look at, so
+each of them is told by ``same``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.broker.selectors.assignments import Assignments, Impacted, Range
+
+#: Whether the broker's ``equals`` holds for two consumers.
+Same = Callable[[int, int], bool]
+#: The closed ranges a consumer announces: None = no key-shared metadata, empty = metadata without ranges.
+Announced = Sequence[Range] | None
+
+V = TypeVar("V")
+
+
+class Selector(Protocol):
+    """Who gets which sticky key hash. Consumers are the log's numbers."""
+
+    def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
+        """Take a consumer in; returns the ranges that changed hands (none where consumers share points, 3.0.0 to 3.3.1).
+
+        Raises ``SelectorRefusedError``, with nothing changed, where the broker refuses it.
+        """
+        ...
+
+    def remove(self, consumer: int) -> Impacted:
+        """Let a consumer go; returns the ranges that changed hands. A consumer it does not know changes nothing."""
+        ...
+
+    def select(self, sticky_hash: int) -> int | None:
+        """The consumer that is to get ``sticky_hash``; None for nobody."""
+        ...
+
+    def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """``select`` for a whole array; -1 for nobody."""
+        ...
+
+    def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where hashes lie in the space that ``Impacted.touched`` counts in: the hash itself, or its slot."""
+        ...
+
+    def assignments(self) -> Assignments:
+        """The range report, in the format of the release."""
+        ...
+
+
+def equal_key(mapping: dict[int, V], consumer: int, same: Same) -> int | None:
+    """The key of ``mapping`` that equals ``consumer``, as a Java map would find it; None for none."""
+    if consumer in mapping:
+        return consumer
+    if same is operator.eq:  # by identity, which the map itself knows
+        return None
+    return next((key for key in mapping if same(key, consumer)), None)
+
+
+def any_equal(consumers: Sequence[int], consumer: int, same: Same) -> bool:
+    """Whether one of ``consumers`` equals ``consumer``."""
+    return consumer in consumers if same is operator.eq else any(same(other, consumer) for other in consumers)
+
+
+def grouped(ranges: Iterable[tuple[int, int, int]], same: Same) -> tuple[tuple[int, int, int], ...]:
+    """Ranges as 3.x reports them: a map from consumer to ranges, so all ranges of equal consumers are the first one's.
+
+    >>> grouped([(0, 9, 2), (10, 19, 1), (20, 29, 3)], same=lambda one, other: {one, other} <= {1, 2})
+    ((0, 9, 2), (10, 19, 2), (20, 29, 3))
+    """
+    first: dict[int, int] = {}  # consumer → the first one that equals it
+    out = []
+    for start, end, consumer in ranges:
+        if consumer not in first:
+            equal = equal_key(first, consumer, same)
+            first[consumer] = consumer if equal is None else first[equal]
+        out.append((start, end, first[consumer]))
+    return tuple(sorted(out))
+
+
+def utf16(name: str) -> bytes:
+    r"""Sort key equal to Java's String order (UTF-16 code units), in which ``consumer-10`` comes before ``consumer-2``.
+
+    >>> sorted(["consumer-2", "\ufffd", "consumer-10", "\U0001f600"], key=utf16)
+    ['consumer-10', 'consumer-2', '😀', '�']
+    """
+    return name.encode("utf-16-be", "surrogatepass")

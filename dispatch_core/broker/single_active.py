@@ -1,0 +1,473 @@
+"""Failover and Exclusive: one active consumer at a time (PersistentDispatcherSingleActiveConsumer).
+
+Theory of operation
+-------------------
+Every membership change that leaves somebody connected chooses the active consumer anew (``selectors.failover``). When the
+choice changes, a *hand-over* begins: a waiting read is cancelled if it can be; then, after
+``activeConsumerFailoverDelayTimeMillis`` (Failover only), the cursor rewinds to mark-delete, everybody is told who is
+active, and reading goes on for the new one. So everything that was sent and not acknowledged is sent again, in order. A
+read that was already running when the choice changed completes for the wrong consumer: its entries are dropped and the
+cursor rewinds at once, whatever the delay.
+
+While the delay runs, flow and redelivery requests trigger nothing. The delay does *not* hold the other path to a read:
+after a batch is written, the next read goes to whoever is active *then*, from a cursor that is not rewound yet.
+
+Invariants: the active consumer is connected; at most one read is pending; entries go to the active consumer only.
+The object knows no clock and no thread: the caller says when a delay has run out (``delay_over``), whether a cancel
+succeeded, and when a read is attempted.
+
+Entries are ordinals of the message log, consumers its numbers.
+Source: AbstractDispatcherSingleActiveConsumer, PersistentDispatcherSingleActiveConsumer; PIP-392 (#23584), #26174.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import floor
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.broker import cursor, hashing
+from dispatch_core.broker import single_active_rules as rules
+from dispatch_core.broker.profiles import FailoverRule, Profile
+from dispatch_core.broker.selectors import factory, failover
+from dispatch_core.broker.selectors.selector import Selector
+from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, Pick, ReadResult, Told
+from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State, extended, new_state
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    consumer: int
+    epoch: int
+    size: int
+    start: int | None  # read position when it was issued; None = not known
+
+
+# --- the dispatcher --------------------------------------------------------------------------------------------------
+
+
+class SingleActiveDispatcher:
+    """One dispatcher from its first consumer on.
+
+    ``num_messages``: messages per entry of the log. ``hashes``: sticky key hash per entry, needed only where an Exclusive
+    consumer subscribes to key hash ranges.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        topic: str,
+        partition_index: int,
+        *,
+        exclusive: bool,
+        num_messages: npt.NDArray[np.int64] | None = None,
+        hashes: Sequence[int] | None = None,
+    ) -> None:
+        sizes = np.zeros(0, np.int64) if num_messages is None else num_messages
+        self.profile = profile
+        self.active: int | None = None
+        self.permits: dict[int, int] = {}  # of every consumer that ever was added
+        self.delay_running = False  # readOnActiveConsumerTask
+        self.pending = False  # havePendingRead
+        #: Only the cursor's part of it is used: mark-delete, read position, acknowledged entries.
+        self.state: State = new_state(
+            np.zeros(len(sizes), np.int32), sizes.astype(np.int32), n_hashes=1, n_consumers=1
+        )
+        self._sizes: list[int] = sizes.tolist()
+        self._hashes = hashes
+        self._topic = topic
+        self._exclusive = exclusive
+        self._partition_index = 0 if exclusive else partition_index
+        self._delayed = not exclusive and profile.number("activeConsumerFailoverDelayTimeMillis") > 0
+        self._limit = int(profile.settings.get("maxConsumersPerSubscription", 0))
+        self._batch_size = profile.number("dispatcherMaxReadBatchSize")
+        self._precise = bool(profile.settings.get("preciseDispatcherFlowControl", False))
+        self._batch_index_acks = bool(
+            profile.settings.get(
+                "acknowledgmentAtBatchIndexLevelEnabled", "batch_index_ack_default" in profile.changes
+            )
+        )
+        self._epochs = "failover_read_epoch" in profile.changes
+        self._members: list[failover.Candidate] = []
+        self._selector: Selector | None = None  # of an Exclusive consumer with key hash ranges
+        self._average: dict[int, float] = {}
+        self._unwritable: set[int] = set()
+        self._reads: deque[_Read] = (
+            deque()
+        )  # in flight, oldest first; more than one after a redelivery request
+        self._epoch = 0
+        self._position_sure = True  # nothing in flight may move the read position any more
+        self._unacked_indexes: dict[
+            int, int
+        ] = {}  # entry -> bits of its batch indexes that are not acknowledged
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        consumer: int,
+        name: str,
+        priority_level: int = 0,
+        ranges: Sequence[tuple[int, int]] = (),
+    ) -> Pick:
+        """A consumer is added; the choice happens inside the add.
+
+        ``ranges``: key hash ranges of an Exclusive consumer (closed); entries outside are read and skipped. Ranges that
+        the selector refuses hold no entry: the broker does not look at its answer.
+        Raises ``ConsumerBusyError`` for a second consumer of an Exclusive subscription and one above
+        ``maxConsumersPerSubscription`` of a Failover one, ``IllegalTransitionError`` for a second add.
+        """
+        if consumer in self.permits:
+            raise IllegalTransitionError(
+                f"consumer {consumer} was added twice", rule="one add per connection"
+            )
+        if self._exclusive and self._members:
+            raise ConsumerBusyError(
+                f"consumer {consumer}: consumer {self.active} holds the Exclusive subscription; it has to leave first"
+            )
+        if not self._exclusive and 0 < self._limit <= len(self._members):
+            raise ConsumerBusyError(
+                f"consumer {consumer}: the subscription has {self._limit} consumers (maxConsumersPerSubscription)"
+            )
+        self.permits[consumer] = 0
+        if self._exclusive:
+            self._selector = factory.sticky_ranges(self.profile).new() if ranges else None
+            if self._selector is not None:
+                with suppress(SelectorRefusedError):
+                    self._selector.add(consumer, name, ranges)
+        self._members.append(failover.Candidate(consumer, name, priority_level))
+        return self._pick(joining=consumer)
+
+    def leave(self, consumer: int) -> Pick | None:
+        """A consumer is gone; the rest chooses anew. None: it was the last, and nobody is active.
+
+        Then, as at a hand-over, a pending read is cancelled: see ``cancel_read``.
+        """
+        if all(member.consumer != consumer for member in self._members):
+            raise IllegalTransitionError(
+                f"consumer {consumer} is not connected", rule="one removal per connection"
+            )
+        self._members = [member for member in self._members if member.consumer != consumer]
+        self._unwritable.discard(consumer)
+        if not self._members:
+            self.active = None
+            return None
+        return self._pick()
+
+    def _pick(self, joining: int | None = None) -> Pick:
+        choice = failover.pick(
+            self._members,
+            partition_index=self._partition_index,
+            topic=self._topic,
+            ring=self.profile.failover is FailoverRule.RING,
+        )
+        rank = {consumer: at for at, consumer in enumerate(choice.order)}
+        self._members.sort(key=lambda member: rank[member.consumer])
+        if choice.active == self.active:
+            told = () if joining is None else ((joining, choice.active),)
+            return Pick(choice.active, False, choice.order, told)
+        self.active = choice.active
+        return Pick(choice.active, True, choice.order)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The connected consumers in the dispatcher's order."""
+        return tuple(member.consumer for member in self._members)
+
+    def is_connected(self, consumer: int) -> bool:
+        """Whether the consumer is in the dispatcher's list."""
+        return any(member.consumer == consumer for member in self._members)
+
+    # --- hand-over -----------------------------------------------------------------------------------------------
+
+    def cancel_read(self, *, cancelled: bool) -> None:
+        """The pending read was to be cancelled. ``cancelled``: it was still waiting, and is gone."""
+        if not self.pending:
+            raise IllegalTransitionError(
+                "a read is cancelled though none is pending", rule="only a pending read is cancelled"
+            )
+        if cancelled:
+            self._reads.pop()
+            self.pending = False
+
+    def hand_over(self) -> tuple[HandOver, Told]:
+        """The choice changed, and a pending read has been cancelled if it could be. Returns who is told at once."""
+        if self.pending:
+            return HandOver.WAITS_FOR_READ, ()
+        if not self._delayed:
+            return HandOver.AT_ONCE, self._rewind_and_tell()
+        if self.delay_running:
+            return HandOver.DELAY_RUNS, ()
+        self.delay_running = True
+        return HandOver.DELAY_STARTS, ()
+
+    def delay_over(self) -> Told:
+        """The failover delay has run out: the cursor rewinds. Returns who is told who is active."""
+        if not self.delay_running:
+            raise IllegalTransitionError(
+                "the cursor rewinds and no hand-over is under way", rule="a rewind has a cause"
+            )
+        self.delay_running = False
+        return self._rewind_and_tell()
+
+    def delay_never_began(self) -> None:
+        """The hand-over found the task of an earlier delay not quite done, which has rewound already: it does nothing."""
+        self.delay_running = False
+
+    def told_all(self, active: int | None, among: Sequence[int]) -> Told:
+        """The notices of a hand-over to ``active``: all of ``among`` that are connected, of a Failover subscription."""
+        if active is None or self._exclusive:
+            return ()
+        return tuple((consumer, active) for consumer in among)
+
+    def _rewind_and_tell(self) -> Told:
+        self._rewind()
+        return self.told_all(self.active, self.members)
+
+    def _rewind(self) -> None:
+        cursor.rewind(self.state)
+        self._position_sure = not self._reads
+
+    # --- permits, reads, sends -----------------------------------------------------------------------------------
+
+    def flow(self, consumer: int, count: int) -> None:
+        """A client's permits are counted, active or not."""
+        if consumer not in self.permits:
+            raise IllegalTransitionError(
+                f"consumer {consumer} was never added", rule="events come from known consumers"
+            )
+        self.permits[consumer] += count
+
+    def flow_reads(self, consumer: int) -> bool:
+        """Whether a flow command that reaches the dispatcher makes it attempt a read."""
+        if self.pending or not rules.only_the_active_is_served(consumer, self.active):
+            return False
+        return not (self.delay_running and rules.delay_holds_flow())
+
+    def set_writable(self, consumer: int, *, writable: bool) -> None:
+        """The consumer's connection takes data (again), or its buffer is full."""
+        if not self.is_connected(consumer):
+            raise IllegalTransitionError(f"consumer {consumer} is not connected", rule="a connection exists")
+        (self._unwritable.discard if writable else self._unwritable.add)(consumer)
+
+    def would_read(self, consumer: int | None, permits: int | None = None) -> int | None:
+        """Entries that a read attempt for ``consumer`` would ask for now; None for no read.
+
+        ``permits``: as if the consumer had so many.
+        """
+        if consumer is None or self.pending or not rules.only_the_active_is_served(consumer, self.active):
+            return None
+        if self.delay_running and rules.delay_holds_reads():
+            return None
+        has = self.permits[consumer] if permits is None else permits
+        if has <= 0:
+            return None
+        per_entry = self.messages_per_entry(consumer)
+        return rules.read_size(
+            has,
+            self._batch_size,
+            writable=consumer not in self._unwritable,
+            per_entry=max(per_entry, 1) if self._precise else 0,
+        )
+
+    def attempt_read(self, consumer: int | None) -> int | None:
+        """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read."""
+        size = self.would_read(consumer)
+        if size is None or consumer is None:
+            return None
+        self._epoch += 1
+        start = int(self.state.s[READ_POSITION]) if self._position_sure else None
+        self._reads.append(_Read(consumer, self._epoch, size, start))
+        self.pending = True
+        return size
+
+    @property
+    def reader(self) -> int | None:
+        """The consumer for whom the oldest read in flight was issued."""
+        return self._reads[0].consumer if self._reads else None
+
+    def read_done(self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset()) -> ReadResult:
+        """The oldest read in flight completes with ``entries``.
+
+        ``maybe_acked``: acknowledged entries that the read may have met before they were. Raises
+        ``IllegalTransitionError`` for a result that no read of this cursor can have.
+        """
+        if not self._reads:
+            raise IllegalTransitionError(
+                "a read completes that was never issued", rule="one result per issued read"
+            )
+        read = self._reads[0]
+        self._check_result(read, entries, maybe_acked)
+        self._reads.popleft()
+        if rules.disowned(read.epoch, self._epoch, epochs=self._epochs):
+            self._position_sure = False
+            return ReadResult(None)
+        self.pending = False
+        stored = [entry for entry in entries if entry >= 0]
+        if stored:
+            self.state.s[READ_POSITION] = max(stored[-1] + 1, int(self.state.s[MARK_DELETE]) + 1)
+            self._position_sure = not self._reads
+        if rules.handed_over_elsewhere(read.consumer, self.active):
+            return ReadResult(None, True, self._rewind_and_tell())
+        return ReadResult(tuple(entry for entry in entries if self._in_ranges(entry)))
+
+    def _check_result(self, read: _Read, entries: Sequence[int], maybe_acked: frozenset[int]) -> None:
+        if len(entries) > read.size:
+            raise IllegalTransitionError(
+                f"a read of at most {read.size} entries returns {len(entries)}", rule="a read keeps its size"
+            )
+        if read.start is None or not self._position_sure or -1 in entries:
+            return
+        deleted, expected = self.state.deleted, read.start
+        for entry in entries:
+            if entry < expected and not (entry in maybe_acked or deleted[entry]):
+                raise IllegalTransitionError(
+                    f"a read from entry {read.start} on returns entry {entry} after {expected - 1}",
+                    rule="a normal read goes forward from the read position",
+                )
+            if deleted[entry] and entry not in maybe_acked:
+                raise IllegalTransitionError(
+                    f"a read returns entry {entry}, which is acknowledged",
+                    rule="a read skips what is acknowledged",
+                )
+            if entry > expected and not deleted[expected:entry].all():
+                skipped = expected + int(np.argmin(deleted[expected:entry]))
+                raise IllegalTransitionError(
+                    f"a read returns entry {entry} and skips {skipped}, which is not acknowledged",
+                    rule="a normal read skips only what is acknowledged",
+                )
+            expected = max(expected, entry + 1)
+
+    def _in_ranges(self, entry: int) -> bool:
+        """Whether an entry's key lies in the key hash ranges of the Exclusive consumer (isKeyHashRangeFiltered)."""
+        if self._selector is None or self._hashes is None or entry < 0:
+            return True
+        return self._selector.select(self._hashes[entry]) == self.active
+
+    def send(self, entries: Sequence[int]) -> tuple[int, int]:
+        """Hand the entries of a read result to the active consumer. Returns (consumer, permits before)."""
+        if self.active is None:
+            raise IllegalTransitionError("nobody is active", rule="entries go to the active consumer")
+        consumer, before = self.active, self.permits[self.active]
+        stored = [entry for entry in entries if entry >= 0]
+        total = sum(self._sizes[entry] for entry in stored)
+        if total:
+            acked = sum(self._acked_indexes(entry) for entry in stored)
+            average = self._average.get(consumer, 0.0)
+            self._average[consumer] = rules.average_after(average, total, len(stored))
+            self.permits[consumer] += acked - total
+        return consumer, before
+
+    def redeliver(self, consumer: int, *, cancelled: bool) -> bool:
+        """A redelivery request takes effect: the whole subscription rewinds, whatever positions it names.
+
+        Returns whether it did: only the active consumer is heard, and nobody while the failover delay runs.
+        ``cancelled``: a waiting read was cancelled. A running one is disowned; see ``ReadResult``.
+        """
+        if not self.hears_redelivery(consumer):
+            return False
+        if cancelled and self._reads:
+            self._reads.pop()
+        self.pending = False
+        self._rewind()
+        return True
+
+    def hears_redelivery(self, consumer: int) -> bool:
+        """Whether a redelivery request of this consumer would take effect now."""
+        return rules.only_the_active_is_served(consumer, self.active) and not (
+            self.delay_running and rules.delay_holds_flow()
+        )
+
+    # --- the stretch of the log ----------------------------------------------------------------------------------
+
+    def extend(self, drop: int, num_messages: npt.NDArray[np.int64]) -> None:
+        """Go on along the log: forget its first ``drop`` entries, all acknowledged, and take the next ones in."""
+        if drop > self.state.s[MARK_DELETE] + 1:
+            raise IllegalTransitionError(
+                f"{drop} entries were to be forgotten, not all of them are acknowledged",
+                rule="only what is acknowledged is forgotten",
+            )
+        new = num_messages.astype(np.int32)
+        self.state = extended(self.state, drop, np.zeros(len(new), np.int32), new, 1, 1)
+        self._sizes = self._sizes[drop:] + num_messages.tolist()
+        self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
+        self._reads = deque(
+            read if read.start is None else replace(read, start=max(read.start - drop, 0))
+            for read in self._reads
+        )
+
+    # --- acknowledgements ----------------------------------------------------------------------------------------
+
+    def acknowledge(self, entry: int, ack_set: Sequence[int] = ()) -> None:
+        """An individual ack, of whoever: nothing checks that the acking consumer is active.
+
+        ``ack_set``: 64-bit words whose 1 bits are the batch indexes that stay unacknowledged; empty = the whole entry.
+        Without ``acknowledgmentAtBatchIndexLevelEnabled`` such an ack changes nothing.
+        """
+        self._check_stored(entry)
+        if ack_set:
+            if not self._batch_index_acks:
+                return
+            left = self._left_of(entry) & rules.ack_set_bits(ack_set)
+            if left:
+                self._unacked_indexes[entry] = left
+                return
+        self._unacked_indexes.pop(entry, None)
+        cursor.acknowledge(self.state, entry)
+
+    def acknowledge_up_to(self, entry: int, ack_set: Sequence[int] = ()) -> None:
+        """A cumulative ack: everything up to ``entry``; with ``ack_set`` that entry only in part."""
+        self._check_stored(entry)
+        last = entry - 1 if ack_set and rules.ack_set_bits(ack_set) else entry
+        for earlier in range(int(self.state.s[MARK_DELETE]) + 1, last + 1):
+            self.acknowledge(earlier)
+        if last < entry:
+            self.acknowledge(entry, ack_set)
+
+    def _check_stored(self, entry: int) -> None:
+        if not 0 <= entry < len(self._sizes):
+            raise IllegalTransitionError(
+                "an ack of a position that was never stored", rule="what is acknowledged was stored"
+            )
+
+    def _left_of(self, entry: int) -> int:
+        return self._unacked_indexes.get(entry, (1 << self._sizes[entry]) - 1)
+
+    def _acked_indexes(self, entry: int) -> int:
+        if entry not in self._unacked_indexes:
+            return 0
+        return self._sizes[entry] - self._unacked_indexes[entry].bit_count()
+
+    # --- queries -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Exclusive; else Failover."""
+        return self._exclusive
+
+    def name_of(self, consumer: int) -> str:
+        """The name a connected consumer subscribed with."""
+        for member in self._members:
+            if member.consumer == consumer:
+                return member.name
+        raise IllegalTransitionError(f"consumer {consumer} is not connected", rule="a connection exists")
+
+    def messages_per_entry(self, consumer: int) -> int:
+        """``avgMessagesPerEntry``: the smoothed average, rounded half up; 0 before the first send."""
+        return floor(self._average.get(consumer, 0.0) + 0.5)
+
+
+def sticky_hashes(messages: pa.Table, profile: Profile) -> list[int]:
+    """Sticky key hash of every row of a ``MESSAGES`` table, as the selector of key hash ranges makes it."""
+    space = hashing.RANGE_4X if profile.fallback_key else hashing.MURMUR_31
+    hashes: list[int] = space.sticky_array(
+        hashing.entry_h31(messages, fallback=profile.fallback_key)
+    ).tolist()
+    return hashes

@@ -1,0 +1,287 @@
+"""Walk a Key_Shared dispatcher through a history by hand: clients, stored entries, reads that complete when asked to.
+
+A *walk* is the smallest world around a dispatcher: entries with keys in one ledger, clients with permits that acknowledge
+when told to, a managed ledger that answers every read at once. It adds no rule of its own; whatever is decided, the
+dispatcher of the given profile decides. It serves to learn the rules and to ask "what if".
+
+Not in it: time (``run`` attempts reads until nothing moves, where a broker waits for a flow, an ack, a timer, so it counts
+more attempts that were held back), threads, batches, transactions. Consumers go by their names, entries by their positions
+("ledger:entry").
+
+The first consumer runs out of permits; when it leaves, what it holds goes to the second one, in order:
+
+>>> from dispatch_core.broker import profiles
+>>> walk = Walk(profiles.resolve("4.2.4"), ["key-61"] * 3, first="1:6")
+>>> walk.join("c1", permits=1)
+>>> walk.run()
+{'c1': ['1:6']}
+>>> walk.join("c3", permits=10)
+>>> walk.turn(), walk.draining()
+({}, {'key-61': ('c1', 1, 1)})
+>>> walk.leave("c1")
+>>> walk.run()
+{'c3': ['1:6', '1:7', '1:8']}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dispatch_core.broker import hashing
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.selectors.selector import Announced
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
+
+_DISPATCHERS: dict[Dispatcher, type[KeySharedDispatcher]] = {
+    Dispatcher.KEY_SHARED: KeySharedDispatcher,
+    Dispatcher.KEY_SHARED_CLASSIC: ClassicKeySharedDispatcher,
+}
+
+#: ``run`` ends after so many read attempts in a row that moved nothing: one may be spent on looking ahead.
+QUIET_ATTEMPTS = 3
+
+
+class Walk:
+    """One Key_Shared subscription, its log and its clients."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        keys: Sequence[str],
+        *,
+        stored: int | None = None,
+        first: str = "1:0",
+        max_consumers: int = 64,
+    ) -> None:
+        """``keys``: of each entry of the log, the first ``stored`` of which are there (default: all).
+
+        ``first``: position of the first entry; everything before it is acknowledged. ``max_consumers``: that ever join.
+        Raises ``UnsupportedRuleError`` for a profile without Key_Shared, and what the dispatcher raises.
+        """
+        if profile.dispatcher not in _DISPATCHERS:
+            raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be walked")
+        self.profile = profile
+        self.keys = list(keys)
+        self.stored = len(keys) if stored is None else stored
+        ledger, _, entry = first.partition(":")
+        self._ledger, self._first = int(ledger), int(entry)
+        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
+        #: The dispatcher itself, for questions that the walk does not answer.
+        self.core = _DISPATCHERS[profile.dispatcher](
+            profile, np.array(hashes, np.int64), np.ones(len(keys), np.int64), max_consumers
+        )
+        #: Consumer → everything it was sent, in order; a consumer that comes back goes on with its list.
+        self.got: dict[str, list[str]] = {}
+        self._numbers: dict[str, int] = {}  # connected consumers
+        self._joined = 0
+        self._news: dict[str, list[str]] = {}
+        self._waiting = 0  # most entries that the normal read waiting for entries will take; 0 = none waits
+        self._result: tuple[str, list[int]] | None = None  # read, not dispatched
+
+    # --- what the world does -------------------------------------------------------------------------------------
+
+    def store(self, entries: int) -> None:
+        """The next entries of the log are stored."""
+        if self.stored + entries > len(self.keys):
+            raise IllegalTransitionError(
+                f"{entries} more entries: the log has {len(self.keys)}, {self.stored} of them are stored",
+                rule="only entries of the log are stored",
+            )
+        self.stored += entries
+
+    def join(self, name: str, permits: int = 0, ranges: Announced = None) -> None:
+        """A consumer subscribes and grants its first permits. ``ranges``: those it announces (STICKY).
+
+        Raises ``SelectorRefusedError`` where the broker refuses it; it is not connected then.
+        """
+        if name in self._numbers:
+            raise IllegalTransitionError(f"{name} is connected already", rule="names are unique in a walk")
+        number = self._joined + 1
+        self.core.join(number, name)
+        self._joined = number
+        try:
+            self.core.join_selector(number, ranges)
+        except SelectorRefusedError:
+            self.core.refuse(number)
+            raise
+        self._numbers[name] = number
+        if permits:
+            self.give(name, permits)
+
+    def leave(self, name: str) -> None:
+        """A consumer disconnects, and the broker attempts to read: what it held is to be sent again."""
+        number = self._number(name)
+        del self._numbers[name]
+        self.core.drop(number, self.core.select_out(number))
+        if not self._numbers and self._waiting:
+            self.core.read_cancelled()
+            self._waiting = 0
+        self.turn()
+        self.core.forget(number)
+
+    def give(self, name: str, permits: int) -> None:
+        """A client grants permits."""
+        number = self._number(name)
+        if self.core.flow(number, permits):
+            self.core.flow_applied(number, permits)
+
+    def ack(self, *positions: str) -> None:
+        """Entries are acknowledged by whoever holds them."""
+        for entry in [self._entry(position) for position in positions]:
+            holder = self.core.holder(entry)
+            if holder is not None:
+                messages = self.core.unacked_messages(entry)
+                self.core.pending_ack_removed(entry)
+                self._told(holder, self.core.ack_begins)
+                self._told(holder, self.core.ack_ends, messages)
+            self.core.acknowledge(entry)
+
+    def nack(self, name: str, *positions: str) -> None:
+        """A consumer asks for entries it holds to be sent again (negative ack, or its ack timeout)."""
+        number = self._number(name)
+        entries = sorted(self._entry(position) for position in positions)
+        missing = [self._position(entry) for entry in entries if self.core.holder(entry) != number]
+        if missing:
+            raise IllegalTransitionError(
+                f"{name} does not hold {', '.join(missing)}", rule="a consumer asks for what it holds"
+            )
+        for entry in entries:
+            self.core.pending_ack_removed(entry)
+        messages = self.core.redeliver(number, entries)
+        self._told(number, self.core.redelivered, messages)
+
+    # --- what the broker does ------------------------------------------------------------------------------------
+
+    def read(self) -> list[str]:
+        """One read attempt; what it has read is in flight until ``dispatch``. Returns those positions.
+
+        Where a read that had to wait comes back empty (before #24898), its empty round is made and the next one read.
+        """
+        if self._result is None:
+            self._result = self._attempt()
+            if self._result is not None and not self._result[1]:
+                self.dispatch()
+                self._result = self._attempt()
+        return [] if self._result is None else [self._position(entry) for entry in self._result[1]]
+
+    def dispatch(self) -> dict[str, list[str]]:
+        """Dispatch the read result in flight; returns who was sent what."""
+        if self._result is None:
+            return {}
+        (kind, entries), self._result = self._result, None
+        outcome = self.core.round(kind, entries)
+        more = int(self.core.state.s[st_.READ_POSITION]) < self.stored
+        self.core.finish_round(outcome, has_more=more)
+        sent: dict[str, list[str]] = {}
+        for name, number in self._numbers.items():
+            if number in outcome.sent:
+                sent[name] = [self._position(entry) for entry in outcome.sent[number]]
+                self.got.setdefault(name, []).extend(sent[name])
+                self._news.setdefault(name, []).extend(sent[name])
+        return sent
+
+    def turn(self) -> dict[str, list[str]]:
+        """One read attempt, and the round of what it reads."""
+        self.read()
+        return self.dispatch()
+
+    def run(self) -> dict[str, list[str]]:
+        """Turns until nothing moves. Returns who was sent what since ``run`` returned last."""
+        quiet = 0
+        while quiet < QUIET_ATTEMPTS:
+            before = self._progress()
+            self.turn()
+            quiet = quiet + 1 if self._progress() == before else 0
+        news, self._news = self._news, {}
+        return news
+
+    # --- questions -----------------------------------------------------------------------------------------------
+
+    def owner(self, key: str) -> str | None:
+        """Whom the selector would send entries of a key of the log now."""
+        slot = int(self.core.state.hash_owner[self.core.state.hash_id[self.keys.index(key)]])
+        return None if slot == st_.NOBODY else self.core.name_of(self.core.number_of(slot))
+
+    def held(self, name: str) -> list[str]:
+        """What a connected consumer was sent and has not acknowledged."""
+        return [self._position(entry) for entry in self.core.held(self._number(name))]
+
+    def in_replay(self) -> list[str]:
+        """Positions in the replay set."""
+        return [self._position(int(entry)) for entry in np.flatnonzero(self.core.state.in_replay)]
+
+    def draining(self) -> dict[str, tuple[str, int, int]]:
+        """Key → (consumer it drains for, entries still to be acknowledged, attempts that were held back)."""
+        found = self.core.draining()
+        hashes = {
+            key: self.core.hash_value(int(self.core.state.hash_id[i])) for i, key in enumerate(self.keys)
+        }
+        return {
+            key: (self.core.name_of(found[value][0]), *found[value][1:])
+            for key, value in hashes.items()
+            if value in found
+        }
+
+    def newcomers(self) -> dict[str, str]:
+        """Consumers that are held back → the position they remember: read position, or last sent position."""
+        waiting = self.core.newcomers().items()
+        return {self.core.name_of(number): self._position(entry) for number, entry in waiting}
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _attempt(self) -> tuple[str, list[int]] | None:
+        """A read attempt and its read; None where it reads nothing."""
+        core, state = self.core, self.core.state
+        read = core.attempt_read()
+        if read.kind == "Replay":
+            kind, entries = "Replay", [e for e in read.entries if e not in read.already_deleted]
+            if not entries:
+                return None
+        else:
+            self._waiting = read.max_entries if read.kind == "Normal" else self._waiting
+            start = int(state.s[st_.READ_POSITION])
+            there = [entry for entry in range(start, self.stored) if not state.deleted[entry]]
+            if not self._waiting or not there:
+                return None
+            kind, entries = "Normal", there[: self._waiting]
+            if read.kind != "Normal" and "waiting_read_gets_entries" not in self.profile.changes:
+                entries = []
+            self._waiting = 0
+        return (kind, entries) if core.read_done(kind, entries) else None
+
+    def _told(self, number: int, action: Callable[..., int], *arguments: int) -> None:
+        """Do what may unblock a consumer; the dispatcher is told of the permits that were parked."""
+        parked = int(self.core.state.parked_permits[self.core.slot(number)])
+        if action(number, *arguments):
+            self.core.flow_applied(number, parked)
+
+    def _progress(self) -> tuple[int, int, int]:
+        s = self.core.state.s
+        return sum(map(len, self.got.values())), int(s[st_.READ_POSITION]), int(s[st_.N_REPLAY])
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            raise IllegalTransitionError(
+                f"{name} is not connected; connected: {', '.join(self._numbers) or 'nobody'}",
+                rule="events come from connected consumers",
+            )
+        return self._numbers[name]
+
+    def _position(self, entry: int) -> str:
+        return f"{self._ledger}:{self._first + entry}"
+
+    def _entry(self, position: str) -> int:
+        ledger, _, number = position.partition(":")
+        entry = int(number) - self._first
+        if int(ledger) != self._ledger or not 0 <= entry < self.stored:
+            last = self._position(self.stored - 1)
+            raise IllegalTransitionError(
+                f"{position} is not stored; stored: {self._position(0)} to {last}",
+                rule="only stored entries are acknowledged or asked for",
+            )
+        return entry

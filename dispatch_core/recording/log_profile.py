@@ -1,0 +1,187 @@
+"""The rules a log was recorded under: one derivation for ``verify``, ``audit`` and the replay.
+
+A log's header names release, settings and kind of subscription; its first consumer brings the Key_Shared policy, which all
+that join while somebody is connected must share (AbstractSubscription). Release and settings can be replaced by those of a
+command line: ``with_overrides`` puts them into the header, so that everything behind it sees one log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.broker import settings as settings_
+from dispatch_core.broker.profiles import Dispatcher, Profile, partition_index, resolve
+from dispatch_core.broker.versions import parse_version
+from dispatch_core.errors import ProfileError
+from dispatch_core.recording.checkpoint import leading
+from dispatch_core.recording.log import DispatcherLog
+
+#: Kinds that only a dispatcher with one active consumer writes.
+_SINGLE_ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
+_MEMBERSHIP: Final = ("consumer_added", "consumer_removed", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the consumers of a Key_Shared dispatcher agree on (KeySharedMeta)."""
+
+    mode: str = "AUTO_SPLIT"
+    allow_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """A release and settings that replace those of logs' headers, for a whole run; as JSON they go from stage to stage."""
+
+    broker_version: str | None = None
+    settings: Mapping[str, settings_.Value | str] = field(default_factory=dict)
+
+    def of(self, log: DispatcherLog) -> DispatcherLog:
+        """The log under these rules."""
+        return with_overrides(log, self.broker_version, self.settings) if self else log
+
+    def __bool__(self) -> bool:
+        return self.broker_version is not None or bool(self.settings)
+
+    @property
+    def told(self) -> list[str]:
+        """What is replaced, ``NAME=VALUE`` each, for people.
+
+        >>> Overrides("4.0.6", {"dispatcherMaxReadBatchSize": 16, "preciseDispatcherFlowControl": False}).told
+        ['broker version 4.0.6', 'dispatcherMaxReadBatchSize=16', 'preciseDispatcherFlowControl=false']
+        """
+        version = [] if self.broker_version is None else [f"broker version {self.broker_version}"]
+        values = {n: str(v).lower() if isinstance(v, bool) else v for n, v in sorted(self.settings.items())}
+        return [*version, *(f"{name}={value}" for name, value in values.items())]
+
+    def json(self) -> str:
+        """One line of JSON, the same text for the same overrides."""
+        return json.dumps(
+            {"broker_version": self.broker_version, "settings": dict(self.settings)}, sort_keys=True
+        )
+
+    @classmethod
+    def of_json(cls, text: str) -> Overrides:
+        """Overrides written by ``json``; raises ``ProfileError`` for other text and for settings no rule follows from."""
+        try:
+            held: Any = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProfileError(f"overrides are not JSON ({error}): {text[:80]!r}") from error
+        if not (isinstance(held, dict) and set(held) == {"broker_version", "settings"}):
+            raise ProfileError(
+                f"overrides must be an object of broker_version and settings, not {text[:80]!r}"
+            )
+        version, given = held["broker_version"], held["settings"]
+        if not (isinstance(version, str | None) and isinstance(given, dict)):
+            raise ProfileError(f"overrides have a text and an object, not {text[:80]!r}")
+        if version is not None:
+            parse_version(version)
+        for name, value in given.items():
+            settings_.check_name(name)
+            if name in settings_.SETTINGS:
+                settings_.SETTINGS[name].read(value)
+        return cls(version, given)
+
+
+#: The rules that the headers name.
+RECORDED: Final = Overrides()
+
+
+def with_overrides(
+    log: DispatcherLog, broker_version: str | None = None, settings: Mapping[str, Any] | None = None
+) -> DispatcherLog:
+    """The log with another release or other settings in its header; settings that are not named stay as recorded."""
+    header = dict(log.header)
+    if broker_version is not None:
+        header["broker_version"] = broker_version
+    if settings:
+        recorded = header.get("config")
+        header["config"] = {**(recorded if isinstance(recorded, Mapping) else {}), **settings}
+    return replace(log, header=header)
+
+
+def subscription_type(log: DispatcherLog) -> str:
+    """The header's; a log that names none is Failover if its lines speak of an active consumer, else Key_Shared."""
+    named = log.header.get("subscription_type")
+    if named is not None:
+        return str(named)
+    return "Failover" if _rows(log, _SINGLE_ACTIVE, ["kind"]).num_rows else "Key_Shared"
+
+
+def profile_of(log: DispatcherLog) -> Profile:
+    """The profile a log's header and first consumer call for.
+
+    Raises ``ProfileError`` for a header from which no rule can be derived.
+    """
+    version = log.header.get("broker_version")
+    if version is None:
+        raise ProfileError(
+            f"{log.recording or log.topic}: the log's header names no broker_version: give one with --broker-version"
+        )
+    policies = [policy for _, policy in _lives(log)]
+    policy = policies[0] if policies else Policy()
+    kind = subscription_type(log)
+    profile = resolve(
+        version,
+        log.header.get("config"),
+        subscription_type=kind,
+        partition_index=partition_index(log.header, log.topic),
+        key_shared_mode=policy.mode,
+        allow_out_of_order=policy.allow_out_of_order,
+    )
+    if log.header.get("subscription_type") is None:
+        assumed = f"the log's header names no subscription_type: {kind} was assumed"
+        profile = replace(profile, warnings=(*profile.warnings, assumed))
+    return profile
+
+
+def rebuilt_at(log: DispatcherLog, profile: Profile) -> tuple[int, Policy] | None:
+    """Where the broker built a new dispatcher for another Key_Shared policy: seq of the consumer that brought it.
+
+    That can happen only when nobody is connected (PersistentSubscription.reuseOrCreateDispatcher); None = it did not.
+    """
+    if profile.dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC):
+        return None
+    lives = _lives(log)
+    return next(((seq, policy) for seq, policy in lives if policy != lives[0][1]), None)
+
+
+def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
+    """For each consumer that found nobody connected: the seq of its line, and its policy.
+
+    Of consumers that a checkpoint names the first whose policy is known counts.
+    """
+    columns = ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
+    rows = _rows(log, _MEMBERSHIP, [*columns, "checkpoint_json"])
+    lives: list[tuple[int, Policy]] = []
+    connected: set[int | None] = set()
+    # A log that begins with a checkpoint begins with who is connected, and maybe with what they agreed to.
+    first = leading(rows)
+    for consumer in first.consumers or () if first is not None else ():
+        connected.add(consumer.number)
+        if consumer.has_policy and not lives:
+            policy = Policy(consumer.mode or "AUTO_SPLIT", bool(consumer.allow_out_of_order))
+            lives.append((rows["seq"][0].as_py(), policy))
+    for row in rows.select(columns).to_pylist():
+        if row["kind"] == "checkpoint":
+            continue
+        if row["kind"] == "consumer_removed":
+            connected.discard(row["consumer"])
+            continue
+        if not connected or not lives:
+            mode = row["key_shared_mode"] or "AUTO_SPLIT"
+            lives.append((row["seq"], Policy(mode, bool(row["key_shared_allow_out_of_order"]))))
+        connected.add(row["consumer"])
+    return lives
+
+
+def _rows(log: DispatcherLog, kinds: tuple[str, ...], columns: Sequence[str]) -> pa.Table:
+    """The lines of these kinds, in those of ``columns`` that the log has."""
+    there = [name for name in columns if name in log.events.column_names]
+    return log.events.select(there).filter(pc.is_in(log.events["kind"], value_set=pa.array(kinds)))

@@ -1,0 +1,78 @@
+"""Logs that lost lines and go on from a checkpoint: each part is judged as a log of its own that begins with one.
+
+A recorder that had to drop lines writes a ``gap`` line and behind it a checkpoint. Nothing that was in force before the gap
+is sure behind it, and the checkpoint says what is: so the log is cut there. The gap line ends the part before. What was
+sent in one part and again in the next counts as sent for the first time in each.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.arrays.columns import marked
+from dispatch_core.recording import checkpoint
+from dispatch_core.recording.log import DispatcherLog
+
+
+def resumes_at(events: pa.Table, *, after_gap: bool = False) -> list[int]:
+    """Rows of checkpoints of who is connected, right behind a gap line. ``after_gap``: one stands before the first."""
+    if not marked(events["kind"], "checkpoint").any():
+        return []
+    gap = np.append(after_gap, marked(events["kind"], "gap")[:-1])
+    rows = np.flatnonzero(marked(events["kind"], "checkpoint") & gap).tolist()
+    texts = events["checkpoint_json"].take(pa.array(rows, pa.int64())).to_pylist()
+    said = [None if text is None else checkpoint.read(text) for text in texts]
+    return [row for row, one in zip(rows, said, strict=True) if one is not None and one.consumers is not None]
+
+
+def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
+    """The parts of a log, in order; the log itself where it goes through."""
+    rows = resumes_at(log.events)
+    if not rows:
+        return [log]
+    ends = [*rows, log.events.num_rows]
+    parts = [replace(log, events=log.events.slice(0, rows[0]))]
+    for first, end in zip(rows, ends[1:], strict=True):
+        line = _with_names(log.events.slice(0, first), log.events.slice(first, 1))
+        parts.append(
+            replace(log, events=pa.concat_tables([line, log.events.slice(first + 1, end - first - 1)]))
+        )
+    return parts
+
+
+def _with_names(before: pa.Table, line: pa.Table) -> pa.Table:
+    """A checkpoint's line in which consumers that it only numbers are as lines before it say."""
+    known = {one.number: one for one in checkpoint.named_by(checkpoint.checkpoints(before))}
+    added = before.filter(pc.equal(before["kind"], "consumer_added"))
+    columns = ["consumer", "name", "consumer_id", "address", "priority_level", "ranges"]
+    columns += ["key_shared_mode", "key_shared_allow_out_of_order"]
+    lines = {row["consumer"]: row for row in added.select(columns).to_pylist()}
+    said = json.loads(line["checkpoint_json"][0].as_py())
+    consumers: list[Any] = []
+    for one in said["consumers"]:
+        row = None if isinstance(one, dict) else lines.get(one)
+        if row is None and not isinstance(one, dict) and one in known:
+            row = checkpoint.as_line(known[one])
+        consumers.append(one if row is None else _consumer(row))
+    column = line.column_names.index("checkpoint_json")
+    text = pa.array([json.dumps(said | {"consumers": consumers})], pa.string())
+    return line.set_column(column, line.schema.field(column), text)
+
+
+def _consumer(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("consumer", "name", "consumer_id", "address", "priority_level")
+    policy = {
+        "mode": row["key_shared_mode"],
+        "allow_out_of_order": row["key_shared_allow_out_of_order"],
+        "ranges": None if row["ranges"] is None else [[one["start"], one["end"]] for one in row["ranges"]],
+    }
+    said = {name: row[name] for name in names} | {
+        "key_shared": {name: value for name, value in policy.items() if value is not None} or None
+    }
+    return {name: value for name, value in said.items() if value is not None}

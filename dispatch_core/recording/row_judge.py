@@ -1,0 +1,199 @@
+"""Judge the rows of one log file: accept, count, or put into quarantine.
+
+The readers of text (``reader``) and of Parquet (``parquet``) bring rows as columns; what becomes of a row is decided here,
+so that both forms of a log give the same rows and the same counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.arrays.batches import to_batch
+from dispatch_core.recording import rows as rules
+from dispatch_core.recording.files import Content, Limits
+from dispatch_core.recording.identity import HeaderRow, Headers
+from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
+
+TableName = Literal["messages", "events", "quarantine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows for one of the three tables, in the order of the file."""
+
+    table: TableName
+    rows: pa.RecordBatch
+
+
+@dataclass(slots=True)
+class FileCounts:
+    """What became of a file's lines (Parquet: rows); complete when the file has been read to its end.
+
+    ``lines`` = ``about_file`` + ``accepted`` + ``quarantined``, always. Blank lines are counted apart.
+    ``about_file`` are headers, and footers that name no dispatcher. ``file_problems`` are quarantine rows
+    about the file as a whole. ``unknown_kinds`` counts accepted lines of kinds that this release does not
+    know.
+    """
+
+    lines: int = 0
+    about_file: int = 0
+    accepted: int = 0
+    quarantined: int = 0
+    blank: int = 0
+    file_problems: int = 0
+    unknown_kinds: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: FileCounts) -> None:
+        """Add another file's counts."""
+        self.lines += other.lines
+        self.about_file += other.about_file
+        self.accepted += other.accepted
+        self.quarantined += other.quarantined
+        self.blank += other.blank
+        self.file_problems += other.file_problems
+        self.unknown_kinds.update(other.unknown_kinds)
+
+
+class RowJudge:
+    """The judgement of one file's rows; ``counts`` is complete when all of them have been accepted or refused."""
+
+    def __init__(self, name: str, content: Content, limits: Limits) -> None:
+        """Begin before the first row.
+
+        Args:
+            name: stands in ``source_file`` of every row.
+            content: what the file holds.
+            limits: how large lines, files and quarantined bytes may be.
+        """
+        self.name = name
+        self.content: Content = content
+        self.limits = limits
+        self.counts = FileCounts()
+        self.headers = Headers(content)
+        self._schema = MESSAGES if content == "messages" else EVENTS
+        self._refused: list[dict[str, Any]] = []
+
+    def accept(
+        self,
+        columns: rules.Columns,
+        count: int,
+        faults: rules.Faults,
+        about_file: npt.NDArray[np.bool_],
+        raw: Callable[[int], bytes],
+    ) -> Iterator[Batch]:
+        """Judge rows, quarantine those at fault, hand on the others. ``raw(row)`` gives a row's bytes."""
+        if about_file.any():
+            # Lines about the file belong to no dispatcher: no rule of rows applies to them.
+            for row in np.flatnonzero(about_file & faults.mask).tolist():
+                self.refuse(int(columns["source_line"][row].as_py()), *faults.found[row], raw(row))
+            self.counts.about_file += int((about_file & ~faults.mask).sum())
+            left = np.flatnonzero(~about_file)
+            index = pa.array(left)
+            columns = {name: values.take(index) for name, values in columns.items()}
+            faults, all_raw, count = faults.taken(left), raw, len(left)
+
+            def raw(row: int) -> bytes:
+                return all_raw(int(left[row]))
+
+        if not count:
+            return
+        if self.content == "messages":
+            rules.judge_messages(columns, count, faults)
+            if "num_messages" not in columns or columns["num_messages"].null_count:
+                one = pa.repeat(pa.scalar(1, pa.int64()), count)
+                columns["num_messages"] = (
+                    pc.fill_null(columns["num_messages"], 1) if "num_messages" in columns else one
+                )
+        else:
+            _gap_defaults(columns, count)
+            rules.judge_events(columns, count, faults)
+        identity, begun = self.headers.resolve(columns, count, faults)
+        columns.update(identity)
+        yield from self.header_batch(begun)
+        for row in np.flatnonzero(faults.mask).tolist():
+            self.refuse(int(columns["source_line"][row].as_py()), *faults.found[row], raw(row))
+        kept = count
+        if faults.mask.any():
+            keep = pa.array(~faults.mask)
+            columns = {name: values.filter(keep) for name, values in columns.items()}
+            kept = int((~faults.mask).sum())
+        self.counts.accepted += kept
+        if kept:
+            if self.content == "events":
+                self._count_unknown_kinds(columns["kind"])
+            yield Batch(self.content, to_batch(columns, kept, self._schema))
+
+    def begin(self, text: str | None, row: int, identity: rules.Columns) -> Iterator[Batch]:
+        """Hand on the header in a Parquet row, for the dispatcher that the row names. Raises ``HeaderError``."""
+        yield from self.header_batch(self.headers.begin(text, row, identity))
+
+    def _count_unknown_kinds(self, kinds: pa.Array) -> None:
+        for pair in pc.value_counts(kinds).to_pylist():
+            if pair["values"] not in KINDS:
+                self.counts.unknown_kinds[pair["values"]] += pair["counts"]
+
+    def header_batch(self, begun: list[HeaderRow]) -> Iterator[Batch]:
+        """Hand on headers as rows of events."""
+        if begun:
+            rows = [
+                {
+                    **header.identity._asdict(),
+                    "seq": 0,
+                    "kind": "header",
+                    "header_json": header.text,
+                    "source_file": self.name,
+                    "source_line": header.line,
+                }
+                for header in begun
+            ]
+            columns = rules.columns_of(pa.Table.from_pylist(rows))
+            yield Batch("events", to_batch(columns, len(rows), EVENTS))
+
+    def refuse(self, line: int, column: str | None, reason: str, raw: bytes, *, cut: bool = False) -> None:
+        """Put a line into quarantine."""
+        self.counts.quarantined += 1
+        limit = self.limits.raw_bytes
+        self._refused.append(
+            {
+                "source_file": self.name,
+                "source_line": line,
+                "field": column,
+                "reason": reason,
+                "raw": raw[:limit],
+                "raw_truncated": cut or len(raw) > limit,
+            }
+        )
+
+    def refuse_file(self, reason: str) -> None:
+        """Put a problem of the file as a whole into quarantine."""
+        self.counts.file_problems += 1
+        self._refused.append({"source_file": self.name, "reason": reason, "raw_truncated": False})
+
+    def quarantined(self) -> Iterator[Batch]:
+        """The quarantine rows gathered since the last call, in the order of the lines."""
+        if self._refused:
+            refused, self._refused = self._refused, []
+            refused.sort(key=lambda row: row.get("source_line") or 1 << 62)
+            yield Batch("quarantine", pa.RecordBatch.from_pylist(refused, schema=QUARANTINE))
+
+
+def _gap_defaults(columns: rules.Columns, count: int) -> None:
+    """A gap line may leave out ``seq`` (then ``from``) and ``lost`` (then all from ``from`` to ``to``)."""
+    if "gap_from_seq" not in columns or "gap_to_seq" not in columns:
+        return
+    is_gap = pc.fill_null(pc.equal(columns.get("kind", pa.nulls(count, pa.string())), "gap"), False)
+    missing = pa.nulls(count, pa.int64())
+    seq = columns.get("seq", missing)
+    columns["seq"] = pc.if_else(is_gap, pc.coalesce(seq, columns["gap_from_seq"]), seq)
+    # Unchecked arithmetic: bounds are judged on from and to themselves.
+    all_of_it = pc.add(pc.subtract(columns["gap_to_seq"], columns["gap_from_seq"]), 1)
+    lost = columns.get("gap_lines", missing)
+    columns["gap_lines"] = pc.if_else(is_gap, pc.coalesce(lost, all_of_it), lost)

@@ -1,0 +1,131 @@
+"""What a replay found, as rows of the result tables: one place for the columns, whatever kind of log was replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.arrays.batches import no_rows
+from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.broker.ownership import OPEN, OwnershipSpans
+from dispatch_core.recording.checkpoint import joins
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.tables import OWNERSHIP
+from dispatch_core.verify.tally import Finding
+
+
+def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
+    """The columns that every row of a dispatcher's incarnation begins with."""
+    return {
+        "interval_start": interval_start.astimezone(UTC),
+        "cluster": log.cluster,
+        "topic": log.topic,
+        "subscription": log.subscription,
+        "incarnation": log.incarnation,
+    }
+
+
+def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """A table of ``schema``: ``found``, each with the ``shared`` columns."""
+    whole = [{**shared, **row} for row in found]
+    return pa.Table.from_pylist(whole, schema=schema) if whole else no_rows(schema)
+
+
+def within(table: pa.Table, start_us: int) -> pa.Table:
+    """Rows whose proving event lies in the interval; a finding about the log itself without a time is kept."""
+    earliest = pc.min(table["t_us"]).as_py()
+    if earliest is None or earliest >= start_us:
+        return table
+    return table.filter(pc.fill_null(pc.greater_equal(table["t_us"], start_us), True))
+
+
+def judged(
+    deliveries: pa.Table, judgement: npt.NDArray[Any] | pa.Array, expected: npt.NDArray[np.int64] | pa.Array
+) -> pa.Table:
+    """Fill in how each delivery was judged, and who should have got it."""
+    deliveries = _set(deliveries, "judgement", pa.array(judgement, pa.string()))
+    return _set(deliveries, "expected_consumer", pa.array(expected, pa.int64()))
+
+
+def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), values)
+
+
+def ownership(
+    spans: OwnershipSpans, shared: Mapping[str, Any], names: Mapping[int, str], start_us: int
+) -> pa.Table:
+    """The table ``ownership``: who owned what, as far as it reaches into the interval."""
+    columns = spans.columns()
+    reaches = (columns["until_t_us"] == OPEN) | (columns["until_t_us"] >= start_us)
+    columns = {name: values[reaches] for name, values in columns.items()}
+    count = int(reaches.sum())
+    owners, at = np.unique(columns["owner"], return_inverse=True)
+    named = pa.array([names.get(owner) for owner in owners.tolist()], pa.string())
+    still = columns["until_seq"] == OPEN
+    found: dict[str, Any] = {
+        **{
+            name: pa.repeat(pa.scalar(value, OWNERSHIP.field(name).type), count)
+            for name, value in shared.items()
+        },
+        "epoch": columns["epoch"],
+        "from_seq": columns["from_seq"],
+        "from_t_us": columns["from_t_us"],
+        "until_seq": pa.array(columns["until_seq"], mask=still),
+        "until_t_us": pa.array(columns["until_t_us"], mask=still),
+        "consumer": columns["owner"],
+        "consumer_name": named.take(pa.array(at)),
+        "range_start": columns["start"],
+        "range_end": columns["end"],
+    }
+    return pa.table([found[name] for name in OWNERSHIP.names], schema=OWNERSHIP)
+
+
+def blocked(holds: Iterable[Hold], names: Mapping[int, str]) -> Iterable[dict[str, Any]]:
+    """Rows of ``blocked``: what rules held back. What no rule held back has none."""
+    for hold in holds:
+        if hold.reason is None:
+            continue
+        yield {
+            "hash": hold.hash,
+            "reason": hold.reason,
+            "consumer": hold.waiting,
+            "consumer_name": None if hold.waiting is None else names.get(hold.waiting),
+            "holder": hold.holder,
+            "holder_name": None if hold.holder is None else names.get(hold.holder),
+            "from_seq": hold.from_seq,
+            "from_t_us": hold.from_t_us,
+            "until_seq": hold.until_seq,
+            "until_t_us": hold.until_t_us,
+            "blocked_attempts": hold.attempts,
+            "entries": hold.entries,
+            "messages": hold.messages,
+            "message_ms": hold.message_us // 1000,
+            "needless_ms": hold.needless_us // 1000,
+            "uncertain": hold.uncertain,
+        }
+
+
+def difference(finding: Finding) -> dict[str, Any]:
+    """A row of ``divergences``."""
+    return {
+        "seq": finding.seq,
+        "t_us": finding.t_us,
+        "decision_class": finding.decision_class,
+        "status": finding.status,
+        "expected": finding.expected,
+        "recorded": finding.recorded,
+        "racing_seq": finding.racing_seq,
+        "reason": finding.reason,
+    }
+
+
+def names_of(events: pa.Table) -> dict[int, str]:
+    """Names of the consumers that ``events`` add, and of those that only their checkpoints name."""
+    return {row["consumer"]: row["name"] for row in joins(events, ("consumer", "name"))}

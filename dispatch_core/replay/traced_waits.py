@@ -1,0 +1,147 @@
+"""What waits while a trace is verified: asked between lines, where the dispatcher is between two of its steps.
+
+A trace shows what was read, so nothing is inferred; ``UserLevelFold`` asks the same of a log without one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.subscription_start import first_of
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.findings import End
+from dispatch_core.audit.waits.reasons import FAILOVER_DELAY, NO_CONSUMER, NO_PERMITS, NOT_HELD
+from dispatch_core.audit.waits.tracker import Hold, Key, holds_for
+from dispatch_core.broker.single_active import SingleActiveDispatcher
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.trace.key_shared import KeySharedVerifier
+from dispatch_core.verify.trace.runner import Verifier
+
+#: Lines behind which something is half done: a consumer is in one list and not in the other; entries were read and not
+#: yet dispatched.
+_HALF_DONE: Final = frozenset({"consumer_added", "consumer_removing", "selector_removed", "read_done"})
+_CHANGES: Final = frozenset({"consumer_added", "consumer_removing", "consumer_removed"})
+#: A trace is looked at this much more often than a log without one: comparing its decisions takes much longer than that.
+_FINER: Final = 20
+
+
+class TracedWaits:
+    """Call ``before`` and ``after`` for each line of a trace, then ``finish``."""
+
+    def __init__(
+        self, log: DispatcherLog, audited: AuditFold, limits: Limits, *, start_us: int, tick_us: int | None
+    ) -> None:
+        """``audited``: the audit of the same log; see ``replay.replay`` for the rest."""
+        self._holds = holds_for(limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER)
+        self._audited = audited
+        stored_ms = np.asarray(log.messages["publish_time_ms"].fill_null(0), dtype=np.int64)
+        rows = _Rows(log, audited)
+        self._holds.go_on(0, rows, stored_ms * 1000)
+        # What lies before was not for the subscription.
+        self._first = rows.first()
+        self._driver: Verifier | None = None
+        self._line: Line | None = None  # the last one
+
+    def before(self, line: Line, driver: Verifier) -> None:
+        """Look at what waits before a line is taken, if it is time."""
+        self._driver = driver
+        if self._line is None:
+            self._holds.begin(line.seq, line.t_us)
+        if self._line is not None and self._line.kind in _HALF_DONE:
+            return
+        last = line.kind in ("consumer_removing", "consumer_removed") and _only_one(driver)
+        if self._holds.due(line.t_us) or last or (line.kind in _CHANGES and self._holds.stale(line.t_us)):
+            self._look(driver, line.seq, line.t_us, last=last)
+
+    def after(self, line: Line, driver: Verifier) -> None:
+        """Count what draining held back at the line."""
+        self._line = line
+        if isinstance(driver, KeySharedVerifier) and driver.refused_now:
+            self._look(driver, line.seq, line.t_us)
+            for _, hash_value in driver.refused_now:
+                self._holds.refused(driver.core, hash_value)
+
+    def _look(self, driver: Verifier, seq: int, t_us: int, *, last: bool = False) -> None:
+        core = driver.core
+        again = isinstance(core, SingleActiveDispatcher) and core.delay_running
+        reason = _reason_of_all(driver)
+        self._holds.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
+
+    def finish(self, end_us: int, *, closed: bool) -> tuple[list[Hold], End]:
+        """What waited, and where the log ends."""
+        last = self._line
+        if last is None or self._driver is None:
+            return [], End(0, end_us - 1, closed)
+        as_of_us = last.t_us if closed else max(end_us - 1, last.t_us)
+        core = self._driver.core
+        self._look(self._driver, last.seq, as_of_us)
+        end = End(
+            last.seq, as_of_us, closed, last_sent_us=_last_sent_us(self._audited), gap=self._audited.in_doubt
+        )
+        return self._holds.take() + self._holds.finish(core), end
+
+
+def _reason_of_all(driver: Verifier) -> int | None:
+    """Why everything that waits does, where that is one reason: Failover and Exclusive."""
+    core = driver.core
+    if not isinstance(core, SingleActiveDispatcher):
+        return None
+    if core.active is None:
+        return NO_CONSUMER
+    if core.delay_running:
+        return FAILOVER_DELAY
+    return NO_PERMITS if core.permits[core.active] <= 0 else NOT_HELD
+
+
+def _only_one(driver: Verifier) -> bool:
+    core = driver.core
+    return len(core.members if isinstance(core, SingleActiveDispatcher) else core.connected()) == 1
+
+
+def _last_sent_us(audited: AuditFold) -> dict[int, int]:
+    """When each consumer was sent something last."""
+    deliveries, history = audited.scan.deliveries, audited.history
+    latest = np.full(len(history.consumers), -1, np.int64)
+    np.maximum.at(latest, deliveries[:, 1], history.op_t_us[deliveries[:, 2]])
+    return {one.number: int(t_us) for one, t_us in zip(history.consumers, latest, strict=True) if t_us >= 0}
+
+
+class _Rows:
+    """The rows of a message log, as waits ask for them (``audit.holds.Window``); the audit numbers entries otherwise."""
+
+    def __init__(self, log: DispatcherLog, audited: AuditFold) -> None:
+        self.ledger_ids = np.asarray(log.messages["ledger_id"], dtype=np.int64)
+        self.entry_ids = np.asarray(log.messages["entry_id"], dtype=np.int64)
+        self._history = audited.history
+        self._scan = audited.scan
+        self._ordinals = locate(self._history.ledger, self._history.entry, self.ledger_ids, self.entry_ids)
+
+    def first(self) -> int:
+        """The first entry that was for the subscription: 0 where nothing was sent, behind all where none of them was."""
+        first = first_of(self._history, self._scan)
+        return 0 if first is None else int(np.searchsorted(self._ordinals, first))
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"``."""
+        return f"{self.ledger_ids[ordinal]}:{self.entry_ids[ordinal]}"
+
+    def key(self, ordinal: int) -> Key | None:
+        """See ``Window``."""
+        key = int(self._history.entry_key[self._ordinals[ordinal]])
+        return None if key < 0 else (self._history.keys.text(key), bool(self._history.keys.base64[key]))
+
+    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
+        """See ``Window``."""
+        keys = self._history.entry_key[self._ordinals]
+        return np.array([ordinal]) if keys[ordinal] < 0 else np.flatnonzero(keys == keys[ordinal])
+
+    def times_sent(self) -> npt.NDArray[np.int32]:
+        """See ``Window``."""
+        times: npt.NDArray[np.int32] = self._scan.times_sent[self._ordinals]
+        return times

@@ -1,1 +1,0 @@
-"""What ``pulsar-admin topics stats`` and ``stats-internal`` say of a subscription, as the checkpoint of a log."""

@@ -1,0 +1,82 @@
+"""Sendings that differ from the rules only because of what another finding tells.
+
+Rules that hold a newcomer back look at all entries, whatever their key: one that is never acknowledged holds it for good,
+and one that was sent out of turn makes it wait for what had seemingly been read by then. So where the log shows such a
+fault, the sendings behind it differ by the dozen, though the broker did with each of them what it should have done.
+
+Only of later entries: up to where a newcomer has to wait is a place behind what had been read. And only behind what nothing
+explains: where the rules themselves let a key overtake (its finding has a ``cause``), the replay did as the broker did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dispatch_core.verify.without_trace import positions, rounds
+from dispatch_core.verify.without_trace.key_shared import KeySharedFold
+from dispatch_core.verify.without_trace.single_active import SingleActiveFold
+
+NEWCOMER: Final = KeySharedFold.reasons[rounds.NEWCOMER]
+SKIPS: Final = SingleActiveFold.reasons[positions.SKIPS]
+GOES_BACK: Final = SingleActiveFold.reasons[positions.GOES_BACK]
+NOT_ACTIVE: Final = SingleActiveFold.reasons[positions.NOT_ACTIVE]
+
+#: Kinds that say of entries that they were not sent, or not acknowledged, until the last line of the evidence.
+_UNFINISHED: Final = ("never_delivered", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription")
+#: Kinds that say of an entry that it was sent when, or to whom, it should not have been.
+_OUT_OF_TURN: Final = ("out_of_order", "split_key", "double_outstanding", "duplicate_after_ack")
+
+Position = tuple[int, int]
+
+
+class Consequences:
+    """What may follow from ``anomalies``, the findings of a log other than divergences.
+
+    ``elsewhere``: what Failover or Exclusive sent to another than who was active, by position, and in which line.
+    """
+
+    def __init__(
+        self, anomalies: Iterable[Mapping[str, Any]], elsewhere: Iterable[tuple[Position, int]] = ()
+    ) -> None:
+        self._unfinished: list[tuple[Position, int, int]] = []  # the earliest, from line, to line
+        self._out_of_turn = [(position, position, seq) for position, seq in elsewhere]  # from, to, from line
+        for row in anomalies:
+            first = row["seqs"][0]
+            named = [_position(text) for text in row["positions"]]
+            if named and row["kind"] in _UNFINISHED:
+                self._unfinished.append((min(named), first, row["seqs"][-1]))
+            elif named and row["kind"] in _OUT_OF_TURN and row["cause"] is None:
+                self._out_of_turn.append((min(named), max(named), first))
+
+    def explain(self, position: Position, seq: int, reason: str | None) -> bool:
+        """Whether an entry that was sent in line ``seq`` differs from the rules, by ``reason``, as a consequence."""
+        if reason == SKIPS:
+            return any(first < position for first, *_ in [*self._unfinished, *self._out_of_turn])
+        if reason == GOES_BACK:
+            return any(position < last and since <= seq for _, last, since in self._out_of_turn)
+        if reason != NEWCOMER:
+            return False
+        held = any(first < position and since <= seq <= until for first, since, until in self._unfinished)
+        return held or any(first < position and since < seq for first, _, since in self._out_of_turn)
+
+
+def _position(text: str) -> Position:
+    ledger, _, entry = text.rpartition(":")
+    return int(ledger), int(entry)
+
+
+def unfinished(anomalies: Iterable[Mapping[str, Any]], positions: Iterable[str]) -> bool:
+    """Whether a finding says of one of these entries that it was not sent, or not acknowledged."""
+    named = set(positions)
+    return any(row["kind"] in _UNFINISHED and not named.isdisjoint(row["positions"]) for row in anomalies)
+
+
+def holders_of_holes(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """Consumer → line from which on its count of unacknowledged messages holds an entry that is never acknowledged."""
+    since: dict[int, int] = {}
+    for row in anomalies:
+        if row["kind"] == "ack_hole":
+            for consumer in row["consumers"]:
+                since[consumer] = min(since.get(consumer, row["seqs"][0]), row["seqs"][0])
+    return since

@@ -1,0 +1,332 @@
+"""Membership and hand-overs in a trace of a Failover or Exclusive dispatcher: who is chosen, who is told, what rewinds.
+
+The order of lines is explained in ``verify.single_active``, which adds flow, reads and rounds.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from dispatch_core.broker.profiles import Profile, partition_index
+from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
+from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
+from dispatch_core.broker.state import READ_POSITION
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.tally import cut_off, decisions_of
+from dispatch_core.verify.trace.driver import Driver, who
+from dispatch_core.verify.trace.notices import (
+    DELAY_TAIL_US,
+    Change,
+    Notices,
+    Sender,
+    described,
+    described_pick,
+)
+from dispatch_core.verify.trace.pending_commands import AckHistory
+
+#: How many of the latest membership changes may race with the delay's task.
+MAX_CHANGES: Final = 8
+_INSIDE_ADD: Final = "the log ends inside an add: who joins is not known"
+
+
+class _CutOffError(Exception):
+    """The log ends inside the add that is under way: who joins is not known."""
+
+
+class HandOverVerifier(Driver):
+    """State of one verification: the core, the choices and notices expected of the coming lines."""
+
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(entries)
+        exclusive = log.header.get("subscription_type") == "Exclusive"
+        self.core = SingleActiveDispatcher(
+            profile,
+            log.topic,
+            partition_index(log.header),
+            exclusive=exclusive,
+            num_messages=np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64),
+            hashes=sticky_hashes(log.messages, profile) if exclusive and _with_ranges(lines) else None,
+        )
+        self._joins = deque(line for line in lines if line.kind == "consumer_added")
+        self._notices_shown = any(line.kind == "active_notified" for line in lines)
+        self._complete = bool(lines) and lines[-1].kind in ("end", "footer")
+        self._cut: list[Line] = []  # the lines of an add that the log does not hold to its end
+        self._joined: set[int] = set()
+        self._refused: set[int] = set()
+        self._picks: deque[Pick] = deque()  # choices of the core whose line is still to come
+        self._handing_over = False  # the core's choice changed; its hand-over is still to come
+        #: What the outcome of the cancel under way leads to.
+        self._cancelling: Callable[[bool], None] | None = None
+        self._locked = Notices()  # sent under the dispatcher's lock
+        self._by_task = Notices(
+            sender=Sender.DELAY_TASK
+        )  # sent by the failover delay's task, maybe at the same time
+        self._at_once: list[tuple[int, int]] = []  # what an add that changes nothing tells the newcomer
+        self._rewinds = 0  # of the core, whose lines are still to come
+        self._changes: deque[Change] = deque(maxlen=MAX_CHANGES)
+        self._tail_until_us = 0  # till then the delay's task may not be through
+        self._lost: Line | None = None  # a hand-over that the end of the delay's task may have swallowed
+        self._redeliveries: deque[Line] = deque()
+        self._issued_at: deque[int] = deque()  # seq of the issue of each read in flight
+        self._acks = AckHistory()
+
+    @abstractmethod
+    def _unsent(self) -> None:
+        """Something else runs under the dispatcher's lock: the round before it should have sent."""
+
+    def feed(self, line: Line) -> None:
+        """Take one line. After an add that the log does not hold to its end, nothing can be decided."""
+        if not self._cut:
+            try:
+                super().feed(line)
+                return
+            except _CutOffError:
+                pass
+        else:
+            self.tally.expect(line)
+        self._cut.append(line)
+
+    def _leave_cut_off(self, goes_on: bool) -> None:
+        """Decisions after the log was cut off inside an add: not counted if the log ``goes_on``, else uncertain."""
+        for line in self._cut:
+            decision_class, decisions = decisions_of(line) or ("", 0)
+            if decisions and goes_on:
+                self.tally.leave_out({decision_class: decisions})
+            elif decisions:
+                began = self._cut[0].seq
+                self.tally.note(
+                    replace(
+                        cut_off(line), decision_class=decision_class, racing_seq=began, reason=_INSIDE_ADD
+                    )
+                )
+                self.tally.settle(decision_class, decisions, decisions, "uncertain")
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def _on_consumer_removing(self, line: Line) -> None:
+        if who(line) in self._refused:
+            return
+        self._unsent()
+        before = self._remember()
+        pick = self.core.leave(who(line))
+        self._changes.append(before)
+        if pick is not None:
+            self._chosen(pick)
+        elif self.core.pending:
+            self._cancelling = lambda _: None
+
+    def _on_handover_scheduled(self, line: Line) -> None:
+        if not self._handing_over:
+            self._join_next()
+        if not self._handing_over:
+            self._differ("active", "no hand-over", "a hand-over begins", decisions=0)
+            return
+        self._handing_over = False
+        if line.recorded["pending_read"] not in (None, self.core.pending):
+            self._differ(
+                "active",
+                f"pending read: {self.core.pending}",
+                f"pending read: {line.recorded['pending_read']}",
+                decisions=0,
+            )
+        if self.core.pending:
+            self._cancelling = self._hand_over
+        else:
+            self._hand_over(False)
+
+    def _hand_over(self, _: bool) -> None:
+        step, told = self.core.hand_over()
+        if step is HandOver.AT_ONCE:
+            self._rewinds += 1
+            self._tell(told, Sender.SECTION)
+        self._lost = self._line if self._line.t_us <= self._tail_until_us else None
+
+    def _on_active_picked(self, line: Line) -> None:
+        if not self._picks:
+            self._join_next()
+        self._no_rewind_due()
+        if self._locked.sender is Sender.SECTION:
+            self._unmet(self._locked)
+        pick = self._picks.popleft() if self._picks else None
+        if self._handing_over:
+            self._handing_over = False
+            self._differ("active", "a hand-over begins", "none", decisions=0)
+        expected = described_pick(pick)
+        recorded = described(line.consumer, line.recorded["changed"], line.recorded["sorted"] or ())
+        if expected == recorded:
+            self.tally.exact("active")
+        else:
+            self._differ("active", expected, recorded)
+
+    def _on_consumer_added(self, line: Line) -> None:
+        if who(line) not in self._joined:
+            self._join(line)
+        self._all_picked()
+        self._unmet(Notices(due=self._at_once))
+        self._at_once = []
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        self._all_picked()
+
+    def _all_picked(self) -> None:
+        """A membership change is over: its choice and its cancel must have been seen."""
+        self._handing_over = False
+        if self._cancelling is not None:
+            self._cancelling = None
+            self._differ("active", "the pending read is cancelled if it can be", "no cancel", decisions=0)
+        while self._picks:
+            self._differ("active", described_pick(self._picks.popleft()), "no choice", decisions=0)
+
+    def _join_next(self) -> None:
+        """An add is under way: that of the next ``consumer_added`` line."""
+        while self._joins and (
+            self._joins[0].consumer in self._joined or self._joins[0].consumer in self._refused
+        ):
+            self._joins.popleft()
+        if self._joins:
+            self._join(self._joins.popleft())
+        elif not self._complete:
+            raise _CutOffError
+
+    def _join(self, line: Line) -> None:
+        before = self._remember()
+        ranges = tuple((r["start"], r["end"]) for r in line.inputs["ranges"] or ())
+        try:
+            pick = self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0, ranges)
+        except ConsumerBusyError:
+            self._refused.add(who(line))
+            return
+        self._joined.add(who(line))
+        self._changes.append(before)
+        self._chosen(pick)
+
+    def _remember(self) -> Change:
+        return Change(self._line.seq, self._line.t_us, self.core.active, self.core.members)
+
+    def _chosen(self, pick: Pick) -> None:
+        self._picks.append(pick)
+        self._handing_over = pick.changed
+        self._at_once = list(pick.told)
+
+    # --- hand-over -----------------------------------------------------------------------------------------------
+
+    def _on_read_cancelled(self, line: Line) -> None:
+        cancelled = bool(line.inputs["cancelled"])
+        step, self._cancelling = self._cancelling, None
+        if step is None:
+            self._redeliver(cancelled)
+            return
+        self.core.cancel_read(cancelled=cancelled)
+        if cancelled and self._issued_at:
+            self._issued_at.pop()
+        step(cancelled)
+
+    def _on_redeliver(self, line: Line) -> None:
+        self._redeliveries.append(line)
+
+    def _redeliver(self, cancelled: bool) -> None:
+        """A cancel or a rewind that no hand-over explains: the redelivery request that is due takes effect."""
+        while self._redeliveries:
+            asked = who(self._redeliveries.popleft())
+            if self._lost is not None and asked == self.core.active and not self.core.hears_redelivery(asked):
+                racing = (self._lost.seq, "the hand-over began while an earlier delay's task ended")
+                self._differ("active", "the failover delay runs", "it does not", decisions=0, racing=racing)
+                self.core.delay_never_began()
+            if self.core.hears_redelivery(asked):
+                self.core.redeliver(asked, cancelled=cancelled)
+                if cancelled and self._issued_at:
+                    self._issued_at.pop()
+                self._rewinds += 1
+                return
+        raise IllegalTransitionError(
+            "a read is cancelled or the cursor rewinds without a hand-over or a redelivery request",
+            rule="a rewind has a cause",
+        )
+
+    def _on_rewind(self, line: Line) -> None:
+        if not self._rewinds and not self.core.delay_running:
+            self._redeliver(False)
+        if self._rewinds:
+            self._rewinds -= 1
+            self._locked.attempt_due = True
+        else:
+            self._tail_until_us = line.t_us + DELAY_TAIL_US
+            self._tell(self.core.delay_over(), Sender.DELAY_TASK)
+            self._by_task.attempt_due = True
+        self._compare_rewound(line)
+
+    def _compare_rewound(self, line: Line) -> None:
+        """Where the cursor stands after a rewind: behind mark-delete, as far as the acks that are through say."""
+        position = line.recorded["read_position"]
+        at = -1 if position is None else self._entries.ordinal(position["ledger_id"], position["entry_id"])
+        expected = int(self.core.state.s[READ_POSITION])
+        if at < 0 or at == expected or (at < expected and self._acks.any_under_way(at, expected)):
+            return
+        self._differ(
+            "read", f"rewind to {self._positions([expected])}", f"to {self._positions([at])}", decisions=0
+        )
+
+    def _tell(self, told: Told, sender: Sender) -> None:
+        notices = Notices(self._line.seq, self._line.t_us, list(told), sender, tuple(told))
+        if sender is Sender.DELAY_TASK:
+            self._unmet(self._by_task)
+            self._by_task = notices
+        else:
+            self._unmet(self._locked)
+            self._locked = notices
+
+    def _unmet(self, notices: Notices) -> None:
+        """Notices that should have been sent by now were not."""
+        racing = notices.overtaken_by(self._changes)
+        for consumer, active in notices.due if self._notices_shown else ():
+            self._differ("active", f"{consumer} told {active}", "no notice", decisions=0, racing=racing)
+        notices.due = []
+
+    def _task_is_through(self) -> None:
+        """The delay's task must have told everybody by now."""
+        if self._by_task.due and self._line.t_us > self._tail_until_us:
+            self._unmet(self._by_task)
+
+    def _attempts_after_rewind(self) -> bool:
+        """Whether a read attempt is that of a thread that has just rewound and told everybody."""
+        for notices in (self._locked, self._by_task):
+            if notices.attempt_due and (not notices.due or notices.sender is Sender.EXECUTOR):
+                notices.attempt_due = False
+                if notices is self._locked:
+                    self._no_rewind_due()
+                    self._unmet(notices)
+                return True
+        return False
+
+    def _on_active_notified(self, line: Line) -> None:
+        self._no_rewind_due()
+        told = (who(line), line.recorded["active"])
+        lists = (self._at_once, self._locked.due, self._by_task.due)
+        due = next((due for due in lists if told in due), self._by_task.due or self._locked.due)
+        if told in due:
+            due.remove(told)
+            self.tally.exact("active")
+            return
+        expected = next((active for consumer, active in due if consumer == told[0]), None)
+        racing = self._by_task.otherwise(
+            told, self._changes, self.core.active, self.core.members, self.core.told_all
+        )
+        described = "no notice" if expected is None else f"{told[0]} told {expected}"
+        self._differ("active", described, f"{told[0]} told {told[1]}", racing=racing)
+
+    def _no_rewind_due(self) -> None:
+        rewinds, self._rewinds = self._rewinds, 0
+        if rewinds:
+            self._differ("read", "the cursor rewinds first", "no rewind", decisions=0)
+
+
+def _with_ranges(lines: list[Line]) -> bool:
+    return any(line.kind == "consumer_added" and line.inputs["ranges"] for line in lines)

@@ -1,0 +1,344 @@
+"""Verify a trace of a Key_Shared dispatcher of 4.x, line by line.
+
+The driver gives each line's inputs to ``KeySharedDispatcher``. Read attempts, rounds and membership changes are windows
+(see ``racing``): decided as a whole and compared with all their lines. What else the core answers, the releases that
+follow an ack, is kept as *expectations* that the lines to come meet or not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import ClassVar
+
+import numpy as np
+
+from dispatch_core.broker import hashing
+from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
+from dispatch_core.broker.multiple_consumers import Between, Read, Round
+from dispatch_core.broker.profiles import OrderingRule, Profile
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.late_entries import LateEntries
+from dispatch_core.verify.trace.pending_acks import PendingAcksDriver
+from dispatch_core.verify.trace.races import Command, Difference, Outcome
+from dispatch_core.verify.trace.racing import NEXT_SECTION, Window
+from dispatch_core.verify.trace.reads import ReadsUnderWay
+from dispatch_core.verify.trace.recorded import (
+    Recorded,
+    Sent,
+    differing_adds,
+    differing_items,
+    differing_read,
+    differing_round,
+)
+
+
+class KeySharedVerifier(PendingAcksDriver):
+    """State of one verification: the core, what is expected of the coming lines, and the tally."""
+
+    core: KeySharedDispatcher
+    dispatcher: ClassVar[type[KeySharedDispatcher]] = KeySharedDispatcher
+
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(entries, lines, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
+        consumers = sum(line.kind == "consumer_added" for line in lines)
+        h31 = hashing.entry_h31(log.messages, fallback=profile.fallback_key)
+        self.hashes = profile.hash_space.sticky_array(h31)
+        batch = np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64)
+        self.core = self.dispatcher(profile, self.hashes, batch, consumers)
+        # (consumer, hash) that draining held back at the last line
+        self.refused_now: list[tuple[int, int]] = []
+        # read results waiting for their round: type, entries, how many more that the message log does not hold
+        self._results: deque[tuple[str, list[int], int]] = deque()
+        # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
+        self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
+        self._late_entries = LateEntries(log.messages)
+        self._reads = ReadsUnderWay()
+        # Consumer → ranges of its subscribe command.
+        self._announced: dict[int, list[tuple[int, int]] | None] = {}
+
+    def feed(self, line: Line) -> None:
+        """Take one line; see ``Driver.feed``."""
+        self.refused_now = []
+        super().feed(line)
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def _on_consumer_added(self, line: Line) -> None:
+        self._settle_all()
+        ranges = line.inputs["ranges"]
+        self._announced[who(line)] = None if ranges is None else [(r["start"], r["end"]) for r in ranges]
+        self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0)
+
+    def _on_selector_added(self, line: Line) -> None:
+        self._settle_all()
+        consumer = who(line)
+        try:
+            moved = self.core.select_in(consumer, self._announced.get(consumer))
+        except SelectorRefusedError as error:
+            self._differ("subscribe", str(error), f"consumer {consumer} added")
+            self.core.refuse(consumer)
+            return
+        self.tally.exact("subscribe")
+        window = self._section()
+        recorded = self._membership_lines(window)
+        outcome = self._decide(
+            window,
+            2,
+            lambda between: self.core.register(moved, consumer, between),
+            lambda answer: differing_adds(answer[0], recorded),
+        )
+        self._judge(window, outcome)
+        self._releases.expect(outcome.answer[1], until=window.end)
+
+    def _on_selector_refused(self, line: Line) -> None:
+        consumer = who(line)
+        try:
+            self.core.select_in(consumer, self._announced.get(consumer))
+        except SelectorRefusedError:
+            self.tally.exact("subscribe")
+        else:
+            self.core.select_out(consumer)
+            self._differ("subscribe", f"consumer {consumer} added", "refused")
+        self.core.refuse(consumer)
+
+    def _on_selector_removed(self, line: Line) -> None:
+        self._settle_all()
+        consumer = who(line)
+        moved = self.core.select_out(consumer)
+        window = self._section()
+        recorded = self._membership_lines(window, leaving=consumer)
+
+        def differences(left: Leave) -> list[Difference]:
+            closed = [(item.hash, item.ref_count_before) for item in left.closed]
+            return [
+                *differing_items("closing release (hash, count before)", closed, recorded.closed),
+                *differing_adds(left.draining, recorded),
+            ]
+
+        outcome = self._decide(
+            window, 3, lambda between: self.core.drop(consumer, moved, between), differences
+        )
+        self._judge(window, outcome)
+        self._releases.expect(outcome.answer.returned, until=window.end)
+        # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
+        for entry in [e for e in self._acks if self.core.holder(e) is None]:
+            command = self._acks.pop(entry)
+            self._forget(command)
+            if not command.applied:
+                self.core.acknowledge(entry)
+
+    def _membership_lines(self, window: Window, leaving: int | None = None) -> Recorded:
+        recorded = Recorded()
+        for at, line in self._within(window.end):
+            if line.kind == "draining_add":
+                recorded.adds.setdefault(who(line), []).append((line.recorded["hash"], line.seq))
+            elif line.kind == "draining_release" and line.recorded["closing"] and who(line) == leaving:
+                item = (line.recorded["hash"], line.recorded["ref_count_before"])
+                recorded.closed.append((item, line.seq))
+            else:
+                continue
+            window.count("draining")
+            self._judged.add(at)
+        return recorded
+
+    # --- reads ---------------------------------------------------------------------------------------------------
+
+    def _on_read_attempt(self, line: Line) -> None:
+        self._attempt(self._frame(line, "read_attempt_end"))
+
+    def _attempt(self, window: Window, *, including: bool = False) -> None:
+        """One read attempt; ``including`` the present line among what it recorded."""
+        recorded = self._attempt_lines(window, including=including)
+        outcome = self._decide(
+            window, 3, self.core.attempt_read, lambda read: differing_read(read, recorded, self._positions)
+        )
+        self._reads.attempted(outcome.answer)
+        self.refused_now = list(outcome.answer.refused)
+        self._trimmed.update(self.core.trimmed)
+        self._judge(window, outcome)
+
+    def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:
+        recorded = Recorded()
+        own = [(self._at, self._line)] if including else []
+        for at, line in [*own, *self._within(window.end)]:
+            if line.kind == "read_issued":
+                recorded.read = Read("Normal", max_entries=line.recorded["max_entries"])
+                recorded.read_seq = line.seq
+                window.count("read")
+            elif line.kind == "replay_read_issued":
+                recorded.read = Read("Replay", entries=tuple(line.recorded["positions"]))
+                recorded.read_seq = line.seq
+                window.count("read")
+            elif line.kind == "draining_blocked":
+                recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                window.count("draining")
+            else:
+                if line.kind == "read_done":
+                    recorded.results.setdefault(line.inputs["type"], line.seq)
+                continue
+            self._judged.add(at)
+        self._judged.discard(self._at)
+        return recorded
+
+    def _on_read_issued(self, line: Line) -> None:
+        self._inferred_attempt(line)
+
+    def _on_replay_read_issued(self, line: Line) -> None:
+        self._inferred_attempt(line)
+
+    def _on_draining_blocked(self, line: Line) -> None:
+        self._inferred_attempt(line)
+
+    def _inferred_attempt(self, line: Line) -> None:
+        """A line of an attempt that the trace does not frame."""
+        if self._attempts_logged:
+            decision_class = "draining" if line.kind == "draining_blocked" else "read"
+            self._differ(decision_class, "nothing outside a read attempt", line.kind)
+            return
+        self._attempt(Window(line, self._inferred_end(line)), including=True)
+
+    def _inferred_end(self, line: Line) -> int:
+        """Where an attempt that the trace does not frame ends: with its read, or with its last refusal if none comes.
+
+        Which of the two it is the core says, on a copy.
+        """
+        if line.kind != "draining_blocked":
+            return self._at
+        saved = self.core.save()
+        read = self.core.attempt_read()
+        self.core.restore(saved)
+        refusals = 0
+        end = self._at
+        for at in range(self._at, len(self._lines)):
+            kind = self._lines[at].kind
+            if kind in ("read_issued", "replay_read_issued"):
+                return at if read.kind in ("Normal", "Replay") else end
+            if kind in NEXT_SECTION:
+                break
+            if kind == "draining_blocked" and refusals < max(len(read.refused), 1):
+                refusals += 1
+                end = at
+        return end
+
+    def _on_read_cancelled(self, line: Line) -> None:
+        if line.inputs["cancelled"]:
+            self._reads.cancelled()
+            self.core.read_cancelled()
+
+    def _on_read_done(self, line: Line) -> None:
+        kind, positions = line.inputs["type"], line.inputs["positions"]
+        entries = [entry for entry in positions if entry >= 0]
+        if not self._reads.completes(kind):
+            self._differ("read", "no such read under way", f"a {kind.lower()} read completes", decisions=0)
+        if line.recorded["hashes"] is not None:
+            self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
+        if self.core.read_done(kind, entries):
+            self._results.append((kind, entries, len(positions) - len(entries)))
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def _on_round_begin(self, line: Line) -> None:
+        if not self._results:
+            raise IllegalTransitionError(
+                "a round without a read result", rule="a round dispatches one read result"
+            )
+        kind, entries, unknown = self._results.popleft()
+        self.tally.rounds += 1
+        window = self._frame(line, "round_end")
+        recorded = self._round_lines(window)
+        window.count("dispatch", len(entries) + unknown)
+        has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
+
+        def decide(between: Between) -> Round:
+            outcome = self.core.round(kind, entries, between)
+            outcome.look_ahead = self.core.finish_round(outcome, has_more=has_more)
+            self._go_on(outcome, window)
+            return outcome
+
+        outcome = self._decide(
+            window, 3, decide, lambda answer: differing_round(answer, entries, recorded, self._positions)
+        )
+        self.refused_now = outcome.answer.refused
+        if unknown:
+            outcome.plain.append(
+                Difference(
+                    "dispatch", "entries of the message log", f"{unknown} that it does not hold", unknown
+                )
+            )
+            outcome.explained = False
+        if recorded.end is not None:
+            self._settle_has_more(outcome, recorded.end)
+        self._judge(window, outcome)
+        if not self._attempts_logged and outcome.answer.look_ahead:
+            self._expect_look_ahead()
+
+    def _go_on(self, outcome: Round, window: Window) -> None:
+        """What else the lines of a window's inputs say of how the round goes on; nothing, here."""
+
+    def _expect_look_ahead(self) -> None:
+        """Where attempts are not logged: a round that looks ahead makes one at once, also if no read comes of it."""
+        at = self._section().end + 1
+        kind = self._lines[at].kind if at < len(self._lines) else "end"
+        if kind not in ("read_issued", "replay_read_issued"):
+            self.core.attempt_read()
+
+    def _round_lines(self, window: Window) -> Recorded:
+        recorded = Recorded()
+        for at, line in self._within(window.end):
+            if line.kind == "sent":
+                before = line.recorded["permits_before"]
+                recorded.sent.append(Sent(who(line), line.recorded["positions"], before, line.seq))
+                if before is not None:
+                    window.count("permits")
+            elif line.kind == "draining_blocked":
+                recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                window.count("draining")
+            elif line.kind == "round_end":
+                recorded.end = line
+                window.count("replay_set")
+                window.count("round")
+            else:
+                continue
+            self._judged.add(at)
+        return recorded
+
+    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
+        """``has_more`` is sampled at the end of the round; an entry stored since the decision makes it true too late."""
+        if outcome.explained or [d.decision_class for d in outcome.plain] != ["round"]:
+            return
+        answer = outcome.answer
+        if (
+            self.core.look_ahead_needs_more()
+            and self._late_entries.may_have_come(self.core.state, self._line.t_us)
+            and answer.look_ahead
+            and not end.recorded["look_ahead"]
+            and end.recorded["retry"] == (not answer.sent)
+        ):
+            self.core.no_look_ahead()
+            answer.look_ahead = False
+            outcome.explained = True
+            outcome.racing = Command(end.seq, 0, "an entry stored after the decision, seen by has_more,")
+
+    # --- draining ------------------------------------------------------------------------------------------------
+
+    def _on_draining_add(self, line: Line) -> None:
+        self._differ(
+            "draining", "no hash begins to drain", f"consumer {line.consumer}: {line.recorded['hash']}"
+        )
+
+    # --- reporting -----------------------------------------------------------------------------------------------
+
+    def class_of(self, kind: str) -> str:
+        """The class of decision that an illegal line of this kind would have been."""
+        return _CLASS_OF.get(kind, "dispatch")
+
+
+_CLASS_OF = {
+    "pending_ack_removed": "draining",
+    "selector_added": "subscribe",
+    "selector_removed": "subscribe",
+    "consumer_added": "subscribe",
+}

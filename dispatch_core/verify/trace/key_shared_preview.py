@@ -1,0 +1,145 @@
+"""Verify a trace of the Key_Shared dispatcher of 4.0.0-preview.1 (last sent position, PIP-282).
+
+Such a trace has no line for the moment at which an ack takes effect. It takes effect on the client's I/O
+thread, as soon as it has arrived, in three parts: the pending ack goes and its consumer may be unblocked, the
+unacked counter is lowered, the cursor deletes. So the plain order puts them at the ``ack`` line; where a window
+needs another order, each of them may come as late as the connection's next line.
+
+A flow that arrives while a round runs has come before the send to that consumer if its line stands before the
+send's, in the plain order: the line of a send says when its permits were charged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeVar
+
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.races import Command
+from dispatch_core.verify.trace.recently_joined import NewcomersVerifier
+
+A = TypeVar("A")
+
+_REMOVE, _LOWER, _DELETE = range(3)
+
+#: What a redelivery request still has to do: parked permits count.
+_PARKED: Final = "parked permits"
+
+
+@dataclass(slots=True)
+class _Ack:
+    """One acknowledged entry, and who held it when its pending ack went."""
+
+    entry: int
+    holder: int | None = None
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of an ack: what a late command still has to do."""
+
+    ack: _Ack
+    part: int
+
+
+class PreviewVerifier(NewcomersVerifier):
+    """As for 4.x, except for when acks take effect, and for the steps of a removal."""
+
+    acks_are_logged: ClassVar[bool] = False
+
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(log, profile, entries, lines)
+        self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
+
+    # --- flow ----------------------------------------------------------------------------------------------------
+
+    def _on_flow_counted(self, line: Line) -> None:
+        super()._on_flow_counted(line)
+        self._counted[who(line)] = self._counted.get(who(line), 0) + 1
+
+    def _on_flow_applied(self, line: Line) -> None:
+        """The dispatcher counts, as the consumer did before. An ack that unblocked may not have gone further."""
+        consumer, permits = who(line), self._permits(line)
+        ahead = self._counted.get(consumer, 0)
+        late = self.connection(consumer).late
+        at = next((at for at, command in enumerate(late) if command.permits == permits), None)
+        if ahead <= 0 and at is not None:
+            for command in late[: at + 1]:
+                self.finish_late(command)
+            del late[: at + 1]
+        self._counted[consumer] = ahead - 1
+        self.core.flow_applied(consumer, permits)
+
+    # --- acks ----------------------------------------------------------------------------------------------------
+
+    def _on_ack(self, line: Line) -> None:
+        connection = self.connection(who(line))
+        self._settle(connection, flows=True)
+        if line.inputs["ack_type"] != "Individual":
+            return  # cumulative acks mean nothing to Key_Shared
+        commands = [self._arrival(line, entry) for entry in line.inputs["positions"] if entry >= 0]
+        acks = [(command, _Ack(command.entry)) for command in commands if not command.applied]
+        for parts in ((_REMOVE, _LOWER), (_DELETE,)):
+            for command, ack in acks:
+                for part in parts:
+                    late = Command(command.seq, command.connection, command.what, entry=command.entry)
+                    late.result = _Part(ack, part)
+                    connection.late.append(late)
+
+    def begin_command(self, command: Command) -> object:
+        """All of an ack that has arrived; no line to come says more."""
+        self._whole(_Ack(command.entry))
+        return None
+
+    def finish_command(self, command: Command) -> None:
+        """The last step of a redelivery request; a part of an ack, or all of one that arrived in the window."""
+        if command.result is _PARKED:
+            self.core.parked_flow(command.connection)
+        elif isinstance(command.result, _Part):
+            self._do(command.result.ack, command.result.part)
+        else:
+            self._whole(_Ack(command.entry))
+
+    def _on_redeliver(self, line: Line) -> None:
+        """The client's thread lowers the counter, tells the dispatcher (the line), then counts parked permits."""
+        consumer, wanted = who(line), line.inputs["positions"]
+        self._settle(self.connection(consumer), flows=True)
+        held = self.core.held(consumer)
+        asked = held if wanted is None else sorted(set(held) & set(wanted))
+        for entry in asked:
+            self.core.pending_ack_removed(entry)
+        everything = self.core.unacked(consumer) if wanted is None else None
+        messages = self.core.redeliver(consumer, asked)
+        self.core.asked_again(consumer, messages if everything is None else everything)
+        command = Command(line.seq, consumer, "redelivery request", result=_PARKED)
+        self.connection(consumer).late.append(command)
+
+    def _whole(self, ack: _Ack) -> None:
+        for part in (_REMOVE, _LOWER, _DELETE):
+            self._do(ack, part)
+
+    def _do(self, ack: _Ack, part: int) -> None:
+        if part == _REMOVE:
+            ack.holder = self.core.holder(ack.entry)
+            if ack.holder is not None:
+                ack.messages = self.core.unacked_messages(ack.entry)
+                self.core.pending_ack_removed(ack.entry)
+                self.core.ack_begins(ack.holder)
+        elif part == _LOWER:
+            if ack.holder is not None:
+                self.core.ack_ends(ack.holder, ack.messages)
+        else:
+            self.core.acknowledge(ack.entry)
+
+    # --- windows -------------------------------------------------------------------------------------------------
+
+    def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
+        """Acks of the window that come after it in the plain order may have come before its sends."""
+        for command in self._peeked.values():
+            if not command.applied:
+                waiting.setdefault(command.connection, []).append(command)
+        super()._note_contested_blocks(unacked, waiting)

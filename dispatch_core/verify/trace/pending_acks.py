@@ -1,0 +1,221 @@
+"""Acks, redelivery requests and the releases that follow them, in a trace of a Key_Shared dispatcher of 4.x.
+
+An ack *arrives*, and takes effect when the line of its pending ack stands; the release of its hash follows. A redelivery
+request works the other way round: what it lets go is logged first, its own line last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.multiple_consumers import Released
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.draining_releases import Releases
+from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.races import Command
+from dispatch_core.verify.trace.racing import RacingDriver
+
+#: Kinds that a connection's thread writes when the command before is done.
+_OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Redelivered:
+    """What a redelivery request still does after the dispatcher has put its entries into the replay set."""
+
+    messages: int
+    everything: bool
+
+
+class PendingAcksDriver(RacingDriver):
+    """What is pending on consumers, and what lets it go."""
+
+    core: KeySharedDispatcher
+
+    def __init__(self, entries: Entries, lines: list[Line], *, tracked: bool) -> None:
+        """``tracked``: hashes drain under the rules in force, so that releases are logged."""
+        super().__init__(entries, lines)
+        self._acks: dict[int, Command] = {}  # entry → the ack that arrived and has had no effect yet
+        self._removed: dict[int, list[int]] = {}  # consumer → entries let go for a redelivery request to come
+        self._requests: dict[int, deque[Line]] = {}  # consumer → its redelivery requests to come
+        for line in lines:
+            if line.kind == "redeliver" and line.consumer is not None:
+                self._requests.setdefault(line.consumer, deque()).append(line)
+        self._releases = Releases(tracked=tracked)
+        self._trimmed: dict[int, Released] = {}  # entries an attempt dropped: mark-delete had passed them
+
+    def feed(self, line: Line) -> None:
+        """Take one line; see ``Driver.feed``."""
+        self._line = line
+        own = line.consumer if line.kind in _OF_A_CONNECTION else None
+        self._report_missing(self._releases.missing(connection=own, at=self._at + 1))
+        super().feed(line)
+
+    # --- acks and redelivery -------------------------------------------------------------------------------------
+
+    def _on_ack(self, line: Line) -> None:
+        connection = self.connection(who(line))
+        self._settle(connection)
+        if line.inputs["ack_type"] != "Individual":
+            return  # cumulative acks mean nothing to Key_Shared
+        sets = line.inputs["ack_sets"] or []
+        for at, entry in enumerate(line.inputs["positions"]):
+            if entry < 0:
+                continue
+            words = sets[at] if at < len(sets) else None
+            command = self._arrival(line, entry)
+            if command.applied:
+                if command.result is not None:  # its removal's line is to come
+                    connection.waiting.append(command)
+                    self._acks[entry] = command
+                continue
+            if words:
+                self._acknowledge_indexes(entry, words)
+            elif self.core.holder(entry) is None:
+                self.core.acknowledge(entry)
+            else:
+                connection.waiting.append(command)
+                self._acks[entry] = command
+
+    def _acknowledge_indexes(self, entry: int, words: Sequence[int]) -> None:
+        holder, newly = self.core.holder(entry), self.core.acknowledge_indexes(entry, words)
+        if holder is not None and newly:
+            self.core.lower_unacked(holder, newly)
+
+    def begin_command(self, command: Command) -> object:
+        """An ack: the pending ack goes, the counters of its holder follow, the cursor deletes."""
+        holder = self.core.holder(command.entry)
+        if holder is None:
+            self.core.acknowledge(command.entry)
+            return None
+        messages = self.core.unacked_messages(command.entry)
+        released = self.core.pending_ack_removed(command.entry)
+        self.core.ack_begins(holder)
+        self.core.ack_ends(holder, messages)
+        self.core.acknowledge(command.entry)
+        return released
+
+    def finish_command(self, command: Command) -> None:
+        """The counters of the holder, then the cursor; of a redelivery request, the counters."""
+        if isinstance(command.result, _Redelivered):
+            asked = command.result
+            self.core.redelivered(command.connection, asked.messages, everything=asked.everything)
+            return
+        assert isinstance(command.result, tuple), "an ack that took effect knows its holder"
+        holder, messages = command.result
+        self.core.ack_ends(holder, messages)
+        self.core.acknowledge(command.entry)
+
+    def _on_pending_ack_removed(self, line: Line) -> None:
+        for recorded in line.recorded["positions"]:
+            entry = self._removed_entry(who(line))
+            if entry is None or entry != recorded:
+                said = self._positions([recorded])
+                expected = "none" if entry is None else self._positions([entry])
+                self._differ("draining", f"pending ack removed: {expected}", said, decisions=0)
+                continue
+            trimmed = self._trimmed.pop(entry, None)
+            if trimmed is not None:
+                self._releases.expect([trimmed], until=self._section().end)
+                continue
+            command = self._acks.pop(entry, None)
+            by = None if command is None else command.connection
+            self._report_missing(self._releases.missing(connection=by))
+            if command is not None and command.applied:
+                self._forget(command)
+                if isinstance(command.result, Released):
+                    self._releases.expect([command.result], connection=command.connection)
+                continue
+            if command is not None:
+                self._settle(self.connection(command.connection))
+            holder, messages = self.core.holder(entry), self.core.unacked_messages(max(entry, 0))
+            released = self.core.pending_ack_removed(entry)
+            connection = released.consumer if command is None else command.connection
+            self._releases.expect([released], connection=connection)
+            if command is None:
+                self._removed.setdefault(released.consumer, []).append(entry)
+                continue
+            self._forget(command)
+            self.core.ack_begins(released.consumer)
+            command.result = (holder, messages)
+            self.connection(command.connection).late.append(command)
+
+    def _removed_entry(self, holder: int) -> int | None:
+        """Which pending ack of ``holder`` goes now. The line says when; what, the commands under way say.
+
+        First what mark-delete has passed, then acks in the order in which they arrived, those of the holder's own
+        connection first, then what the next redelivery request of the holder names.
+        """
+        for entry, released in self._trimmed.items():
+            if released.consumer == holder:
+                return entry
+        acks = [c for c in self._acks.values() if self._held_before(c) == holder]
+        if acks:
+            return min(acks, key=lambda c: (c.connection != holder, c.seq)).entry
+        requests = self._requests.get(holder)
+        if not requests:
+            return None
+        wanted, held = requests[0].inputs["positions"], self.core.held(holder)
+        if wanted is None:
+            return held[0] if held else None
+        return next((entry for entry in wanted if entry in set(held)), None)
+
+    def _held_before(self, command: Command) -> int | None:
+        """Who holds, or held, the entry of an ack whose removal's line is to come."""
+        if command.applied:
+            return command.result.consumer if isinstance(command.result, Released) else None
+        return self.core.holder(command.entry)
+
+    def _forget(self, command: Command) -> None:
+        waiting = self.connection(command.connection).waiting
+        if command in waiting:
+            waiting.remove(command)
+
+    def _on_redeliver(self, line: Line) -> None:
+        """The removals of a request stand before its line; what was not removed one by one goes now."""
+        self._settle_all()
+        self._let_go_for(line)
+        self._requests[who(line)].popleft()
+        asked = self._removed.pop(who(line), [])
+        messages = self.core.redeliver(who(line), sorted(asked))
+        command = Command(line.seq, who(line), "redelivery request")
+        command.result = _Redelivered(messages, everything=line.inputs["positions"] is None)
+        self.connection(who(line)).late.append(command)
+
+    def _let_go_for(self, request: Line) -> None:
+        """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
+        consumer = who(request)
+        wanted = request.inputs["positions"]
+        held = self.core.held(consumer)
+        for entry in held if wanted is None else sorted(set(held) & set(wanted)):
+            self._releases.expect([self.core.pending_ack_removed(entry)], connection=consumer)
+            self._removed.setdefault(consumer, []).append(entry)
+
+    # --- releases ------------------------------------------------------------------------------------------------
+
+    def _on_draining_release(self, line: Line) -> None:
+        consumer, hash_value = who(line), line.recorded["hash"]
+        recorded = (
+            f"release of hash {hash_value} by {consumer} with {line.recorded['ref_count_before']} before"
+        )
+        before = None if line.recorded["closing"] else self._releases.meet(consumer, hash_value)
+        if before is None and not line.recorded["closing"] and self._requests.get(consumer):
+            self._let_go_for(self._requests[consumer][0])  # "redeliver all" clears in one batch, then says so
+            before = self._releases.meet(consumer, hash_value)
+        if before is None:
+            self._differ("draining", "no release", recorded)
+        elif before == line.recorded["ref_count_before"]:
+            self.tally.exact("draining")
+        else:
+            self._differ("draining", f"release with {before} before", recorded)
+
+    def _report_missing(self, missing: list[Released]) -> None:
+        for item in missing:
+            expected = f"release of hash {item.hash} by {item.consumer} with {item.ref_count_before} before"
+            self._differ("draining", expected, "nothing", decisions=0)
+
+    def _on_end(self, _line: Line) -> None:
+        self._report_missing(self._releases.missing_at_end())

@@ -1,0 +1,410 @@
+"""A driver whose decisions are made in windows, so that commands racing with them can be placed (see ``races``).
+
+A *window* is one critical section of the dispatcher: a read attempt, a round, a membership change, with all lines that
+it wrote. The window is decided as a whole when its first line is reached, and compared with its lines; flows and acks
+that overlap it are tried in the orders the trace leaves open.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar, Final, TypeVar
+
+from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.tally import Finding, Tally, cut_off
+from dispatch_core.verify.trace.driver import Driver, who
+from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
+
+A = TypeVar("A")
+
+#: Pseudo connections of contested blocks count down from here.
+_CONTESTED: Final = -2
+_COUNTED: Final = -3
+
+
+#: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
+NEXT_SECTION = frozenset(
+    {
+        "consumer_added",
+        "consumer_removing",
+        "consumer_removed",
+        "selector_added",
+        "selector_refused",
+        "selector_removed",
+        "flow_applied",
+        "read_attempt",
+        "read_issued",
+        "replay_read_issued",
+        "round_begin",
+        "redeliver",
+        "rewind",
+        "end",
+    }
+)
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the present order of a window has done beside the decision; forgotten when another order is tried."""
+
+    results: list[tuple[Command, object]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Window:
+    """One critical section of the trace, from the present line to the line with index ``end``.
+
+    ``closed``: its end is in the log. A log that ends inside a window says nothing about the rest of it.
+    """
+
+    begun: Line
+    end: int
+    closed: bool = True
+    counts: dict[str, int] = field(default_factory=dict)  # decisions per class
+    differing: list[Difference] = field(default_factory=list)
+    racing: Command | None = None
+
+    def count(self, decision_class: str, decisions: int = 1) -> None:
+        """So many decisions of a class stand in the window."""
+        self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
+
+
+class RacingDriver(Driver):
+    """Commands under way, and windows. A subclass says what an ack does, early and late, and decides the windows."""
+
+    core: MultipleConsumersDispatcher
+    #: Whether the trace has a line for the moment at which an ack takes effect.
+    acks_are_logged: ClassVar[bool] = True
+    #: Before which step of a round comes, in the plain order, what arrives before the line of the send to that consumer.
+    send_step: ClassVar[int] = 1
+
+    def __init__(self, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(entries)
+        self._lines = lines
+        self._at = -1  # index of the line being fed
+        self._open: list[Window] = []  # decided, not counted: their last line is to come
+        self._judged: set[int] = set()  # indexes of lines that a window has compared
+        self._connections: dict[int, Connection] = {}
+        self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
+        self._effects = Effects()
+        self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
+        self._placed: list[Command] = []  # that arrive in the present window, with a place in the plain order
+        # Consumer → flows that a window took for counted, and that no line shows to be.
+        self._taken: dict[int, list[Command]] = {}
+        # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
+        self._contested: dict[int, Command] = {}
+        self._counting_logged = any(line.kind == "flow_counted" for line in lines)
+
+    def feed(self, line: Line) -> None:
+        """Take one line; a line that a window has compared already is only counted."""
+        self._at += 1
+        if self._at in self._judged:
+            self._judged.discard(self._at)
+            self.tally.expect(line)
+        else:
+            super().feed(line)
+        while self._open and self._open[0].closed and self._open[0].end <= self._at:
+            self._count_window(self._open.pop(0))
+
+    def finish(self, *, goes_on: bool = False) -> Tally:
+        """End of the log. What is still open was cut off, not missed; acks that began to take effect go through.
+
+        ``goes_on``: the log has more lines than were fed; then what is open is not counted, and will be when they are.
+        """
+        for window in self._open:
+            if goes_on:
+                self.tally.leave_out(window.counts)
+                continue
+            for decision_class, decisions in window.counts.items():
+                self.tally.settle(decision_class, decisions, decisions, "uncertain")
+            self.tally.note(cut_off(window.begun))
+        self._open.clear()
+        self._settle_all()
+        self.tally.close()
+        return self.tally
+
+    def connection(self, consumer: int) -> Connection:
+        """Commands under way of one consumer's connection."""
+        return self._connections.setdefault(consumer, Connection())
+
+    # --- flow ----------------------------------------------------------------------------------------------------
+
+    def _on_flow(self, line: Line) -> None:
+        """The consumer counts the permits as soon as the command has arrived.
+
+        ``flow_counted`` is logged after that; until then a decision may not have seen them. Traces of a heavy load leave
+        that line out: there it is open until the dispatcher's line.
+        """
+        connection = self.connection(who(line))
+        self._settle(connection, flows=self._counting_logged)
+        command = self._arrival(line, -1)
+        if not command.applied:
+            connection.late.append(command)
+
+    def _on_flow_counted(self, line: Line) -> None:
+        self._settle(self.connection(who(line)), flows=True)
+
+    def _on_flow_applied(self, line: Line) -> None:
+        """The dispatcher counts; the consumer has done so before."""
+        permits = self._permits(line)
+        self._settle(self.connection(who(line)), flows=True)
+        self.core.flow_applied(who(line), permits)
+
+    def _permits(self, line: Line) -> int:
+        """The permits of a ``flow_applied`` line, which Key_Shared traces carry."""
+        permits: int | None = line.inputs["permits"]
+        if permits is None:
+            raise IllegalTransitionError(
+                "no permits", rule="Key_Shared counts what has reached the dispatcher"
+            )
+        return permits
+
+    def _arrival(self, line: Line, entry: int) -> Command:
+        """The command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
+        known = self._peeked.pop((line.seq, entry), None)
+        if known is not None:
+            return known
+        if line.kind == "flow":
+            return Command(
+                line.seq, who(line), f"flow of {line.inputs['permits']}", permits=line.inputs["permits"]
+            )
+        return Command(line.seq, who(line), f"ack of {self._entries.position(entry)}", entry=entry)
+
+    # --- commands under way --------------------------------------------------------------------------------------
+
+    def _settle(self, connection: Connection, *, flows: bool = False) -> None:
+        """A later line of the connection shows that the later steps of its acks are done.
+
+        ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
+        attempt that began before them may be logged after.
+        """
+        if flows:
+            self._taken = {
+                c: open_ for c, open_ in self._taken.items() if self.connection(c) is not connection
+            }
+        for command in list(connection.late):
+            if flows or not command.permits:
+                connection.late.remove(command)
+                self.finish_late(command)
+
+    def finish_late(self, command: Command) -> None:
+        """The later steps of a command whose effect was logged."""
+        if command.permits:
+            command.result = self.core.flow(command.connection, command.permits)
+        else:
+            self.finish_command(command)
+
+    def _settle_all(self) -> None:
+        self._taken.clear()
+        for connection in self._connections.values():
+            if connection.late:
+                self._settle(connection, flows=True)
+
+    @abstractmethod
+    def begin_command(self, command: Command) -> object:
+        """All effects of an ack that has arrived, before its line says so; returns what that line is compared with."""
+
+    @abstractmethod
+    def finish_command(self, command: Command) -> None:
+        """The later steps of an ack whose effect was logged."""
+
+    # --- windows -------------------------------------------------------------------------------------------------
+
+    def _section(self) -> Window:
+        """The membership change of the present line: up to the next line that the dispatcher writes under its lock."""
+        at = self._at + 1
+        while at < len(self._lines) and self._lines[at].kind not in NEXT_SECTION:
+            at += 1
+        return Window(self._line, at - 1, closed=at < len(self._lines))
+
+    def _frame(self, line: Line, finish: str) -> Window:
+        """The window from the present line to the line of kind ``finish`` that ends it.
+
+        Without one it ends where the next of its kind begins, or is cut off with the log.
+        """
+        for at in range(self._at + 1, len(self._lines)):
+            kind = self._lines[at].kind
+            if kind == finish:
+                return Window(line, at)
+            if kind == line.kind:
+                return Window(line, at - 1)
+        return Window(line, len(self._lines) - 1, closed=False)
+
+    def _within(self, end: int) -> Sequence[tuple[int, Line]]:
+        """Lines after the present one up to index ``end``, with their indexes."""
+        return [(at, self._lines[at]) for at in range(self._at + 1, end + 1)]
+
+    def _decide(
+        self,
+        window: Window,
+        steps: int,
+        decide: Callable[[Between], A],
+        differences: Callable[[A], list[Difference]],
+    ) -> Outcome[A]:
+        """Decide a window; see ``races.search``. One whose end the log does not show is decided and not compared."""
+        if not window.closed:
+            self._settle_all()
+            return Outcome(decide(lambda _step: None), [])
+        self._sent_at = {}
+        logged = 0  # steps of the window that are over, as its lines show
+        for _at, line in self._within(window.end):
+            self._peek(line, logged)
+            if line.kind == "sent" and line.consumer is not None:
+                self._sent_at[line.consumer] = line.seq
+            elif line.kind in ("read_issued", "replay_read_issued"):
+                logged = steps
+        waiting, late = self._under_way(steps)
+        if not waiting and not late:
+            answer = decide(lambda _step: None)
+            found = differences(answer)
+            return Outcome(answer, found, explained=not found)
+        stage = _Stage(self)
+        unacked = {consumer: self.core.unacked(consumer) for consumer in self.core.connected()}
+        outcome = search(stage, waiting, late, steps, decide, differences)
+        self._commit(outcome, late)
+        for command in self._peeked.values():
+            command.earliest = 0
+        self._note_contested_blocks(unacked, waiting)
+        return outcome
+
+    def _peek(self, line: Line, logged: int) -> None:
+        """A command that arrives within the window, when so many of its steps are over."""
+        entries = [-1] if line.kind == "flow" else []
+        if line.kind == "ack" and line.inputs["ack_type"] == "Individual":
+            entries = [entry for entry in line.inputs["positions"] if entry >= 0]
+        for entry in entries:
+            if (line.seq, entry) not in self._peeked:
+                self._peeked[line.seq, entry] = self._arrival(line, entry)
+            self._peeked[line.seq, entry].earliest = logged
+
+    def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """Commands that may come before a window of so many steps, and those that may come later than in the plain order.
+
+        Permits that arrive during a round are there in the plain order when the send to their consumer is logged after
+        them, else after the round.
+        """
+        waiting = {consumer: c.open() for consumer, c in self._connections.items() if c.waiting}
+        late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
+        for command in self._peeked.values():
+            if command.applied:
+                continue
+            self.connection(command.connection)
+            if not command.permits and self.acks_are_logged:
+                waiting.setdefault(command.connection, []).append(command)
+                continue
+            before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
+            command.step = self.send_step if before_send else steps
+            self._placed.append(command)
+            late.setdefault(command.connection, []).append(command)
+        for consumer, command in list(self._contested.items()):
+            if not self.core.is_blocked(consumer):
+                del self._contested[consumer]
+            else:
+                waiting[_CONTESTED - 2 * consumer] = [command]
+        for consumer, flows in self._taken.items():
+            waiting[_COUNTED - 2 * consumer] = [
+                Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
+            ]
+        for commands in late.values():  # commands of one connection keep their order
+            for one, other in pairwise(commands):
+                other.step = max(one.step, other.step)
+        return {c: commands for c, commands in waiting.items() if commands}, late
+
+    def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
+        """Consumers that a send left blocked although an ack of theirs overlaps it: which came first shows later."""
+        for consumer in self.core.blocked_consumers():
+            if self.core.unacked(consumer) <= unacked.get(consumer, 0):
+                continue
+            for command in (c for commands in waiting.values() for c in commands):
+                if command.entry >= 0 and not command.applied and self.core.holder(command.entry) == consumer:
+                    what = f"{command.what}, before the send that blocked consumer {consumer},"
+                    self._contested[consumer] = Command(command.seq, consumer, what, unblocks=consumer)
+                    break
+
+    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        for command, result in self._effects.results:
+            command.result = result
+        for command in outcome.early:
+            command.applied = True
+        for consumer in late:
+            delayed = [c for c in self._connections[consumer].late if c in outcome.late]
+            self._connections[consumer].late = delayed
+        for command in self._placed:
+            command.applied = command not in outcome.late
+            command.step = 0
+        self._placed.clear()
+        for consumer, commands in late.items():
+            taken = [c for c in commands if c.permits and c.result and c not in outcome.late]
+            if taken:
+                self._taken.setdefault(consumer, []).extend(taken)
+        for command in outcome.early:
+            if command.uncounts is not None:
+                self._reopen(command.uncounts)
+        self._effects = Effects()
+
+    def _reopen(self, flow: Command) -> None:
+        """A flow that was taken for counted was not: it is late, or still to arrive."""
+        self._taken[flow.connection].remove(flow)
+        if any(flow is other for other in self._peeked.values()):
+            flow.applied = False
+        else:
+            self.connection(flow.connection).late.insert(0, flow)
+
+    def _judge(self, window: Window, outcome: Outcome[A]) -> None:
+        """Note what a window's decision gave; it is counted when its last line has been fed, which proves it."""
+        window.differing = outcome.plain
+        window.racing = outcome.racing if outcome.explained else None
+        self._open.append(window)
+
+    def _count_window(self, window: Window) -> None:
+        for decision_class, decisions in window.counts.items():
+            differing = sum(d.decisions for d in window.differing if d.decision_class == decision_class)
+            self.tally.exact(decision_class, decisions - differing)
+        racing = window.racing
+        reason = (
+            f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
+        )
+        end = self._lines[window.end].seq
+        for one in sorted(window.differing, key=lambda difference: difference.seq or end):
+            finding = Finding(
+                one.seq or end,
+                self._lines[window.end].t_us,
+                one.decision_class,
+                "divergent" if racing is None else "uncertain",
+                one.expected,
+                one.recorded,
+                racing.seq if racing else None,
+                reason,
+            )
+            self.tally.differ(finding, one.decisions)
+
+
+class _Stage:
+    """The driver's core, for the search: copies, and effects of commands."""
+
+    def __init__(self, driver: RacingDriver) -> None:
+        self._driver = driver
+        self._saved = driver.core.save()
+
+    def restore(self) -> None:
+        self._driver.core.restore(self._saved)
+        self._driver._effects = Effects()
+
+    def apply_early(self, command: Command) -> None:
+        driver = self._driver
+        if command.unblocks is not None:
+            driver.core.unblock(command.unblocks)
+        elif command.uncounts is not None:
+            driver.core.take_back(command.connection, command.uncounts.permits)
+        elif command.permits:
+            driver.core.flow(command.connection, command.permits)
+        else:
+            driver._effects.results.append((command, driver.begin_command(command)))
+
+    def apply_late(self, command: Command) -> None:
+        self._driver.finish_late(command)

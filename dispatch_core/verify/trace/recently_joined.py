@@ -1,0 +1,37 @@
+"""What the traces of both rules of recently joined consumers have in common: when a consumer that leaves is forgotten.
+
+The first read attempt of a removal still knows the consumer as a newcomer; the rule forgets it after that, or at the end
+of the removal where no attempt is logged (PersistentStickyKeyDispatcherMultipleConsumers.removeConsumer, 3.x and PIP-282).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.key_shared import KeySharedVerifier
+
+
+class NewcomersVerifier(KeySharedVerifier):
+    """As for 4.x, with the steps of a removal under a rule of recently joined consumers."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._leaving: int | None = None  # out of the list, still remembered as newcomer
+
+    def _on_selector_removed(self, line: Line) -> None:
+        super()._on_selector_removed(line)
+        self._leaving = who(line)
+
+    def _on_read_attempt(self, line: Line) -> None:
+        super()._on_read_attempt(line)
+        self._forget_leaving()
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        self._forget_leaving()
+
+    def _forget_leaving(self) -> None:
+        if self._leaving is not None:
+            self.core.forget(self._leaving)
+            self._leaving = None

@@ -1,0 +1,204 @@
+"""What the lines of a window say the broker decided, and where an answer of the core differs from it.
+
+Nothing here reaches the core: these values are compared with what the core has answered from its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import zip_longest
+
+from dispatch_core.broker.multiple_consumers import Pairs, Read, Round
+from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.trace.races import Difference
+
+#: Items of a window with the ``seq`` of the line that says so.
+Said = list[tuple[object, int]]
+#: Entries for people.
+Show = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One ``sent`` line."""
+
+    consumer: int
+    entries: list[int]
+    permits_before: int | None
+    seq: int
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What the lines of one window say the broker decided."""
+
+    read: Read = field(default_factory=lambda: Read("None"))
+    read_seq: int = 0
+    results: dict[str, int] = field(default_factory=dict)  # type → seq of a read result within the window
+    blocked: Said = field(default_factory=list)  # (consumer, hash)
+    adds: dict[int, Said] = field(default_factory=dict)  # consumer → hashes that begin to drain
+    closed: Said = field(default_factory=list)  # (hash, reference count before)
+    sent: list[Sent] = field(default_factory=list)
+    end: Line | None = None  # ``round_end``
+
+
+def differing_items(
+    what: str, expected: Sequence[object], said: Said, following: int = 0
+) -> list[Difference]:
+    """Sequences of draining decisions, item by item as a text comparison would align them.
+
+    ``following``: ``seq`` of the line that shows that no more of them is to come; 0 = the end of the window.
+    """
+    if list(expected) == [item for item, _seq in said]:
+        return []
+    return [
+        Difference(
+            "draining",
+            f"{what}: {'nothing' if one is None else one}",
+            "nothing" if other is None else str(other),
+            decisions=int(other is not None),
+            seq=seq or following,
+        )
+        for one, other, seq in _aligned(expected, said)
+    ]
+
+
+def differing_adds(draining: Pairs, recorded: Recorded) -> list[Difference]:
+    """Hashes that begin to drain, per consumer: their order among consumers is a hash map's."""
+    expected: dict[int, list[int]] = {}
+    for consumer, hash_value in draining:
+        expected.setdefault(consumer, []).append(hash_value)
+    return [
+        difference
+        for consumer in sorted(expected.keys() | recorded.adds.keys())
+        for difference in differing_items(
+            f"consumer {consumer} drains", expected.get(consumer, []), recorded.adds.get(consumer, [])
+        )
+    ]
+
+
+def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Difference]:
+    """A read attempt: what draining held back, and which read was issued."""
+    found = differing_items(
+        "blocks (consumer, hash)", list(read.refused), recorded.blocked, recorded.read_seq
+    )
+    other = recorded.read
+    same = (read.kind, read.max_entries, read.entries) == (other.kind, other.max_entries, other.entries)
+    if same or (other.kind == "None" and read.kind not in ("Normal", "Replay")):
+        return found
+    one = Difference(
+        "read",
+        _describe(read, show),
+        _describe(other, show),
+        decisions=int(other.kind != "None"),
+        seq=recorded.read_seq or recorded.results.get(read.kind, 0),
+        weight=1 + len(set(read.entries) ^ set(other.entries)) + 100 * (read.kind != other.kind),
+    )
+    return [*found, one]
+
+
+def differing_round(
+    outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
+) -> list[Difference]:
+    """A round: what draining held back, who got what, the replay set after it, and how it goes on."""
+    sends = recorded.sent[0].seq if recorded.sent else 0
+    found = differing_items("blocks (consumer, hash)", outcome.refused, recorded.blocked, sends)
+    found += _differing_sends(outcome, entries, recorded, show)
+    if recorded.end is None:
+        return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
+    said, seq = recorded.end.recorded, recorded.end.seq
+    if outcome.in_replay != said["in_replay"]:
+        weight = 1 + abs(outcome.in_replay - said["in_replay"])
+        found.append(
+            Difference("replay_set", str(outcome.in_replay), str(said["in_replay"]), seq=seq, weight=weight)
+        )
+    retry = outcome.retry
+    if retry is None:
+        retry = outcome.look_ahead or not outcome.sent
+    if (retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
+        found.append(
+            Difference(
+                "round",
+                f"retry {retry}, look ahead {outcome.look_ahead_due}",
+                f"retry {said['retry']}, look ahead {said['look_ahead']}",
+                seq=seq,
+            )
+        )
+    return found
+
+
+def differing_entries(expected: Sequence[int], got: Sequence[int]) -> tuple[list[int], list[int]]:
+    """What of ``expected`` is not among ``got``, and the reverse; nothing where one side is empty: that says it all."""
+    if not expected or not got:
+        return [], []
+    sides = set(expected), set(got)
+    return [one for one in expected if one not in sides[1]], [one for one in got if one not in sides[0]]
+
+
+def _differing_sends(
+    outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
+) -> list[Difference]:
+    found = []
+    unsent = dict(outcome.sent)
+    uncounted = set(entries)  # each entry of the round is one decision
+
+    def part(consumer: int, expected: Sequence[int], got: Sequence[int], seq: int) -> None:
+        pairs = [pair for pair in zip_longest(expected, got) if pair[0] != pair[1]]
+        parted = {entry for pair in pairs for entry in pair if entry is not None}
+        missing, more = differing_entries(expected, got)
+        found.append(
+            Difference(
+                "dispatch",
+                f"consumer {consumer} gets {show(expected)}" + (f", also {show(missing)}" if missing else ""),
+                f"gets {show(got)}" + (f", also {show(more)}" if more else ""),
+                decisions=len(parted & uncounted),
+                seq=seq,
+                weight=len(parted) + 1,
+            )
+        )
+        uncounted.difference_update(parted)
+
+    for one in recorded.sent:
+        consumer = one.consumer
+        expected = unsent.pop(consumer, [])
+        if expected != one.entries:
+            part(consumer, expected, one.entries, one.seq)
+        before = outcome.permits_before.get(consumer)
+        if one.permits_before is not None and before != one.permits_before:
+            found.append(
+                Difference("permits", f"consumer {consumer}: {before}", str(one.permits_before), seq=one.seq)
+            )
+    for consumer, missing in unsent.items():
+        part(consumer, missing, [], 0)
+    return found
+
+
+def _describe(read: Read, show: Show) -> str:
+    if read.kind == "Normal":
+        return f"normal read of at most {read.max_entries}"
+    if read.kind == "Replay":
+        return f"replay read of {show(read.entries)}"
+    return "no read" if read.kind == "None" else "back-off"
+
+
+def _aligned(expected: Sequence[object], said: Said) -> list[tuple[object | None, object | None, int]]:
+    """Where two sequences differ: (expected, None, seq), (None, recorded, seq) or (expected, recorded, seq).
+
+    What is missing shows at the next item of the sequence; 0 = there is none. Where items are alike, the first place at
+    which the sequences part is the one that is named.
+    """
+    found: list[tuple[object | None, object | None, int]] = []
+    alike = 0
+    while alike < min(len(expected), len(said)) and expected[alike] == said[alike][0]:
+        alike += 1
+    expected, said = expected[alike:], said[alike:]
+    words = [str(item) for item, _seq in said]
+    matcher = SequenceMatcher(None, [str(item) for item in expected], words, autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag != "equal":
+            for one, other in zip_longest(expected[a:b], said[c:d]):
+                following = said[d][1] if d < len(said) else 0
+                found.append((one, None, following) if other is None else (one, *other))
+    return found

@@ -1,0 +1,256 @@
+"""Verify a trace of a Failover or Exclusive dispatcher, line by line.
+
+What the order of lines means
+-----------------------------
+Adds, removals, the arrival of flow at the dispatcher and the completion of reads are critical sections: their lines stand
+together. A removal opens with ``consumer_removing``. An add writes ``consumer_added`` last; its choice stands before, so it
+is taken at the first line that shows it under way (``handover_scheduled`` or ``active_picked``), with the inputs of the
+``consumer_added`` line to come.
+
+Two things run outside: clients' permits (counted between the lines ``flow`` and ``flow_counted``), and the failover delay's
+task (rewind, notices, read). A read attempt that the trace shows before a membership change but that issues nothing came
+after it. Where counting and deciding overlap, the order that gives the recorded answer is looked for by asking the core
+again; the decision is then *uncertain* and names the ``flow`` line.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.tally import Tally, cut_off
+from dispatch_core.verify.trace.active_consumer_change import HandOverVerifier
+from dispatch_core.verify.trace.driver import first_shown, who
+from dispatch_core.verify.trace.notices import Sender
+from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
+from dispatch_core.verify.trace.recorded import differing_entries
+
+
+class SingleActiveVerifier(HandOverVerifier):
+    """Flow, reads, rounds and acknowledgements of one verification; membership is below it."""
+
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
+        super().__init__(log, profile, entries, lines)
+        self._attempts_shown = any(line.kind == "read_attempt" for line in lines)
+        self._attempt: Attempt | None = None
+        self._owed: Line | None = None  # flow that has to lead to a read attempt
+        self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
+        self._round: tuple[Line, tuple[int, ...]] | None = None  # begun, its entries not sent yet
+        self._flows = FlowHistory()
+
+    def finish(self, *, goes_on: bool = False) -> Tally:
+        """End of the log: whatever is still open was cut off, not missed. ``goes_on``: see ``RacingDriver.finish``."""
+        if self._round is not None:
+            begun, entries = self._round
+            if goes_on:
+                self.tally.leave_out({"dispatch": len(entries)})
+            elif self._complete:
+                self._unsent()
+            elif entries:
+                self.tally.note(cut_off(begun))
+                self.tally.settle("dispatch", len(entries), len(entries), "uncertain")
+            self._round = None
+        if self._complete:
+            self._unmet(self._by_task)
+        self._leave_cut_off(goes_on)
+        self.tally.close()
+        return self.tally
+
+    # --- permits -------------------------------------------------------------------------------------------------
+
+    def _on_flow(self, line: Line) -> None:
+        consumer, permits = who(line), line.inputs["permits"]
+        self.core.flow(consumer, permits)
+        self._through(consumer)
+        self._flows.arrived(consumer, line.seq, permits)
+
+    def _on_flow_counted(self, line: Line) -> None:
+        self._flows.counted(who(line), line.seq)
+
+    def _on_flow_applied(self, line: Line) -> None:
+        self._executor_line()
+        arrived = self._flows.applied(who(line))
+        while self._redeliveries and self._redeliveries[0].seq < arrived:
+            self._redeliveries.popleft()  # the executor keeps the order: it has had its effect, or was not heard
+        if self._attempts_shown and self.core.flow_reads(who(line)) and line.t_us > self._tail_until_us:
+            self._owed = line
+
+    def _through(self, consumer: int) -> None:
+        """Another command of this connection: the flow and the acks before it have had their effect."""
+        self._flows.counted(consumer, self._line.seq)
+        self._acks.through(consumer, self._line.seq)
+
+    # --- reads ---------------------------------------------------------------------------------------------------
+
+    def _executor_line(self) -> None:
+        """A line of the dispatcher's executor: what it did before is done, an attempt of its own has issued its read."""
+        self._unsent()
+        self._task_is_through()
+        attempt, owed = self._attempt, self._owed
+        self._owed = None
+        if owed is not None and self.core.flow_reads(who(owed)):
+            self._differ("read", "flow leads to a read attempt", "none", decisions=0)
+        if attempt is None or attempt.rewinder:
+            return
+        self._attempt = None
+        consumer = attempt.line.consumer
+        if attempt.size is not None and self.core.would_read(consumer) is not None:
+            racing = self._racing_flow(
+                consumer, attempt.line.seq, lambda permits: self.core.would_read(consumer, permits) is None
+            )
+            self._differ("read", f"read of at most {attempt.size}", "no read", decisions=0, racing=racing)
+
+    def _on_read_attempt(self, line: Line) -> None:
+        rewinder = self._attempts_after_rewind()
+        if not rewinder:
+            self._owed = None
+            self._executor_line()
+        earlier = self._attempt
+        if earlier is None or earlier.size is None or self.core.would_read(earlier.line.consumer) is None:
+            self._attempt = Attempt(line, self.core.would_read(line.consumer), rewinder)
+
+    def _on_read_issued(self, line: Line) -> None:
+        attempt, self._attempt = self._attempt, None
+        self._owed = None
+        self._no_rewind_due()
+        recorded = line.recorded["max_entries"]
+        consumer = self.core.active
+        if attempt is None and self._attempts_shown and line.t_us > self._tail_until_us:
+            self._differ("read", "no read without an attempt", f"read of at most {recorded}")
+            self._issue(line)
+            return
+        expected = self.core.would_read(consumer)
+        if expected is not None and attempt is not None and attempt.line.consumer == consumer:
+            expected = attempt.size or expected  # permits are looked at when the attempt begins
+        if expected == recorded:
+            self.tally.exact("read")
+            self._issue(line)
+            return
+        since = attempt.line.seq if attempt is not None else line.seq
+        described = "no read" if expected is None else f"read of at most {expected}"
+        racing = self._racing_flow(
+            consumer, since, lambda permits: self.core.would_read(consumer, permits) == recorded
+        )
+        self._differ("read", described, f"read of at most {recorded}", racing=racing)
+        self._issue(line)
+
+    def _racing_flow(
+        self, consumer: int | None, since: int, answers: Callable[[int], bool]
+    ) -> tuple[int, str] | None:
+        """The flow whose counting overlaps the decision begun at ``since`` and gives the recorded answer the other way."""
+        if consumer is not None:
+            for permits, seq in self._flows.other_permits(consumer, self.core.permits[consumer], since):
+                if answers(permits):
+                    return seq, "this flow was counted while the decision was made"
+        return None
+
+    def _issue(self, line: Line) -> None:
+        if self.core.attempt_read(self.core.active) is not None:
+            self._issued_at.append(line.seq)
+
+    def _on_read_done(self, line: Line) -> None:
+        self._executor_line()
+        self._attempt = None
+        self._undispatched()
+        issued_at = self._issued_at[0] if self._issued_at else 0
+        positions = line.inputs["positions"]
+        maybe = frozenset(entry for entry in positions if self._acks.may_be_after(entry, issued_at))
+        reader = self.core.reader
+        result = self.core.read_done(positions, maybe)
+        if self._issued_at:
+            self._issued_at.popleft()
+        if line.consumer not in (None, reader):
+            self._differ("dispatch", f"a read for consumer {reader}", f"for {line.consumer}", decisions=0)
+        if result.entries is not None:
+            self._results.append(result.entries)
+        elif result.rewound:
+            self._rewinds += 1
+            self._tell(result.told, Sender.EXECUTOR)
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def _undispatched(self) -> None:
+        """The next read completes: what the one before returned should have begun a round."""
+        while self._results:
+            entries = self._results.popleft()
+            self._differ("dispatch", f"{self._positions(entries)} dispatched", "dropped", decisions=0)
+
+    def _on_round_begin(self, line: Line) -> None:
+        self._unsent()
+        if not self._results:
+            raise IllegalTransitionError(
+                "a round without a read result", rule="a round dispatches one read result"
+            )
+        entries = self._results.popleft()
+        self._round = (line, entries)
+        self.tally.rounds += 1
+        recorded = (line.consumer, tuple(line.recorded["positions"] or ()))
+        if recorded not in ((self.core.active, entries), (None, entries)):
+            self._differ(
+                "dispatch",
+                f"a round of {self._positions(entries)} for {self.core.active}",
+                f"of {self._positions(recorded[1])} for {line.consumer}",
+                decisions=0,
+            )
+
+    def _unsent(self) -> None:
+        """Something else runs under the dispatcher's lock: the round before it should have sent."""
+        open_round, self._round = self._round, None
+        if open_round is not None and open_round[1] and self.core.active is not None:
+            entries = open_round[1]
+            consumer, _ = self.core.send(entries)
+            expected = f"consumer {consumer} gets {self._positions(entries)}"
+            self._differ("dispatch", expected, "nothing", len(entries))
+
+    def _on_sent(self, line: Line) -> None:
+        entries = tuple(line.recorded["positions"])
+        if self._round is None:
+            self._differ(
+                "dispatch", "nothing outside a round", f"{len(entries)} entries to {line.consumer}", 0
+            )
+            return
+        (begun, expected), self._round = self._round, None
+        consumer, before = self.core.send(expected)
+        if (consumer, expected) == (line.consumer, entries) and -1 not in expected:
+            self.tally.exact("dispatch", len(expected))
+        else:
+            missing, more = differing_entries(expected, entries)
+            first = first_shown(expected, entries)
+            self._differ(
+                "dispatch",
+                f"consumer {consumer} gets {self._positions(expected, first)}"
+                + (f", also {self._positions(missing)}" if missing else ""),
+                f"consumer {line.consumer} gets {self._positions(entries, first)}"
+                + (f", also {self._positions(more)}" if more else ""),
+                decisions=len(expected),
+            )
+        recorded = line.recorded["permits_before"]
+        racing = None
+        if recorded is not None and before != recorded:
+            taken = before - self.core.permits[consumer]
+            racing = self._racing_flow(consumer, begun.seq, lambda permits: permits + taken == recorded)
+        if racing is None:
+            self._compare_permits(line, consumer, before)
+        else:
+            self._differ("permits", f"consumer {consumer}: {before}", str(recorded), racing=racing)
+
+    # --- acknowledgements ----------------------------------------------------------------------------------------
+
+    def _on_ack(self, line: Line) -> None:
+        self._through(who(line))
+        sets = line.inputs["ack_sets"] or []
+        apply = (
+            self.core.acknowledge_up_to if line.inputs["ack_type"] == "Cumulative" else self.core.acknowledge
+        )
+        for at, entry in enumerate(line.inputs["positions"]):
+            if entry >= 0:
+                apply(entry, tuple(sets[at] or ()) if at < len(sets) else ())
+                self._acks.arrived(who(line), entry)
+
+    def class_of(self, kind: str) -> str:
+        """Membership lines belong to the choice, all others to dispatch."""
+        return "active" if kind.startswith("consumer_") else "dispatch"

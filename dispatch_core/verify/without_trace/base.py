@@ -1,0 +1,322 @@
+"""What every fold of a log of level E shares: a stretch of the log in, a judgement per sending out.
+
+Control plane. A *stretch* is a run of operations with the entries that they name; the dispatcher goes on from stretch to
+stretch (``extend``), so that memory follows the entries that can still matter.
+
+A difference is *uncertain* where something raced with it that the log shows on arrival only: a membership change or a
+redelivery request within ``races.RACE_US``. A sending without permits races only with what could have given its consumer
+some: events of that consumer itself. Anything else is *divergent*.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.deliveries.operations import SENT
+from dispatch_core.audit.waits.tracker import Hold, Holds, Window
+from dispatch_core.broker.cursor import acknowledge
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.ownership import OwnershipSpans
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.selectors.selector import Announced
+from dispatch_core.broker.single_active import SingleActiveDispatcher
+from dispatch_core.broker.state import NOBODY, State
+from dispatch_core.verify.tally import Finding
+from dispatch_core.verify.without_trace.races import RACE_US, Racing, may_race
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+#: Hash of an entry that the message log does not hold.
+NOT_STORED: Final = -1
+
+EXACT: Final = 0
+UNCERTAIN: Final = 1
+DIVERGENT: Final = 2
+NOT_JUDGED: Final = 3
+JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a consumer brings when it joins."""
+
+    number: int
+    name: str
+    priority_level: int = 0
+    ranges: Announced = None
+    mode: str = "AUTO_SPLIT"
+    allow_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeedOperations:
+    """``joins`` of the ``count`` operations add who is connected. ``ends``: where each one's range ends, if known."""
+
+    joins: int
+    count: int
+    ends: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A run of operations (codes: ``audit.operations``) and the entries that are new in it.
+
+    Ordinals of ``op_ordinals`` count from the first entry that is retained; ``dropped`` entries before it have left since
+    the last stretch. ``op_start`` has one element more than there are operations and begins anywhere.
+    """
+
+    dropped: int
+    hashes: Ints  # sticky key hash of the new entries
+    num_messages: Ints
+    settled: Ints  # ordinals that are acknowledged before anything of this stretch
+    stored_us: Ints  # when they were stored, by the producers' clocks (ascending enough to be searched)
+    op_code: Array
+    op_consumer: Array
+    op_value: Array
+    op_seq: Ints
+    op_t_us: Ints
+    op_start: Ints
+    op_ordinals: Array
+    #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
+    members: Mapping[int, Member]
+    ahead: Racing  # operations behind this stretch that may race with it
+    #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
+    window: Window | None = None
+    #: The log begins with a checkpoint of a dispatcher at work, of which more had happened: whatever differs is uncertain.
+    seeded: bool = False
+    #: Of a stretch that begins with a checkpoint's state: how many of its operations make it, first the joins.
+    seed: SeedOperations | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Per sent entry of a stretch, in order: its judgement (an index of ``JUDGEMENTS``), and who should have got it.
+
+    ``expected`` holds the log's numbers of consumers; -1 = nobody.
+    """
+
+    judgement: npt.NDArray[np.int8]
+    expected: Ints
+    findings: list[Finding]
+
+
+class UserLevelFold(ABC):
+    """One dispatcher of a level-E log. ``not_judged``: why nothing is compared (any more); None = it is."""
+
+    #: What the codes of the data plane mean.
+    reasons: ClassVar[Mapping[int, str]]
+    core: KeySharedDispatcher | SingleActiveDispatcher
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.not_judged: str | None = None
+        self.owned = OwnershipSpans()
+        #: Looks at what waits while the log is folded; None = nobody asks. Set it before the first stretch.
+        self.holds: Holds | None = None
+        self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
+        self._ends_with_sent = False  # the last stretch
+        self._begins_us: int | None = None  # the log
+        self.looks_us = 0  # as of when what waits is looked at
+        self._sends = False  # something was sent
+        self._before = Racing.none()  # at the end of the last stretch
+        self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
+        self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
+
+    def feed(self, stretch: Stretch) -> Judged:
+        """Take the next stretch."""
+        first, last = int(stretch.op_start[0]), int(stretch.op_start[-1])
+        expected = np.full(last, NOBODY, np.int64)
+        reason = np.zeros(last, np.int8)
+        self._members.update(stretch.members)
+        self._numbers.update({at: member.number for at, member in stretch.members.items()})
+        self._advance(stretch, expected, reason)
+        lengths = np.diff(stretch.op_start)
+        of_sent = np.repeat(stretch.op_code == SENT, lengths)
+        owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
+        expected, reason = expected[first:][of_sent], reason[first:][of_sent]
+        judgement = np.where(reason == 0, EXACT, DIVERGENT).astype(np.int8)
+        judgement[np.isin(reason, self._unknown())] = NOT_JUDGED
+        findings = []
+        if self.not_judged is not None:
+            judgement[:] = NOT_JUDGED
+        else:
+            findings = self._explain(stretch, owner, expected, reason, judgement)
+        if len(stretch.op_t_us):
+            since_us = int(stretch.op_t_us[-1]) - RACE_US
+            self._before = Racing.joined(self._before.since(since_us), self._racing(stretch, since_us))
+        return Judged(judgement, expected, findings)
+
+    def waits(self, seq: int, t_us: int) -> list[Hold]:
+        """What waits when the log ends behind the line ``seq``, as of ``t_us``, and what waited too shortly to be told."""
+        if self.holds is None or self._begins_us is None:
+            return []  # without an event there is no subscription that anything could wait for
+        first = 0
+        if not self._sends:
+            # nothing was sent: what was stored since the log began was for whoever is there
+            first = int(np.searchsorted(self._stored_us, self._begins_us))
+        self.looks_us = t_us
+        self.holds.sample(
+            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
+        )
+        return self.holds.finish(self.core)
+
+    def reason_of_all(self) -> int | None:
+        """Why everything that waits has done so since the last look, where that is one reason."""
+        return None
+
+    def sends_again(self) -> bool:
+        """Whether all that is not acknowledged is to be sent again."""
+        return False
+
+    @property
+    def state(self) -> State:
+        """The dispatcher's state; ordinals count from the first entry that is retained."""
+        return self.core.state
+
+    def _settle(self, stretch: Stretch) -> None:
+        """Entries that were settled before the stretch are acknowledged."""
+        if len(stretch.settled):
+            self.state.deleted[stretch.settled] = 1
+            acknowledge(self.state, int(stretch.settled[0]))
+
+    def _retain(self, stretch: Stretch) -> Looks | None:
+        """Which entries there are now; returns when to look at what waits."""
+        self._stored_us = np.concatenate([self._stored_us[stretch.dropped :], stretch.stored_us])
+        if self.holds is None or stretch.window is None:
+            return None
+        self.holds.go_on(stretch.dropped, stretch.window, self._stored_us)
+        if not len(stretch.op_code):
+            return None
+        if self._begins_us is None:
+            self._begins_us = int(stretch.op_t_us[0])
+            self.holds.begin(int(stretch.op_seq[0]), self._begins_us)
+        # Where the subscription begins is known from what it is sent first.
+        sent = stretch.op_code == SENT
+        begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
+        looks = Looks(self.holds, stretch, begin, inside_run=self._ends_with_sent)
+        self._sends = self._sends or bool(sent.any())
+        self._ends_with_sent = bool(sent[-1])
+        return looks
+
+    @abstractmethod
+    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        """Take the stretch; fill in what the rule says per element of ``op_ordinals``, expected as the log's number."""
+
+    @abstractmethod
+    def _unknown(self) -> list[int]:
+        """Reasons that are none: the log does not hold what the rule needs."""
+
+    @abstractmethod
+    def _undecided(self) -> list[int]:
+        """Reasons that only a trace could decide: uncertain, whatever races, but where it is ``_surely`` so."""
+
+    def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
+        """Whether a reason that only a trace could decide holds at entry ``place`` of a ``sent`` line whatever it shows."""
+        return False
+
+    def _lacks_permits(self) -> int | None:
+        """The reason that says that the consumer had no permits; None = permits are not judged."""
+        return None
+
+    def _racing(self, stretch: Stretch, since_us: int | None = None) -> Racing:
+        """The operations of a stretch that may race with sendings, from a time on."""
+        wanted = may_race(stretch.op_code)
+        if since_us is not None:
+            wanted &= stretch.op_t_us >= since_us
+        chosen = np.flatnonzero(wanted)
+        numbers = [self._numbers.get(consumer, -1) for consumer in stretch.op_consumer[chosen].tolist()]
+        return Racing(
+            stretch.op_code[chosen],
+            np.array(numbers, np.int64),
+            stretch.op_seq[chosen],
+            stretch.op_t_us[chosen],
+        )
+
+    def _explain(
+        self,
+        stretch: Stretch,
+        owner: Ints,
+        expected: Ints,
+        reason: npt.NDArray[np.int8],
+        judgement: npt.NDArray[np.int8],
+    ) -> list[Finding]:
+        """A finding for every sending that the rule would not have made; marks those that race as uncertain."""
+        differing = np.flatnonzero(judgement == DIVERGENT)
+        if not len(differing):
+            return []
+        undecided, permits = self._undecided(), self._lacks_permits()
+        near_by = Racing.joined(self._before, self._racing(stretch), stretch.ahead)
+        changes, own = near_by.changes(), dict[int, Racing]()
+        findings = []
+        for at in differing.tolist():
+            op = int(owner[at])
+            t_us = int(stretch.op_t_us[op])
+            seq = int(stretch.op_seq[op])
+            who = self._numbers.get(int(stretch.op_consumer[op]), -1)
+            racing = changes
+            if int(reason[at]) == permits:
+                if who not in own:
+                    own[who] = near_by.giving_permits(who)
+                racing = own[who].not_counted(seq)
+            near = racing.nearest(t_us)
+            place = at - int(np.searchsorted(owner, op))
+            unseen = int(reason[at]) in undecided and not self._surely(stretch, op, place, int(reason[at]))
+            uncertain = near is not None or unseen or stretch.seeded
+            if uncertain:
+                judgement[at] = UNCERTAIN
+            findings.append(
+                Finding(
+                    seq,
+                    t_us,
+                    "dispatch",
+                    JUDGEMENTS[int(judgement[at])],
+                    "nobody" if expected[at] < 0 else f"consumer {expected[at]}",
+                    f"consumer {who}",
+                    near,
+                    self.reasons[int(reason[at])],
+                )
+            )
+        return findings
+
+
+class Looks:
+    """Where in a stretch what waits is looked at: between rounds, at the first one that begins at a tick or later."""
+
+    def __init__(self, holds: Holds, stretch: Stretch, begin: int, *, inside_run: bool) -> None:
+        """``begin``: the first operation before which to look."""
+        self._holds, self._stretch, self._begin = holds, stretch, begin
+        self._looked = 0  # operations up to which it was looked: never twice before one
+        self._times = np.maximum.accumulate(stretch.op_t_us)
+        sent = np.append(inside_run, stretch.op_code == SENT)
+        self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
+
+    def stop(self, at: int) -> int:
+        """Up to which operation to go on from ``at``: there a sample is due, or the stretch ends."""
+        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at, self._begin, self._looked)
+        place = int(np.searchsorted(self._edges, due))
+        return int(self._edges[place]) if place < len(self._edges) else len(self._times)
+
+    def look(self, fold: UserLevelFold, at: int, *, last: bool = False) -> None:
+        """Look at what waits before the operation ``at``. ``last``: it leaves nobody."""
+        self._looked = at + 1
+        fold.looks_us = int(self._times[at])
+        self._holds.sample(
+            fold.core,
+            int(self._stretch.op_seq[at]),
+            int(self._times[at]),
+            reason=fold.reason_of_all(),
+            last=last,
+            again=fold.sends_again(),
+        )
+
+    def before_change(self, fold: UserLevelFold, at: int, *, last: bool) -> None:
+        """The same before ``at`` changes who is connected, if the last look is not a moment ago."""
+        if at >= self._begin and (last or self._holds.stale(int(self._times[at]))):
+            self.look(fold, at, last=last)

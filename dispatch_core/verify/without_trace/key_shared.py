@@ -1,0 +1,350 @@
+"""Fold a log of level E through the rules of Key_Shared, stretch by stretch: how each sending looks to its rule.
+
+Control plane. Joins and leaves are the dispatcher's; everything else is ``rounds``. Failover and Exclusive:
+``single_active``. What all folds share: ``base``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REMOVED, SENT
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.membership import drain_all, pending_elsewhere
+from dispatch_core.broker.ordering.draining_hashes import give_up
+from dispatch_core.broker.ownership import OwnershipSpans
+from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.selectors.assignments import Impacted
+from dispatch_core.broker.state import (
+    MARK_DELETE,
+    NO_HASH,
+    NOBODY,
+    READ_POSITION,
+    STORED_HASH,
+    TRACK_DRAINING,
+)
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
+from dispatch_core.verify.without_trace import rounds
+from dispatch_core.verify.without_trace.base import (
+    DIVERGENT,
+    EXACT,
+    JUDGEMENTS,
+    NOT_JUDGED,
+    NOT_STORED,
+    UNCERTAIN,
+    Ints,
+    Judged,
+    Member,
+    SeedOperations,
+    Stretch,
+    UserLevelFold,
+)
+from dispatch_core.verify.without_trace.races import RACE_US, Racing
+from dispatch_core.verify.without_trace.single_active import SingleActiveFold
+
+__all__ = [
+    "DIVERGENT",
+    "EXACT",
+    "JUDGEMENTS",
+    "NOT_JUDGED",
+    "NOT_STORED",
+    "RACE_US",
+    "UNCERTAIN",
+    "Ints",
+    "Judged",
+    "KeySharedFold",
+    "Member",
+    "Racing",
+    "SeedOperations",
+    "SingleActiveFold",
+    "Stretch",
+    "UserLevelFold",
+    "fold_of",
+]
+
+Array = npt.NDArray[Any]
+
+_EVERYTHING: Final = 1 << 62
+
+
+def _grown(values: Array, count: int, value: int) -> Array:
+    """``values``, behind them ``value`` until there are at least ``count``."""
+    return np.concatenate([values, np.full(max(count - len(values), 0), value, values.dtype)])
+
+
+def _spares(stretch: Stretch) -> Ints:
+    """By how much each operation changes the permits of its consumer, were every entry one message."""
+    spares: Ints = np.where(stretch.op_code == SENT, -np.diff(stretch.op_start), 0)
+    flows = stretch.op_code == FLOW
+    spares[flows] = stretch.op_value[flows]
+    return spares
+
+
+class KeySharedFold(UserLevelFold):
+    """Key_Shared: owner of the hash, ordering rule, permits."""
+
+    core: KeySharedDispatcher
+    reasons: ClassVar = {
+        rounds.NOT_CONNECTED: "the consumer is not connected",
+        rounds.OTHER_OWNER: "the key's hash belongs to another consumer",
+        rounds.DRAINING: "the key's hash drains for another consumer",
+        rounds.NEWCOMER: "the consumer joined later and must wait for what was handed out before",
+        rounds.WAITS_IN_REPLAY: "an earlier entry of the key's hash waits to be sent",
+        rounds.NO_PERMITS: "the consumer has no permits left",
+        rounds.NOT_JUDGED: "the log does not hold when the consumer joined",
+        rounds.MAYBE_READ: "how far was read when the consumer joined is not in the log",
+    }
+
+    def __init__(self, profile: Profile) -> None:
+        """Raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+        super().__init__(profile)
+        nothing = np.empty(0, np.int64)
+        self._classic = profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
+        kind = ClassicKeySharedDispatcher if self._classic else KeySharedDispatcher
+        self.core = kind(profile, nothing, nothing, 1)
+        self._policy: tuple[str, bool] | None = None
+        self._stored_at_join = nothing  # by slot, as an ordinal
+        self._behind_us = 0  # by how much the clock may be behind, at the end of the last stretch
+        self._silence_us = 0  # the longest by then
+        self._last_us: int | None = None  # time of the last operation
+        self._untold = False  # since the last membership change something was folded by the data plane …
+        self._contradicted = False  # … and something was sent as no rule would
+        self._batches = False  # some entry holds more than one message
+        self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
+        # Where entries hold several messages: messages asked for less entries sent, by the number in ``op_consumer``. More
+        # permits than that there cannot be.
+        self._spare = nothing  # when the last stretch began
+        self._spared = nothing  # by which it changed
+
+    def _unknown(self) -> list[int]:
+        return [rounds.NOT_JUDGED]
+
+    def _undecided(self) -> list[int]:
+        undecided = [rounds.MAYBE_READ]
+        if self._batches:
+            # Acknowledgements of single messages of a batch move the permits, and need not be in the log.
+            undecided.append(rounds.NO_PERMITS)
+        if self.state.s[STORED_HASH] != NO_HASH:
+            # Classic 4.x: what comes back waits under hash 0 until a replay read, which is unseen, puts it back.
+            undecided.append(rounds.WAITS_IN_REPLAY)
+        return undecided
+
+    def _lacks_permits(self) -> int:
+        return rounds.NO_PERMITS
+
+    def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
+        if reason != rounds.NO_PERMITS:
+            return False
+        consumer = int(stretch.op_consumer[op])
+        mine = np.flatnonzero(stretch.op_consumer[:op] == consumer)
+        return int(self._spare[consumer] + _spares(stretch)[mine].sum()) <= place
+
+    def _count_spare(self, stretch: Stretch, most: int, *, begins: bool) -> None:
+        """``begins``: no entry held several messages so far, so that permits are counted exactly."""
+        if begins:
+            permits = self.state.permits + self.state.parked_permits
+            self._spare = np.where(self._slot_of == NOBODY, 0, permits[self._slot_of])
+        self._spare = _grown(self._spare, most, 0)
+        self._spare[: len(self._spared)] += self._spared
+        by_consumer = np.bincount(stretch.op_consumer + 1, _spares(stretch))  # the first: no consumer
+        self._spared = by_consumer[1:].astype(np.int64)
+
+    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        self.core.extend(stretch.dropped, stretch.hashes, stretch.num_messages, len(self._numbers))
+        self._settle(stretch)
+        looks = self._retain(stretch)
+        self._stored_at_join = _grown(self._stored_at_join - stretch.dropped, len(self.core.state.permits), 0)
+        batches_before, self._batches = self._batches, self._batches or bool((stretch.num_messages > 1).any())
+        if self.holds is not None:
+            self.holds.joined(self._stored_at_join)
+            self.holds.batches = self._batches
+        most = int(stretch.op_consumer.max(initial=-1)) + 1
+        self._slot_of = _grown(self._slot_of, most, NOBODY)
+        if self._batches:
+            self._count_spare(stretch, most, begins=not batches_before)
+        behind_us = self._clock_behind(stretch.op_t_us)
+        lengths = np.diff(stretch.op_start)[stretch.op_code == SENT]
+        scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
+        attempts = np.zeros(3, np.int64)
+        at, begun, end = 0, 0, len(stretch.op_code)
+        seed = stretch.seed
+        while at < end:
+            if seed is not None and at >= seed.joins:
+                self._restore(seed, stretch, at)
+            if seed is not None and at >= seed.count:
+                seed = None
+            stop = end if looks is None else looks.stop(at)
+            if seed is not None:
+                stop = min(stop, seed.joins if at < seed.joins else seed.count)
+            at = rounds.fold(
+                self.core.state,
+                self._classic,
+                stretch.op_code,
+                stretch.op_consumer,
+                stretch.op_value,
+                stretch.op_start,
+                stretch.op_ordinals,
+                self._slot_of,
+                at,
+                stop,
+                self._stored_at_join,
+                scratch,
+                attempts,
+                expected,
+                reason,
+            )
+            if at == stop:
+                if at < end and looks is not None and looks.stop(at) == at:
+                    looks.look(self, at)
+                continue
+            self._note_what_was_sent(stretch, begun, at, reason)
+            self._tell_what_was_sent()
+            if looks is not None:
+                looks.before_change(self, at, last=self._leaves_nobody(stretch, at))
+            try:
+                self._membership(at, stretch, int(behind_us[at]))
+            except IllegalTransitionError as error:
+                # Only a log that broke the rules before brings the dispatcher to this.
+                self.not_judged = self.not_judged or f"at seq {stretch.op_seq[at]}: {error}"
+            at += 1
+            begun = at
+        if seed is not None:  # nothing comes behind it
+            self._restore(seed, stretch, end)
+        self._note_what_was_sent(stretch, begun, end, reason)
+        numbers = np.array([*map(self.core.number_of, range(self.core.known())), -1], np.int64)
+        expected[:] = numbers[np.maximum(expected, -1)]
+        unknown = self.core.id_of_hash(NOT_STORED)
+        if unknown is not None:
+            reason[self.core.state.hash_id[stretch.op_ordinals[: len(reason)]] == unknown] = rounds.NOT_JUDGED
+
+    def _restore(self, seed: SeedOperations, stretch: Stretch, at: int) -> None:
+        """What a checkpoint says beyond who is connected and what is pending, when that much of it is in force."""
+        st = self.core.state
+        if at == seed.joins:
+            if seed.ends is not None:
+                self.core.restore_ranges(seed.ends)
+            # Nobody comes with a checkpoint: what it leaves is where the story begins.
+            self.owned = OwnershipSpans()
+            self.owned.reported(
+                int(stretch.op_seq[0]), int(stretch.op_t_us[0]), self.core.assignments().ranges
+            )
+        if at == seed.count and st.s[TRACK_DRAINING]:
+            drain_all(st, pending_elsewhere(st))
+
+    def _note_what_was_sent(
+        self, stretch: Stretch, begun: int, at: int, reason: npt.NDArray[np.int8]
+    ) -> None:
+        """Operations [begun, at) were folded by the data plane."""
+        if at > begun:
+            self._untold = True
+            differs = reason[stretch.op_start[begun] : stretch.op_start[at]].any()
+            self._contradicted = self._contradicted or bool(differs)
+
+    def _tell_what_was_sent(self) -> None:
+        """The rounds were folded by the data plane alone."""
+        if not self._untold:
+            return
+        self._untold = False
+        st = self.core.state
+        acknowledged = np.flatnonzero(st.holder[: st.s[MARK_DELETE] + 1] != NOBODY)
+        self.core.sent_alone(int(st.s[READ_POSITION]) - 1, acknowledged.tolist())
+        if self._contradicted:
+            self._give_up_contradicted()
+            self._contradicted = False
+
+    def _give_up_contradicted(self) -> None:
+        """Hashes that drain for one consumer though another was sent entries of them too: they were reported by then."""
+        st = self.core.state
+        held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+        hashes = st.pending_hash[held]
+        owners = st.drain_owner[hashes]
+        for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[held])]).tolist():
+            give_up(st, hash_id)
+
+    def _leaves_nobody(self, stretch: Stretch, at: int) -> bool:
+        """Whether an operation removes the only consumer."""
+        number = self._numbers.get(int(stretch.op_consumer[at]))
+        return int(stretch.op_code[at]) == REMOVED and self.core.connected() == [number]
+
+    def _clock_behind(self, t_us: Ints) -> Ints:
+        """By how much the clock may be behind at each operation, after it went back: what happened then was so much later.
+
+        How long the silence was in which it did so is not known; it is taken for the longest that the log had by then.
+        """
+        if not len(t_us):
+            return t_us
+        passed = np.diff(t_us, prepend=t_us[0] if self._last_us is None else self._last_us)
+        if passed.min() >= 0:
+            behind_us = np.full(len(t_us), self._behind_us)
+            silence_us = max(self._silence_us, int(passed.max()))
+        else:
+            longest = np.maximum(np.maximum.accumulate(passed), self._silence_us)
+            behind_us = self._behind_us + np.cumsum(np.where(passed < 0, longest - passed, 0))
+            silence_us = int(longest[-1])
+        self._last_us, self._behind_us, self._silence_us = int(t_us[-1]), int(behind_us[-1]), silence_us
+        return behind_us
+
+    def _membership(self, at: int, stretch: Stretch, behind_us: int) -> None:
+        code, consumer = int(stretch.op_code[at]), int(stretch.op_consumer[at])
+        if code == ADDED and consumer in self._members:
+            self._join(consumer, self._members[consumer], stretch, at, behind_us)
+        elif code == REMOVED and consumer >= 0 and self._slot_of[consumer] != NOBODY:
+            number = self._numbers[consumer]
+            if number in self.core.connected():
+                moved = self.core.select_out(number)
+                self._moved(stretch, at, moved)
+                self.core.drop(number, moved)
+                self.core.forget(number)
+
+    def _join(self, consumer: int, member: Member, stretch: Stretch, at: int, behind_us: int) -> None:
+        connected = self.core.connected()
+        policy = (member.mode, member.allow_out_of_order)
+        if not connected:
+            if self._policy not in (None, policy) and self.not_judged is None:
+                self.not_judged = (
+                    f"consumer {member.number} brought another Key_Shared policy ({member.mode}) to an empty "
+                    "subscription: the broker built a new dispatcher; cut the log there"
+                )
+            self._policy = policy
+        try:
+            self.core.join(member.number, member.name, member.priority_level)
+        except IllegalTransitionError:
+            return  # added twice: the audit reports it, the connection is known
+        slot = self.core.slot(member.number)
+        self._slot_of[consumer] = slot
+        joined_us = int(stretch.op_t_us[at]) + behind_us
+        stored = int(np.searchsorted(self._stored_us, joined_us + RACE_US, side="right"))
+        # Behind the entries that are known by now others may have been stored as well.
+        self._stored_at_join[slot] = stored if stored < len(self._stored_us) else _EVERYTHING
+        try:
+            moved = self.core.select_in(member.number, member.ranges)
+        except SelectorRefusedError:
+            self.core.refuse(member.number)
+            return
+        self._moved(stretch, at, moved)
+        self.core.register(moved, skip=member.number)
+
+    def _moved(self, stretch: Stretch, at: int, moved: Impacted) -> None:
+        """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
+        reported = len(moved.lost) or len(moved.won)
+        told = reported or (moved.touched is not None and not len(moved.touched[0]))
+        seq, t_us = int(stretch.op_seq[at]), int(stretch.op_t_us[at])
+        if told:
+            self.owned.changed(seq, t_us, moved.lost, moved.won)
+        else:
+            self.owned.reported(seq, t_us, self.core.assignments().ranges)
+
+
+def fold_of(profile: Profile, topic: str, subscription_type: str) -> UserLevelFold:
+    """The fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+    if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
+        return SingleActiveFold(profile, topic, exclusive=subscription_type == "Exclusive")
+    if profile.dispatcher is Dispatcher.SHARED:
+        raise UnsupportedRuleError(
+            f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
+        )
+    return KeySharedFold(profile)

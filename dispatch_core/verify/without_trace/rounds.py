@@ -1,0 +1,404 @@
+"""The fold of a Key_Shared log of level E, per entry: every sending is put to the rule that decides it.
+
+Data plane. The log tells what was sent to whom, in the order of the broker's rounds, but not what a read returned. What
+must have been read is inferred: a normal read goes on from the read position without a hole, so whatever it passed over
+and nobody got went to the replay set. A *round* here is a run of ``sent`` lines to different consumers, all of entries
+behind the read position (a replay read) or all from it on (a normal read).
+
+Each entry of a round is decided by the very functions that decide it in a dispatcher: ``dispatch_loop.choose`` (4.x),
+``dispatch_loop_classic.group`` (3.x, classic). Then what was *recorded* is booked, so that one difference has no
+successors. Flow and acknowledgements count from their arrival, which is the earliest that they can: a sending that the
+rule refuses even so, it refuses in every order of what raced with it.
+
+Operations are those of ``audit.operations``; consumers of operations are mapped to slots by ``slot_of``, -1 = never added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.audit.deliveries.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, SENT
+from dispatch_core.broker import read_loop_classic
+from dispatch_core.broker.cursor import moved_by_read
+from dispatch_core.broker.ordering.draining_hashes import give_up, may_hold
+from dispatch_core.broker.ordering.last_sent_position import advance, begin_round, note_sent
+from dispatch_core.broker.ordering.read_position import position_limit, within
+from dispatch_core.broker.pending_acks import apply_ack, hold, let_go
+from dispatch_core.broker.permits import add_unacked, count_flow, unblock
+from dispatch_core.broker.read_loop import choose, requeue, send_groups, within_limit
+from dispatch_core.broker.replay_set import add_to_replay, remove_from_replay
+from dispatch_core.broker.state import (
+    I64,
+    IN_ORDER,
+    MARK_DELETE,
+    N_RECENT,
+    NO_HASH,
+    NOBODY,
+    READ_POSITION,
+    REPLAY_HIGH,
+    STAMP,
+    TOTAL_PERMITS,
+    TRACK_DRAINING,
+    TRACK_LAST_SENT,
+    WIDE,
+    State,
+)
+
+Array = npt.NDArray[Any]
+
+#: Why a rule would not have sent an entry to the consumer that got it; AGREED = it would.
+AGREED, NOT_CONNECTED, OTHER_OWNER, DRAINING, NEWCOMER, WAITS_IN_REPLAY, NO_PERMITS = range(7)
+NOT_JUDGED: Final = 7  # an entry that was acknowledged, or a consumer whose arrival the log does not hold
+#: Read position: the entry may have been read before the newcomer joined. What was read is seen only where it was sent.
+MAYBE_READ: Final = 8
+
+_INDEX_BITS: Final = 24  # entries of a round are sorted as (ordinal, place in the round)
+#: Most entries of one inferred round.
+MOST_PER_ROUND: Final = (1 << _INDEX_BITS) - 1
+
+
+@compiled
+def fold(
+    st: State,
+    classic: bool,
+    op_code: Array,
+    op_consumer: Array,
+    op_value: Array,
+    op_start: Array,
+    op_ordinals: Array,
+    slot_of: Array,
+    first: int,
+    stop: int,
+    stored_at_join: I64,
+    scratch: I64,
+    attempts: I64,
+    expected: Array,
+    reason: Array,
+) -> int:
+    """Take the operations [first, stop) up to the next one that concerns membership; returns where it stopped.
+
+    ``expected``, ``reason``: per element of ``op_ordinals`` of a ``sent`` operation the slot that the rule chooses (NOBODY
+    = it is held back) and why it is not the recorded one. ``stored_at_join``: per slot how many entries were stored when the
+    consumer joined, the furthest that may have been read. ``scratch``: four times the room for a round.
+    """
+    op = first
+    while op < stop:
+        code = op_code[op]
+        if code == SENT:
+            op = _round(
+                st,
+                classic,
+                op_code,
+                op_consumer,
+                op_start,
+                op_ordinals,
+                slot_of,
+                op,
+                stop,
+                stored_at_join,
+                scratch,
+                attempts,
+                expected,
+                reason,
+            )
+            continue
+        slot = slot_of[op_consumer[op]] + WIDE if op_consumer[op] >= 0 else NOBODY
+        if code == FLOW:
+            if slot != NOBODY and count_flow(st, slot, op_value[op]) and st.connected[slot] == 1:
+                st.s[TOTAL_PERMITS] += op_value[op]
+        elif code == ACK:
+            for at in range(op_start[op], op_start[op + 1]):
+                _ack(st, op_ordinals[at] + WIDE)
+        elif code == REDELIVER:
+            if slot != NOBODY:
+                _asked_again(st, slot, op_ordinals, op_start[op], op_start[op + 1])
+        elif code == REDELIVER_ALL:
+            if slot != NOBODY:
+                _asked_for_all(st, slot)
+        else:
+            return op
+        op += 1
+    return op
+
+
+@compiled
+def _ack(st: State, entry: int) -> None:
+    apply_ack(st, entry)
+    if st.in_replay[entry] == 1:
+        # The next replay read would drop it; reads are unseen here.
+        remove_from_replay(st, entry)
+
+
+@compiled
+def _asked_again(st: State, slot: int, ordinals: Array, start: int, stop: int) -> None:
+    messages = 0
+    for at in range(start, stop):
+        entry = ordinals[at] + WIDE
+        if st.holder[entry] == slot:
+            let_go(st, slot, entry)
+            add_to_replay(st, entry, NO_HASH)
+            messages += st.num_messages[entry]
+    add_unacked(st, slot, -messages)
+    unblock(st, slot)
+
+
+@compiled
+def _asked_for_all(st: State, slot: int) -> None:
+    messages = 0
+    for entry in range(st.s[MARK_DELETE] + 1, max(st.s[READ_POSITION], st.s[REPLAY_HIGH])):
+        if st.holder[entry] == slot:
+            let_go(st, slot, entry)
+            add_to_replay(st, entry, NO_HASH)
+            messages += st.num_messages[entry]
+    add_unacked(st, slot, -messages)
+    unblock(st, slot)
+
+
+@compiled
+def _round(
+    st: State,
+    classic: bool,
+    op_code: Array,
+    op_consumer: Array,
+    op_start: Array,
+    op_ordinals: Array,
+    slot_of: Array,
+    first: int,
+    stop: int,
+    stored_at_join: I64,
+    scratch: I64,
+    attempts: I64,
+    expected: Array,
+    reason: Array,
+) -> int:
+    """One inferred round: returns the operation behind it."""
+    room = len(scratch) // 4
+    sorted_, entries, outcome = scratch[:room], scratch[room : 2 * room], scratch[2 * room : 3 * room]
+    chosen = scratch[3 * room :]
+    start = op_start[first]
+    last, is_replay = _extent(st, op_code, op_consumer, op_start, op_ordinals, first, stop, room)
+    count = op_start[last] - start
+    ascending = True
+    owner = first
+    for i in range(count):
+        while op_start[owner + 1] <= start + i:
+            owner += 1
+        entry = op_ordinals[start + i]
+        sorted_[i] = np.int64(entry) << _INDEX_BITS | i
+        outcome[i] = slot_of[op_consumer[owner]]
+        ascending = ascending and (i == 0 or sorted_[i - 1] < sorted_[i])
+    slots = entries[:count]  # recorded slot by place in the round, until the entries are known
+    for i in range(count):
+        slots[i] = outcome[i]
+    if not ascending:
+        _sort(sorted_, count)
+    for i in range(count):
+        outcome[i] = slots[sorted_[i] & MOST_PER_ROUND]
+    for i in range(count):
+        entries[i] = sorted_[i] >> _INDEX_BITS
+    if classic:
+        _decide_classic(
+            st, is_replay, start, count, sorted_, entries, outcome, chosen, stored_at_join, expected, reason
+        )
+    else:
+        _decide(st, is_replay, start, count, sorted_, entries, outcome, attempts, expected, reason)
+    _book(st, is_replay, entries[:count], outcome[:count], chosen[:count])
+    return last
+
+
+@compiled
+def _sort(values: I64, count: int) -> None:
+    """Sort the first ``count`` values: a few ascending runs, one per consumer of the round."""
+    for at in range(1, count):
+        value = values[at]
+        to = at
+        while to > 0 and values[to - 1] > value:
+            values[to] = values[to - 1]
+            to -= 1
+        values[to] = value
+
+
+@compiled
+def _extent(
+    st: State,
+    op_code: Array,
+    op_consumer: Array,
+    op_start: Array,
+    op_ordinals: Array,
+    first: int,
+    stop: int,
+    room: int,
+) -> tuple[int, bool]:
+    """Where the round that begins with operation ``first`` ends, and whether it is one of a replay read."""
+    is_replay = _is_behind(st, op_start, op_ordinals, first)
+    last = first + 1
+    while last < stop and op_code[last] == SENT and op_start[last + 1] - op_start[first] <= room:
+        for before in range(first, last):
+            if op_consumer[before] == op_consumer[last]:
+                return last, is_replay
+        if _is_behind(st, op_start, op_ordinals, last) != is_replay:
+            break
+        last += 1
+    return last, is_replay
+
+
+@compiled
+def _is_behind(st: State, op_start: Array, op_ordinals: Array, op: int) -> bool:
+    """Whether a ``sent`` line names an entry that was read before."""
+    lowest = st.s[READ_POSITION]
+    for at in range(op_start[op], op_start[op + 1]):
+        lowest = min(lowest, op_ordinals[at])
+    return lowest < st.s[READ_POSITION]
+
+
+@compiled
+def _pass_over(st: State, upto: int) -> None:
+    """A normal read has gone on to ``upto``, and nobody got what lies between: it waits in the replay set."""
+    for entry in range(st.s[READ_POSITION], upto):
+        if st.deleted[entry] == 0 and st.holder[entry] == NOBODY and st.in_replay[entry] == 0:
+            requeue(st, entry, st.hash_id[entry] + WIDE)
+    moved_by_read(st, upto - 1)
+
+
+@compiled
+def _decide(
+    st: State,
+    is_replay: bool,
+    start: int,
+    count: int,
+    sorted_: I64,
+    entries: I64,
+    recorded: I64,
+    attempts: I64,
+    expected: Array,
+    reason: Array,
+) -> None:
+    """4.x: put each entry, in position order, to ``choose``."""
+    st.s[STAMP] += 1
+    stamp = st.s[STAMP]
+    attempts[0] = 0
+    track = st.s[TRACK_LAST_SENT] == 1
+    if track:
+        begin_round(st)
+    for i in range(count):
+        entry = entries[i]
+        if entry >= st.s[READ_POSITION]:
+            _pass_over(st, entry)
+        chosen = choose(st, is_replay, entry, stamp, False, attempts)
+        slot = recorded[i]
+        at = start + (sorted_[i] & MOST_PER_ROUND)
+        expected[at] = max(chosen, NOBODY)
+        reason[at] = AGREED if chosen == slot else _why_not(st, slot, entry, is_replay)
+        moved_by_read(st, entry)
+        if track:
+            note_sent(st, entry)
+    if track:
+        advance(st)
+
+
+@compiled
+def _decide_classic(
+    st: State,
+    is_replay: bool,
+    start: int,
+    count: int,
+    sorted_: I64,
+    entries: I64,
+    recorded: I64,
+    chosen: I64,
+    stored_at_join: I64,
+    expected: Array,
+    reason: Array,
+) -> None:
+    """3.x, classic: put the entries of the round to ``group``; what was passed over waits from the next round on."""
+    before = st.s[READ_POSITION]
+    for i in range(count):
+        chosen[i] = recorded[i]
+    read_loop_classic.group(st, is_replay, entries[:count], chosen[:count])
+    for i in range(count):
+        entry, slot = entries[i], recorded[i]
+        if chosen[i] == read_loop_classic.TO_REPLAY:
+            remove_from_replay(st, entry)  # it was sent: ``group`` put it there
+        at = start + (sorted_[i] & MOST_PER_ROUND)
+        expected[at] = max(chosen[i], NOBODY)
+        reason[at] = AGREED
+        if chosen[i] != slot:
+            reason[at] = _why_not_classic(st, slot, entry, is_replay)
+        if reason[at] == NEWCOMER and entry < stored_at_join[slot]:
+            reason[at] = MAYBE_READ
+            for newcomer in st.recent[: st.s[N_RECENT]]:  # so this much had been read by then
+                if entry < stored_at_join[newcomer]:
+                    st.joined_at[newcomer] = max(st.joined_at[newcomer], entry + 1)
+    if count > 0 and entries[count - 1] >= before:
+        for i in range(count):
+            if entries[i] >= st.s[READ_POSITION]:
+                _pass_over(st, entries[i])
+                moved_by_read(st, entries[i])
+
+
+@compiled
+def _why_not(st: State, slot: int, entry: int, is_replay: bool) -> int:
+    """Which part of the rule of 4.x keeps ``entry`` from ``slot``."""
+    hash_id = st.hash_id[entry] + WIDE
+    if slot == NOBODY or st.deleted[entry] == 1:
+        return NOT_JUDGED
+    if st.connected[slot] == 0:
+        return NOT_CONNECTED
+    if st.hash_owner[hash_id] != slot:
+        return OTHER_OWNER
+    if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
+        return DRAINING
+    if not within_limit(st, slot, entry, is_replay):
+        return NEWCOMER
+    if not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0:
+        return WAITS_IN_REPLAY
+    return NO_PERMITS
+
+
+@compiled
+def _why_not_classic(st: State, slot: int, entry: int, is_replay: bool) -> int:
+    """Which part of the rule of 3.x keeps ``entry`` from ``slot``."""
+    if slot == NOBODY or st.deleted[entry] == 1:
+        return NOT_JUDGED
+    if st.connected[slot] == 0:
+        return NOT_CONNECTED
+    if st.hash_owner[st.hash_id[entry]] != slot:
+        return OTHER_OWNER
+    if not within(entry, position_limit(st, slot, is_replay)):
+        return NEWCOMER
+    if st.held_stamp[slot] == st.s[STAMP]:
+        return WAITS_IN_REPLAY
+    return NO_PERMITS
+
+
+@compiled
+def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64) -> None:
+    """What was sent is held and charged, whatever the rule says of it. ``outcome``: scratch."""
+    for i in range(len(entries)):
+        slot = st.holder[entries[i]] + WIDE
+        if slot != NOBODY:  # sent again while another connection had it
+            let_go(st, slot, entries[i])
+            add_unacked(st, slot, -st.num_messages[entries[i]])
+        outcome[i] = recorded[i]
+    send_groups(st, is_replay, entries, outcome)
+    for i in range(len(entries)):
+        entry, slot = entries[i], recorded[i]
+        if (
+            st.holder[entry] == NOBODY
+            and slot != NOBODY
+            and st.connected[slot] == 1
+            and st.deleted[entry] == 0
+        ):
+            # The rule's last check refused it, the broker did not: to it the hash was free.
+            give_up(st, st.hash_id[entry] + WIDE)
+            remove_from_replay(st, entry)
+            hold(st, slot, entry, st.hash_id[entry] + WIDE)
+
+
+def scratch(entries: int) -> I64:
+    """Room for rounds of up to ``entries`` entries."""
+    return np.zeros(4 * min(max(entries, 1), MOST_PER_ROUND), np.int64)

@@ -1,0 +1,137 @@
+"""Fold a log of level E through the rules of Failover and Exclusive: who is active, and position order.
+
+Control plane; per entry: ``positions``. Permits are counted as flow arrives and entries are sent; acknowledgements of
+single messages of a batch are not seen to free any.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REMOVED, SENT
+from dispatch_core.audit.waits.reasons import FAILOVER_DELAY, NO_CONSUMER, NO_PERMITS, NOT_HELD
+from dispatch_core.broker.ownership import WHOLE_TOPIC
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.single_active import SingleActiveDispatcher
+from dispatch_core.broker.single_active_rules import ConsumerBusyError
+from dispatch_core.broker.state import NOBODY
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.verify.without_trace import positions
+from dispatch_core.verify.without_trace.base import Ints, Stretch, UserLevelFold
+
+
+class SingleActiveFold(UserLevelFold):
+    """Failover and Exclusive: who is active, and position order."""
+
+    core: SingleActiveDispatcher
+    reasons: ClassVar = {
+        positions.NOT_ACTIVE: "another consumer is active",
+        positions.GOES_BACK: "nothing made the cursor go back",
+        positions.SKIPS: "an entry before it is neither acknowledged nor sent",
+    }
+
+    def __init__(self, profile: Profile, topic: str, *, exclusive: bool) -> None:
+        super().__init__(profile)
+        self.core = SingleActiveDispatcher(profile, topic, profile.partition_index, exclusive=exclusive)
+        self._index: dict[int, int] = {}  # the log's number → as in ``op_consumer``
+        self._rewind_due = False
+        self._delay_us = 0 if exclusive else 1000 * profile.number("activeConsumerFailoverDelayTimeMillis")
+        self._changed_us = -(1 << 62)  # when the active consumer changed last
+        self._waits_for_hand_over = False  # nothing was sent since then
+        self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
+
+    def _unknown(self) -> list[int]:
+        return []
+
+    def _undecided(self) -> list[int]:
+        return []
+
+    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        self.core.extend(stretch.dropped, stretch.num_messages)
+        self._settle(stretch)
+        looks = self._retain(stretch)
+        room = int(stretch.op_consumer.max(initial=-1)) + 1 - len(self._permits)
+        self._permits = np.append(self._permits, np.zeros(max(room, 0), np.int64))
+        by = self._permits_by(stretch) if looks is not None else np.empty(0, np.int64)
+        at, end = 0, len(stretch.op_code)
+        while at < end:
+            begun, stop = at, end if looks is None else looks.stop(at)
+            active = NOBODY if self.core.active is None else self._index[self.core.active]
+            at, self._rewind_due = positions.fold(
+                self.core.state,
+                stretch.op_code,
+                stretch.op_consumer,
+                stretch.op_start,
+                stretch.op_ordinals,
+                active,
+                self._rewind_due,
+                at,
+                stop,
+                expected,
+                reason,
+            )
+            if (stretch.op_code[begun:at] == SENT).any():
+                self._waits_for_hand_over = False
+            if looks is not None:
+                counted = stretch.op_consumer[begun:at] >= 0
+                np.add.at(self._permits, stretch.op_consumer[begun:at][counted], by[begun:at][counted])
+            if at == stop:
+                if at < end and looks is not None:
+                    looks.look(self, at)
+                continue
+            if looks is not None:
+                last = int(stretch.op_code[at]) == REMOVED and len(self.core.members) == 1
+                looks.before_change(self, at, last=last)
+            before = self.core.active
+            self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
+            # Of those whom a checkpoint names nobody comes, so nothing is handed over: who is active then is so at once.
+            to_join = 0 if stretch.seed is None else stretch.seed.joins - at
+            if self.core.active != before:
+                self._rewind_due, self._changed_us = True, int(stretch.op_t_us[at])
+                self._waits_for_hand_over = self._delay_us > 0 and to_join <= 0
+            if to_join <= 1:
+                owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
+                self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
+            at += 1
+        numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
+        numbers[list(self._numbers)] = list(self._numbers.values())
+        expected[:] = numbers[np.maximum(expected, -1)]
+
+    def _membership(self, code: int, consumer: int, stretch: Stretch) -> None:
+        if code == ADDED and consumer in self._members:
+            member = self._members[consumer]
+            if self.core.is_connected(member.number):
+                return
+            self._index[member.number] = consumer
+            try:
+                self.core.join(member.number, member.name, member.priority_level, member.ranges or ())
+            except (IllegalTransitionError, ConsumerBusyError):
+                return
+        elif code == REMOVED and self.core.is_connected(self._numbers.get(consumer, -1)):
+            self.core.leave(self._numbers[consumer])
+
+    def _permits_by(self, stretch: Stretch) -> Ints:
+        """By how much each operation changes its consumer's permits: flow gives some, messages that are sent take them."""
+        messages = np.concatenate([[0], np.cumsum(self.state.num_messages[stretch.op_ordinals])])
+        taken = messages[stretch.op_start[1:]] - messages[stretch.op_start[:-1]]
+        by: Ints = np.where(stretch.op_code == SENT, -taken, 0)
+        by[stretch.op_code == FLOW] = stretch.op_value[stretch.op_code == FLOW]
+        return by
+
+    def reason_of_all(self) -> int:
+        """Why what was not sent waits: one reason for all of it."""
+        if self.core.active is None or self.holds is None:
+            return NO_CONSUMER
+        # the delay ends on its own: what has waited since the last look did so mostly before its end, or mostly behind it
+        if self._waits_for_hand_over and (
+            self.holds.looked_us + self.looks_us < 2 * (self._changed_us + self._delay_us)
+        ):
+            return FAILOVER_DELAY
+        return NO_PERMITS if self._permits[self._index[self.core.active]] <= 0 else NOT_HELD
+
+    def sends_again(self) -> bool:
+        """Until something is sent to who became active."""
+        return self._waits_for_hand_over

@@ -1,0 +1,34 @@
+"""Ids of hashes: one each, in the order in which they come up, in any hash space."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch_core.broker.hash_ids import HashIds
+
+hashes = st.lists(st.one_of(st.integers(-1, 40), st.integers(0, (1 << 31) - 1)), max_size=60)
+
+
+@given(st.lists(hashes, max_size=12))
+def test_every_hash_has_one_id_in_the_order_in_which_it_came_up(calls: list[list[int]]) -> None:
+    ids, known = HashIds(), dict[int, int]()
+    for call in calls:
+        for value in sorted(set(call)):
+            known.setdefault(value, len(known))
+        assert ids.of(np.array(call, np.int64)).tolist() == [known[value] for value in call]
+        assert ids.values.tolist() == list(known)
+        assert len(ids) == len(known)
+    for value in range(-1, 41):
+        assert ids.find(value) == known.get(value)
+
+
+def test_ids_stay_when_there_are_many() -> None:
+    ids = HashIds()
+    few = ids.of(np.arange(100, dtype=np.int64))
+    many = np.arange(0, 1 << 20, 7, dtype=np.int64)
+    found = ids.of(many)
+    assert ids.of(np.arange(100, dtype=np.int64)).tolist() == few.tolist()
+    assert (ids.values[found] == many).all()
+    assert len(np.unique(found)) == len(many)

@@ -1,0 +1,241 @@
+"""Piece by piece out of Parquet files, or in one piece: the same tables, row for row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dispatch_core.audit.deliveries import fold
+from dispatch_core.recording import stream
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import with_overrides
+from dispatch_core.recording.schema import EVENTS
+from dispatch_core.replay import divergence_anomalies
+from dispatch_core.replay.log_files import NotUserLevelError, replay_files
+from dispatch_core.replay.replay_log import replay
+from dispatch_core.tables import REPLAY_TABLES
+from tests.dispatch_core.logs_without_trace import recorded
+
+DAY, NEXT = datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)
+LOGS = [
+    "recordings/4.2.4/designed-rolling-restart-ch",
+    "recordings/4.2.4/designed-rolling-restart-classic-ch",
+    "recordings/4.2.4/designed-negative-acks-ch",
+    "recordings/4.2.4/designed-failover-modulo-p1",
+    "verify/4.0.0-preview.1/random-0024-range-quiet",
+]
+#: Rows of another dispatcher, and a header, before a log in its file.
+BEFORE = 21
+
+
+def written(log: DispatcherLog, folder: Path, *, row_group_rows: int) -> dict[str, Any]:
+    """The log as the tables' files hold it: a header row, and rows of other dispatchers before and behind."""
+    header = {"kind": "header", "seq": 0, "header_json": json.dumps(log.header)}
+    identity = {
+        name: getattr(log, name) for name in ("cluster", "topic", "subscription", "incarnation", "broker")
+    }
+    headers = pa.Table.from_pylist([identity | header], schema=EVENTS)
+    others = [
+        pa.Table.from_pylist(
+            [{**row, "topic": topic} for row in log.events.slice(0, 20).to_pylist()], schema=EVENTS
+        )
+        for topic in ("aaa", "zzz")
+    ]
+    events = pa.concat_tables([others[0], headers, log.events, others[1]])
+    for name, table in (("events", events), ("messages", log.messages)):
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=row_group_rows)
+    dispatcher: dict[str, Any] = {name: getattr(log, name) for name in ("cluster", "topic", "subscription")}
+    return dispatcher | {
+        "event_files": [str(folder / "events.parquet")],
+        "message_files": [str(folder / "messages.parquet")],
+    }
+
+
+def replace_events(log: DispatcherLog, lines: list[dict[str, Any]]) -> DispatcherLog:
+    """The log with other lines."""
+    return DispatcherLog(**{**log.__dict__, "events": pa.Table.from_pylist(lines, schema=EVENTS)})
+
+
+def gathered(parts: Iterator[dict[str, pa.Table]]) -> dict[str, list[dict[str, Any]]]:
+    """All rows of each table, in order."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in REPLAY_TABLES}
+    for part in parts:
+        for name, table in part.items():
+            rows[name] += table.to_pylist()
+    return rows
+
+
+@pytest.fixture(params=[7, 50, 400])
+def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pieces and windows far smaller than any log."""
+    rows: int = request.param
+    monkeypatch.setattr(stream, "PIECE_ROWS", rows)
+    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(
+        fold.AuditFold.__init__, "__kwdefaults__", fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
+    )
+    return rows
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_path: Path) -> None:
+    log = recorded(name)
+    dispatcher = written(log, tmp_path, row_group_rows=max(small_pieces, 20))
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = {
+        name: table.to_pylist() for name, table in replay(log, interval_start=DAY, interval_end=NEXT).items()
+    }
+    assert len(in_pieces["deliveries"]) > 50
+    for table in REPLAY_TABLES:
+        assert in_pieces[table] == whole[table], table
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_piece_of_many_row_groups_may_have_texts_in_some_of_them_only(name: str, tmp_path: Path) -> None:
+    """Columns in which a row group has no value are not read of it: the others' texts come as dictionaries."""
+    log = recorded(name)
+    dispatcher = written(log, tmp_path, row_group_rows=5)
+    metadata = pq.read_metadata(dispatcher["event_files"][0])
+    named = metadata.schema.to_arrow_schema().names.index("name")
+    empty = {metadata.row_group(at).column(named).statistics.null_count == 5 for at in range(12)}
+    assert empty == {True, False}
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(log, interval_start=DAY, interval_end=NEXT)
+    for table in REPLAY_TABLES:
+        assert in_pieces[table] == whole[table].to_pylist(), table
+
+
+def test_who_wrote_a_log_is_one_whether_files_lack_the_brokers_column_or_its_values(tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    nameless = replace_events(log, [line | {"broker": None} for line in log.events.to_pylist()])
+    dispatcher = written(DispatcherLog(**{**nameless.__dict__, "broker": None}), tmp_path, row_group_rows=50)
+    (path,) = dispatcher["event_files"]
+    rows = pq.read_table(path)
+    half = rows.num_rows // 2
+    parts = [rows.slice(0, half).drop_columns("broker"), rows.slice(half)]
+    paths = [str(tmp_path / f"part-{number}.parquet") for number in range(2)]
+    for part, to in zip(parts, paths, strict=True):
+        pq.write_table(part, to)
+    in_two = gathered(
+        replay_files(dispatcher | {"event_files": paths}, interval_start=DAY, interval_end=NEXT)
+    )
+    in_one = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    assert in_two == in_one
+    assert len(in_one["deliveries"]) > 50
+
+
+def test_permits_of_batches_are_counted_over_all_pieces(small_pieces: int, tmp_path: Path) -> None:
+    log = recorded("verify/4.2.4/random-0000-range-quiet")
+    lines = log.events.to_pylist()
+    consumer = next(line["consumer"] for line in lines if line["kind"] == "sent")
+    asks = [line for line in lines if (line["kind"], line["consumer"]) == ("flow", consumer)]
+    lines = [line for line in lines if line not in asks[1:]]
+    cut = replace_events(log, [line | {"seq": seq} for seq, line in enumerate(lines, start=1)])
+    dispatcher = written(cut, tmp_path, row_group_rows=max(small_pieces, 20))
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(cut, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
+    assert {one["status"] for one in in_pieces["divergences"]} == {"divergent"}
+
+
+@pytest.mark.parametrize("ends_behind", [-1, 0, 1])
+def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
+    ends_behind: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    sent = next(line for line in lines if line["kind"] == "sent")
+    asks = [line for line in lines if (line["kind"], line["consumer"]) == ("flow", sent["consumer"])]
+    lines = [line for line in lines if line not in asks]
+    row = lines.index(sent)
+    lines[row + 1 : row + 1] = [asks[0] | {"t_us": sent["t_us"] + 10_000}]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    late = replace_events(log, lines)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 1)  # every row group is a piece
+    rows = BEFORE + row + 1 + ends_behind
+    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    dispatcher = written(late, tmp_path, row_group_rows=rows)
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(late, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
+    raced = [one["racing_seq"] for one in in_pieces["divergences"] if one["seq"] == row + 1]
+    assert set(raced) == {row + 2}
+
+
+def test_who_left_in_the_piece_before_still_races(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    gone = next(line for line in lines if line["kind"] == "consumer_removed")
+    last = next(
+        line
+        for line in reversed(lines[: lines.index(gone)])
+        if (line["kind"], line["consumer"]) == ("sent", gone["consumer"])
+    )
+    lines.remove(last)
+    row = lines.index(gone)
+    lines[row + 1 : row + 1] = [last | {"t_us": gone["t_us"] + 1000}]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    late = replace_events(log, lines)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 1)
+    rows = BEFORE + row + 1
+    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    dispatcher = written(late, tmp_path, row_group_rows=rows)
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(late, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
+    assert {one["status"] for one in in_pieces["divergences"] if one["seq"] == row + 2} == {"uncertain"}
+
+
+@pytest.mark.parametrize("most", [3, 10_000])
+def test_a_log_by_other_rules_is_told_alike_and_within_bounds(
+    most: int, small_pieces: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(divergence_anomalies, "MOST_TOLD", most)
+    ranges = {"subscriptionKeySharedUseConsistentHashing": False}
+    log = with_overrides(recorded("recordings/4.2.4/designed-drain-one-by-one-ch"), None, ranges)
+    dispatcher = written(log, tmp_path, row_group_rows=max(small_pieces, 20))
+    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    whole = replay(log, interval_start=DAY, interval_end=NEXT)
+    assert in_pieces["anomalies"] == whole["anomalies"].to_pylist()
+    texts = [row["explanation"] for row in in_pieces["anomalies"] if row["kind"] == "divergence"]
+    differing = sum(row["judgement"] == "divergent" for row in in_pieces["deliveries"])
+    assert differing > 3
+    if most == 3:
+        assert 1 < len(texts) <= 4
+        assert texts[-1].startswith(f"{differing - 3} more sendings, from "), texts[-1]
+    else:
+        assert not any("more sendings" in text for text in texts)
+
+
+def test_a_trace_is_left_to_the_exact_comparison(tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    lines[5]["kind"] = "read_done"
+    traced = DispatcherLog(**{**log.__dict__, "events": pa.Table.from_pylist(lines, schema=EVENTS)})
+    dispatcher = written(traced, tmp_path, row_group_rows=1000)
+    with pytest.raises(NotUserLevelError, match="a dispatcher trace"):
+        next(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+
+
+def test_entries_before_the_subscription_began_are_counted_and_hold_nothing_up(tmp_path: Path) -> None:
+    log = recorded(LOGS[0])
+    first = log.messages["ledger_id"][0].as_py()
+    past = log.messages.slice(0, 300).set_column(
+        log.messages.column_names.index("ledger_id"), "ledger_id", pa.array([first - 1] * 300)
+    )
+    longer = DispatcherLog(
+        **{**log.__dict__, "messages": pa.concat_tables([past.cast(log.messages.schema), log.messages])}
+    )
+    found = gathered(
+        replay_files(written(longer, tmp_path, row_group_rows=100), interval_start=DAY, interval_end=NEXT)
+    )
+    alone = replay(log, interval_start=DAY, interval_end=NEXT)
+    assert found["dispatcher_state"][0]["entries_stored"] == log.messages.num_rows + 300
+    assert found["deliveries"] == alone["deliveries"].to_pylist()

@@ -1,0 +1,201 @@
+"""What a log without a trace shows of the rules: real logs keep theirs, and break those of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import with_overrides
+from dispatch_core.replay.replay_log import replay
+from tests.dispatch_core.logs_without_trace import recorded, with_line
+
+DAY, NEXT = datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)
+
+#: One recording per rule: draining hashes (ring, range, sticky), read position, last sent position, Failover.
+DRAINING = "recordings/4.2.4/designed-rolling-restart-ch"
+CLASSIC = "recordings/4.2.4/designed-rolling-restart-classic-ch"
+FAILOVER = "recordings/4.2.4/designed-failover-modulo-p1"
+LAST_SENT = "verify/4.0.0-preview.1/random-0024-range-quiet"
+RANGE = "verify/4.2.4/random-0000-range-quiet"
+STICKY = "verify/4.2.4/designed-sticky-in-order"
+
+
+def tables_of(log: DispatcherLog) -> dict[str, list[dict[str, Any]]]:
+    """What a replay makes of the log, as rows."""
+    return {
+        name: table.to_pylist() for name, table in replay(log, interval_start=DAY, interval_end=NEXT).items()
+    }
+
+
+def counts(log: DispatcherLog) -> tuple[int, int, int]:
+    """Exact, uncertain and divergent sendings."""
+    state = tables_of(log)["dispatcher_state"][0]
+    assert state["not_judged_reason"] is None
+    assert state["decisions"] == state["exact"] + state["uncertain"] + state["divergent"]
+    return state["exact"], state["uncertain"], state["divergent"]
+
+
+@pytest.mark.parametrize("name", [DRAINING, FAILOVER, LAST_SENT, RANGE, STICKY])
+def test_a_broker_keeps_its_own_rule(name: str) -> None:
+    exact, uncertain, divergent = counts(recorded(name))
+    assert exact > 0
+    assert (uncertain, divergent) == (0, 0)
+
+
+def test_what_was_read_before_a_newcomer_joined_is_not_known_from_outside() -> None:
+    exact, uncertain, divergent = counts(recorded(CLASSIC))
+    assert divergent == 0
+    assert uncertain < exact / 50
+    reasons = {row["reason"] for row in tables_of(recorded(CLASSIC))["divergences"]}
+    assert reasons == {"how far was read when the consumer joined is not in the log"}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "settings", "reason"),
+    [
+        (DRAINING, None, {"subscriptionKeySharedUseConsistentHashing": False}, "belongs to another consumer"),
+        (DRAINING, "4.0.0-preview.1", {}, "joined later"),
+        (DRAINING, None, {"subscriptionKeySharedUseClassicPersistentImplementation": True}, "joined later"),
+        (
+            CLASSIC,
+            None,
+            {"subscriptionKeySharedUseClassicPersistentImplementation": False},
+            "another consumer",
+        ),
+    ],
+)
+def test_a_broker_does_not_keep_the_rule_of_another(
+    name: str, version: str | None, settings: dict[str, Any], reason: str
+) -> None:
+    rows = tables_of(with_overrides(recorded(name), version, settings))["divergences"]
+    assert any(row["status"] == "divergent" and reason in row["reason"] for row in rows)
+
+
+@pytest.mark.parametrize("name", [DRAINING, CLASSIC, FAILOVER])
+def test_an_entry_sent_to_somebody_else_is_found_at_its_line(name: str) -> None:
+    log = recorded(name)
+    lines = log.events.to_pylist()
+    joins = [
+        line["t_us"] for line in lines if line["kind"] in ("consumer_added", "consumer_removed", "redeliver")
+    ]
+    connected: set[int] = set()
+    found: list[int] = []
+    for row, line in enumerate(lines):
+        if line["kind"] == "consumer_added":
+            connected.add(line["consumer"])
+        elif line["kind"] == "consumer_removed":
+            connected.discard(line["consumer"])
+        calm = all(abs(line["t_us"] - t_us) > 100_000 for t_us in joins)
+        if line["kind"] == "sent" and calm and len(connected) > 1:
+            found = [row, min(connected - {line["consumer"]})]
+            break
+    row, other = found  # some sending is far from every membership change
+    line = lines[row]
+    tampered = tables_of(with_line(log, row, consumer=other))
+    differing = [one for one in tampered["divergences"] if one["seq"] == line["seq"]]
+    assert {(one["status"], one["recorded"]) for one in differing} == {("divergent", f"consumer {other}")}
+    assert "divergence" in {one["kind"] for one in tampered["anomalies"]}
+    judged = {one["judgement"] for one in tampered["deliveries"] if one["seq"] == line["seq"]}
+    assert judged == {"divergent"}
+
+
+def flows_of(log: DispatcherLog, consumer: int) -> list[int]:
+    """Rows of the lines in which a consumer asks for messages."""
+    lines = log.events.select(["kind", "consumer"]).to_pylist()
+    return [at for at, line in enumerate(lines) if line == {"kind": "flow", "consumer": consumer}]
+
+
+def without_lines(log: DispatcherLog, rows: list[int]) -> DispatcherLog:
+    """The log without some lines, numbered anew."""
+    lines = [line for at, line in enumerate(log.events.to_pylist()) if at not in rows]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
+
+
+@pytest.mark.parametrize("name", [DRAINING, STICKY, RANGE])
+def test_a_consumer_that_asked_for_nothing_is_sent_nothing_whoever_joins_meanwhile(name: str) -> None:
+    log = recorded(name)
+    lines = log.events.to_pylist()
+    for consumer in {line["consumer"] for line in lines if line["kind"] == "sent"}:
+        tables = tables_of(without_lines(log, flows_of(log, consumer)))
+        sent = [one["judgement"] for one in tables["deliveries"] if one["consumer"] == consumer]
+        assert set(sent) == {"divergent"}
+        assert "divergence" in {one["kind"] for one in tables["anomalies"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "whose", "late_us", "status"),
+    [
+        (DRAINING, "own", 20_000, "uncertain"),
+        (DRAINING, "own", 200_000, "divergent"),
+        (DRAINING, "another's", 20_000, "divergent"),
+    ],
+)
+def test_only_what_its_own_consumer_asks_for_races_with_a_sending_without_permits(
+    name: str, whose: str, late_us: int, status: str
+) -> None:
+    log = recorded(name)
+    lines = log.events.to_pylist()
+    first = next(line for line in lines if line["kind"] == "sent")
+    log = without_lines(log, flows_of(log, first["consumer"]))
+    lines = log.events.to_pylist()
+    row = next(at for at, line in enumerate(lines) if line["kind"] == "sent")
+    asker = first["consumer"] if whose == "own" else first["consumer"] + 1
+    asks = {"kind": "flow", "consumer": asker, "permits": 1, "t_us": first["t_us"] + late_us}
+    lines[row + 1 : row + 1] = [asks]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    late = replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
+    found = [one for one in tables_of(late)["divergences"] if one["seq"] == row + 1]
+    assert {one["status"] for one in found} == {status}
+    assert {one["reason"] for one in found} == {"the consumer has no permits left"}
+    assert {one["racing_seq"] for one in found} == {row + 2 if status == "uncertain" else None}
+
+
+def set_back(log: DispatcherLog, row: int, back_us: int) -> DispatcherLog:
+    """The log with a clock that goes back before a line, for good."""
+    lines = log.events.to_pylist()
+    shift = lines[row]["t_us"] - lines[row - 1]["t_us"] + back_us
+    lines[row:] = [line | {"t_us": line["t_us"] - shift} for line in lines[row:]]
+    return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
+
+
+def newcomers_told(log: DispatcherLog) -> int:
+    """How many findings say that a newcomer was sent something too early."""
+    rows = tables_of(log)["anomalies"]
+    return sum(row["kind"] == "divergence" and "joined later" in row["explanation"] for row in rows)
+
+
+@pytest.mark.parametrize("back_us", [20_000, 3_600_000_000])
+@pytest.mark.parametrize("version", ["4.0.0-preview.1", None])
+def test_a_newcomer_that_did_not_wait_is_told_behind_a_clock_that_went_back_too(
+    version: str | None, back_us: int
+) -> None:
+    classic = {} if version else {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+    log = with_overrides(recorded(DRAINING), version, classic)
+    told = newcomers_told(log)
+    assert told
+    assert newcomers_told(set_back(log, 5, back_us)) == told
+
+
+@pytest.mark.parametrize("back_us", [100_000, 300_000_000])
+def test_what_was_read_when_a_newcomer_joined_is_not_known_by_a_clock_that_went_back(back_us: int) -> None:
+    log = recorded(CLASSIC)
+    joins = [at for at, line in enumerate(log.events.to_pylist()) if line["kind"] == "consumer_added"]
+    for row in {1, *(join for join in joins if join)}:
+        assert counts(set_back(log, row, back_us))[2] == 0
+
+
+def test_every_delivery_says_who_should_have_got_it() -> None:
+    for delivery in tables_of(recorded(DRAINING))["deliveries"]:
+        assert (delivery["judgement"], delivery["expected_consumer"]) == ("exact", delivery["consumer"])
+
+
+def test_who_owned_what_follows_from_joins_and_leaves() -> None:
+    owned = tables_of(recorded(RANGE))["ownership"]
+    assert {row["range_start"] for row in owned if row["epoch"] == 1} == {0}
+    assert all(row["range_start"] <= row["range_end"] for row in owned)
