@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,8 @@ class Folded:
 
     files: dict[str, list[StagedFile]]
     failed: list[dict[str, Any]]
+    #: Logs that were replayed as a whole, in memory, by the reason.
+    whole_logs: Counter[str] = field(default_factory=Counter)
 
 
 @names_disk_errors("replay")
@@ -132,10 +135,14 @@ def fold(
     staged = _staged(spark, found, staging, span, rule, limits, overrides)
     files: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
     failed = []
+    whole_logs = Counter[str]()
     for row in staged.to_pylist():
         if row["table"]:
             files[row["table"]].append(StagedFile(row["table"], Path(row["path"]), row["rows"]))
-        elif row["not_judged_reason"]:
+            continue
+        if row["whole_log_reason"]:
+            whole_logs[_without_names(row)] += 1
+        if row["not_judged_reason"]:
             failed.append({name: row[name] for name in (*schema.DISPATCHER_KEY, "not_judged_reason")})
     for one in failed:
         name = f"{one['topic']} / {one['subscription']}"
@@ -143,7 +150,14 @@ def fold(
     return Folded(
         {name: compact(sorted(mine, key=lambda one: one.path), staging) for name, mine in files.items()},
         failed,
+        whole_logs,
     )
+
+
+def _without_names(row: dict[str, Any]) -> str:
+    """Return why a log was replayed as a whole, without the dispatcher's name in front."""
+    reason: str = row["whole_log_reason"]
+    return reason.removeprefix(f"{row['topic']} / {row['subscription']}: ")
 
 
 def publish(
@@ -181,6 +195,10 @@ def publish(
         "dispatchers": dispatchers,
         "dispatchers_failed": len(folded.failed),
         "failed": folded.failed[:20],
+        "replayed_as_a_whole": {
+            "logs": folded.whole_logs.total(),
+            "reasons": dict(folded.whole_logs.most_common(20)),
+        },
         "limits": limits.digest,
         "overrides": overrides.told,
         "history_digest": history,

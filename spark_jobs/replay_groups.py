@@ -162,6 +162,7 @@ def fold_group(
                 for one in mine
             ],
             "failed": folded.failed,
+            "whole_logs": folded.whole_logs,
         }
         _write(staging / "staged.json", held)
     counts = {name: sum(one.rows for one in mine) for name, mine in folded.files.items()}
@@ -204,6 +205,7 @@ def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, An
                     "Run its task again, then publish"
                 ) from None
             folded.failed.extend(held["failed"])
+            folded.whole_logs.update(held["whole_logs"])
             for at, one in enumerate(held["files"]):
                 link = staging / f"{number:04d}-{at:04d}.parquet"
                 os.link(home / one["path"], link)

@@ -4,8 +4,9 @@ Runs in Spark's Python workers (and in any process); knows files and Arrow, not 
 JVM: the task reads the Delta tables' Parquet files itself, filtered to one dispatcher after the other, and writes Parquet;
 only (table, path, rows) goes back.
 
-A log of level E goes piece by piece through a window, so that memory does not grow with it. A trace, several incarnations
-of a topic, and what a window cannot judge (``NotStreamableError``) are replayed as a whole.
+A log without a trace goes batch by batch through a window, so that memory does not grow with it. A trace, several
+incarnations of a topic, and what a window cannot judge (``NotStreamableError``) are replayed as a whole, and the task says
+of which logs it did that, and why. A replay that fails is never tried again in another way.
 
 Nothing a dispatcher's log contains can stop another dispatcher: a rule that raises leaves a ``dispatcher_state`` row that
 says why, with deliveries and anomalies of the audit alone where that still works. A worker process that *dies* is
@@ -17,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core import CORE_VERSION
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
@@ -35,6 +35,7 @@ from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.stream import named_extent
+from dispatch_core.replay import result_rows
 from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
 from spark_jobs.contracts import PARTITION, conform
@@ -47,8 +48,8 @@ from spark_jobs.worker import give_back_what_is_free, take_little_memory
 Rule = Callable[..., dict[str, pa.Table]]
 
 MAX_WORKER_DEATHS: Final = 2
-#: Arrays of many sizes come and go; after so many pieces of a log the gaps between them are given back.
-_PIECES_BETWEEN: Final = 4
+#: Arrays of many sizes come and go; after so many batches of a log the gaps between them are given back.
+_BATCHES_BETWEEN: Final = 4
 #: The limits that hold where no policy is given.
 NO_RULES: Final = LimitRules()
 
@@ -62,6 +63,7 @@ STAGED: Final = pa.schema(
         pa.field("path", pa.string()),
         pa.field("rows", pa.int64()),
         pa.field("not_judged_reason", pa.string()),
+        pa.field("whole_log_reason", pa.string()),  # why the log was replayed as a whole, in memory
     ]
 )
 
@@ -104,12 +106,20 @@ def replay_dispatchers(
     with Sink(staging, part) as sink:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
             mine = limits.limits_for(identity["topic"], identity["subscription"])
-            reason = _replay_one(identity, dispatcher, sink, staging, span, rule, mine, overrides)
+            outcome = _replay_one(identity, dispatcher, sink, staging, span, rule, mine, overrides)
             sink.keep()
-            rows.append({**identity, "table": "", "path": "", "rows": 0, "not_judged_reason": reason})
+            rows.append({**identity, "table": "", "path": "", "rows": 0} | asdict(outcome))
         staged = sink.close()
     rows += [{**identities[0], "table": one.table, "path": str(one.path), "rows": one.rows} for one in staged]
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one dispatcher, under the names of ``STAGED``; ``None`` = it was judged, batch by batch."""
+
+    not_judged_reason: str | None = None
+    whole_log_reason: str | None = None
 
 
 def _replay_one(
@@ -121,63 +131,65 @@ def _replay_one(
     rule: Rule | None,
     limits: Limits,
     overrides: Overrides,
-) -> str | None:
-    """Replay one dispatcher into the sink; returns why it was not judged, if it was not."""
+) -> Outcome:
+    """Replay one dispatcher into the sink."""
     digest = _digest(*identity.values())
     markers = staging / "_started"
     # No parents: where the run was killed and swept, its last tasks must not go on.
     markers.mkdir(exist_ok=True)
     attempts = [markers / f"{digest}.{number}" for number in range(MAX_WORKER_DEATHS)]
-    deaths = sum(one.exists() for one in attempts)
+    deaths = sum(marker.exists() for marker in attempts)
     if deaths >= MAX_WORKER_DEATHS:
         died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
         sink.write("dispatcher_state", _state_row(identity, None, span, died))
-        return died
+        return Outcome(died)
     attempts[deaths].touch()
-    reason = None
-    if rule is not None or not _in_pieces(dispatcher, sink, span, limits, overrides):
+    outcome = Outcome() if rule is None else Outcome(whole_log_reason="another rule takes whole logs")
+    if rule is None:
+        outcome = _in_batches(dispatcher, sink, span, limits, overrides)
+    if outcome != Outcome():
         chosen = rule or partial(recorded_rule, limits=limits)
-        results, reason = _results(identity, dispatcher, span, chosen, overrides)
+        results, reason = _results(
+            identity, dispatcher, span, chosen, overrides, failed=outcome.not_judged_reason
+        )
+        outcome = Outcome(reason, outcome.whole_log_reason)
         for name, table in results.items():
             sink.write(name, table)
-    for one in attempts[: deaths + 1]:
-        one.unlink()
-    return reason
+    for marker in attempts[: deaths + 1]:
+        marker.unlink()
+    return outcome
 
 
-def _in_pieces(
+def _in_batches(
     dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: Limits, overrides: Overrides
-) -> bool:
-    """Replay a log of level E piece by piece; returns whether that could be done. If not, nothing of it is left.
-
-    What is wrong with a log beyond that shows when it is replayed as a whole, and is reported then.
-    """
+) -> Outcome:
+    """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
     # Imported late: they bring the compiled kernels along.
     from dispatch_core.errors import NotStreamableError
     from dispatch_core.replay.log_files import NotUserLevelError, replay_files
 
     try:
-        pieces = replay_files(
+        batches = replay_files(
             dispatcher,
             interval_start=span.start,
             interval_end=span.end,
             limits=limits,
             overrides=overrides,
         )
-        for number, tables in enumerate(pieces, 1):
+        for number, tables in enumerate(batches, 1):
             for name, table in tables.items():
                 sink.write(name, table)
-            if number % _PIECES_BETWEEN == 0:
+            if number % _BATCHES_BETWEEN == 0:
                 give_back_what_is_free()
-    except (NotUserLevelError, NotStreamableError):
+    except (NotUserLevelError, NotStreamableError) as error:
         sink.discard()
-        return False
+        return Outcome(whole_log_reason=describe(error))
     except OSError:
         raise  # the disk's fault, not the log's
-    except Exception:  # noqa: BLE001 - whatever it is, the whole log will show it, and there it is reported
+    except Exception as error:  # noqa: BLE001 - it is this dispatcher's alone, and it is reported
         sink.discard()
-        return False
-    return True
+        return Outcome(not_judged_reason=describe(error))
+    return Outcome()
 
 
 def recorded_rule(
@@ -206,8 +218,12 @@ def _results(
     span: Interval,
     rule: Rule,
     overrides: Overrides,
+    failed: str | None = None,
 ) -> tuple[dict[str, pa.Table], str | None]:
-    """The dispatcher's result tables and, where a rule failed, why."""
+    """Replay whole logs; returns the dispatcher's result tables and, where a rule failed, why.
+
+    ``failed``: why the rule has failed already; then the log is audited without it.
+    """
     try:
         logs = [overrides.of(log) for log in load_logs(dispatcher)]
     except OSError:
@@ -218,6 +234,11 @@ def _results(
     parts: dict[str, list[pa.Table]] = {name: [] for name in REPLAY_TABLES}
     reasons = []
     for number, log in enumerate(logs):
+        if failed is not None:
+            reasons.append(failed)
+            for name, table in _audit_alone(identity, log, span, failed).items():
+                parts[name].append(table)
+            continue
         try:
             end = _judged_until(log, logs[number + 1 :], span)
             log = _with_what_it_had(log, logs[number + 1 :])  # noqa: PLW2901 - the same log, of its own entries
@@ -312,25 +333,24 @@ def _nothing_but(state: pa.Table) -> dict[str, pa.Table]:
 
 
 def _state_row(identity: dict[str, str], log: DispatcherLog | None, span: Interval, reason: str) -> pa.Table:
-    """The state row of a dispatcher whose rule could not be replayed: what the log holds, nothing judged."""
-    row: dict[str, Any] = {one.name: 0 if pa.types.is_integer(one.type) else None for one in DISPATCHER_STATE}
-    row |= identity | {"interval_start": span.start, "core_version": CORE_VERSION, "settings_digest": ""}
-    row |= {"not_judged_reason": reason, "last_t_us": None}
+    """Make the state row of a dispatcher whose rule could not be replayed: what the log holds, nothing judged."""
+    shared: dict[str, Any] = {"interval_start": span.start, **identity, "incarnation": 0}
+    last_seq, last_t_us, counts = 0, None, dict[str, int]()
     if log is not None:
+        shared["incarnation"] = log.incarnation
         sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
-        row |= {
-            "incarnation": log.incarnation,
-            "subscription_type": log.header.get("subscription_type"),
-            "broker_version": log.header.get("broker_version"),
-            "last_seq": pc.max(log.events["seq"]).as_py() or 0,
-            "last_t_us": pc.max(log.events["t_us"]).as_py(),
+        last_seq, last_t_us = pc.max(log.events["seq"]).as_py() or 0, pc.max(log.events["t_us"]).as_py()
+        counts = {
             "events": log.events.num_rows,
             "entries_stored": log.messages.num_rows,
             "entries_sent": pc.sum(pc.list_value_length(sent["positions"])).as_py() or 0,
         }
-        for name in ("subscription_type", "broker_version"):
-            row[name] = None if row[name] is None else str(row[name])
-    return pa.Table.from_pylist([row], schema=DISPATCHER_STATE)
+    row = result_rows.state(
+        log, None, last_seq=last_seq, last_t_us=last_t_us, not_judged_reason=reason, counts=counts
+    )
+    for name in ("subscription_type", "broker_version"):
+        row[name] = None if row[name] is None else str(row[name])
+    return result_rows.rows(DISPATCHER_STATE, shared, [row])
 
 
 def describe(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import Piece, kept, pieces, survey
-from dispatch_core.replay.assembler import UserLevelReplay
+from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_pieces
 
 
@@ -44,12 +44,12 @@ def replay_files(
     identity = {name: dispatcher[name] for name in DISPATCHER_KEY}
     events, messages = dispatcher["event_files"], dispatcher["message_files"]
     head = overrides.of(_head(identity, events))
-    replay = UserLevelReplay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
+    replay = Replay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
     yield from in_pieces(head, interval_start, _fed(replay, identity, events, messages))
 
 
 def _fed(
-    replay: UserLevelReplay, identity: Mapping[str, str], events: list[str], messages: list[str]
+    replay: Replay, identity: Mapping[str, str], events: list[str], messages: list[str]
 ) -> Iterator[dict[str, pa.Table]]:
     log = pieces(events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS)
     for piece, following in _with_next(log):

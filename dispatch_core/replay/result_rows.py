@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core import CORE_VERSION
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.audit.waits.tracker import Hold
 from dispatch_core.broker.ownership import OPEN, OwnershipSpans
+from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import OWNERSHIP
@@ -123,6 +125,46 @@ def difference(finding: Finding) -> dict[str, Any]:
         "recorded": finding.recorded,
         "racing_seq": finding.racing_seq,
         "reason": finding.reason,
+    }
+
+
+#: Counts of a row of ``dispatcher_state``.
+STATE_COUNTS: Final = (
+    *("events", "entries_stored", "entries_sent"),
+    *("rounds", "decisions", "exact", "uncertain", "divergent"),
+)
+
+
+def state(
+    log: DispatcherLog | None,
+    profile: Profile | None,
+    *,
+    last_seq: int,
+    last_t_us: int | None,
+    not_judged_reason: str | None,
+    counts: Mapping[str, int],
+    mark_delete: str | None = None,
+    read_position: str | None = None,
+    state_json: str | None = None,
+) -> dict[str, Any]:
+    """Make the row of ``dispatcher_state``; counts that are not given are 0.
+
+    ``log``: its header names type and release; ``None`` = no log could be put together.
+    """
+    header = {} if log is None else log.header
+    return {
+        "subscription_type": header.get("subscription_type"),
+        "broker_version": header.get("broker_version"),
+        "profile": profile.name if profile else None,
+        "last_seq": last_seq,
+        "last_t_us": last_t_us,
+        **{name: counts.get(name, 0) for name in STATE_COUNTS},
+        "not_judged_reason": not_judged_reason,
+        "mark_delete": mark_delete,
+        "read_position": read_position,
+        "core_version": CORE_VERSION,
+        "settings_digest": profile.digest if profile else "",
+        "state_json": state_json,
     }
 
 

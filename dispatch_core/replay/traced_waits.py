@@ -14,7 +14,6 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.subscription_start import first_of
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.findings import End
 from dispatch_core.audit.waits.reasons import FAILOVER_DELAY, NO_CONSUMER, NO_PERMITS, NOT_HELD
 from dispatch_core.audit.waits.tracker import Hold, Key, holds_for
 from dispatch_core.broker.single_active import SingleActiveDispatcher
@@ -32,7 +31,7 @@ _FINER: Final = 20
 
 
 class TracedWaits:
-    """Call ``before`` and ``after`` for each line of a trace, then ``finish``."""
+    """Track what waits: call ``before`` and ``after`` for each line of a trace, then ``finish``."""
 
     def __init__(
         self, log: DispatcherLog, audited: AuditFold, limits: Limits, *, start_us: int, tick_us: int | None
@@ -73,18 +72,12 @@ class TracedWaits:
         reason = _reason_of_all(driver)
         self._holds.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
 
-    def finish(self, end_us: int, *, closed: bool) -> tuple[list[Hold], End]:
-        """What waited, and where the log ends."""
-        last = self._line
-        if last is None or self._driver is None:
-            return [], End(0, end_us - 1, closed)
-        as_of_us = last.t_us if closed else max(end_us - 1, last.t_us)
-        core = self._driver.core
-        self._look(self._driver, last.seq, as_of_us)
-        end = End(
-            last.seq, as_of_us, closed, last_sent_us=_last_sent_us(self._audited), gap=self._audited.in_doubt
-        )
-        return self._holds.take() + self._holds.finish(core), end
+    def finish(self, seq: int, as_of_us: int) -> list[Hold]:
+        """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``."""
+        if self._line is None or self._driver is None:
+            return []
+        self._look(self._driver, seq, as_of_us)
+        return self._holds.take() + self._holds.finish(self._driver.core)
 
 
 def _reason_of_all(driver: Verifier) -> int | None:
@@ -102,14 +95,6 @@ def _reason_of_all(driver: Verifier) -> int | None:
 def _only_one(driver: Verifier) -> bool:
     core = driver.core
     return len(core.members if isinstance(core, SingleActiveDispatcher) else core.connected()) == 1
-
-
-def _last_sent_us(audited: AuditFold) -> dict[int, int]:
-    """When each consumer was sent something last."""
-    deliveries, history = audited.scan.deliveries, audited.history
-    latest = np.full(len(history.consumers), -1, np.int64)
-    np.maximum.at(latest, deliveries[:, 1], history.op_t_us[deliveries[:, 2]])
-    return {one.number: int(t_us) for one, t_us in zip(history.consumers, latest, strict=True) if t_us >= 0}
 
 
 class _Rows:

@@ -14,9 +14,12 @@ import pytest
 
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay import replay_log
+from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
 from spark_jobs.contracts import conform, file_schema
 from spark_jobs.intervals import interval
 from spark_jobs.replay_task import replay_dispatchers
+from tests.dispatch_core.logs_without_trace import stripped
 
 DAY = interval("2026-11-21")
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
@@ -134,3 +137,39 @@ def test_what_comes_after_a_reload_does_not_wait_for_the_load_before(
     assert reason is None
     assert [row["explanation"] for row in tables.get("anomalies", [])] == []
     assert [row["entry_id"] for row in tables["deliveries"]] == [0, 1]
+
+
+def outcomes(folder: Path, log: DispatcherLog) -> list[dict[str, Any]]:
+    """The task's rows about the dispatcher, without those about files."""
+    folder.mkdir()
+    dispatcher: dict[str, Any] = {name: getattr(log, name) for name in ("cluster", "topic", "subscription")}
+    for name, table in (("consumer_events", "events"), ("messages", "messages")):
+        path = folder / f"{name}.parquet"
+        pq.write_table(conform(getattr(log, table), file_schema(name)), path)
+        dispatcher[{"consumer_events": "event_files", "messages": "message_files"}[name]] = [str(path)]
+    staging = folder / "staging"
+    staging.mkdir()
+    return [row for row in replay_dispatchers([dispatcher], staging, DAY) if not row["table"]]
+
+
+def test_a_log_that_is_replayed_as_a_whole_says_why(log: DispatcherLog, tmp_path: Path) -> None:
+    (traced,) = outcomes(tmp_path / "trace", log)
+    assert traced["not_judged_reason"] is None
+    assert traced["whole_log_reason"].endswith("a dispatcher trace")
+    (batchwise,) = outcomes(tmp_path / "batches", stripped(log))
+    assert (batchwise["not_judged_reason"], batchwise["whole_log_reason"]) == (None, None)
+
+
+def test_a_replay_that_fails_is_reported_and_not_tried_in_another_way(
+    log: DispatcherLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no such rule")
+
+    monkeypatch.setattr(WithoutTraceJudge, "take", fails)
+    monkeypatch.setattr(replay_log, "replay", lambda *_, **__: pytest.fail("the whole log was replayed"))
+    (outcome,) = outcomes(tmp_path / "x", stripped(log))
+    assert "RuntimeError: no such rule" in outcome["not_judged_reason"]
+    assert outcome["whole_log_reason"] is None
+    state = pq.read_table(sorted((tmp_path / "x" / "staging").glob("*dispatcher_state*"))[0]).to_pylist()
+    assert [row["not_judged_reason"] for row in state] == [outcome["not_judged_reason"]]

@@ -21,7 +21,7 @@ from dispatch_core.cli import warmup
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
-from dispatch_core.replay.assembler import UserLevelReplay
+from dispatch_core.replay.assembler import Replay
 from dispatch_core.verify.trace.runner import is_trace
 from tests.dispatch_core.logs_without_trace import stripped
 
@@ -29,7 +29,7 @@ SPAN = {"interval_start": datetime(2020, 1, 1, tzinfo=UTC), "interval_end": date
 AuditFold.__init__.__kwdefaults__["trim_above"] = 0
 
 def in_pieces(log):
-    fold, size = UserLevelReplay(log, **SPAN), 50
+    fold, size = Replay(log, **SPAN), 50
     fold.feed(log.messages, log.events.slice(0, 0))
     for at in range(0, log.events.num_rows, size):
         fold.feed(log.messages.slice(0, 0), log.events.slice(at, size))

@@ -15,7 +15,7 @@ import pytest
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.replay.assembler import UserLevelReplay
+from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_pieces
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.replay.statistics import stats_at
@@ -184,7 +184,7 @@ def test_divergences_are_told_alike_when_a_log_comes_in_pieces() -> None:
     log = with_overrides(stripped(log_of("designed-drain-one-by-one-ch")), None, other_ring)
     whole = replay(log, interval_start=DAY, interval_end=NEXT)
     head = replace(log, messages=log.messages.slice(0, 0))
-    again = UserLevelReplay(head, interval_start=DAY, interval_end=NEXT)
+    again = Replay(head, interval_start=DAY, interval_end=NEXT)
     cut = log.events.num_rows // 2
 
     def pieces() -> Iterator[dict[str, pa.Table]]:

@@ -1,0 +1,117 @@
+"""The part of a replay that compares what a log says was sent with the broker's rules.
+
+A replay (``assembler``) audits a log batch by batch, and gives each batch to its judge. There are two: ``judge_trace``
+compares every decision of a dispatcher trace, ``judge_without_trace`` every delivery of a log that has none. What both
+give is the same, so everything behind them is written once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.waits.never_sent import Skipped
+from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.broker.ownership import OwnershipSpans
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.verify.tally import Finding
+
+Ints = npt.NDArray[np.int64]
+
+#: Decisions by how they were judged, as ``dispatcher_state`` counts them.
+COUNTS: Final = ("decisions", "exact", "uncertain", "divergent")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Per delivery of a batch, in order: its judgement, and the consumer it was for by the rules (null = none).
+
+    ``findings``: the decisions that differ.
+    """
+
+    judgement: pa.Array
+    expected: pa.Array
+    findings: Sequence[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherPosition:
+    """Where a dispatcher stands: ``"L:E"`` of its mark-delete and read position, and its statistics as JSON."""
+
+    mark_delete: str | None = None
+    read_position: str | None = None
+    state_json: str | None = None
+
+
+class Positions(Protocol):
+    """Entries by ordinal."""
+
+    def __len__(self) -> int:
+        """How many entries there are."""
+        ...
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"`` of an entry."""
+        ...
+
+
+class Judge(ABC):
+    """One incarnation of one dispatcher under the rules of its release.
+
+    ``not_judged``: why nothing is compared (any more); ``None`` = it is. ``profile``: the rules in force, as far as known.
+    """
+
+    profile: Profile | None
+
+    @property
+    @abstractmethod
+    def not_judged(self) -> str | None:
+        """Why nothing is compared; ``None`` = it is."""
+
+    @abstractmethod
+    def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
+        """Judge the deliveries of the batch that ``audit`` was fed last; ``None`` where nothing is compared.
+
+        Args:
+            audit: the audit of the same log.
+            deliveries: of this batch.
+            ahead: the events that follow, as far as they may race with the last ones of this batch.
+        """
+
+    @abstractmethod
+    def never_sent(self, *, single_active: bool) -> Skipped | None:
+        """Make the search for entries that were skipped; ``None`` where the rules tell of them."""
+
+    @abstractmethod
+    def waits(self, seq: int, as_of_us: int) -> list[Hold]:
+        """Return every wait, ended or not, when the log ends behind the line ``seq``."""
+
+    @abstractmethod
+    def ownership(self) -> OwnershipSpans:
+        """Return who owned what."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """Return ``rounds`` and ``COUNTS`` of the interval."""
+
+    @abstractmethod
+    def position(self, audit: AuditFold) -> DispatcherPosition:
+        """Return where the dispatcher stands at the end of the log."""
+
+
+def shown_position(
+    entries: Positions, mark_delete: int, read_position: int, state_json: str
+) -> DispatcherPosition:
+    """Name the positions of a dispatcher's state, given as ordinals."""
+    return DispatcherPosition(
+        entries.position(mark_delete) if mark_delete >= 0 else None,
+        entries.position(read_position) if read_position < len(entries) else None,
+        state_json,
+    )

@@ -1,0 +1,318 @@
+"""Judge the deliveries of a log without a trace: would the broker's rule have sent each entry to its consumer?
+
+Reads and rounds are unseen in such a log; ``verify.without_trace`` infers them. The judge hands it each batch of operations
+with the entries that are new in the audit's window, so both work on one window of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.operations import ACK, SENT, Lines, Operations
+from dispatch_core.audit.deliveries.scan import Scan
+from dispatch_core.audit.deliveries.subscription_start import for_subscription
+from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.never_sent import Skipped
+from dispatch_core.audit.waits.tracker import Hold, Key, holds_for
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.ownership import OwnershipSpans
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.errors import ProfileError, UnsupportedRuleError
+from dispatch_core.recording.checkpoint import joins
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import profile_of, subscription_type
+from dispatch_core.replay.checkpoint_statistics import determined
+from dispatch_core.replay.judge import DispatcherPosition, Judge, Judged, shown_position
+from dispatch_core.replay.statistics import clients_of, subscription_stats
+from dispatch_core.verify.without_trace.base import Judged as JudgedStretch
+from dispatch_core.verify.without_trace.key_shared import (
+    JUDGEMENTS,
+    NOT_JUDGED,
+    RACE_US,
+    Ints,
+    Member,
+    Racing,
+    SeedOperations,
+    Stretch,
+    UserLevelFold,
+    fold_of,
+)
+
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+class WithoutTraceJudge(Judge):
+    """One incarnation of one dispatcher, batch by batch."""
+
+    def __init__(
+        self, head: DispatcherLog, limits: Limits, *, start_us: int, tick_us: int | None = None
+    ) -> None:
+        """Begin before the first line.
+
+        Args:
+            head: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves).
+            limits: how long is too long.
+            start_us: start of the interval.
+            tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
+        """
+        self._head = head
+        self._start_us = start_us
+        self._members = _members(head.events)
+        self.profile, self._fold, self._no_rules = self._rules()
+        if self._fold is not None:
+            self._fold.holds = holds_for(limits, inferred=True, start_us=start_us, tick_us=tick_us)
+        self._ended_waits: list[Hold] = []
+        self._entries = 0  # in the window
+        self._seen = 0  # consumers whose arrival the rules know
+        self._begun = False  # something was sent
+        self._pending_messages: dict[int, int] = {}  # by consumer, of what a checkpoint names as pending
+        self._judgements = np.zeros(len(JUDGEMENTS), np.int64)  # of the interval
+
+    @property
+    def not_judged(self) -> str | None:
+        """See ``Judge``."""
+        return self._no_rules if self._fold is None else self._fold.not_judged
+
+    def never_sent(self, *, single_active: bool) -> Skipped:
+        """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed."""
+        by_rules = self._fold is not None and not single_active
+        return Skipped(certain=single_active or by_rules, by_rules=by_rules)
+
+    def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
+        """See ``Judge``."""
+        if self._fold is None:
+            return None
+        judged = self._of_log(audit, self._fold.feed(self._stretch(audit, ahead)))
+        inside = np.asarray(pc.greater_equal(deliveries["t_us"], self._start_us))
+        self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
+        if self._fold.holds is not None:
+            self._ended_waits += self._fold.holds.take()
+        nobody = (judged.expected < 0) | (judged.judgement == NOT_JUDGED)
+        return Judged(
+            pa.array(JUDGEMENTS).take(pa.array(judged.judgement)),
+            pa.array(judged.expected, mask=nobody),
+            judged.findings,
+        )
+
+    def waits(self, seq: int, as_of_us: int) -> list[Hold]:
+        """See ``Judge``: waits that ended, then those that go on, and what waited too shortly to be told one by one."""
+        return [] if self._fold is None else self._ended_waits + self._fold.waits(seq, as_of_us)
+
+    def ownership(self) -> OwnershipSpans:
+        """See ``Judge``."""
+        return OwnershipSpans() if self._fold is None else self._fold.owned
+
+    def counts(self) -> dict[str, int]:
+        """See ``Judge``: every delivery is a decision; rounds are unseen."""
+        exact, uncertain, divergent = (int(count) for count in self._judgements[:NOT_JUDGED])
+        return {
+            "rounds": 0,
+            "decisions": exact + uncertain + divergent,
+            "exact": exact,
+            "uncertain": uncertain,
+            "divergent": divergent,
+        }
+
+    def position(self, audit: AuditFold) -> DispatcherPosition:
+        """See ``Judge``."""
+        if self._fold is None or not self._begun:
+            return DispatcherPosition()
+        entries, scalars = WindowEntries(audit.history, audit.scan), self._fold.state.s
+        shown = subscription_stats(self._fold.core, entries, clients_of(self._head), ranges=False)
+        if audit.history.seed is not None:
+            shown = determined(shown, audit.history.seed, self._pending_messages)
+        state_json = json.dumps(shown, sort_keys=True)
+        return shown_position(
+            entries, int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION]), state_json
+        )
+
+    def _rules(self) -> tuple[Profile | None, UserLevelFold | None, str | None]:
+        """Profile, fold, and why there is none."""
+        try:
+            profile = profile_of(self._head)
+        except ProfileError as error:
+            return None, None, str(error)
+        try:
+            return profile, fold_of(profile, self._head.topic, subscription_type(self._head)), None
+        except UnsupportedRuleError as error:
+            return profile, None, str(error)
+
+    def _stretch(self, audit: AuditFold, ahead: pa.Table | None) -> Stretch:
+        """Return the operations of the last batch, with the entries that are new in the window."""
+        history, taken = audit.history, audit.operations
+        assert taken is not None
+        # Of a whole log, earlier loads of the topic come first; of any, the state that a checkpoint begins it with.
+        before = audit.new_ops.start
+        first = max(history.first_op_of_state - before, 0)
+        of_log = max(history.first_op_of_last_log - before, 0)
+        new = slice(self._entries - audit.dropped, len(history))
+        self._entries = len(history)
+        published, known = history.publish_time_ms
+        settled = _NOTHING
+        sent = taken.code[first:] == SENT
+        if not self._begun and (sent.any() or of_log > first):
+            settled = self._settled_before(audit, taken.code, taken.start, taken.ordinals, of_log)
+            self._begun = True
+        if of_log > first:
+            numbers = {at: one.number for at, one in enumerate(history.consumers)}
+            self._pending_messages = _messages_sent(
+                taken, slice(first, of_log), history.num_messages, numbers
+            )
+        members = {
+            at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
+            for at, consumer in enumerate(history.consumers[self._seen :], self._seen)
+            if consumer.number in self._members
+        }
+        self._seen = len(history.consumers)
+        return Stretch(
+            dropped=audit.dropped,
+            hashes=history.entry_hash[new].copy(),
+            num_messages=history.num_messages[new].astype(np.int64),
+            stored_us=np.where(known[new], published[new] * 1000, 0),
+            settled=settled,
+            op_code=taken.code[first:],
+            op_consumer=taken.consumer[first:],
+            op_value=taken.value[first:],
+            op_seq=taken.seq[first:],
+            op_t_us=taken.t_us[first:],
+            op_start=taken.start[first:],
+            op_ordinals=taken.ordinals,
+            members=members,
+            ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
+            window=WindowEntries(history, audit.scan),
+            seeded=history.seed is not None and not history.seed.of_a_new_dispatcher,
+            seed=_seed_operations(history.seed, of_log - first)
+            if history.seed is not None and before == 0
+            else None,
+        )
+
+    def _of_log(self, audit: AuditFold, judged: JudgedStretch) -> JudgedStretch:
+        """Leave out what a checkpoint says was sent before the log begins."""
+        history, taken = audit.history, audit.operations
+        assert taken is not None
+        if history.seed is None or audit.new_ops.start > 0:
+            return judged
+        of_seed = slice(history.first_op_of_state, history.first_op_of_last_log)
+        skip = int(np.diff(taken.start)[of_seed][taken.code[of_seed] == SENT].sum())
+        findings = [finding for finding in judged.findings if finding.seq != history.seed.seq]
+        return JudgedStretch(judged.judgement[skip:], judged.expected[skip:], findings)
+
+    def _settled_before(self, audit: AuditFold, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
+        """Entries that are nobody's business any more when the first one is sent: before the subscription, or acked.
+
+        A subscription may begin anywhere in the topic; nothing before what is sent first was for it, but for what was
+        stored when somebody had joined already. What an earlier incarnation acknowledged stays so.
+        """
+        lengths = np.diff(start)
+        seed = audit.history.seed
+        if seed is not None and seed.checkpoint.mark_delete is not None:
+            acked = (code == ACK) & (np.arange(len(code)) < first)
+            return np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
+        of_sent = np.repeat(code == SENT, lengths)
+        of_sent[: start[first]] = False
+        before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
+        lowest = int(ordinals[of_sent].min()) if of_sent.any() else 0
+        past = np.flatnonzero(~for_subscription(audit.history, audit.scan, lowest))
+        return np.union1d(past, ordinals[before]).astype(np.int64)
+
+
+class WindowEntries:
+    """The entries of an audit's window, as statistics and waits ask for them."""
+
+    def __init__(self, history: History, scan: Scan) -> None:
+        self._history, self._scan = history, scan
+        self.ledger_ids, self.entry_ids = history.ledger, history.entry
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def position(self, ordinal: int) -> str:
+        """``"L:E"`` of an ordinal."""
+        return str(self._history.position(ordinal)) if 0 <= ordinal < len(self) else "unknown"
+
+    def key(self, ordinal: int) -> Key | None:
+        """See ``audit.waits.tracker.Window``."""
+        key = int(self._history.entry_key[ordinal])
+        return None if key < 0 else (self._history.keys.text(key), bool(self._history.keys.base64[key]))
+
+    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
+        """See ``audit.waits.tracker.Window``."""
+        key = int(self._history.entry_key[ordinal])
+        return np.array([ordinal]) if key < 0 else np.flatnonzero(self._history.entry_key == key)
+
+    def times_sent(self) -> npt.NDArray[np.int32]:
+        """See ``audit.waits.tracker.Window``."""
+        return self._scan.times_sent
+
+
+def _seed_operations(seed: Seed, count: int) -> SeedOperations | None:
+    """What a checkpoint says beside its operations: where ranges end, where each consumer has one, if in several pieces."""
+    if not count:
+        return None
+    consumers = seed.checkpoint.consumers or ()
+    ends = {}
+    for consumer in consumers:
+        ranges = sorted(consumer.hash_ranges or ())
+        if ranges and all(upper + 1 == lower for (_, upper), (lower, _) in pairwise(ranges)):
+            ends[consumer.number] = ranges[-1][1]
+    return SeedOperations(len(consumers), count, ends if len(ends) == len(consumers) else None)
+
+
+def _messages_sent(
+    taken: Operations, which: slice, messages: npt.NDArray[np.int32], numbers: Mapping[int, int]
+) -> dict[int, int]:
+    """By the log's numbers: the messages of the entries that these operations send."""
+    sums: dict[int, int] = {}
+    for op in range(which.start, which.stop):
+        if taken.code[op] == SENT:
+            entries = taken.ordinals[taken.start[op] : taken.start[op + 1]]
+            number = numbers[int(taken.consumer[op])]
+            sums[number] = sums.get(number, 0) + int(messages[entries].sum())
+    return sums
+
+
+def _members(events: pa.Table) -> dict[int, Member]:
+    """What each consumer brought when it joined, by its number."""
+    names = (
+        "consumer",
+        "name",
+        "priority_level",
+        "ranges",
+        "key_shared_mode",
+        "key_shared_allow_out_of_order",
+    )
+    members: dict[int, Member] = {}
+    for row in joins(events, names):
+        ranges = row["ranges"]
+        members.setdefault(
+            row["consumer"],
+            Member(
+                row["consumer"],
+                row["name"] or "",
+                row["priority_level"] or 0,
+                None if ranges is None else [(one["start"], one["end"]) for one in ranges],
+                row["key_shared_mode"] or "AUTO_SPLIT",
+                bool(row["key_shared_allow_out_of_order"]),
+            ),
+        )
+    return members
+
+
+def _near(ahead: pa.Table | None, last_t_us: int) -> Racing:
+    """What follows and may race with the events up to ``last_t_us``."""
+    if ahead is None or not ahead.num_rows:
+        return Racing.none()
+    near = ahead.filter(pc.less_equal(ahead["t_us"], last_t_us + RACE_US))
+    lines = Lines.of(near, flows=True)
+    return Racing(lines.code, lines.number, lines.seq, lines.t_us)
