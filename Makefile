@@ -23,13 +23,13 @@ setup: ## Python environment, Java, Spark's jars, compiled code; quick the secon
 	@PYTHON='$(PYTHON)' .ci/setup
 
 run: setup ## The whole pipeline on the sample logs: Airflow, Spark, Great Expectations, a verdict per subscription
-	@$(WITH_ENV) exec python -m dags.local_run run $(ARGS)
+	@$(WITH_ENV) exec python -m dispatch_airflow.local_run run $(ARGS)
 
 up: setup ## Airflow with its web pages, left running; prints address and login
-	@$(WITH_ENV) exec python -m dags.local_run up
+	@$(WITH_ENV) exec python -m dispatch_airflow.local_run up
 
 down: setup ## Ends what `make up` started
-	@$(WITH_ENV) exec python -m dags.local_run down
+	@$(WITH_ENV) exec python -m dispatch_airflow.local_run down
 
 test: setup ## All tests that need only this repository
 	@$(WITH_ENV) exec .ci/test $(ARGS)
@@ -88,6 +88,6 @@ format: setup ## Bring the code into its standard format
 	@$(WITH_ENV) ruff format . && ruff check --fix .
 
 clean: ## Remove .venv, run data and caches
-	@[ ! -x .venv/bin/python ] || [ ! -e dags/local_run ] || .venv/bin/python -m dags.local_run down || true
+	@[ ! -x .venv/bin/python ] || [ ! -e dags/dispatch_airflow/local_run ] || .venv/bin/python -m dispatch_airflow.local_run down || true
 	@rm -rf .venv .venv.lock .dispatch-audit build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """The DAG ``dispatch_audit``: one audited interval of recorded dispatch per run.
 
-Read it as a table of contents; what each task does stands in ``dags/steps.py``, ``dags/stages.py`` and ``dags/notify.py``.
+A table of contents: the tasks call ``steps.py``, ``stages.py`` and ``notify.py`` in ``dags/dispatch_airflow``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from dags import deadline, notify, stages, steps
-from dags.failures import clear_failure
-from dags.home import SETTINGS_VARIABLE, SOURCE_VARIABLE, Home
-from dags.pages.links import DATA_DOCS, REPORT, with_links
-from dags.params import moment, number, set_number, switch
+from dispatch_airflow import deadline, notify, stages, steps
+from dispatch_airflow.failures import clear_failure
+from dispatch_airflow.home import SETTINGS_VARIABLE, SOURCE_VARIABLE, Home
+from dispatch_airflow.pages.links import DATA_DOCS, REPORT, with_links
+from dispatch_airflow.params import moment, number, set_number, switch
 
 DOC = """
 ### Did the broker keep its promises?
@@ -124,7 +124,7 @@ VERDICT = Asset(name="dispatch_audit/verdict", uri="dispatch-audit://verdict", g
 MISSED = DeadlineAlert(
     reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
     interval=deadline.time_allowed(),
-    callback=AsyncCallback("dags.deadline.verdict_is_late"),
+    callback=AsyncCallback("dispatch_airflow.deadline.verdict_is_late"),
     name="verdict in time",
 )
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
 from airflow.sdk.exceptions import AirflowSkipException
 
-from dags import maintenance_steps
-from dags.failures import clear_failure
-from dags.home import Home
-from dags.params import switch
+from dispatch_airflow import maintenance_steps
+from dispatch_airflow.failures import clear_failure
+from dispatch_airflow.home import Home
+from dispatch_airflow.params import switch
 
 DOC: Final = """
 ### Upkeep

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from airflow.sdk import Param, dag, task
 
-from dags import what_if_steps
-from dags.failures import clear_failure
-from dags.home import Home
-from dags.pages.links import WHAT_IF, with_links
-from dags.params import MOMENT, number
+from dispatch_airflow import what_if_steps
+from dispatch_airflow.failures import clear_failure
+from dispatch_airflow.home import Home
+from dispatch_airflow.pages.links import WHAT_IF, with_links
+from dispatch_airflow.params import MOMENT, number
 
 DOC: Final = """
 ### What if the broker had other rules?

@@ -1,7 +1,7 @@
 """Schemas of the result tables: what replay and audit write, column for column.
 
 One row type per table of the warehouse. ``spark_jobs`` derives its Spark schemas from these, the core fills them,
-``expectations`` reads them; nobody spells a column name a second time. Every table starts with the same identity
+``dispatch_expectations`` reads them; nobody spells a column name a second time. Every table starts with the same identity
 columns (``IDENTITY``) and is partitioned by ``interval_start``. Times are microseconds UTC.
 """
 

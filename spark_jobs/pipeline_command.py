@@ -78,8 +78,8 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
         raise DispatchAuditError("--interval-end needs --interval-start")
     overrides = overrides_given(args)
     sources = [path for source in args.source for path in _expanded(source)]
-    from expectations.policy import current_policy
-    from expectations.validate import validate_interval
+    from dispatch_expectations.policy import current_policy
+    from dispatch_expectations.validate import validate_interval
     from spark_jobs.aggregates import aggregate
     from spark_jobs.history import ingest_with_history, recompute, stale_intervals
     from spark_jobs.pull import land, pull_segments

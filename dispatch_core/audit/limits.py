@@ -1,7 +1,8 @@
 """How long is too long, and how much is too much: the limits that decide what becomes a finding.
 
-The policy file (``expectations/audit-policy.yaml``) says how many findings are borne, and the limits that make one; this
-module knows the latter by name, so that command line and pipeline hand them down as JSON and the core reads no file.
+The policy file (``audit-policy.yaml`` of ``dispatch_expectations``) says how many findings are tolerated, and the limits
+that make one; this module knows the latter by name, so that command line and pipeline hand them down as JSON and the core
+reads no file.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from typing import Any, Final
 PUBLISHING: Final = frozenset({"replace_interval", "record_run", "write_reports", "write_catalogue", "land"})
 _CHANGES: Final = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"})
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_OURS: Final = ("spark_jobs", "expectations", "dispatch_core")
+_OURS: Final = ("spark_jobs", "dispatch_expectations", "dispatch_core")
 
 
 class Points:

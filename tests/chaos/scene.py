@@ -20,6 +20,7 @@ from typing import Final
 from spark_jobs.contracts import CONTRACTS
 from spark_jobs.warehouse import all_files, read_table
 from tests.chaos.stages import STAGES
+from tests.checkout import PYTHONPATH
 
 ROOT: Final = Path(__file__).parents[2]
 _SAMPLE: Final = ROOT / "tests" / "data" / "recordings" / "4.2.4"
@@ -107,7 +108,7 @@ def start(
         [sys.executable, "-m", "tests.chaos.victim", stage, str(home), str(source)],
         cwd=ROOT,
         env=os.environ
-        | {"PYTHONPATH": f"{ROOT / 'tests' / 'chaos' / 'inject'}:{ROOT}"}
+        | {"PYTHONPATH": f"{ROOT / 'tests' / 'chaos' / 'inject'}{os.pathsep}{PYTHONPATH}"}
         | (environment or {}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -43,8 +43,8 @@ def _aggregates(home: Path, _source: Path) -> None:
 
 
 def _validate(home: Path, _source: Path) -> None:
-    from expectations.policy import current_policy
-    from expectations.validate import validate_interval
+    from dispatch_expectations.policy import current_policy
+    from dispatch_expectations.validate import validate_interval
 
     validate_interval(home / "warehouse", SPAN.start, home / "data-docs", current_policy())
 

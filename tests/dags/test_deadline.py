@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dags import deadline, notify
+from dispatch_airflow import deadline, notify
 from dispatch_core.errors import DispatchAuditError
 
 RUN = {

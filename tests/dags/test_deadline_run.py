@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dags.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
-from dags.local_run import control
-from dags.local_run.settings import PORT_VARIABLE, Place
+from dispatch_airflow.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
+from dispatch_airflow.local_run import control
+from dispatch_airflow.local_run.settings import PORT_VARIABLE, Place
 
 
 @pytest.fixture

@@ -16,13 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from dags.home import Home
-from dags.local_run import control, outcome
-from dags.local_run.sample import read_source
-from dags.local_run.settings import PORT_VARIABLE, SAMPLE, LocalRunError, Place, choose_port, environment
-from dags.local_run.watch import Screen, failure
-from dags.processes import processes
+from dispatch_airflow.home import Home
+from dispatch_airflow.local_run import control, outcome
+from dispatch_airflow.local_run.sample import read_source
+from dispatch_airflow.local_run.settings import (
+    PORT_VARIABLE,
+    SAMPLE,
+    LocalRunError,
+    Place,
+    choose_port,
+    environment,
+)
+from dispatch_airflow.local_run.watch import Screen, failure
+from dispatch_airflow.processes import processes
 from dispatch_core.errors import DispatchAuditError
+from tests.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -171,8 +179,8 @@ def _ours(home: Path) -> list[str]:
 def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
     """A killed run leaves no process; the next one tells every stated verdict, on plain lines, and cleans up."""
     home = tmp_path / "a home of its own"
-    env = {**os.environ, "DISPATCH_AUDIT_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "dags.local_run", "run"]
+    env = {**os.environ, "DISPATCH_AUDIT_HOME": str(home), "PYTHONPATH": PYTHONPATH}
+    command = [sys.executable, "-m", "dispatch_airflow.local_run", "run"]
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as killed:
         assert "Airflow starts" in killed.stdout.readline()
         killed.kill()

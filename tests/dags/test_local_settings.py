@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
-from dags.local_run.settings import CONFIG, Place, environment
+from dispatch_airflow.local_run.settings import CONFIG, Place, environment
 
 
 def local_settings():

@@ -15,11 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dags import notify
-from dags.home import Home, StepError
-from expectations.alert_standing import AlertFinding, Standing
-from expectations.promise import FAIL, PASS
-from expectations.validate import Verdict
+from dispatch_airflow import notify
+from dispatch_airflow.home import Home, StepError
+from dispatch_expectations.alert_standing import AlertFinding, Standing
+from dispatch_expectations.promise import FAIL, PASS
+from dispatch_expectations.validate import Verdict
 
 pytestmark = pytest.mark.airflow
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
@@ -161,7 +161,7 @@ def _webhook_connection(monkeypatch, port: int, scheme: str = "http", **extra: o
 def tables(monkeypatch):
     """What the tables say, to be changed by a test."""
     standings = [standing()]
-    monkeypatch.setattr("expectations.alert_standing.read_standings", lambda *_: standings)
+    monkeypatch.setattr("dispatch_expectations.alert_standing.read_standings", lambda *_: standings)
     return standings
 
 

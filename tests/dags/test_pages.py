@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dags.home import HOME_VARIABLE, Home
-from dags.pages import files
+from dispatch_airflow.home import HOME_VARIABLE, Home
+from dispatch_airflow.pages import files
 
 pytestmark = pytest.mark.airflow
 
@@ -34,7 +34,10 @@ def server(tmp_path_factory):
     conf.set("api_auth", "jwt_secret", "x" * 64)
     import_all_models()
     Base.metadata.create_all(settings.engine)
-    before, settings.PLUGINS_FOLDER = settings.PLUGINS_FOLDER, str(ROOT / "dags" / "plugins")
+    before, settings.PLUGINS_FOLDER = (
+        settings.PLUGINS_FOLDER,
+        str(ROOT / "dags" / "dispatch_airflow" / "plugins"),
+    )
     caches = (
         plugins_manager._get_plugins,
         plugins_manager.get_fastapi_plugins,
@@ -265,8 +268,8 @@ def xcom(number: int, run_id: str, key: str, value: object, task_id: str = "t") 
 
 
 def test_the_page_of_a_run_has_the_links_of_its_tasks_and_no_others(user, home):
-    from dags.pages.links import DATA_DOCS, WHAT_IF
-    from dags.pages.links import REPORT as REPORTS
+    from dispatch_airflow.pages.links import DATA_DOCS, WHAT_IF
+    from dispatch_airflow.pages.links import REPORT as REPORTS
 
     run = "scheduled__2026-11-21T00:00:00+00:00"
     xcom(1, run, REPORTS.xcom_key, "", "alert")
@@ -309,7 +312,7 @@ def test_the_page_of_a_run_has_the_links_of_its_tasks_and_no_others(user, home):
     ],
 )
 def test_what_leads_elsewhere_is_no_link(server, link):
-    from dags.pages.app import link_address
+    from dispatch_airflow.pages.app import link_address
 
     found = link_address(link)
     assert found is None or found == "/dispatch-audit/reports/x", (
@@ -346,8 +349,8 @@ CHOSEN = {"interval_start": "2026-11-21T00:00:00+00:00", "interval_end": "2026-1
 
 
 def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
-    from dags.pages.links import DATA_DOCS, WHAT_IF
-    from dags.pages.links import REPORT as REPORTS
+    from dispatch_airflow.pages.links import DATA_DOCS, WHAT_IF
+    from dispatch_airflow.pages.links import REPORT as REPORTS
 
     (home.data_docs / "2026-11-21" / "index.html").write_text("docs")
     page = home.root / "what-if" / "ab12" / "index.html"
@@ -372,8 +375,8 @@ def test_links_are_kept_with_the_dag(home):
     from airflow.sdk import dag, task
     from airflow.serialization.serialized_objects import DagSerialization
 
-    from dags.pages.links import DATA_DOCS, with_links
-    from dags.pages.links import REPORT as REPORTS
+    from dispatch_airflow.pages.links import DATA_DOCS, with_links
+    from dispatch_airflow.pages.links import REPORT as REPORTS
 
     @dag(schedule=None)
     def linked() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dags.home import HOME_VARIABLE, Home
+from dispatch_airflow.home import HOME_VARIABLE, Home
 from dispatch_core.report.page import page
 from tests.dags.test_pages import server  # noqa: F401 - a fixture
 from tests.report.tables import HOSTILE, HOSTILE_TOPIC, hostile_report

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dags.processes import end_all, process, processes, stream
+from dispatch_airflow.processes import end_all, process, processes, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def test_stream_ends_the_child_when_its_caller_is_interrupted():
 def test_a_child_ends_when_its_parent_is_killed():
     child = "import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(600)"
     parent = (
-        "import os, sys\nfrom dags.processes import stream\n"
+        "import os, sys\nfrom dispatch_airflow.processes import stream\n"
         f"stream([sys.executable, '-c', {child!r}], env=os.environ, on_error_line=lambda l: print(l, flush=True))"
     )
     with subprocess.Popen(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dags import stages
-from dags.home import Home, StepError
+from dispatch_airflow import stages
+from dispatch_airflow.home import Home, StepError
 from dispatch_core.errors import DispatchAuditError
+from tests.checkout import ROOT
 
 CHOSEN = {
     "interval_start": "2026-11-21T00:00:00+00:00",
@@ -162,7 +163,7 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
     assert values(submitted, "--jars") == ["/a.jar,/b.jar"]
     [java] = values(submitted, "--driver-java-options")
     assert Path(java.partition("file://")[2]).is_file(), "Spark says as little as without spark-submit"
-    launch = submitted.index(str(stages.ROOT / "spark_jobs" / "launch.py"))
+    launch = submitted.index(str(ROOT / "spark_jobs" / "launch.py"))
     assert submitted[launch + 1 : launch + 3] == ["spark_jobs.ingest", "--interval-start"]
     assert published[:3] == [sys.executable, "-m", "spark_jobs.replay"], "it needs no Spark"
 
@@ -199,10 +200,10 @@ def test_a_connection_that_cannot_be_used_starts_nothing(asked, monkeypatch, con
 
 
 def test_what_is_submitted_runs_the_module_with_its_arguments(tmp_path):
-    launch = stages.ROOT / "spark_jobs" / "launch.py"
+    launch = ROOT / "spark_jobs" / "launch.py"
     done = subprocess.run(
         [sys.executable, str(launch), "spark_jobs.upkeep", "verify", "--home", str(tmp_path)],
-        env={"PYTHONPATH": str(stages.ROOT), "PATH": ""},
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
         timeout=60,
@@ -211,7 +212,7 @@ def test_what_is_submitted_runs_the_module_with_its_arguments(tmp_path):
     assert (done.returncode, json.loads(done.stdout)["stage"]) == (0, "verify"), done.stderr
     refused = subprocess.run(
         [sys.executable, str(launch), "spark_jobs.upkeep", "retain", "--home", ".", "--keep-pages", "1"],
-        env={"PYTHONPATH": str(stages.ROOT), "PATH": ""},
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         timeout=60,
         check=False,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dags import stages, steps
-from dags.home import HOME_VARIABLE, Home, StepError
+from dispatch_airflow import stages, steps
+from dispatch_airflow.home import HOME_VARIABLE, Home, StepError
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import Overrides
 

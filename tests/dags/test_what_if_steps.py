@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dags import stages, what_if_steps
-from dags.home import Home
+from dispatch_airflow import stages, what_if_steps
+from dispatch_airflow.home import Home
 from dispatch_core.errors import DispatchAuditError
 
 FORM = {

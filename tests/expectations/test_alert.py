@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from expectations import alert_ledger
-from expectations.alert import (
+from dispatch_expectations import alert_ledger
+from dispatch_expectations.alert import (
     MAX_PAYLOAD_FINDINGS,
     Alert,
     FileAlertSink,
@@ -20,11 +20,11 @@ from expectations.alert import (
     read_alerts,
     tell,
 )
-from expectations.alert_standing import NOBODY, Standing, read_standings
-from expectations.alert_state import CHANGED, Told
-from expectations.alert_text import MAX_QUOTED, chat
-from expectations.policy import load_policy
-from expectations.validate import NOT_CERTAIN, validate_interval
+from dispatch_expectations.alert_standing import NOBODY, Standing, read_standings
+from dispatch_expectations.alert_state import CHANGED, Told
+from dispatch_expectations.alert_text import MAX_QUOTED, chat
+from dispatch_expectations.policy import load_policy
+from dispatch_expectations.validate import NOT_CERTAIN, validate_interval
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
 FORGED = "t\r\nBcc: all@example.org"
@@ -274,7 +274,7 @@ def test_sending_again_after_a_crash_carries_the_same_keys(
 ) -> None:
     standings, seen = judge(tmp_path, spoiled("out_of_order")), []
     with monkeypatch.context() as dies:
-        dies.setattr("expectations.alert.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        dies.setattr("dispatch_expectations.alert.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             tell("mail", seen.append, standings, places(tmp_path))
     tell("mail", seen.append, standings, places(tmp_path))

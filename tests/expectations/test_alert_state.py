@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expectations.alert_state import CHANGED, CLEAR, NEW, History, Told, histories, idempotency_key
+from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, History, Told, histories, idempotency_key
 
 DAYS = [datetime(2026, 11, 20, tzinfo=UTC) + timedelta(days=n) for n in range(5)]
 GONE = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from expectations.validate import validate_interval
+from dispatch_expectations.validate import validate_interval
 from tests.expectations.make import DAY, TOPIC, Day
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'${x} $name {{7*7}}\u202e\n"

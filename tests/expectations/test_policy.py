@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, NO_LIMIT, LimitsError
-from expectations.policy import PolicyError, load_policy
-from expectations.suites import PROMISES
+from dispatch_expectations.policy import PolicyError, load_policy
+from dispatch_expectations.suites import PROMISES
 
 #: Limits that no check compares: they decide what becomes a finding.
 MAKES_FINDINGS = [

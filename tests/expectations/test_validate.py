@@ -14,10 +14,11 @@ import pytest
 
 from dispatch_core.audit.catalogue import KINDS, ORDER_NOT_PROMISED
 from dispatch_core.audit.verdict import verdicts as audit_verdicts
-from expectations import warehouse as wh
-from expectations.policy import Policy, load_policy
-from expectations.suites import LOG_KINDS
-from expectations.validate import Verdict, main, overall, read_verdicts, validate_interval
+from dispatch_expectations import warehouse as wh
+from dispatch_expectations.policy import Policy, load_policy
+from dispatch_expectations.suites import LOG_KINDS
+from dispatch_expectations.validate import Verdict, main, overall, read_verdicts, validate_interval
+from tests.checkout import PYTHONPATH
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
 Spoil = Callable[[Day, dict[str, Any]], Any]
@@ -485,8 +486,11 @@ def test_a_bad_policy_publishes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_importing_the_modules_does_not_import_great_expectations() -> None:
-    code = "import sys, expectations.validate, expectations.alert; print('great_expectations' in sys.modules)"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    code = (
+        "import sys, dispatch_expectations.validate, dispatch_expectations.alert; "
+        "print('great_expectations' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )

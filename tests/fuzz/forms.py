@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
-from dags import maintenance_steps, steps, what_if_steps
+from dispatch_airflow import maintenance_steps, steps, what_if_steps
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.importers.topic_stats.documents import Document, snapshot_of
 from dispatch_core.recording.log_profile import Overrides

@@ -20,7 +20,7 @@ from dispatch_core.cli.settings_file import SettingsFileError, settings_of
 from dispatch_core.errors import ProfileError
 from dispatch_core.golden.vectors import VectorFileError, parse
 from dispatch_core.importers import broker_conf_file
-from expectations.policy import SHIPPED_POLICY, PolicyError, load_policy
+from dispatch_expectations.policy import SHIPPED_POLICY, PolicyError, load_policy
 from spark_jobs.intervals import IntervalError, interval
 
 _DATA: Final = Path(__file__).parents[1] / "data"

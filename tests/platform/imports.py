@@ -18,9 +18,10 @@ class Import(NamedTuple):
     line: int
 
 
-def module_name(path: Path) -> str:
-    """The dotted name of a source file, relative to the folder that holds the top-level packages."""
-    parts = path.with_suffix("").parts
+def module_name(path: Path, package_folders: Iterable[Path]) -> str:
+    """The dotted name of a source file, relative to the innermost of the folders that hold packages."""
+    folder = max((f for f in package_folders if path.is_relative_to(f)), key=lambda f: len(f.parts))
+    parts = path.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

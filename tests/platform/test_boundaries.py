@@ -13,11 +13,18 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("dags", "dispatch_core", "expectations", "spark_jobs")
 
 #: What each room must never import, anywhere in it. Dependencies point one way:
-#: dags -> spark_jobs -> dispatch_core, dags -> expectations.
+#: DAG files -> dispatch_airflow -> spark_jobs -> dispatch_core, dispatch_airflow -> dispatch_expectations.
 FORBIDDEN = {
-    "dispatch_core": {"airflow", "dags", "deltalake", "expectations", "great_expectations", "pyspark"},
-    "expectations": {"airflow", "dags", "pyspark"},
-    "spark_jobs": {"airflow", "dags", "great_expectations"},
+    "dispatch_core": {
+        "airflow",
+        "deltalake",
+        "dispatch_airflow",
+        "dispatch_expectations",
+        "great_expectations",
+        "pyspark",
+    },
+    "expectations": {"airflow", "dispatch_airflow", "pyspark"},
+    "spark_jobs": {"airflow", "dispatch_airflow", "great_expectations"},
     "dags": set(),
 }
 #: Too slow to import where Airflow parses files again and again, and where a command only wants its help.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
+from tests.checkout import PACKAGE_FOLDERS
 from tests.platform.imports import Import, cycles, imports_between, module_name
 from tests.platform.test_boundaries import ROOT, tracked
 
@@ -28,7 +31,7 @@ _ROW = {room: row for row, rooms in enumerate(CORE_ORDER) for room in rooms}
 
 def project_imports() -> list[Import]:
     sources = {
-        module_name(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in tracked("*.py")
+        module_name(path, PACKAGE_FOLDERS): path.read_text(encoding="utf-8") for path in tracked("*.py")
     }
     return imports_between(sources)
 
@@ -48,7 +51,7 @@ def out_of_order(imports: list[Import]) -> list[str]:
 
 
 #: Circles that are still to be cut; nothing may be added.
-STILL_CIRCULAR = ("expectations: ", "spark_jobs: ", "dags: ")
+STILL_CIRCULAR = ("dispatch_expectations: ", "spark_jobs: ")
 
 
 def test_no_files_and_no_folders_import_each_other_in_a_circle() -> None:
@@ -62,6 +65,36 @@ def test_the_rooms_of_the_core_keep_their_order() -> None:
 def test_every_part_of_the_core_has_its_place_in_the_order() -> None:
     parts = {path.relative_to(ROOT).parts[1].removesuffix(".py") for path in tracked("dispatch_core/*.py")}
     assert parts - {"__init__"} == set(_ROW)
+
+
+def test_nothing_imports_a_dag_file() -> None:
+    dag_files = {path.stem for path in (ROOT / "dags").glob("*.py")}
+    assert len(dag_files) == 3
+    assert [one for one in project_imports() if one.imported.split(".")[0] in dag_files] == []
+
+
+def test_the_folders_that_hold_packages_are_none_themselves() -> None:
+    """An installed ``dags`` or ``expectations`` would take a name that a user's own Airflow is likely to have."""
+    assert [folder for folder in PACKAGE_FOLDERS if (folder / "__init__.py").exists()] == []
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    find = settings["packages"]["find"]
+    assert [(ROOT / folder).resolve() for folder in find["where"]] == list(PACKAGE_FOLDERS)
+    assert {name for name in find["include"] if "." not in name} == {
+        "dispatch_airflow", "dispatch_core", "dispatch_expectations", "spark_jobs",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("dispatch_core/broker/hashing.py", "dispatch_core.broker.hashing"),
+        ("dags/dispatch_airflow/pages/__init__.py", "dispatch_airflow.pages"),
+        ("dags/dispatch_audit.py", "dispatch_audit"),
+        ("tests/dags/test_dag.py", "tests.dags.test_dag"),
+    ],
+)
+def test_a_module_is_named_as_it_is_imported(path: str, name: str) -> None:
+    assert module_name(ROOT / path, PACKAGE_FOLDERS) == name
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from dags.processes import end_with_parent
+from dispatch_airflow.processes import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 TARGET = Path(os.environ.get("DISPATCH_AUDIT_RECORDER_TARGET", ROOT / "recorder" / "target"))

@@ -13,7 +13,8 @@ from typing import Any
 
 import pulsar
 
-from dags.processes import end_with_parent
+from dispatch_airflow.processes import end_with_parent
+from tests.checkout import PYTHONPATH
 from tests.recorder.broker import ROOT, Broker
 from tests.recorder.client import Terms, logger
 from tests.recorder.journal import Journal, steps
@@ -59,7 +60,7 @@ class Life:
             self._consumers[name] = subprocess.Popen(
                 [sys.executable, "-m", "tests.recorder.client", told.words()],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PYTHONPATH": PYTHONPATH},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

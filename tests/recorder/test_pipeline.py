@@ -16,6 +16,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from spark_jobs.warehouse import read_table
+from tests.checkout import PYTHONPATH
 from tests.recorder.broker import ROOT, TARGET
 from tests.recorder.comparison import SEEN_BY_CLIENTS, Audit, audited_all, events
 from tests.recorder.conftest import LINES
@@ -149,7 +150,7 @@ def test_from_an_object_store(
         cwd=ROOT,
         env=os.environ
         | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHONPATH,
             "AIRFLOW_HOME": str(tmp_path / "airflow"),
             "AIRFLOW_CONN_STORE": json.dumps(connection),
         },

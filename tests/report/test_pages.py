@@ -10,9 +10,9 @@ import pytest
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.report.names import file_name
-from expectations.alert import Places, build_alerts
-from expectations.alert_standing import read_standings
-from expectations.validate import validate_interval
+from dispatch_expectations.alert import Places, build_alerts
+from dispatch_expectations.alert_standing import read_standings
+from dispatch_expectations.validate import validate_interval
 from spark_jobs import file_rows, reports
 from spark_jobs.intervals import interval
 from spark_jobs.report_rows import by_key

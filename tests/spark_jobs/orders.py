@@ -91,7 +91,7 @@ class Home:
         """What is made of the interval's rows; all but the replay takes most of the time."""
         replay(spark, self.warehouse, one)
         if self.to_the_end:
-            from expectations.validate import validate_interval
+            from dispatch_expectations.validate import validate_interval
 
             aggregate(spark, self.warehouse, one)
             validate_interval(self.warehouse, one.start, self.root / "data-docs")

@@ -24,6 +24,7 @@ from spark_jobs.pull import pull
 from spark_jobs.replay import ReplayError, replay
 from spark_jobs.replay_task import MAX_WORKER_DEATHS, recorded_rule
 from spark_jobs.warehouse import read_table
+from tests.checkout import PYTHONPATH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,7 @@ def test_a_replay_that_is_killed_and_run_again_gives_the_same_tables(
     process = subprocess.Popen(
         [*command, "--warehouse", str(warehouse)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

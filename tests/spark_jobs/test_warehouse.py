@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dispatch_core.tables import VERSION, VERSION_KEY, TablesVersionError
-from expectations.warehouse import interval_dataset
+from dispatch_expectations.warehouse import interval_dataset
 from spark_jobs.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse import (

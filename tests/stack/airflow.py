@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from dags.local_run.client import AirflowClient, ApiError
+from dispatch_airflow.local_run.client import AirflowClient, ApiError
 from tests.stack.native import Stack
 
 DAG = "dispatch_audit"

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dags.processes import Process, end_all, end_with_parent, process, processes
+from dispatch_airflow.processes import Process, end_all, end_with_parent, process, processes
+from tests.checkout import PYTHONPATH
 from tests.stack.compose import ROOT, Service, read_services
 from tests.stack.stand_ins import HOST, MailCatcher, Postgres, Webhook, free_port
 
@@ -188,7 +189,7 @@ class Stack:
         return {
             **brought,
             "PATH": paths,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHONPATH,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": HOST,
             **given,

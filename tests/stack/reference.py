@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from expectations.policy import current_policy
-from expectations.validate import validate_interval
+from dispatch_expectations.policy import current_policy
+from dispatch_expectations.validate import validate_interval
 from spark_jobs.aggregates import aggregate
 from spark_jobs.history import ingest_with_history
 from spark_jobs.intervals import interval

@@ -20,7 +20,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
-from dags.processes import end_with_parent
+from dispatch_airflow.processes import end_with_parent
 
 HOST = "127.0.0.1"
 

@@ -20,10 +20,11 @@ from typing import Any
 import boto3
 import pytest
 
-from dags.local_run.client import ApiError
-from dags.processes import processes
+from dispatch_airflow.local_run.client import ApiError
+from dispatch_airflow.processes import processes
 from spark_jobs.contracts import CONTRACTS
 from spark_jobs.warehouse import read_table
+from tests.checkout import PYTHONPATH
 from tests.stack.airflow import DAG, Airflow
 from tests.stack.compose import ROOT
 from tests.stack.logs import LATE, POLICY, Injected, in_segments, stretched_logs
@@ -97,7 +98,7 @@ def undisturbed(source: Path, home: Path, first: date, policy: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.stack.reference", str(source), str(home), *days],
         cwd=ROOT,
-        env=os.environ | {"DISPATCH_AUDIT_POLICY": str(policy), "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"DISPATCH_AUDIT_POLICY": str(policy), "PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
         check=False,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.checkout import PYTHONPATH
 from tests.stack.logs import POLICY, Injected, stretched_logs
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "DISPATCH_AUDIT_POLICY": str(policy),
         # What comes late depends on the time of day; here nothing does.
         "DISPATCH_AUDIT_DEADLINE_HOURS": "240",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHONPATH,
     }
 
     def local_run(command: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "dags.local_run", command],
+            [sys.executable, "-m", "dispatch_airflow.local_run", command],
             cwd=ROOT,
             env=environment,
             capture_output=True,

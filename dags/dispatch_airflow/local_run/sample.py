@@ -1,0 +1,82 @@
+"""What to run: the days a source's logs cover, and the verdicts stated beside the sample."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from dispatch_airflow.local_run.settings import LocalRunError
+
+STATED_VERDICTS: Final = "expected-verdicts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is stated about one recording: its verdicts by promise, ``all`` included, and the kinds it must show."""
+
+    recording: str
+    verdicts: Mapping[str, str]
+    main_kinds: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The recordings to audit and what is stated about them, by (topic, subscription); empty for a user's own logs."""
+
+    folder: Path
+    recordings: int
+    days: tuple[datetime, ...]
+    stated: Mapping[tuple[str, str], Statement]
+
+
+def read_source(folder: Path) -> Source:
+    """Find the recordings below ``folder`` and the UTC days on which something happened in them.
+
+    Raises ``DispatchAuditError`` where the folder holds no recording or none of its rows is readable.
+    """
+    from dispatch_core.recording.files import find_recordings
+
+    recordings = find_recordings([folder])
+    days = sorted({day for recording in recordings for day in _days(recording)})
+    if not days:
+        raise LocalRunError(
+            f"{folder}: {len(recordings)} recordings, but none of their lines could be read as an event or a message; "
+            "nothing was started. `dispatch-audit verify` on the folder says line by line what is wrong."
+        )
+    stated_file = folder / STATED_VERDICTS
+    stated = _stated(stated_file) if stated_file.is_file() else {}
+    return Source(folder, len(recordings), tuple(days), stated)
+
+
+def _days(recording: Any) -> set[datetime]:
+    import pyarrow.compute as pc
+
+    from dispatch_core.recording.reader import read_recording
+
+    found: set[int] = set()
+    for log in read_recording(recording).logs:
+        for column, per_day in (
+            (log.events["t_us"], 86_400_000_000),
+            (log.messages["publish_time_ms"], 86_400_000),
+        ):
+            found.update(pc.unique(pc.divide(pc.drop_null(column.combine_chunks()), per_day)).to_pylist())
+    return {datetime.fromtimestamp(day * 86_400, UTC) for day in found}
+
+
+def _stated(path: Path) -> dict[tuple[str, str], Statement]:
+    try:
+        recordings = json.loads(path.read_text(encoding="utf-8"))["recordings"]
+        return {
+            (one["topic"], one["subscription"]): Statement(
+                name, {"all": one["all"], **one["promises"]}, frozenset(one["main_kinds"])
+            )
+            for name, one in recordings.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LocalRunError(
+            f"{path}: not readable as stated verdicts ({error!r}); nothing was started."
+        ) from None

@@ -1,0 +1,175 @@
+"""Where the local Airflow lives and the configuration it runs with."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dispatch_airflow.deadline import HOURS_VARIABLE
+from dispatch_airflow.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
+from dispatch_core.errors import DispatchAuditError
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+#: The folders of the checkout that hold the packages.
+PACKAGE_FOLDERS: Final = (ROOT, ROOT / "dags", ROOT / "expectations")
+PLUGINS: Final = ROOT / "dags" / "dispatch_airflow" / "plugins"
+#: Where Airflow finds its ``airflow_local_settings``.
+CONFIG: Final = Path(__file__).resolve().parent / "config"
+SAMPLE: Final = ROOT / "tests" / "data" / "recordings"
+#: Stands in the environment of every process of a local run, so that none is ever lost.
+MARKER_VARIABLE: Final = "DISPATCH_AUDIT_LOCAL_RUN"
+PORT_VARIABLE: Final = "DISPATCH_AUDIT_PORT"
+USUAL_PORT: Final = 8080
+USER: Final = "admin"
+#: A year, the most that there is.
+_NEVER_LATE_HOURS: Final = "8784"
+_HOST: Final = "127.0.0.1"
+
+
+class LocalRunError(DispatchAuditError):
+    """The local Airflow could not be started, reached or ended; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Files of the local Airflow under one home."""
+
+    home: Home
+
+    @classmethod
+    def current(cls) -> Place:
+        """The place in the home that the environment names, by default ``.dispatch-audit`` in the repository."""
+        named = os.environ.get(HOME_VARIABLE)
+        return cls(Home(Path(named).expanduser().absolute() if named else ROOT / ".dispatch-audit"))
+
+    @property
+    def airflow(self) -> Path:
+        """``AIRFLOW_HOME``."""
+        return self.home.root / "airflow"
+
+    @property
+    def state(self) -> Path:
+        """What is running, as JSON; absent when nothing is."""
+        return self.home.root / "local-run.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a command works on this home."""
+        return self.home.root / "local-run.lock"
+
+    @property
+    def services(self) -> Path:
+        """Logs of Airflow's own processes."""
+        return self.airflow / "services"
+
+    @property
+    def passwords(self) -> Path:
+        """Generated login of the simple auth manager."""
+        return self.airflow / "passwords.json"
+
+    def task_logs(self, run_id: str) -> Path:
+        """Folder of the task logs of one DAG run."""
+        return self.airflow / "logs" / "dag_id=dispatch_audit" / f"run_id={run_id}"
+
+
+def new_marker() -> str:
+    """A token that no other run has."""
+    return secrets.token_hex(16)
+
+
+def choose_port(*, usual_first: bool) -> int:
+    """A free port on loopback: the one that the environment names, else 8080 where wanted and free, else any."""
+    named = os.environ.get(PORT_VARIABLE)
+    if named:
+        if not named.isdecimal() or not 0 < int(named) < 65536:
+            raise LocalRunError(
+                f"{PORT_VARIABLE}={named!r} is no port; give a number from 1 to 65535, or unset it."
+            )
+        if not _is_free(int(named)):
+            raise LocalRunError(
+                f"port {named} on {_HOST} is taken by another program. Give another one with {PORT_VARIABLE}, "
+                "or unset it to let a free one be chosen. Nothing was started."
+            )
+        return int(named)
+    if usual_first and _is_free(USUAL_PORT):
+        return USUAL_PORT
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def address(port: int) -> str:
+    """Base URL of the local Airflow."""
+    return f"http://{_HOST}:{port}"
+
+
+def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dict[str, str]:
+    """Environment of all processes of the local Airflow.
+
+    Settings of another Airflow (``AIRFLOW__…``) are not inherited; connections (``AIRFLOW_CONN_…``) are, so that
+    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` work here too.
+    """
+    base = address(port)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__") and k != "AIRFLOW_HOME"}
+    inherited_paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = [*map(str, (*PACKAGE_FOLDERS, CONFIG)), *inherited_paths]
+    settings = {
+        "CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "CORE__PLUGINS_FOLDER": str(PLUGINS),
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": "2",
+        "CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.passwords),
+        "CORE__EXECUTION_API_SERVER_URL": f"{base}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{place.airflow / 'airflow.db'}",
+        "API__HOST": _HOST,
+        "API__PORT": str(port),
+        "API__BASE_URL": base,
+        "API__WORKERS": "1",
+        "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "TRIGGERER__ENABLE_HEALTH_CHECK": "False",
+        "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "LOGGING__BASE_LOG_FOLDER": str(place.airflow / "logs"),
+        "LOGGING__COLORED_CONSOLE_LOG": "False",
+        "USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+    return {
+        **inherited,
+        **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+        "AIRFLOW_HOME": str(place.airflow),
+        HOME_VARIABLE: str(place.home.root),
+        SOURCE_VARIABLE: os.environ.get(SOURCE_VARIABLE) or str(SAMPLE),
+        **{
+            name: os.environ.get(name, "") if scheduled else "none"
+            for name in ("DISPATCH_AUDIT_SCHEDULE", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE")
+        },
+        # Whoever tries it out switches the DAG on at any time of the day, and the first run would be late already. On
+        # SQLite, Airflow 3.3's scheduler may die of a deadline that has passed when its run is made.
+        HOURS_VARIABLE: os.environ.get(HOURS_VARIABLE) or _NEVER_LATE_HOURS,
+        MARKER_VARIABLE: marker,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "SPARK_LOCAL_IP": _HOST,
+        "PYSPARK_PYTHON": sys.executable,
+        "NO_COLOR": "1",
+    }

@@ -1,0 +1,56 @@
+"""What the tasks of ``dispatch_audit_maintenance`` do, callable without Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dispatch_airflow.home import Home, progress
+
+#: Parameter → what of it is kept for so many days.
+_KEPT = {
+    "keep_results_days": "results",
+    "keep_pages_days": "pages",
+    "keep_what_if_days": "what_if",
+    "keep_versions_days": "unreachable",
+}
+
+
+def kept_days(params: Mapping[str, Any]) -> dict[str, int | None]:
+    """For how many days what is kept. Raises ``DispatchAuditError`` for too few."""
+    from spark_jobs.maintenance import Retention
+
+    days = {name: params.get(param) for param, name in _KEPT.items()}
+    Retention(**days)
+    told = ", ".join(
+        f"{name} {'for ever' if count is None else f'{count} days'}" for name, count in days.items()
+    )
+    progress.info("keep %s%s", told, "; dry run, nothing is removed" if params.get("dry_run") else "")
+    return days
+
+
+def verify(home: Home) -> dict[str, Any]:
+    """Compare every landed file with its checksum."""
+    from spark_jobs.upkeep import verify as verify_landed
+
+    return verify_landed(home.landing, progress.info)
+
+
+def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict[str, Any]:
+    """Remove what is not kept, and from the list of Data Docs what was removed of them."""
+    from dispatch_expectations.data_docs import write_list
+    from spark_jobs.maintenance import Retention
+    from spark_jobs.upkeep import retain as remove
+
+    summary = remove(home.root, Retention(**days), dry_run=dry_run, tell=progress.info)
+    if home.data_docs.is_dir() and not dry_run:
+        write_list(home.data_docs)
+    progress.info("retain: %s, %.1f MB", summary["removed"] or "nothing to remove", summary["bytes"] / 1e6)
+    return summary
+
+
+def compact(home: Home, *, dry_run: bool) -> dict[str, Any]:
+    """Make the tables quick to open."""
+    from spark_jobs.upkeep import compact as compact_tables
+
+    return compact_tables(home.warehouse, dry_run=dry_run, tell=progress.info)

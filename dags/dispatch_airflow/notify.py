@@ -1,0 +1,292 @@
+"""Alerts of an audited interval: to the file always, to mail and webhook where their Airflow connections exist.
+
+The file is written first and never depends on a network. What each channel was told stands in the table ``alerts_sent``, so
+that nothing is told twice; only a process that dies between sending and keeping does (each alert carries an
+``idempotency_key`` for that). A channel that fails does not keep the others from sending, and the verdict stands in the
+tables before any of this begins.
+
+``dispatch_audit_smtp`` (type SMTP): server and login; extra ``from_email``, ``to_email`` (one or several, by comma).
+``dispatch_audit_webhook`` (type HTTP): ``host`` is the URL; login and extra headers as Airflow's HTTP hook takes them; extra
+``format`` (``json``, or ``slack`` for what Slack, Mattermost and the like take), ``timeout`` in seconds, at most 60, and
+``verify`` for a certificate file. Certificates are always verified.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import html
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from dispatch_airflow.home import Home, StepError, progress
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from dispatch_expectations.alert import Alert, Places
+
+SMTP_CONNECTION: Final = "dispatch_audit_smtp"
+WEBHOOK_CONNECTION: Final = "dispatch_audit_webhook"
+#: Shapes of a webhook's body, by the connection's extra field ``format``.
+FORMATS: Final = ("json", "slack")
+_KEY_HEADER: Final = "X-Dispatch-Audit-Idempotency-Key"
+_TIMEOUT_S: Final = 10.0
+_MAX_TIMEOUT_S: Final = 60.0
+#: How long to wait for another run that is sending its alerts.
+_LOCK_TIMEOUT_S: Final = 600.0
+
+Send = Callable[["Alert"], object]
+
+
+def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict[str, Any]:
+    """Tell what is news in an interval through every channel there is; returns how many messages went where.
+
+    ``run``: link to the Airflow run, by default that of the task which calls this. Raises ``StepError`` naming every
+    alert that was not sent and why, after all channels were tried.
+    """
+    from dispatch_expectations.alert import FileAlertSink
+    from dispatch_expectations.alert import tell as tell_channel
+    from dispatch_expectations.alert_standing import read_standings
+    from spark_jobs.intervals import parse_moment
+
+    sent: dict[str, Any] = {}
+    failures = []
+    with _only_one(home):
+        standings = read_standings(home.warehouse, parse_moment(chosen["interval_start"]))
+        places = _places(chosen, home, run)
+        sink = FileAlertSink(home.alerts)
+        for channel, send in {"file": lambda one: sink.send([one]), **channels()}.items():
+            told, failed = tell_channel(channel, send, standings, places)
+            sent[channel] = len(told)
+            for one in told:
+                progress.info("%s: %s", channel, one.subject)
+            progress.info("%d alerts sent by %s, %d not", len(told), channel, len(failed))
+            failures += [f"{channel}: {one.subject}: {_why(error)}" for one, error in failed]
+            if channel == "file":
+                sent |= _counts(told)
+    if failures:
+        raise StepError(
+            f"{len(failures)} alerts could not be sent; the verdict stands, and every alert is in {home.alerts}:\n"
+            + "\n".join(failures)
+        )
+    return sent
+
+
+def tell(subject: str, body: str, key: str) -> None:
+    """Send a plain message, which is about no finding (such as a run that is late), by mail and webhook.
+
+    ``key`` is its idempotency key. Raises ``StepError`` naming the channels that failed, after all were tried.
+    """
+    failures = []
+    smtp, webhook = connection(SMTP_CONNECTION), connection(WEBHOOK_CONNECTION)
+    for channel, found, send in (
+        ("mail", smtp, lambda: _mail(smtp, subject, _pre(body), key)),
+        ("webhook", webhook, lambda: _post(webhook, _plain_body(webhook, subject, body, key), key)),
+    ):
+        if found is None:
+            continue
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 - one channel's trouble must not stop the other
+            failures.append(f"{channel}: {_why(error)}")
+    if failures:
+        raise StepError(f"{subject!r} could not be told:\n" + "\n".join(failures))
+
+
+def channels() -> dict[str, Send]:
+    """The channels whose connections exist, by name."""
+    found: dict[str, Send] = {}
+    smtp, webhook = connection(SMTP_CONNECTION), connection(WEBHOOK_CONNECTION)
+    if smtp is not None:
+        found["mail"] = lambda one: send_mail(one, smtp)
+    if webhook is not None:
+        found["webhook"] = lambda one: send_webhook(one, webhook)
+    return found
+
+
+def connection(connection_id: str) -> Connection | None:
+    """An Airflow connection, or None if there is none of this name."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        return BaseHook.get_connection(connection_id)
+    except AirflowNotFoundException:
+        return None
+
+
+def send_mail(alert: Alert, smtp: Connection) -> None:
+    """Send one alert as a mail."""
+    links = [
+        f'<a href="{html.escape(target)}">{html.escape(name)}</a>'
+        for name, target in alert.where
+        if target.startswith(("http://", "https://"))
+    ]
+    text = _pre(alert.body) + (f"<p>{' · '.join(links)}</p>" if links else "")
+    _mail(smtp, alert.subject, text, alert.idempotency_key)
+
+
+def send_webhook(alert: Alert, webhook: Connection) -> None:
+    """Post one alert: as JSON with its text under ``text`` and the whole under ``alert``, or as a chat takes it."""
+    from dispatch_expectations.alert_text import chat
+
+    if _format(webhook) == "slack":
+        body: dict[str, Any] = {"text": chat(alert)}
+    else:
+        body = {"text": f"{alert.subject}\n{alert.body}", "alert": alert.as_json()}
+    _post(webhook, body, alert.idempotency_key)
+
+
+def _pre(text: str) -> str:
+    """``text`` as HTML that keeps its lines."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def _mail(smtp: Connection | None, subject: str, text: str, key: str) -> None:
+    """Send a mail through Airflow's SMTP notifier. ``text`` is HTML."""
+    from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+    assert smtp is not None
+    extra = smtp.extra_dejson
+    recipients = extra.get("to_email")
+    if not recipients:
+        raise ValueError(f"connection {SMTP_CONNECTION} names no recipient; set to_email in its extra field")
+    if extra.get("ssl_context") == "none":
+        raise ValueError(
+            f"connection {SMTP_CONNECTION} asks for no verification of certificates (ssl_context none); take it out of "
+            "its extra field, and name an authority of your own with SSL_CERT_FILE in the environment"
+        )
+    # `notify` and not a call of the notifier: that would render names from the logs as templates.
+    SmtpNotifier(
+        smtp_conn_id=SMTP_CONNECTION,
+        to=recipients,
+        subject=subject,
+        html_content=text,
+        custom_headers={_KEY_HEADER: key},
+    ).notify({})
+
+
+def _post(webhook: Connection | None, body: Mapping[str, Any], key: str) -> None:
+    """Post a body through Airflow's HTTP notifier, once, without following redirects."""
+    from airflow.providers.http.notifications.http import HttpNotifier
+    from airflow.sdk.log import mask_secret
+
+    assert webhook is not None
+    extra = webhook.extra_dejson
+    # The path of a chat's webhook is its password, and stands in the errors of the library that calls it.
+    for secret in _secrets(webhook):
+        mask_secret(secret)
+    timeout_s = min(float(extra.get("timeout") or _TIMEOUT_S), _MAX_TIMEOUT_S)
+    # A certificate file may be named; switching verification off is not taken over.
+    verify = extra.get("verify") if isinstance(extra.get("verify"), str) else True
+    try:
+        HttpNotifier(
+            http_conn_id=WEBHOOK_CONNECTION,
+            json=dict(body),
+            # The hook takes extra fields that it does not know for headers: None takes this one out again.
+            headers={"Idempotency-Key": key, "format": None},
+            extra_options={
+                "timeout": timeout_s,
+                "verify": verify,
+                "allow_redirects": False,
+                "check_response": True,
+            },
+        ).notify({})
+    except Exception as error:  # noqa: BLE001 - it goes on, without what must not be read
+        text = str(error)
+        for secret in _secrets(webhook):
+            text = text.replace(secret, "***")
+        raise ConnectionError(f"{type(error).__name__}: {text}") from None
+
+
+def _secrets(webhook: Connection) -> list[str]:
+    address = webhook.host or ""
+    path = urlsplit(address if "://" in address else f"http://{address}").path
+    return [path] if len(path) > 1 else []
+
+
+def _format(webhook: Connection) -> str:
+    named = webhook.extra_dejson.get("format", FORMATS[0])
+    if named not in FORMATS:
+        raise ValueError(
+            f"connection {WEBHOOK_CONNECTION} asks for format {named!r} in its extra field; "
+            f"there are {', '.join(FORMATS)}"
+        )
+    return str(named)
+
+
+def _plain_body(webhook: Connection | None, subject: str, body: str, key: str) -> dict[str, Any]:
+    from dispatch_expectations.alert_text import block
+
+    assert webhook is not None
+    text = f"{subject}\n{body}"
+    if _format(webhook) == "slack":
+        return {"text": block(text)}
+    return {"text": text, "alert": {"subject": subject, "body": body, "idempotency_key": key}}
+
+
+def _places(chosen: Mapping[str, str], home: Home, run: str | None) -> Places:
+    """Where readers may look: in Airflow's web server if its address is known, else at paths."""
+    from dispatch_airflow.pages.links import base_url, page_link
+    from dispatch_expectations.alert import Places
+    from spark_jobs.intervals import interval
+    from spark_jobs.reports import folder_of
+
+    base = base_url()
+    span = interval(chosen["interval_start"], chosen.get("interval_end"))
+    return Places(
+        warehouse=home.warehouse,
+        data_docs=home.data_docs,
+        reports=folder_of(home.reports, span),
+        run=run or _this_run(base),
+        of=lambda path: page_link(home, path, base),
+    )
+
+
+def _this_run(base: str | None) -> str | None:
+    """Link to the run of the task that is running, if one is."""
+    from airflow.sdk import get_current_context
+
+    from dispatch_airflow.pages.links import run_link
+
+    try:
+        run = get_current_context()["dag_run"]
+    except (RuntimeError, KeyError):
+        return None
+    return run_link(base, run.dag_id, run.run_id)
+
+
+def _counts(told: list[Alert]) -> dict[str, int]:
+    from dispatch_expectations.alert_state import STATES
+
+    states = [one.state for sent in told for one in sent.news]
+    return {state: states.count(state) for state in STATES}
+
+
+def _why(error: Exception | None) -> str:
+    if error is None:
+        return "not tried after the failures before it"
+    return str(error) if type(error) is ConnectionError else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _only_one(home: Home) -> Iterator[None]:
+    """One run at a time compares with what was told and adds to it; waits. The lock dies with its holder."""
+    home.alerts.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    with home.alerts.with_name(".lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StepError(
+                        f"another run has been sending alerts for {_LOCK_TIMEOUT_S:.0f} s; none of this interval was "
+                        "sent. The task tries again; if it goes on, look at the mail server and the webhook"
+                    ) from None
+                time.sleep(0.2)
+        yield

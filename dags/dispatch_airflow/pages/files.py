@@ -1,0 +1,118 @@
+"""Which files of the home are pages, and which are nobody's business. No Airflow here.
+
+A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` whose name and type are those that this project
+writes. Everything else is not there: hidden files and folders, unfinished ones, other types, links (each step of a path is
+opened without following one, so that no exchange in between leads out), and whatever a request spells in another way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from dispatch_airflow.home import Home
+
+#: Where the pages are mounted in Airflow's web server.
+PREFIX: Final = "/dispatch-audit"
+#: Areas by the name that they have in an address and in the home alike, with what people call them.
+AREAS: Final = {"reports": "Reports", "data-docs": "Data Docs", "what-if": "What-if results"}
+INDEX: Final = "index.html"
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".csv": "text/csv; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+=@,-]{0,199}")
+_MAX_DEPTH: Final = 12
+#: Folders that a list of an area shows, newest name first.
+_MAX_LISTED: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An open page. ``scripts``: it may run its own; only pages that draw, and those alone in a sandbox."""
+
+    file: BinaryIO
+    size_bytes: int
+    media_type: str
+    scripts: bool
+
+
+def root_of(home: Home, area: str) -> Path:
+    """The folder of an area."""
+    return home.root / area
+
+
+def address_of(home: Home, path: Path) -> str | None:
+    """The address of a file below an area, from ``PREFIX`` on; None for any other file."""
+    try:
+        parts = path.absolute().relative_to(home.root.absolute()).parts
+    except ValueError:
+        return None
+    if len(parts) < 2 or parts[0] not in AREAS or not all(_NAME.fullmatch(part) for part in parts[1:]):
+        return None
+    return "/".join((PREFIX, *parts))
+
+
+def open_page(home: Home, area: str, path: str) -> Page | None:
+    """Open the page that an address names below an area, or None if there is none. The caller closes its file."""
+    parts = path.split("/")
+    media_type = TYPES.get(os.path.splitext(parts[-1])[1])  # noqa: PTH122 - a name, not a path of this machine
+    if area not in AREAS or media_type is None or not _are_names(parts):
+        return None
+    opened = _open(root_of(home, area), parts, os.O_RDONLY | os.O_NONBLOCK)
+    if opened is None:
+        return None
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(opened)
+        return None
+    scripts = media_type == TYPES[".html"] and area != "data-docs" and parts[-1] != INDEX
+    return Page(os.fdopen(opened, "rb"), found.st_size, media_type, scripts)
+
+
+def is_folder(home: Home, area: str, path: str) -> bool:
+    """Whether an address names a folder with an index page."""
+    page = open_page(home, area, "/".join([*filter(None, [path.rstrip("/")]), INDEX]))
+    if page is None:
+        return False
+    page.file.close()
+    return True
+
+
+def folders(home: Home, area: str) -> list[str]:
+    """Names of the folders of an area that have an index page, newest name first."""
+    try:
+        names = os.listdir(root_of(home, area))  # noqa: PTH208 - names alone, and a missing folder has none
+    except OSError:
+        return []
+    known = (name for name in sorted(names, reverse=True) if _NAME.fullmatch(name))
+    found = (name for name in known if is_folder(home, area, name))
+    return [name for name, _ in zip(found, range(_MAX_LISTED), strict=False)]
+
+
+def _are_names(parts: list[str]) -> bool:
+    return len(parts) <= _MAX_DEPTH and all(_NAME.fullmatch(part) for part in parts)
+
+
+def _open(root: Path, parts: list[str], flags: int) -> int | None:
+    """Open a file step by step from the root, following no link below it; None if that does not lead anywhere."""
+    try:
+        at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        for order, part in enumerate(parts, 1):
+            here = flags if order == len(parts) else os.O_RDONLY | os.O_DIRECTORY
+            below = os.open(part, here | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+    except OSError:
+        os.close(at)
+        return None
+    return at

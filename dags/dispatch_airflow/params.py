@@ -1,0 +1,53 @@
+"""Parameters that several DAGs have in their forms."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from airflow.sdk import Param
+
+from dispatch_airflow.home import ParameterError
+
+# The form shows a calendar for "date-time"; what comes by REST or command line is held to this.
+MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+
+
+def moment(title: str, description: str, section: str) -> Param:
+    """A date and time that may be left empty."""
+    return Param(
+        None,
+        type=["null", "string"],
+        format="date-time",
+        pattern=MOMENT,
+        title=title,
+        description=description,
+        examples=["2026-11-21T00:00:00Z"],
+        section=section,
+    )
+
+
+def switch(value: bool, title: str, description: str, section: str) -> Param:
+    """On or off."""
+    return Param(value, type="boolean", title=title, description=description, section=section)
+
+
+def number(value: int, title: str, description: str, section: str, *, least: int, most: int) -> Param:
+    """A whole number within bounds."""
+    return Param(
+        value,
+        type="integer",
+        minimum=least,
+        maximum=most,
+        title=title,
+        description=description,
+        section=section,
+    )
+
+
+def set_number(variable: str, usual: int, *, most: int) -> int:
+    """A number that the environment may set. Raises ``ParameterError``, which Airflow shows as the DAG's import error."""
+    text = os.environ.get(variable) or str(usual)
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+        raise ParameterError(f"{variable} is {text!r}; give a number from 1 to {most}")
+    return int(text)

@@ -1,0 +1,49 @@
+"""The plugin that Airflow loads: pages under ``/dispatch-audit``, their place in the menu and on the page of a run.
+
+This folder is Airflow's plugins folder (``[core] plugins_folder``) and holds this file alone. Every process of Airflow loads
+it; only the web server asks for the application, so only it imports one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.plugins_manager import AirflowPlugin
+
+
+class DispatchAuditPlugin(AirflowPlugin):
+    """Reports, Data Docs and what-if results, for logged-in users."""
+
+    name = "dispatch_audit"
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:
+        """The application, imported when the web server asks for it."""
+        from dispatch_airflow.pages.app import app
+        from dispatch_airflow.pages.files import PREFIX
+
+        return [{"app": app, "url_prefix": PREFIX, "name": "Dispatch audit"}]
+
+    @property
+    def external_views(self) -> list[dict[str, Any]]:
+        """An entry in the menu, and a tab on the page of a run."""
+        from dispatch_airflow.pages.files import PREFIX
+        from dispatch_airflow.pages.links import base_url
+
+        base = urlsplit(base_url() or "").path.rstrip("/") + PREFIX
+        return [
+            {
+                "name": "Dispatch audit",
+                "href": f"{base}/",
+                "destination": "nav",
+                "category": "browse",
+                "url_route": "dispatch-audit",
+            },
+            {
+                "name": "Dispatch audit",
+                "href": base + "/runs/{DAG_ID}/{RUN_ID}",
+                "destination": "dag_run",
+                "url_route": "dispatch-audit-run",
+            },
+        ]

@@ -1,0 +1,90 @@
+"""The table ``alerts_sent``: what was told, by channel, so that each thing is told once.
+
+One row per identity told. It lies in the warehouse but is no result of the logs: it depends on when intervals were judged
+and which channels were there, and is outside any comparison of tables. Rows are only ever added, those of one message in
+one commit, after the message was sent: whoever dies in between sends that message once more, under the same keys.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from dispatch_expectations import warehouse as wh
+from dispatch_expectations.alert_state import History, Told, histories
+from dispatch_expectations.frames import KEY, Dispatcher
+
+TABLE: Final = "alerts_sent"
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("channel", pa.string(), nullable=False),
+        pa.field("cluster", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("subscription", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("identity", pa.string(), nullable=False),
+        pa.field("interval_start", _MOMENT, nullable=False),
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("severity", pa.string(), nullable=False),
+        pa.field("evidence", pa.string(), nullable=False),
+        pa.field("idempotency_key", pa.string(), nullable=False),
+        pa.field("sent_at", _MOMENT, nullable=False),
+    ]
+)
+#: Each message adds a small file; from this many on they are joined.
+_MAX_FILES: Final = 200
+_TOLD: Final = ("identity", "kind", "subject", "interval_start", "number", "state", "severity", "evidence")
+
+
+def read_histories(
+    warehouse: Path, channel: str, topics: Collection[str]
+) -> Mapping[Dispatcher, Mapping[str, History]]:
+    """What a channel told about the dispatchers of some topics: histories by identity, of each dispatcher."""
+    if not wh.has_table(warehouse, TABLE):
+        return {}
+    wanted = (ds.field("channel") == channel) & ds.field("topic").isin(sorted(topics))
+    told: defaultdict[Dispatcher, list[Told]] = defaultdict(list)
+    for batch in wh.read_batches(wh.whole_dataset(warehouse, TABLE), [*KEY, *_TOLD], wanted):
+        for row in batch.to_pylist():
+            told[row["cluster"], row["topic"], row["subscription"]].append(
+                Told(**{name: row[name] for name in _TOLD})
+            )
+    return {dispatcher: histories(rows) for dispatcher, rows in told.items()}
+
+
+def keep(
+    warehouse: Path,
+    channel: str,
+    dispatcher: Dispatcher,
+    told: Iterable[tuple[Told, str]],
+) -> None:
+    """Add what a message told of one dispatcher, each with its idempotency key, in one commit."""
+    now = datetime.now(UTC)
+    rows = [
+        {name: getattr(one, name) for name in _TOLD}
+        | {"channel": channel, **dict(zip(KEY, dispatcher, strict=True))}
+        | {"idempotency_key": key, "sent_at": now}
+        for one, key in told
+    ]
+    if not rows:
+        return
+    path = warehouse / TABLE
+    write_deltalake(str(path), pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
+    table = DeltaTable(str(path))
+    if len(table.file_uris()) > _MAX_FILES:
+        try:
+            table.optimize.compact()
+            table.vacuum(dry_run=False)
+        except CommitFailedError:
+            return  # somebody else joined them at the same moment; the rows are kept either way

@@ -1,0 +1,216 @@
+"""What a judged interval says about each dispatcher, finding by finding: the side of an alert that the tables decide.
+
+A finding of an alert is the anomalies of one identity (cluster, topic, subscription, kind, key or consumer), as far as the
+policy does not bear them; where a promise is broken without an anomaly, the promise itself is the kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
+from dispatch_expectations.alert_state import NEW, digest
+from dispatch_expectations.findings import MAX_IDENTITIES, Finding, read_findings
+from dispatch_expectations.frames import Dispatcher
+from dispatch_expectations.policy import Policy, Rule, current_policy
+from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, Check
+from dispatch_expectations.suites import BY_NAME, LOG_KINDS, PROMISE_OF_KIND, PROMISES, TOLERATED_KINDS
+from dispatch_expectations.validate import Verdict, read_verdicts
+
+NOBODY: Final = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
+#: Redeliveries are judged by their causes: their promise is told of, not each key.
+_NOT_BY_KEY: Final = ("redelivered",)
+#: Kinds that a check counts whether they are certain or not.
+_COUNTED_ANYWAY: Final = (*LOG_KINDS, *TOLERATED_KINDS)
+_NUMBER: Final = re.compile(r"\d[\d,.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFinding:
+    """One identity: what broke, how often, the first evidence in one sentence.
+
+    ``identity`` is the same whenever it is told of. ``state`` (new, changed, clear) and ``idempotency_key`` say what is
+    news about it; until that is known the key is empty. ``evidence`` changes with the first evidence.
+    """
+
+    state: str
+    kind: str
+    subject: str
+    severity: str
+    uncertain: bool
+    count: int
+    positions: tuple[str, ...]
+    explanation: str
+    identity: str
+    evidence: str
+    idempotency_key: str = ""
+
+    @property
+    def rank(self) -> tuple[int, bool, str, str]:
+        """Sort key: worst first, certain before uncertain."""
+        return severity_rank(self.severity), self.uncertain, self.kind, self.subject
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an interval says about one dispatcher: its verdict on each promise, and what stands behind those not kept.
+
+    ``findings`` are worst first. ``complete``: every identity was followed, so that one that is not there is gone.
+    """
+
+    verdicts: Mapping[str, Verdict]
+    findings: tuple[AlertFinding, ...] = ()
+    complete: bool = True
+
+    @property
+    def overall(self) -> Verdict:
+        """The verdict over all promises."""
+        return self.verdicts[ALL]
+
+    def judged(self, kind: str) -> bool:
+        """Whether the promise that a finding of this kind touches was judged without doubt."""
+        promise = kind if kind in BY_NAME else PROMISE_OF_KIND.get(kind, INPUT_QUALITY)
+        verdict = self.verdicts.get(promise)
+        if verdict is None:
+            return self.overall.verdict == PASS
+        return self.complete and not verdict.in_doubt
+
+
+def severity_rank(name: str) -> int:
+    """0 for the worst severity; names that are none come last."""
+    return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
+
+
+def read_standings(warehouse: Path, interval_start: datetime, policy: Policy | None = None) -> list[Standing]:
+    """What a judged interval says about each dispatcher; empty if it was not judged. Raises ``PolicyError``."""
+    verdicts = read_verdicts(warehouse, interval_start)
+    by_dispatcher: defaultdict[Dispatcher, dict[str, Verdict]] = defaultdict(dict)
+    for verdict in verdicts:
+        by_dispatcher[verdict.dispatcher][verdict.promise] = verdict
+    found: defaultdict[Dispatcher, list[Finding]] = defaultdict(list)
+    standings = []
+    if any(verdict.verdict != PASS for verdict in verdicts):
+        policy = policy or current_policy()
+        for finding in read_findings(warehouse, interval_start, _alerting_kinds(policy)):
+            found[finding.dispatcher].append(finding)
+    for dispatcher, mine in sorted(by_dispatcher.items()):
+        behind: list[AlertFinding] = []
+        if policy is not None and mine[ALL].verdict != PASS:
+            behind = _findings(mine, found[dispatcher], policy.rule_for(dispatcher[1], dispatcher[2]))
+        standings.append(Standing(mine, tuple(behind), complete=len(found[dispatcher]) < MAX_IDENTITIES))
+    if verdicts and NOBODY not in by_dispatcher:
+        # What belongs to nobody has verdicts under this name only while there is some.
+        standings.append(Standing({ALL: _nobody(verdicts[0])}))
+    return standings
+
+
+def _findings(verdicts: Mapping[str, Verdict], findings: Sequence[Finding], rule: Rule) -> list[AlertFinding]:
+    """The findings that broke a dispatcher's promises, worst first: anomalies, and the promise itself for all else."""
+    found: dict[str, AlertFinding] = {}
+    for name, verdict in verdicts.items():
+        if name != ALL and verdict.verdict != PASS:
+            checks = BY_NAME[name].checks
+            behind = [_finding(one) for one in _behind(checks, findings, rule)]
+            if not behind or any(_is_said(check, verdict.reason) for check in checks if not check.kinds):
+                behind.append(_promise_finding(verdict))
+            found.update((one.identity, one) for one in behind)
+    return sorted(found.values(), key=lambda one: one.rank)
+
+
+def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) -> list[Finding]:
+    """The findings of a broken promise that are more than the policy bears."""
+    behind: dict[tuple[str, ...], Finding] = {}
+    for check in checks:
+        limit = _limit(check, rule)
+        if not check.kinds or limit is None:
+            continue
+        doubtful = check.column.endswith("_uncertain")
+        mine = [
+            one
+            for one in findings
+            if one.kind in check.kinds and (one.kind in _COUNTED_ANYWAY or one.uncertain == doubtful)
+        ]
+        if sum(one.count for one in mine) > limit:
+            behind.update((one.identity, one) for one in mine)
+    return list(behind.values())
+
+
+def _is_said(check: Check, reason: str) -> bool:
+    """Whether a verdict's reason holds a check's sentence."""
+    sentences = (check.sentence.partition("{")[0], check.missing)
+    return any(sentence and sentence in reason for sentence in sentences)
+
+
+def _limit(check: Check, rule: Rule) -> float | None:
+    """How many of it the policy bears; None for any number."""
+    if check.limit is None:
+        return 0
+    section, name = check.limit.split(".", 1)
+    return rule.limit(section, name)
+
+
+def _alerting_kinds(policy: Policy) -> list[str]:
+    """Kinds that some rule of the policy does not bear in any number; those are told of one by one."""
+    kinds = {
+        kind
+        for promise in PROMISES
+        for check in promise.checks
+        if any(_limit(check, rule) is not None for rule in policy.rules)
+        for kind in check.kinds
+    }
+    return [kind for kind in KINDS if kind in kinds and kind not in _NOT_BY_KEY]
+
+
+def _finding(finding: Finding) -> AlertFinding:
+    return AlertFinding(
+        state=NEW,
+        kind=finding.kind,
+        subject=finding.subject,
+        severity=finding.severity,
+        uncertain=finding.uncertain,
+        count=finding.count,
+        positions=finding.positions,
+        explanation=finding.explanation,
+        identity=digest(*finding.identity),
+        evidence=digest(str(finding.uncertain), str(finding.first_seq), *finding.positions),
+    )
+
+
+def _promise_finding(promise: Verdict) -> AlertFinding:
+    return AlertFinding(
+        state=NEW,
+        kind=promise.promise,
+        subject="subscription",
+        severity="major" if promise.verdict == FAIL else "minor",
+        uncertain=promise.verdict != FAIL,
+        count=max(1, promise.findings),
+        positions=(),
+        explanation=promise.reason,
+        identity=digest(*promise.dispatcher, promise.promise, "subscription"),
+        # Another number in the reason is no other evidence: it would be news every day.
+        evidence=digest(promise.verdict, _NUMBER.sub("#", promise.reason)),
+    )
+
+
+def _nobody(judged: Verdict) -> Verdict:
+    """The verdict on what belongs to no dispatcher, of an interval in which there is nothing of the kind."""
+    cluster, topic, subscription = NOBODY
+    return replace(
+        judged,
+        cluster=cluster,
+        topic=topic,
+        subscription=subscription,
+        incarnation=0,
+        promise=ALL,
+        verdict=PASS,
+        findings=0,
+        tolerated=0,
+        reason="everything in this interval belongs to a subscription",
+        top_findings=(),
+    )

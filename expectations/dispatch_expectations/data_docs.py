@@ -1,0 +1,175 @@
+"""Data Docs as a self-contained static site: one folder per interval, safe to open and to serve.
+
+Great Expectations builds its pages with scripts and style sheets from other hosts, a picture that is fetched on each
+view, and values put in as they are. Here every page loses its scripts and foreign links and gets a content security
+policy under which no script can run and nothing is fetched, plus a small style sheet of its own. Its index page, which
+is nothing without scripts, is replaced by a table of the verdicts that links to the pages.
+
+``<data_docs>/<interval>/index.html`` is replaced as a whole (built beside, then renamed); ``<data_docs>/index.html``
+lists the intervals.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dispatch_expectations import warehouse as wh
+from dispatch_expectations.promise import ALL
+from dispatch_expectations.suites import BY_NAME, PROMISES
+
+if TYPE_CHECKING:
+    from dispatch_expectations.validate import Verdict
+
+_POLICY: Final = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; form-action 'none'\">"
+)
+_STYLE: Final = """<style>
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1a1d21; }
+table { border-collapse: collapse; margin: .6rem 0; } th { text-align: left; }
+td, th { border: 1px solid #ccd2d8; padding: .3rem .55rem; vertical-align: top; overflow-wrap: anywhere; }
+.PASS, .text-success { color: #0a6b32; } .FAIL, .text-danger { color: #b3121d; } .UNKNOWN { color: #8a5a00; }
+.PASS, .FAIL, .UNKNOWN { font-weight: 600; } .ge-failed-icon::before { content: "not met "; color: #b3121d; }
+.ge-success-icon::before { content: "met "; color: #0a6b32; } .d-none, .modal, footer, .cooltip .top { display: none; }
+</style>"""
+_SCRIPT: Final = re.compile(r"<script\b.*?</script\s*>|<script\b[^>]*/?>", re.DOTALL | re.IGNORECASE)
+_STYLES: Final = re.compile(r"<style\b.*?</style\s*>", re.DOTALL | re.IGNORECASE)
+_FOREIGN: Final = re.compile(r"<(?:link|img)\b[^>]*>", re.DOTALL | re.IGNORECASE)
+_ADVERT: Final = re.compile(r"""<a\b[^>]*href=["']https?://[^>]*>.*?</a\s*>""", re.DOTALL | re.IGNORECASE)
+_HEAD: Final = re.compile(r"<head\b[^>]*>", re.IGNORECASE)
+_SUMMARY: Final = "verdict.json"
+
+
+class Site:
+    """One interval's pages while they are built."""
+
+    def __init__(self, folder: Path, interval_start: datetime) -> None:
+        self.folder = folder
+        self._interval_start = interval_start
+
+    def finish(self, verdicts: Sequence[Verdict]) -> None:
+        """Make the pages of Great Expectations safe and write the index over them."""
+        pages: dict[str, str] = {}
+        for page in sorted(self.folder.rglob("*.html")):
+            page.write_text(_safe_page(page.read_text(encoding="utf-8")), encoding="utf-8")
+            relative = page.relative_to(self.folder)
+            if relative.parts[0] == "validations":
+                pages[relative.parts[1]] = relative.as_posix()
+        shutil.rmtree(
+            self.folder / "static", ignore_errors=True
+        )  # style sheets and fonts that no page uses now
+        title = f"Dispatch audit, interval {interval_name(self._interval_start)}"
+        (self.folder / "index.html").write_text(
+            _page(title, _verdict_table(verdicts, pages)), encoding="utf-8"
+        )
+        totals = [verdict.verdict for verdict in verdicts if verdict.promise == ALL]
+        counts = {name: totals.count(name) for name in sorted(set(totals))}
+        (self.folder / _SUMMARY).write_text(json.dumps(counts), encoding="utf-8")
+
+
+def interval_name(interval_start: datetime) -> str:
+    """``2026-11-21`` for an interval that starts at midnight, else ``2026-11-21T06-30-00Z``; safe in a path."""
+    moment = wh.utc(interval_start)
+    if moment == moment.replace(hour=0, minute=0, second=0, microsecond=0):
+        return moment.strftime("%Y-%m-%d")
+    fraction = f".{moment.microsecond:06d}" if moment.microsecond else ""
+    return moment.strftime("%Y-%m-%dT%H-%M-%S") + fraction + "Z"
+
+
+def index_of(data_docs: Path, interval_start: datetime) -> Path:
+    """The page to open first for an interval."""
+    return data_docs / interval_name(interval_start) / "index.html"
+
+
+@contextmanager
+def staged_site(data_docs: Path, interval_start: datetime) -> Iterator[Site]:
+    """A folder to build an interval's pages in; it replaces the earlier one when the block ends without an error."""
+    data_docs.mkdir(parents=True, exist_ok=True)
+    name = interval_name(interval_start)
+    for left_over in data_docs.glob(f".{name}.*"):  # of a run that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=data_docs))
+    try:
+        yield Site(staging, interval_start)
+        staging.chmod(0o755)
+        target = data_docs / name
+        if target.exists():
+            earlier = staging.with_name(staging.name + ".old")
+            target.rename(earlier)
+            staging.rename(target)
+            shutil.rmtree(earlier)
+        else:
+            staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    write_list(data_docs)
+
+
+def write_list(data_docs: Path) -> None:
+    """Write the page that lists the intervals which have pages."""
+    lines = []
+    for summary in sorted(data_docs.glob(f"[0-9]*/{_SUMMARY}"), reverse=True):
+        counts = json.loads(summary.read_text(encoding="utf-8"))
+        name = html.escape(summary.parent.name)
+        cells = ", ".join(
+            f'<span class="{_word(word)}">{int(count)} {_word(word)}</span>' for word, count in counts.items()
+        )
+        lines.append(f'<tr><td><a href="{name}/index.html">{name}</a></td><td>{cells}</td></tr>')
+    table = f"<table><tr><th>Interval (UTC)</th><th>Subscriptions</th></tr>{''.join(lines)}</table>"
+    temporary = data_docs / ".index.html"
+    temporary.write_text(_page("Dispatch audit", table), encoding="utf-8")
+    temporary.replace(data_docs / "index.html")
+
+
+def _word(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+def _safe_page(text: str) -> str:
+    for unwanted in (_SCRIPT, _STYLES, _FOREIGN, _ADVERT):
+        text = unwanted.sub("", text)
+    safe, found = _HEAD.subn(
+        lambda head: f'{head.group()}<meta charset="utf-8">{_POLICY}{_STYLE}', text, count=1
+    )
+    return safe if found else f"{_POLICY}{_STYLE}{text}"
+
+
+def _page(title: str, body: str) -> str:
+    head = f'<meta charset="utf-8">{_POLICY}{_STYLE}<title>{html.escape(title)}</title>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>{html.escape(title)}</h1>{body}</body></html>\n'
+
+
+def _verdict_table(verdicts: Sequence[Verdict], pages: dict[str, str]) -> str:
+    """Dispatchers down, promises across; reasons and first findings of what is not PASS below each."""
+    heads = []
+    for promise in PROMISES:
+        page, title = pages.get(promise.name), html.escape(promise.title)
+        heads.append(f'<th><a href="{html.escape(page)}">{title}</a></th>' if page else f"<th>{title}</th>")
+    rows = [f"<tr><th>Topic, subscription</th><th>All</th>{''.join(heads)}</tr>"]
+    by_dispatcher: dict[tuple[str, str, str], dict[str, Verdict]] = {}
+    for verdict in verdicts:
+        by_dispatcher.setdefault(verdict.dispatcher, {})[verdict.promise] = verdict
+    for (cluster, topic, subscription), promises in by_dispatcher.items():
+        names = f"{html.escape(topic)}<br>{html.escape(subscription)} ({html.escape(cluster)})"
+        cells = "".join(_cell(promises[name]) for name in (ALL, *BY_NAME))
+        rows.append(f"<tr><td>{names}</td>{cells}</tr>")
+        overall = promises[ALL]
+        if overall.top_findings:
+            items = "".join(f"<li>{html.escape(text)}</li>" for text in overall.top_findings)
+            rows.append(f'<tr><td></td><td colspan="{len(PROMISES) + 1}"><ul>{items}</ul></td></tr>')
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _cell(verdict: Verdict) -> str:
+    word = _word(verdict.verdict)
+    reason = "" if verdict.promise == ALL else f"<br>{html.escape(verdict.reason)}"
+    return f'<td><span class="{word}">{word}</span>{reason}</td>'

@@ -1,0 +1,58 @@
+"""Promise: no entry is sent twice without a cause.
+
+A redelivery with a cause (a consumer left, asked again, a rewind, a topic reload) is Pulsar's at-least-once at work:
+tolerated and counted, each cause with its own limit. An entry outstanding at two connections, or sent after its ack
+had been applied, is never right.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core.audit import catalogue
+from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
+
+#: Causes of a repeated sending, in the words of the audit; ``unexplained`` stands for none.
+CAUSES: Final = (*catalogue.CAUSES, "unexplained")
+
+PROMISE: Final = Promise(
+    name="duplicate_delivery",
+    title="No duplicate without a cause",
+    kept="no entry was sent twice without a cause",
+    checks=(
+        Check(
+            "double_outstanding",
+            FAIL,
+            "entries outstanding at two consumers at once: {value}",
+            limit="duplicate_delivery.double_outstanding",
+            kinds=("double_outstanding",),
+        ),
+        Check(
+            "duplicate_after_ack",
+            FAIL,
+            "entries sent again after their acknowledgement: {value}",
+            limit="duplicate_delivery.duplicate_after_ack",
+            kinds=("duplicate_after_ack",),
+        ),
+        *(
+            Check(
+                f"redelivered_{cause}",
+                FAIL,
+                f"redeliveries with cause {cause}: {{value}} (the policy allows {{limit}})",
+                limit=f"duplicate_delivery.redelivered_{cause}",
+                kinds=("redelivered",),
+            )
+            for cause in CAUSES
+        ),
+        Check(
+            "duplicate_delivery_uncertain",
+            UNKNOWN,
+            "possible duplicates that this log cannot prove: {value}",
+            limit="duplicate_delivery.uncertain",
+            kinds=("double_outstanding", "duplicate_after_ack", "redelivered"),
+        ),
+        *REPLAY_CHECKS,
+        *log_checks(UNKNOWN, "log_gap", "overlapping_incarnations"),
+    ),
+    tolerated=tuple(f"redelivered_{cause}" for cause in CAUSES),
+)

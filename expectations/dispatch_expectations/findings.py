@@ -1,0 +1,146 @@
+"""The anomalies behind a verdict, condensed to one finding per identity.
+
+Identity = (cluster, topic, subscription, kind, key or consumer). A day may hold a million anomalies of one key:
+counted batch by batch, and only the first (by ``seq``) is kept with its positions and explanation.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.dataset as ds
+
+from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED, SEVERITIES
+from dispatch_expectations import warehouse as wh
+from dispatch_expectations.frames import KEY, Dispatcher
+
+#: Identities followed per dispatcher; more are not named one by one (the verdict counts every anomaly).
+MAX_IDENTITIES: Final = 10_000
+
+_COLUMNS: Final = [
+    *KEY,
+    "kind",
+    "severity",
+    "key",
+    "key_b64",
+    "hash",
+    "positions",
+    "consumers",
+    "seqs",
+    "t_us",
+    "cause",
+    "reason",
+    "uncertain",
+    "explanation",
+]
+
+
+@dataclass(slots=True)
+class Finding:
+    """All anomalies of one identity in one interval: how many, how bad, and the first one's evidence."""
+
+    cluster: str
+    topic: str
+    subscription: str
+    kind: str
+    subject: str  # "key <key>", "hash <hash>" or "consumer <number>"
+    severity: str
+    uncertain: bool
+    count: int
+    first_seq: int
+    first_t_us: int | None
+    positions: tuple[str, ...]
+    consumers: tuple[int, ...]
+    cause: str | None
+    explanation: str
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """(cluster, topic, subscription)"""
+        return self.cluster, self.topic, self.subscription
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, str]:
+        """What makes two findings the same alert."""
+        return self.cluster, self.topic, self.subscription, self.kind, self.subject
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        """Sort key: certain before uncertain, worst first, then in the order of the log."""
+        severity = SEVERITIES.index(self.severity) if self.severity in SEVERITIES else len(SEVERITIES)
+        return int(self.uncertain), severity, self.first_seq, self.subject
+
+
+def read_findings(warehouse: Path, interval_start: datetime, kinds: Collection[str]) -> list[Finding]:
+    """Findings of some kinds in one interval, sorted by dispatcher and rank."""
+    dataset = wh.interval_dataset(warehouse, "anomalies", interval_start)
+    found: dict[tuple[str, str, str, str, str], Finding] = {}
+    per_dispatcher: dict[Dispatcher, int] = {}
+    for row in _rows(dataset, kinds):
+        finding = _finding(row)
+        earlier = found.get(finding.identity)
+        if earlier is not None:
+            _merge(earlier, finding)
+        elif per_dispatcher.get(finding.dispatcher, 0) < MAX_IDENTITIES:
+            per_dispatcher[finding.dispatcher] = per_dispatcher.get(finding.dispatcher, 0) + 1
+            found[finding.identity] = finding
+    return sorted(found.values(), key=lambda one: (one.dispatcher, one.rank))
+
+
+def top(findings: Collection[Finding], number: int) -> list[Finding]:
+    """The worst findings, but first one of each kind: ten of one kind would hide the other kinds."""
+    seen: set[str] = set()
+    ranked = []
+    for finding in sorted(findings, key=lambda one: one.rank):
+        ranked.append((finding.kind in seen, finding))
+        seen.add(finding.kind)
+    return [one for _repeat, one in heapq.nsmallest(number, ranked, key=lambda pair: (pair[0], pair[1].rank))]
+
+
+def _rows(dataset: ds.Dataset | None, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    promised = ds.field("reason").is_null() | (ds.field("reason") != ORDER_NOT_PROMISED)
+    wanted = ds.field("kind").isin(sorted(kinds)) & promised
+    for batch in wh.read_batches(dataset, _COLUMNS, wanted):
+        yield from batch.to_pylist()
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    if row["key"] is not None:
+        subject = f"key {row['key']}" + (" (base64)" if row["key_b64"] else "")
+    elif row["hash"] is not None:
+        subject = f"hash {row['hash']}"
+    elif row["consumers"]:
+        subject = f"consumer {row['consumers'][0]}"
+    else:
+        subject = "subscription"
+    return Finding(
+        cluster=row["cluster"],
+        topic=row["topic"],
+        subscription=row["subscription"],
+        kind=row["kind"],
+        subject=subject,
+        severity=row["severity"],
+        uncertain=bool(row["uncertain"]),
+        count=1,
+        first_seq=row["seqs"][-1] if row["seqs"] else 0,
+        first_t_us=row["t_us"],
+        positions=tuple(row["positions"]),
+        consumers=tuple(row["consumers"]),
+        cause=row["cause"] or row["reason"],
+        explanation=row["explanation"],
+    )
+
+
+def _merge(into: Finding, other: Finding) -> None:
+    """Count ``other`` into ``into``; its evidence is kept if it is certain where ours is not, worse, or earlier."""
+    count = into.count + other.count
+    if other.rank < into.rank:
+        for name in ("severity", "uncertain", "first_seq", "first_t_us", "positions", "consumers", "cause"):
+            setattr(into, name, getattr(other, name))
+        into.explanation = other.explanation
+    into.count = count

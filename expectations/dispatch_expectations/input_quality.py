@@ -1,0 +1,39 @@
+"""Promise: every row that came in was understood, or is kept aside with its reason, and the counts balance.
+
+Rows in = rows accepted + rows quarantined + rows of other intervals, per ingest run. Quarantined rows are charged to
+the dispatchers of the file they came from, else to those of its folder, else to ``*`` (no dispatcher). A gap in the log
+leaves the promise UNKNOWN; an event about a consumer or an entry that the log does not know breaks it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, log_checks
+
+PROMISE: Final = Promise(
+    name="input_quality",
+    title="Input quality",
+    kept="every row of its files was understood",
+    checks=(
+        Check(
+            "quarantined",
+            FAIL,
+            "unreadable rows, quarantined: {value}{first_quarantined}",
+            limit="input_quality.quarantined",
+        ),
+        Check(
+            "rows_unaccounted",
+            UNKNOWN,
+            "rows of the input that are neither accepted nor quarantined nor of another interval: {value}",
+            missing="the ingest of this interval left no count of its rows",
+        ),
+        Check(
+            "unknown_kinds",
+            UNKNOWN,
+            "findings of kinds that this version does not know: {value}",
+        ),
+        *log_checks(UNKNOWN, "log_gap", "clock_step"),
+        *log_checks(FAIL, "unknown_consumer", "unknown_position", "overlapping_incarnations"),
+    ),
+)

@@ -1,0 +1,52 @@
+"""Promise: entries of one key reach consumers in order, and are never outstanding at two consumers at once.
+
+Key_Shared's promise (PIP-34; PIP-379 keeps it across membership changes). A redelivery that the consumer asked for
+may overtake; that is counted as ``overtaken_redelivery`` and tolerated. Shared subscriptions, and Key_Shared ones that
+allow out-of-order delivery, promise no order: what is found there is counted under that reason and tolerated.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
+from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
+
+PROMISE: Final = Promise(
+    name="per_key_order",
+    title="Order per key",
+    kept="every entry was sent in the order of its key, and no key was outstanding at two consumers at once",
+    checks=(
+        Check(
+            "out_of_order",
+            FAIL,
+            "entries sent after a later entry of their key: {value}",
+            limit="per_key_order.out_of_order",
+            kinds=("out_of_order",),
+        ),
+        Check(
+            "split_key",
+            FAIL,
+            "entries sent to one consumer while their key was outstanding at another: {value}",
+            limit="per_key_order.split_key",
+            kinds=("split_key",),
+        ),
+        Check(
+            "overtaken_redelivery",
+            FAIL,
+            "requested redeliveries that were overtaken: {value} (the policy allows {limit})",
+            limit="per_key_order.overtaken_redelivery",
+            kinds=("overtaken_redelivery",),
+        ),
+        Check(
+            "per_key_order_uncertain",
+            UNKNOWN,
+            "possible order violations that this log cannot prove: {value}",
+            limit="per_key_order.uncertain",
+            kinds=("out_of_order", "split_key"),
+        ),
+        *REPLAY_CHECKS,
+        *log_checks(UNKNOWN, "log_gap", "unknown_position", "overlapping_incarnations"),
+    ),
+    tolerated=("overtaken_redelivery", ORDER_NOT_PROMISED),
+)

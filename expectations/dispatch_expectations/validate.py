@@ -1,0 +1,297 @@
+"""Verdicts of one interval: Great Expectations judges, this module words, publishes and sums up.
+
+``python -m dispatch_expectations.validate --warehouse DIR --interval-start TIME --data-docs DIR`` prints one JSON line on
+stdout and ends with 0 (all PASS), 1 (a FAIL) or 2 (could not judge: an UNKNOWN, or bad input).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
+from dispatch_core.tables import VERDICTS
+from dispatch_expectations import data_docs as docs
+from dispatch_expectations import warehouse as wh
+from dispatch_expectations.checkpoint import Outcome, judge
+from dispatch_expectations.conformance import KEPT_UNSEEN
+from dispatch_expectations.findings import Finding, read_findings, top
+from dispatch_expectations.frames import Dispatcher, dispatcher_frame
+from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
+from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, plain, worst
+from dispatch_expectations.suites import BY_NAME, PROMISES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_TOP_FINDINGS: Final = 5
+EXIT_CODES: Final = {PASS: 0, FAIL: 1, UNKNOWN: 2}
+#: In the reason of a FAIL that leaves something else of its promise unknown.
+NOT_CERTAIN: Final = "; besides, not certain: "
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one promise (or ``all``) for one dispatcher in one interval.
+
+    ``findings`` counts what decided the verdict, ``tolerated`` what the policy allows; ``top_findings`` are one-sentence
+    explanations, worst first, at least one of each kind as far as they fit.
+    """
+
+    interval_start: datetime
+    cluster: str
+    topic: str
+    subscription: str
+    incarnation: int
+    promise: str
+    verdict: str
+    findings: int
+    tolerated: int
+    reason: str
+    top_findings: tuple[str, ...] = ()
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """(cluster, topic, subscription)"""
+        return self.cluster, self.topic, self.subscription
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something of the promise could not be judged: what is not found then need not be gone."""
+        return self.verdict == UNKNOWN or NOT_CERTAIN in self.reason
+
+    def as_row(self) -> dict[str, Any]:
+        """The row of the ``verdicts`` table."""
+        return {name: getattr(self, name) for name in VERDICTS.names} | {
+            "top_findings": list(self.top_findings)
+        }
+
+
+@names_disk_errors("validate")
+def validate_interval(
+    warehouse: Path, interval_start: datetime, data_docs: Path, policy: Policy | None = None
+) -> list[Verdict]:
+    """Judge one interval: run all suites, publish Data Docs and replace the interval of the ``verdicts`` table.
+
+    Returns the verdicts sorted by dispatcher, ``all`` first, then the promises. Running it again on the same tables
+    gives the same verdicts and pages. Raises ``WarehouseError`` (tables missing), ``PolicyError`` or ``ExpectationError``;
+    then nothing was published and the earlier verdicts of the interval stand.
+    """
+    interval_start = wh.utc(interval_start)
+    policy = policy or current_policy()
+    frame = dispatcher_frame(warehouse, interval_start, policy)
+    with docs.staged_site(data_docs, interval_start) as site:
+        outcomes = judge(frame, policy, interval_start, site.folder)
+        kinds = {kind for outcome in outcomes for kind in outcome.check.kinds}
+        findings = read_findings(warehouse, interval_start, kinds) if kinds else []
+        verdicts = _verdicts(frame, outcomes, findings, interval_start)
+        rows = pa.Table.from_pylist([verdict.as_row() for verdict in verdicts], schema=VERDICTS)
+        wh.replace_interval(warehouse, "verdicts", interval_start, rows)
+        site.finish(verdicts)
+    return verdicts
+
+
+def read_verdicts(warehouse: Path, interval_start: datetime) -> list[Verdict]:
+    """Published verdicts of one interval, in the order of ``validate_interval``; empty if it was not judged."""
+    dataset = wh.interval_dataset(warehouse, "verdicts", interval_start)
+    names = [name for name in VERDICTS.names if name != wh.PARTITION]
+    moment = wh.utc(interval_start)
+    rows = [
+        Verdict(interval_start=moment, **row | {"top_findings": tuple(row["top_findings"])})
+        for row in wh.read_rows(dataset, names)
+    ]
+    return sorted(rows, key=lambda one: (one.dispatcher, _order(one.promise)))
+
+
+def overall(verdicts: Sequence[Verdict]) -> str:
+    """The worst verdict over all dispatchers; UNKNOWN if there is none."""
+    return worst([verdict.verdict for verdict in verdicts]) if verdicts else UNKNOWN
+
+
+def _order(promise: str) -> int:
+    return -1 if promise == ALL else list(BY_NAME).index(promise)
+
+
+def _verdicts(
+    frame: pd.DataFrame, outcomes: list[Outcome], findings: list[Finding], interval_start: datetime
+) -> list[Verdict]:
+    by_cell: defaultdict[tuple[int, str], list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_cell[outcome.row, outcome.promise].append(outcome)
+    by_dispatcher: defaultdict[Dispatcher, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_dispatcher[finding.dispatcher].append(finding)
+    verdicts: list[Verdict] = []
+    for row in frame.to_dict("records"):
+        dispatcher = (row["cluster"], row["topic"], row["subscription"])
+        mine = [
+            _promise_verdict(
+                promise, row, by_cell[row["row"], promise.name], by_dispatcher[dispatcher], interval_start
+            )
+            for promise in PROMISES
+        ]
+        verdicts += [_overall_verdict(mine), *mine]
+    return verdicts
+
+
+def _promise_verdict(
+    promise: Promise,
+    row: Mapping[str, Any],
+    outcomes: list[Outcome],
+    findings: list[Finding],
+    interval_start: datetime,
+) -> Verdict:
+    """One cell of dispatcher and promise: its verdict is the worst of what Great Expectations found unexpected."""
+    verdict = worst([outcome.decides for outcome in outcomes])
+    deciding = [outcome for outcome in outcomes if outcome.decides == verdict]
+    broken = {outcome.check.column for outcome in deciding}
+    tolerated = sum(int(row[column]) for column in promise.tolerated if column not in broken)
+    uncertain = verdict == UNKNOWN
+    kinds = {kind for outcome in deciding for kind in outcome.check.kinds}
+    evidence = [one for one in findings if one.kind in kinds and (uncertain or not one.uncertain)]
+    counted = (
+        outcome.value for outcome in deciding if outcome.check.counts_findings and outcome.limit is not None
+    )
+    if verdict == PASS:
+        reason = _kept(promise, row)
+    else:
+        reason = "; ".join(_sentence(outcome, row) for outcome in deciding)
+        others = [outcome for outcome in outcomes if outcome.decides != verdict]
+        if others:
+            reason += NOT_CERTAIN + "; ".join(_sentence(outcome, row) for outcome in others)
+    return Verdict(
+        interval_start=interval_start,
+        cluster=row["cluster"],
+        topic=row["topic"],
+        subscription=row["subscription"],
+        incarnation=int(row["incarnation"]),
+        promise=promise.name,
+        verdict=verdict,
+        findings=sum(max(1, int(value)) for value in counted),
+        tolerated=tolerated,
+        reason=reason,
+        top_findings=tuple(one.explanation for one in top(evidence, MAX_TOP_FINDINGS)),
+    )
+
+
+def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:
+    if outcome.limit is None:
+        return outcome.check.missing
+    return outcome.check.explain(outcome.value, outcome.limit, row)
+
+
+def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
+    """Why PASS, for people: what was kept, what was not judged, what was tolerated."""
+    reason = promise.kept
+    if promise.name == "balance":
+        reason = _balance_kept(row, promise.kept)
+    elif row["unordered"] and promise.name in ("per_key_order", "conformance"):
+        reason = f"not judged: a {row['subscription_type']} subscription promises no order and its rule is not replayed"
+    elif row["reads_unseen"] and promise.name == "conformance":
+        reason = KEPT_UNSEEN
+    counts = [(column, int(row[column])) for column in promise.tolerated if row[column]]
+    if counts:
+        reason += f"; tolerated: {', '.join(f'{plain(count)} {column}' for column, count in counts)}"
+    return reason
+
+
+def _balance_kept(row: Mapping[str, Any], kept: str) -> str:
+    if row["max_share_ratio"] is None or row["max_share_ratio"] != row["max_share_ratio"]:
+        return "nothing to judge: no consumer has a share of the hash space"
+    if row["balance_not_judged"]:
+        return (
+            f"too few messages to judge: {plain(row['messages'])} messages and "
+            f"{plain(row['keys_per_consumer'])} keys per consumer"
+        )
+    return kept
+
+
+def _overall_verdict(promises: list[Verdict]) -> Verdict:
+    """The worst of a dispatcher's promises, conformance included: an unreplayed rule leaves the whole UNKNOWN."""
+    first = promises[0]
+    verdict = worst([one.verdict for one in promises])
+    deciding = [one for one in promises if one.verdict == verdict]
+    if verdict == PASS:
+        reason = "every promise was kept"
+    else:
+        reason = "; ".join(f"{one.promise}: {one.reason}" for one in deciding)
+    explanations = [text for one in deciding for text in one.top_findings]
+    return Verdict(
+        interval_start=first.interval_start,
+        cluster=first.cluster,
+        topic=first.topic,
+        subscription=first.subscription,
+        incarnation=first.incarnation,
+        promise=ALL,
+        verdict=verdict,
+        findings=sum(one.findings for one in deciding),
+        tolerated=sum(one.tolerated for one in promises),
+        reason=reason,
+        top_findings=tuple(dict.fromkeys(explanations))[:MAX_TOP_FINDINGS],
+    )
+
+
+def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
+    """One JSON object for machines: the overall verdict, counts, and what is not PASS with its reason."""
+    totals = [one for one in verdicts if one.promise == ALL]
+    counts = Counter(one.verdict for one in totals)
+    return {
+        "stage": "validate",
+        "interval_start": verdicts[0].interval_start.isoformat() if verdicts else None,
+        "verdict": overall(totals),
+        "dispatchers": len(totals),
+        "counts": {name: counts[name] for name in (PASS, FAIL, UNKNOWN)},
+        "not_pass": [
+            {
+                "topic": one.topic,
+                "subscription": one.subscription,
+                "verdict": one.verdict,
+                "reason": one.reason,
+            }
+            for one in totals
+            if one.verdict != PASS
+        ],
+        "data_docs": str(docs.index_of(data_docs, verdicts[0].interval_start)) if verdicts else None,
+    }
+
+
+def parse_time(text: str) -> datetime:
+    """A day (``2026-11-21``) or an ISO time; without a zone it is UTC."""
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m dispatch_expectations.validate``; see the module's docstring."""
+    parser = argparse.ArgumentParser(
+        prog="dispatch_expectations.validate", description="Judge one interval of the warehouse."
+    )
+    parser.add_argument("--warehouse", type=Path, required=True, help="folder of the Delta tables")
+    parser.add_argument("--interval-start", type=parse_time, required=True, help="day or ISO time, UTC")
+    parser.add_argument("--data-docs", type=Path, required=True, help="folder for the Data Docs pages")
+    parser.add_argument(
+        "--policy", type=Path, help=f"audit policy (default: ${POLICY_VARIABLE}, else the shipped one)"
+    )
+    args = parser.parse_args(arguments)
+    try:
+        policy = load_policy(args.policy) if args.policy else current_policy()
+        verdicts = validate_interval(args.warehouse, args.interval_start, args.data_docs, policy)
+    except DispatchAuditError as error:
+        print(f"validate: {error}", file=sys.stderr)
+        return EXIT_CODES[UNKNOWN]
+    result = summary(verdicts, args.data_docs)
+    print(json.dumps(result, ensure_ascii=False))
+    return EXIT_CODES[result["verdict"]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
