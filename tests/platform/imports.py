@@ -1,21 +1,34 @@
-"""Read the imports between the repository's own Python files from their sources, without importing anything."""
+"""Read from their sources which of the repository's own files, Python and Java, need each other."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Import(NamedTuple):
-    """``importer`` (a file's dotted name) imports ``imported`` in line ``line``."""
+    """An import of the file ``imported`` by the file ``importer`` (dotted names) in line ``line``.
+
+    For Java a use of the class ``imported``: classes of one package need no import.
+    """
 
     importer: str
     imported: str
     line: int
+
+
+#: Text blocks, strings and characters, then comments: what names no class.
+_JAVA_TEXT = re.compile(
+    r'''"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/''', re.DOTALL
+)
+_JAVA_PACKAGE = re.compile(r"^\s*package\s+([\w.]+)\s*;", re.MULTILINE)
+_JAVA_IMPORT = re.compile(r"^\s*import\s+(?:static\s+)?([\w.]+?)(\.\*)?\s*;", re.MULTILINE)
+_JAVA_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def module_name(path: Path, package_folders: Iterable[Path]) -> str:
@@ -44,6 +57,43 @@ def imports_between(sources: Mapping[str, str]) -> list[Import]:
                 continue
             found += [Import(name, target, node.lineno) for target in targets if target in sources]
     return [one for one in found if one.importer != one.imported]
+
+
+def java_class_name(path: Path, text: str) -> str:
+    """Package and class of a Java source file: ``dispatchaudit.recorder.Segment``."""
+    package = _JAVA_PACKAGE.search(_java_code(text))
+    return f"{package[1]}.{path.stem}" if package else path.stem
+
+
+def java_references_between(sources: Mapping[str, str]) -> list[Import]:
+    """All places where one of ``sources`` (package and class → source text) names the class of another.
+
+    Classes of one package need no import, so every identifier counts, resolved as the compiler does: imported by name,
+    then of the same package, then imported with ``*``; or written with its package. Comments and strings do not count.
+    """
+    found = []
+    for name, text in sources.items():
+        code = _java_code(text)
+        package = name.rpartition(".")[0]
+        imports = [(target[1], bool(target[2])) for target in _JAVA_IMPORT.finditer(code)]
+        by_name = {target.rpartition(".")[2]: target for target, wildcard in imports if not wildcard}
+        packages = [package, *(target for target, wildcard in imports if wildcard)]
+        for reference in _JAVA_NAME.finditer(code):
+            first, _, rest = reference[0].partition(".")
+            if first in by_name:
+                possible = [by_name[first]]
+            else:
+                possible = [f"{folder}.{first}" if folder else first for folder in packages]
+                possible += accumulate(rest.split("."), lambda head, part: f"{head}.{part}", initial=first)
+            target = next((target for target in possible if target in sources), name)
+            if target != name:
+                found.append(Import(name, target, code.count("\n", 0, reference.start()) + 1))
+    return found
+
+
+def _java_code(text: str) -> str:
+    """A Java source without comments and the contents of strings, its lines at the same numbers."""
+    return _JAVA_TEXT.sub(lambda literal: "\n" * literal[0].count("\n") or " ", text)
 
 
 def levels(imports: Iterable[Import]) -> Iterator[tuple[str, dict[tuple[str, str], Import]]]:

@@ -14,10 +14,6 @@ import java.util.Set;
  * connections, and without them no later line could be read.
  */
 public final class EventQueue {
-    /** Events of a dispatcher that were dropped, and how many of them were entries sent. */
-    record Loss(long events, long sentEntries) {
-    }
-
     /**
      * An event or a message in its place. {@code log} and {@code event} are null for a message; {@code before} is null unless
      * events of this dispatcher were dropped ahead of it.

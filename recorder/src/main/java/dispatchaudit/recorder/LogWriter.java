@@ -146,7 +146,7 @@ final class LogWriter {
     }
 
     /** What the queue dropped, and the state behind it, so that the log can be judged from there on. */
-    private void dropped(DispatcherLog log, EventQueue.Loss loss, long timeUs) throws IOException {
+    private void dropped(DispatcherLog log, Loss loss, long timeUs) throws IOException {
         stats.lostEvents.add(loss.events());
         boolean written = false;
         try {

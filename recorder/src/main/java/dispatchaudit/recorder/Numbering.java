@@ -45,7 +45,7 @@ final class Numbering {
     }
 
     /** Events that the queue dropped take their numbers, by a gap line that was {@code written} into a block, or was not. */
-    void dropped(EventQueue.Loss loss, boolean written, Stats stats) {
+    void dropped(Loss loss, boolean written, Stats stats) {
         last += loss.events();
         bufferedToldSentEntries += loss.sentEntries();
         if (!written) {

@@ -48,8 +48,8 @@ class EventQueueTest {
         queue.offer(log, flow());
         assertFalse(queue.sent(log, 1, 5, 5, 0, 1));
         EventQueue.Batch batch = queue.take(0);
-        assertEquals(new EventQueue.Loss(1, 0), batch.items().get(1).before());
-        assertEquals(new EventQueue.Loss(2, 1), batch.losses().get(0).loss());
+        assertEquals(new Loss(1, 0), batch.items().get(1).before());
+        assertEquals(new Loss(2, 1), batch.losses().get(0).loss());
     }
 
     @Test
