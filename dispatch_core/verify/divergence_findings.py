@@ -55,7 +55,7 @@ def of_sendings(
     an entry that a finding says was left out is told by that finding; see also ``consequences``.
 
     Args:
-        deliveries: as judged by who was sent each entry (docs/user-level.md).
+        deliveries: as judged by who was sent each entry (docs/logs-without-trace.md).
         divergences: of the same judgement; they say why.
         names: how each connection is called in a sentence, by number.
         rule: the rules in force, for people.
