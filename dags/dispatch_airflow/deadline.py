@@ -64,7 +64,7 @@ def tell_if_late(context: Mapping[str, Any]) -> None:
 
     subject, body = message(run, start, str(due))
     progress.warning("deadline: %s", subject)
-    notify.tell(subject, body, f"deadline:{run.get('dag_id')}:{run.get('dag_run_id')}")
+    notify.send_notice(subject, body, f"deadline:{run.get('dag_id')}:{run.get('dag_run_id')}")
 
 
 def judged(interval_start: str) -> bool:

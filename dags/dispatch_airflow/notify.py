@@ -26,7 +26,8 @@ from dispatch_airflow.home import Home, StepError, progress
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from dispatch_expectations.alert import Alert, Places
+    from dispatch_expectations.alert import Places
+    from dispatch_expectations.alert_message import Alert
 
 SMTP_CONNECTION: Final = "dispatch_audit_smtp"
 WEBHOOK_CONNECTION: Final = "dispatch_audit_webhook"
@@ -47,19 +48,18 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
     ``run``: link to the Airflow run, by default that of the task which calls this. Raises ``StepError`` naming every
     alert that was not sent and why, after all channels were tried.
     """
-    from dispatch_expectations.alert import FileAlertSink
-    from dispatch_expectations.alert import tell as tell_channel
-    from dispatch_expectations.alert_standing import read_standings
+    from dispatch_expectations.alert import FileAlertSink, send_news
+    from dispatch_expectations.dispatcher_results import read_results
     from spark_jobs.intervals import parse_moment
 
     sent: dict[str, Any] = {}
     failures = []
     with _only_one(home):
-        standings = read_standings(home.warehouse, parse_moment(chosen["interval_start"]))
+        results = read_results(home.warehouse, parse_moment(chosen["interval_start"]))
         places = _places(chosen, home, run)
         sink = FileAlertSink(home.alerts)
         for channel, send in {"file": lambda one: sink.send([one]), **channels()}.items():
-            told, failed = tell_channel(channel, send, standings, places)
+            told, failed = send_news(channel, send, results, places)
             sent[channel] = len(told)
             for one in told:
                 progress.info("%s: %s", channel, one.subject)
@@ -75,7 +75,7 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
     return sent
 
 
-def tell(subject: str, body: str, key: str) -> None:
+def send_notice(subject: str, body: str, key: str) -> None:
     """Send a plain message, which is about no finding (such as a run that is late), by mail and webhook.
 
     ``key`` is its idempotency key. Raises ``StepError`` naming the channels that failed, after all were tried.
@@ -131,7 +131,7 @@ def send_mail(alert: Alert, smtp: Connection) -> None:
 
 def send_webhook(alert: Alert, webhook: Connection) -> None:
     """Post one alert: as JSON with its text under ``text`` and the whole under ``alert``, or as a chat takes it."""
-    from dispatch_expectations.alert_text import chat
+    from dispatch_expectations.alert_message import chat
 
     if _format(webhook) == "slack":
         body: dict[str, Any] = {"text": chat(alert)}
@@ -219,7 +219,7 @@ def _format(webhook: Connection) -> str:
 
 
 def _plain_body(webhook: Connection | None, subject: str, body: str, key: str) -> dict[str, Any]:
-    from dispatch_expectations.alert_text import block
+    from dispatch_expectations.alert_message import block
 
     assert webhook is not None
     text = f"{subject}\n{body}"

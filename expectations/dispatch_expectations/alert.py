@@ -1,9 +1,9 @@
-"""Alerts: what a person is told of a judged interval, each finding once. Pure, but for the tables and the file sink.
+"""Alerts of a judged interval: report each finding once. Pure, but for the tables and the file sink.
 
-A finding is told when it is new, when it has changed and when it is clear (``alert_state``). The news of one subscription
-and interval travel in one message, so that a bad hour does not send thousands; in it each finding has its own state,
-identity and ``idempotency_key``. What was told stands in the table ``alerts_sent``, channel by channel
-(``alert_ledger``). Where nothing is news there is no message, also while a subscription still FAILs as it did.
+A finding is reported when it is new, when it has changed and when it is clear (``alert_state``). The news of one
+subscription and interval travel in one message, so that a bad hour does not send thousands; in it each finding has its
+own state, identity and ``idempotency_key``. The notifications of each channel are kept in the table ``alerts_sent``
+(``alert_ledger``). Without news there is no message, even while a subscription still FAILs as it did.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from dispatch_core.report.names import file_name
-from dispatch_expectations import alert_text as text
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations.alert_ledger import keep, read_histories
-from dispatch_expectations.alert_standing import AlertFinding, Standing, severity_rank
-from dispatch_expectations.alert_state import CLEAR, History, Told, digest, idempotency_key
+from dispatch_expectations.alert_message import Alert
+from dispatch_expectations.alert_state import CLEAR, History, Notification, digest, idempotency_key
+from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult, severity_rank
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import ALL, FAIL, PASS
-
-#: Findings that the JSON of an alert lists; the table has all.
-MAX_PAYLOAD_FINDINGS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a reader of an alert may look.
+    """Pages and tables that an alert links to.
 
     ``reports``: folder of the interval's reports. ``run``: the Airflow run. ``of`` says how a page is written: as a URL, or
     as its path.
@@ -50,99 +47,30 @@ class Places:
         return self.of(path) if path is not None and path.exists() else None
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """The news about one dispatcher of one interval.
-
-    ``interval``: its name for people. ``promises``: name, verdict and reason of those that were not kept. ``counts``:
-    findings by kind, told before or not. ``news``: worst first, what is clear last. ``where``: names and targets of the
-    pages to look at.
-    """
-
-    idempotency_key: str
-    cluster: str
-    topic: str
-    subscription: str
-    interval: str
-    interval_start: str
-    verdict: str
-    severity: str
-    promises: tuple[tuple[str, str, str], ...]
-    counts: Mapping[str, int]
-    news: tuple[AlertFinding, ...]
-    where: tuple[tuple[str, str], ...]
-
-    @property
-    def subject(self) -> str:
-        """One line for a list of mails."""
-        return text.subject(self)
-
-    @property
-    def body(self) -> str:
-        """Plain text; at most ``alert_text.MAX_QUOTED`` findings are told one by one."""
-        return text.body(self, self.quoted(text.MAX_QUOTED))
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """(cluster, topic, subscription)"""
-        return self.cluster, self.topic, self.subscription
-
-    def quoted(self, number: int) -> list[AlertFinding]:
-        """At most so many of the news, the worst of each kind before the second of any, in the order of the news."""
-        kinds: set[tuple[bool, str]] = set()
-        ranked = []
-        for order, one in enumerate(self.news):
-            kind = one.state == CLEAR, one.kind
-            ranked.append((kind in kinds, order))
-            kinds.add(kind)
-        return [self.news[order] for order in sorted(order for _repeat, order in sorted(ranked)[:number])]
-
-    def as_json(self) -> dict[str, Any]:
-        """Payload for a webhook or a file: JSON types only, at most ``MAX_PAYLOAD_FINDINGS`` findings."""
-        listed = self.quoted(MAX_PAYLOAD_FINDINGS)
-        plain = (
-            "idempotency_key",
-            "cluster",
-            "topic",
-            "subscription",
-            "interval_start",
-            "verdict",
-            "severity",
-        )
-        payload = {
-            **{name: getattr(self, name) for name in (*plain, "subject", "body")},
-            "links": dict(self.where),
-            "counts": dict(self.counts),
-            "findings": [asdict(one) for one in listed],
-            "findings_left_out": len(self.news) - len(listed),
-        }
-        return json.loads(json.dumps(payload))  # type: ignore[no-any-return]
-
-
 def build_alerts(
-    standings: Iterable[Standing], histories: Mapping[Dispatcher, Mapping[str, History]], places: Places
+    results: Iterable[DispatcherResult], histories: Mapping[Dispatcher, Mapping[str, History]], places: Places
 ) -> list[Alert]:
-    """The news of an interval beside what was told before: one alert per dispatcher that has any, worst first."""
+    """Compare an interval with the notifications sent before: one alert per dispatcher that has news, worst first."""
     alerts = []
-    for standing in standings:
-        news = _news(standing, histories.get(standing.overall.dispatcher, {}))
+    for result in results:
+        news = _news(result, histories.get(result.overall.dispatcher, {}))
         if news:
-            alerts.append(_alert(standing, news, places))
+            alerts.append(_alert(result, news, places))
     return sorted(
         alerts,
-        key=lambda one: (
-            one.verdict != FAIL,
-            one.verdict == PASS,
-            severity_rank(one.severity),
-            one.dispatcher,
+        key=lambda alert: (
+            alert.verdict != FAIL,
+            alert.verdict == PASS,
+            severity_rank(alert.severity),
+            alert.dispatcher,
         ),
     )
 
 
-def tell(
+def send_news(
     channel: str,
     send: Callable[[Alert], object],
-    standings: Sequence[Standing],
+    results: Sequence[DispatcherResult],
     places: Places,
     *,
     give_up_after: int = 3,
@@ -152,12 +80,12 @@ def tell(
     After ``give_up_after`` failures on end the rest is not tried (and has no reason): a server that is down would
     otherwise be waited for once per message.
     """
-    topics = {standing.overall.topic for standing in standings}
+    topics = {result.overall.topic for result in results}
     histories = read_histories(places.warehouse, channel, topics)
     sent: list[Alert] = []
     failed: list[tuple[Alert, Exception | None]] = []
     on_end = 0
-    for alert in build_alerts(standings, histories, places):
+    for alert in build_alerts(results, histories, places):
         if on_end >= give_up_after:
             failed.append((alert, None))
             continue
@@ -169,32 +97,37 @@ def tell(
             continue
         on_end = 0
         known = histories.get(alert.dispatcher, {})
-        keep(places.warehouse, channel, alert.dispatcher, [_told(alert, one, known) for one in alert.news])
+        keep(
+            places.warehouse,
+            channel,
+            alert.dispatcher,
+            [_notification(alert, finding, known) for finding in alert.news],
+        )
         sent.append(alert)
     return sent, failed
 
 
-def _news(standing: Standing, histories: Mapping[str, History]) -> list[AlertFinding]:
-    """What is new, changed or clear, worst first and what is clear last."""
-    start = standing.overall.interval_start
+def _news(result: DispatcherResult, histories: Mapping[str, History]) -> list[AlertFinding]:
+    """List the findings that are new, changed or clear: worst first, clear ones last."""
+    start = result.overall.interval_start
     news = []
-    for one in standing.findings:
-        history = histories.get(one.identity, History())
-        state = history.news(start, one.severity, one.evidence)
+    for finding in result.findings:
+        history = histories.get(finding.identity, History())
+        state = history.news(start, finding.severity, finding.evidence)
         if state is not None:
-            news.append(_as_news(one, state, start, history))
-    found = {one.identity for one in standing.findings}
-    gone = []
+            news.append(_as_news(finding, state, start, history))
+    present = {finding.identity for finding in result.findings}
+    cleared = []
     for identity, history in histories.items():
-        last = history.standing
-        if last is None or identity in found or not history.cleared_by(start):
+        last = history.last_open
+        if last is None or identity in present or not history.cleared_by(start):
             continue
-        if standing.judged(last.kind):
-            gone.append(_as_news(_gone(last), CLEAR, start, history))
-    return [*news, *sorted(gone, key=lambda one: one.rank)]
+        if result.judged(last.kind):
+            cleared.append(_as_news(_cleared(last), CLEAR, start, history))
+    return [*news, *sorted(cleared, key=lambda finding: finding.rank)]
 
 
-def _gone(last: Told) -> AlertFinding:
+def _cleared(last: Notification) -> AlertFinding:
     return AlertFinding(
         state=CLEAR,
         kind=last.kind,
@@ -203,36 +136,39 @@ def _gone(last: Told) -> AlertFinding:
         uncertain=False,
         count=0,
         positions=(),
-        explanation=f"no longer found; last told of interval {docs.interval_name(last.interval_start)}",
+        explanation=f"no longer found; last reported for interval {docs.interval_name(last.interval_start)}",
         identity=last.identity,
         evidence="",
     )
 
 
-def _as_news(one: AlertFinding, state: str, start: datetime, history: History) -> AlertFinding:
-    key = idempotency_key(one.identity, start, state, history.number, (one.severity, one.evidence))
-    return replace(one, state=state, idempotency_key=key)
+def _as_news(finding: AlertFinding, state: str, start: datetime, history: History) -> AlertFinding:
+    evidence = finding.severity, finding.evidence
+    key = idempotency_key(finding.identity, start, state, history.number, evidence)
+    return replace(finding, state=state, idempotency_key=key)
 
 
-def _told(alert: Alert, one: AlertFinding, histories: Mapping[str, History]) -> tuple[Told, str]:
-    told = Told(
-        identity=one.identity,
-        kind=one.kind,
-        subject=one.subject,
+def _notification(
+    alert: Alert, finding: AlertFinding, histories: Mapping[str, History]
+) -> tuple[Notification, str]:
+    notification = Notification(
+        identity=finding.identity,
+        kind=finding.kind,
+        subject=finding.subject,
         interval_start=datetime.fromisoformat(alert.interval_start),
-        number=histories.get(one.identity, History()).number,
-        state=one.state,
-        severity=one.severity,
-        evidence=one.evidence,
+        number=histories.get(finding.identity, History()).number,
+        state=finding.state,
+        severity=finding.severity,
+        evidence=finding.evidence,
     )
-    return told, one.idempotency_key
+    return notification, finding.idempotency_key
 
 
-def _alert(standing: Standing, news: list[AlertFinding], places: Places) -> Alert:
-    overall = standing.overall
+def _alert(result: DispatcherResult, news: list[AlertFinding], places: Places) -> Alert:
+    overall = result.overall
     counts: dict[str, int] = {}
-    for one in standing.findings:
-        counts[one.kind] = counts.get(one.kind, 0) + one.count
+    for finding in result.findings:
+        counts[finding.kind] = counts.get(finding.kind, 0) + finding.count
     where = [
         ("Airflow run", places.run),
         ("report", places.report(overall.dispatcher)),
@@ -240,18 +176,22 @@ def _alert(standing: Standing, news: list[AlertFinding], places: Places) -> Aler
         ("tables", f"{places.warehouse} (verdicts, anomalies, alerts_sent)"),
     ]
     return Alert(
-        idempotency_key=digest(*(one.idempotency_key for one in news)),
+        idempotency_key=digest(*(finding.idempotency_key for finding in news)),
         cluster=overall.cluster,
         topic=overall.topic,
         subscription=overall.subscription,
         interval=docs.interval_name(overall.interval_start),
         interval_start=overall.interval_start.isoformat(),
         verdict=overall.verdict,
-        severity=min((one.severity for one in news if one.state != CLEAR), key=severity_rank, default="info"),
+        severity=min(
+            (finding.severity for finding in news if finding.state != CLEAR),
+            key=severity_rank,
+            default="info",
+        ),
         promises=tuple(
-            (one.promise, one.verdict, one.reason)
-            for one in standing.verdicts.values()
-            if one.promise != ALL and one.verdict != PASS
+            (verdict.promise, verdict.verdict, verdict.reason)
+            for verdict in result.verdicts.values()
+            if verdict.promise != ALL and verdict.verdict != PASS
         ),
         counts=counts,
         news=tuple(news),

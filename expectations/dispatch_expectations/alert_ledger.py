@@ -1,6 +1,6 @@
-"""The table ``alerts_sent``: what was told, by channel, so that each thing is told once.
+"""The table ``alerts_sent``: the notifications of each channel, so that each is sent once.
 
-One row per identity told. It lies in the warehouse but is no result of the logs: it depends on when intervals were judged
+One row per notification. It lies in the warehouse but is no result of the logs: it depends on when intervals were judged
 and which channels were there, and is outside any comparison of tables. Rows are only ever added, those of one message in
 one commit, after the message was sent: whoever dies in between sends that message once more, under the same keys.
 """
@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from dispatch_expectations import warehouse as wh
-from dispatch_expectations.alert_state import History, Told, histories
+from dispatch_expectations.alert_state import History, Notification, histories
 from dispatch_expectations.frames import KEY, Dispatcher
 
 TABLE: Final = "alerts_sent"
@@ -44,38 +44,38 @@ SCHEMA: Final = pa.schema(
 )
 #: Each message adds a small file; from this many on they are joined.
 _MAX_FILES: Final = 200
-_TOLD: Final = ("identity", "kind", "subject", "interval_start", "number", "state", "severity", "evidence")
+_COLUMNS: Final = ("identity", "kind", "subject", "interval_start", "number", "state", "severity", "evidence")
 
 
 def read_histories(
     warehouse: Path, channel: str, topics: Collection[str]
 ) -> Mapping[Dispatcher, Mapping[str, History]]:
-    """What a channel told about the dispatchers of some topics: histories by identity, of each dispatcher."""
+    """Read a channel's notifications about the dispatchers of some topics: per dispatcher, histories by identity."""
     if not wh.has_table(warehouse, TABLE):
         return {}
     wanted = (ds.field("channel") == channel) & ds.field("topic").isin(sorted(topics))
-    told: defaultdict[Dispatcher, list[Told]] = defaultdict(list)
-    for batch in wh.read_batches(wh.whole_dataset(warehouse, TABLE), [*KEY, *_TOLD], wanted):
+    sent: defaultdict[Dispatcher, list[Notification]] = defaultdict(list)
+    for batch in wh.read_batches(wh.whole_dataset(warehouse, TABLE), [*KEY, *_COLUMNS], wanted):
         for row in batch.to_pylist():
-            told[row["cluster"], row["topic"], row["subscription"]].append(
-                Told(**{name: row[name] for name in _TOLD})
+            sent[row["cluster"], row["topic"], row["subscription"]].append(
+                Notification(**{name: row[name] for name in _COLUMNS})
             )
-    return {dispatcher: histories(rows) for dispatcher, rows in told.items()}
+    return {dispatcher: histories(rows) for dispatcher, rows in sent.items()}
 
 
 def keep(
     warehouse: Path,
     channel: str,
     dispatcher: Dispatcher,
-    told: Iterable[tuple[Told, str]],
+    notifications: Iterable[tuple[Notification, str]],
 ) -> None:
-    """Add what a message told of one dispatcher, each with its idempotency key, in one commit."""
+    """Add the notifications that a message held, each with its idempotency key, in one commit."""
     now = datetime.now(UTC)
     rows = [
-        {name: getattr(one, name) for name in _TOLD}
+        {name: getattr(notification, name) for name in _COLUMNS}
         | {"channel": channel, **dict(zip(KEY, dispatcher, strict=True))}
         | {"idempotency_key": key, "sent_at": now}
-        for one, key in told
+        for notification, key in notifications
     ]
     if not rows:
         return

@@ -1,13 +1,17 @@
-"""What is news about a finding: a pure comparison of what an interval says with what was told before.
+"""Compare the findings of an interval with the notifications sent before, and name what is new, changed or clear. Pure.
 
-A finding has an identity (cluster, topic, subscription, kind, key or consumer). It is *new* when nothing of it stands,
-*changed* when it stands with another severity or another first evidence, and *clear* when an interval that was judged
-without doubt no longer has it. Intervals come in any order and more than once, so everything told is kept with the
-interval that it was told of, and is compared as of that interval:
+A finding has an identity (cluster, topic, subscription, kind, key or consumer). It is *new* when no notification of it is
+open, *changed* when the open one has another severity or another first evidence, and *clear* when an interval that was
+judged without doubt no longer has it. Intervals come in any order and more than once, so every notification is kept with its
+interval and compared as of that interval:
 
-- an interval that says again what was told of it, or of the one before it, is no news;
-- an interval is cleared by itself, judged again, or by a later one: never by an earlier one, however late it is judged;
-- an interval that could not be judged tells nothing of the finding, so it clears nothing.
+- a finding that was already reported for the interval, or for the one before it, is no news;
+- a finding is cleared by its own interval, judged again, or by a later one: never by an earlier one;
+- an interval that could not be judged says nothing about the finding, so it clears nothing.
+
+Example: evidence ``a`` in the intervals 1, 2 and 3 is one notification (new, of interval 1); evidence ``b`` in interval 4
+is a second one (changed), its absence in interval 5 a third (clear). If interval 3 is then judged again and is clean, no
+notification follows.
 """
 
 from __future__ import annotations
@@ -22,13 +26,13 @@ from typing import Final
 NEW: Final = "new"
 CHANGED: Final = "changed"
 CLEAR: Final = "clear"
-#: In the order in which they are told.
+#: In the order in which an alert lists them.
 STATES: Final = (NEW, CHANGED, CLEAR)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One thing that was told about an identity. ``number`` counts them from 1, in the order of telling."""
+class Notification:
+    """One notification about an identity. ``number`` counts an identity's notifications from 1, in the order of sending."""
 
     identity: str
     kind: str
@@ -42,25 +46,25 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that was told about one identity through one channel."""
+    """All notifications about one identity through one channel."""
 
-    told: tuple[Told, ...] = ()
+    notifications: tuple[Notification, ...] = ()
 
     @property
     def number(self) -> int:
-        """The number that the next thing told gets."""
-        return 1 + max((one.number for one in self.told), default=0)
+        """The number of the next notification."""
+        return 1 + max((notification.number for notification in self.notifications), default=0)
 
     @property
-    def standing(self) -> Told | None:
-        """What was told last of the newest interval, if it was not that the finding is gone."""
+    def last_open(self) -> Notification | None:
+        """The last notification of the newest interval, if it does not say that the finding is clear."""
         last = self._last()
         return last[-1] if last and last[-1].state != CLEAR else None
 
     def news(self, interval_start: datetime, severity: str, evidence: str) -> str | None:
-        """``NEW`` or ``CHANGED`` for an interval that has the finding, or None if it was told already."""
+        """``NEW`` or ``CHANGED`` for an interval that has the finding, or None if it was reported already."""
         last = self._last()
-        before = [one for one in last if one.interval_start <= interval_start]
+        before = [entry for entry in last if entry.interval_start <= interval_start]
         # Backfills may come from the newest interval to the oldest: then the finding stands in a later one.
         known = before[-1] if before else (last[0] if last else None)
         if known is None or known.state == CLEAR:
@@ -68,22 +72,23 @@ class History:
         return None if (known.severity, known.evidence) == (severity, evidence) else CHANGED
 
     def cleared_by(self, interval_start: datetime) -> bool:
-        """Whether an interval that was judged without doubt and lacks the finding is the news that it is gone."""
-        standing = self.standing
-        return standing is not None and standing.interval_start <= interval_start
+        """True if an interval that was judged without doubt and lacks the finding clears it."""
+        last = self.last_open
+        return last is not None and last.interval_start <= interval_start
 
-    def _last(self) -> list[Told]:
-        """The last thing told of each interval, oldest interval first."""
-        by_interval = {one.interval_start: one for one in sorted(self.told, key=lambda one: one.number)}
+    def _last(self) -> list[Notification]:
+        """The last notification of each interval, oldest interval first."""
+        in_order = sorted(self.notifications, key=lambda notification: notification.number)
+        by_interval = {notification.interval_start: notification for notification in in_order}
         return [by_interval[start] for start in sorted(by_interval)]
 
 
-def histories(told: Iterable[Told]) -> dict[str, History]:
-    """What was told, by identity."""
-    found: dict[str, list[Told]] = {}
-    for one in told:
-        found.setdefault(one.identity, []).append(one)
-    return {identity: History(tuple(rows)) for identity, rows in found.items()}
+def histories(notifications: Iterable[Notification]) -> dict[str, History]:
+    """Group notifications by identity."""
+    by_identity: dict[str, list[Notification]] = {}
+    for notification in notifications:
+        by_identity.setdefault(notification.identity, []).append(notification)
+    return {identity: History(tuple(rows)) for identity, rows in by_identity.items()}
 
 
 def digest(*parts: str) -> str:
@@ -94,5 +99,5 @@ def digest(*parts: str) -> str:
 def idempotency_key(
     identity: str, interval_start: datetime, state: str, number: int, evidence: Sequence[str]
 ) -> str:
-    """The same for the same news told again, and another one for the next news, also if that repeats an earlier one."""
+    """A key that stays the same when the same news is sent again; later news has another, even if it repeats old news."""
     return digest(identity, interval_start.isoformat(), state, str(number), *evidence)

@@ -20,14 +20,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dispatch_expectations import warehouse as wh
 from dispatch_expectations.promise import ALL
 from dispatch_expectations.suites import BY_NAME, PROMISES
-
-if TYPE_CHECKING:
-    from dispatch_expectations.validate import Verdict
+from dispatch_expectations.verdict import Verdict
 
 _POLICY: Final = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "

@@ -11,7 +11,6 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,58 +21,20 @@ from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations import warehouse as wh
-from dispatch_expectations.checkpoint import Outcome, judge
 from dispatch_expectations.conformance import KEPT_UNSEEN
 from dispatch_expectations.findings import Finding, read_findings, top
 from dispatch_expectations.frames import Dispatcher, dispatcher_frame
 from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
 from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, plain, worst
+from dispatch_expectations.run_suites import Outcome, run_suites
 from dispatch_expectations.suites import BY_NAME, PROMISES
+from dispatch_expectations.verdict import NOT_CERTAIN, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TOP_FINDINGS: Final = 5
 EXIT_CODES: Final = {PASS: 0, FAIL: 1, UNKNOWN: 2}
-#: In the reason of a FAIL that leaves something else of its promise unknown.
-NOT_CERTAIN: Final = "; besides, not certain: "
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one promise (or ``all``) for one dispatcher in one interval.
-
-    ``findings`` counts what decided the verdict, ``tolerated`` what the policy allows; ``top_findings`` are one-sentence
-    explanations, worst first, at least one of each kind as far as they fit.
-    """
-
-    interval_start: datetime
-    cluster: str
-    topic: str
-    subscription: str
-    incarnation: int
-    promise: str
-    verdict: str
-    findings: int
-    tolerated: int
-    reason: str
-    top_findings: tuple[str, ...] = ()
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """(cluster, topic, subscription)"""
-        return self.cluster, self.topic, self.subscription
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether something of the promise could not be judged: what is not found then need not be gone."""
-        return self.verdict == UNKNOWN or NOT_CERTAIN in self.reason
-
-    def as_row(self) -> dict[str, Any]:
-        """The row of the ``verdicts`` table."""
-        return {name: getattr(self, name) for name in VERDICTS.names} | {
-            "top_findings": list(self.top_findings)
-        }
 
 
 @names_disk_errors("validate")
@@ -90,7 +51,7 @@ def validate_interval(
     policy = policy or current_policy()
     frame = dispatcher_frame(warehouse, interval_start, policy)
     with docs.staged_site(data_docs, interval_start) as site:
-        outcomes = judge(frame, policy, interval_start, site.folder)
+        outcomes = run_suites(frame, policy, interval_start, site.folder)
         kinds = {kind for outcome in outcomes for kind in outcome.check.kinds}
         findings = read_findings(warehouse, interval_start, kinds) if kinds else []
         verdicts = _verdicts(frame, outcomes, findings, interval_start)

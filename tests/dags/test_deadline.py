@@ -26,7 +26,7 @@ def told(monkeypatch) -> list[tuple[str, str, str]]:
     """What was sent, instead of being sent."""
     sent: list[tuple[str, str, str]] = []
     monkeypatch.setattr(
-        notify, "tell", lambda subject, body, key: sent.append((subject, body, key)), raising=False
+        notify, "send_notice", lambda subject, body, key: sent.append((subject, body, key)), raising=False
     )
     return sent
 

@@ -17,15 +17,15 @@ import pytest
 
 from dispatch_airflow import notify
 from dispatch_airflow.home import Home, StepError
-from dispatch_expectations.alert_standing import AlertFinding, Standing
+from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult
 from dispatch_expectations.promise import FAIL, PASS
-from dispatch_expectations.validate import Verdict
+from dispatch_expectations.verdict import Verdict
 
 pytestmark = pytest.mark.airflow
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def standing(name: str = "t", *, clean: bool = False, evidence: str = "e") -> Standing:
+def result(name: str = "t", *, clean: bool = False, evidence: str = "e") -> DispatcherResult:
     """What the tables say about one subscription: a key out of order, or nothing of it."""
     topic, reason = f"persistent://public/default/{name}", "entries sent after a later entry of their key: 3"
     verdicts = {
@@ -55,7 +55,7 @@ def standing(name: str = "t", *, clean: bool = False, evidence: str = "e") -> St
         identity=f"id-{name}",
         evidence=evidence,
     )
-    return Standing(verdicts, () if clean else (finding,))
+    return DispatcherResult(verdicts, () if clean else (finding,))
 
 
 class _SmtpHandler(socketserver.StreamRequestHandler):
@@ -160,9 +160,9 @@ def _webhook_connection(monkeypatch, port: int, scheme: str = "http", **extra: o
 @pytest.fixture
 def tables(monkeypatch):
     """What the tables say, to be changed by a test."""
-    standings = [standing()]
-    monkeypatch.setattr("dispatch_expectations.alert_standing.read_standings", lambda *_: standings)
-    return standings
+    results = [result()]
+    monkeypatch.setattr("dispatch_expectations.dispatcher_results.read_results", lambda *_: results)
+    return results
 
 
 CHOSEN = {"interval_start": "2026-11-21T00:00:00+00:00", "interval_end": "2026-11-22T00:00:00+00:00"}
@@ -215,7 +215,7 @@ def test_a_chat_gets_text_alone_in_the_form_it_takes(tables, tmp_path, monkeypat
     with http_endpoint(posts) as port:
         _webhook_connection(monkeypatch, port, format="slack")
         notify.alert(CHOSEN, Home(tmp_path))
-        notify.tell("late <!here>", "no verdict of 2026-11-21", "late-1")
+        notify.send_notice("late <!here>", "no verdict of 2026-11-21", "late-1")
     first, second = (body for _, body in posts.seen)
     assert set(first) == set(second) == {"text"}
     assert first["text"].startswith("```\n[dispatch-audit] FAIL")
@@ -260,7 +260,7 @@ def test_an_endpoint_that_refuses_is_named_and_tried_again_without_telling_its_s
         posts.status = 200
         assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
     assert len(posts.seen) == 2
-    tables[0] = standing(evidence="another")
+    tables[0] = result(evidence="another")
     with pytest.raises(StepError, match=r"webhook: .*refused") as failure:
         notify.alert(CHOSEN, Home(tmp_path))
     assert "secret-token" not in str(failure.value)
@@ -275,9 +275,9 @@ def test_certificates_are_verified_whatever_the_connection_says(tables, tmp_path
         _webhook_connection(monkeypatch, port, "https", verify=str(certificate))
         assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
     _smtp_connection(monkeypatch, 1, ssl_context="none")
-    tables[0] = standing(clean=True)
+    tables[0] = result(clean=True)
     with pytest.raises(StepError, match="ssl_context none"):
-        notify.tell("subject", "body", "key")
+        notify.send_notice("subject", "body", "key")
 
 
 def test_a_mail_connection_without_recipient_says_what_is_missing(tables, tmp_path, monkeypatch):
@@ -291,10 +291,10 @@ def test_clear_is_told_by_every_channel_that_told_of_it(tables, tmp_path, monkey
     notify.alert(CHOSEN, home)
     with http_endpoint(posts) as port:
         _webhook_connection(monkeypatch, port)
-        tables[:] = [standing(clean=True), standing("second")]
+        tables[:] = [result(clean=True), result("second")]
         assert notify.alert(CHOSEN, home) == {"file": 2, "webhook": 1, "new": 1, "changed": 0, "clear": 1}
         assert [one["alert"]["topic"].rpartition("/")[2] for _, one in posts.seen] == ["second"]
-        tables[:] = [standing("second", clean=True)]
+        tables[:] = [result("second", clean=True)]
         notify.alert(CHOSEN, home)
     assert posts.seen[-1][1]["alert"]["findings"][0]["state"] == "clear"
     assert [json.loads(line)["verdict"] for line in home.alerts.read_text().splitlines()] == [
@@ -311,7 +311,7 @@ def test_a_notice_goes_to_every_channel_and_names_those_that_failed(tmp_path, mo
         _smtp_connection(monkeypatch, port)
         _webhook_connection(monkeypatch, 1)
         with pytest.raises(StepError, match="webhook: "):
-            notify.tell("No verdict in time", "of <2026-11-21>\nlate", "deadline:1")
+            notify.send_notice("No verdict in time", "of <2026-11-21>\nlate", "deadline:1")
     mail = email.message_from_bytes(server.mails[0], policy=default)
     assert (mail["Subject"], mail["X-Dispatch-Audit-Idempotency-Key"]) == ("No verdict in time", "deadline:1")
     assert "<pre>of &lt;2026-11-21&gt;\nlate</pre>" in mail.get_body(("html",)).get_content()

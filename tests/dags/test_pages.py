@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from dispatch_airflow.home import HOME_VARIABLE, Home
-from dispatch_airflow.pages import files
+from dispatch_airflow.pages import published_files
 
 pytestmark = pytest.mark.airflow
 
@@ -151,7 +151,7 @@ def test_a_folder_leads_to_its_index_and_an_area_without_one_is_listed(user, hom
     listed = re.findall(r'href="([^"]*)"', user.get("/dispatch-audit/reports/").text)
     assert listed == ["/dispatch-audit/reports/2026-11-21/index.html"]
     areas = re.findall(r'href="([^"]*)"', user.get("/dispatch-audit/").text)
-    assert areas == [f"/dispatch-audit/{area}/" for area in files.AREAS]
+    assert areas == [f"/dispatch-audit/{area}/" for area in published_files.AREAS]
 
 
 def test_an_area_in_which_nothing_was_published_says_so(user, tmp_path, monkeypatch):
@@ -236,7 +236,7 @@ def test_a_page_that_draws_runs_in_a_sandbox_and_all_others_run_nothing(user, ho
 
 
 def test_a_page_that_is_replaced_while_it_is_read_stays_whole(home):
-    page = files.open_page(home, "reports", "2026-11-21/index.html")
+    page = published_files.open_page(home, "reports", "2026-11-21/index.html")
     newer = home.reports / "2026-11-21" / "newer"
     newer.write_text("another")
     newer.replace(home.reports / "2026-11-21" / "index.html")

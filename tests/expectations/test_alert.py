@@ -12,26 +12,25 @@ import pytest
 
 from dispatch_expectations import alert_ledger
 from dispatch_expectations.alert import (
-    MAX_PAYLOAD_FINDINGS,
-    Alert,
     FileAlertSink,
     Places,
     build_alerts,
     read_alerts,
-    tell,
+    send_news,
 )
-from dispatch_expectations.alert_standing import NOBODY, Standing, read_standings
-from dispatch_expectations.alert_state import CHANGED, Told
-from dispatch_expectations.alert_text import MAX_QUOTED, chat
+from dispatch_expectations.alert_message import MAX_PAYLOAD_FINDINGS, MAX_QUOTED, Alert, chat
+from dispatch_expectations.alert_state import CHANGED, Notification
+from dispatch_expectations.dispatcher_results import NOBODY, DispatcherResult, read_results
 from dispatch_expectations.policy import load_policy
-from dispatch_expectations.validate import NOT_CERTAIN, validate_interval
+from dispatch_expectations.validate import validate_interval
+from dispatch_expectations.verdict import NOT_CERTAIN
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
 FORGED = "t\r\nBcc: all@example.org"
 FIRST = DAY - timedelta(days=1)
 
 
-def judge(home: Path, day: Day) -> list[Standing]:
+def judge(home: Path, day: Day) -> list[DispatcherResult]:
     """Write a day (again) and judge it."""
     warehouse = home / "warehouse"
     for table in warehouse.glob("[a-z]*"):
@@ -39,7 +38,7 @@ def judge(home: Path, day: Day) -> list[Standing]:
             shutil.rmtree(table)
     day.write(warehouse)
     validate_interval(warehouse, day.interval_start, home / "docs")
-    return read_standings(warehouse, day.interval_start)
+    return read_results(warehouse, day.interval_start)
 
 
 def places(home: Path) -> Places:
@@ -76,7 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alerts(home: Path) -> list[Alert]:
-    return build_alerts(read_standings(home / "warehouse", DAY), {}, places(home))
+    return build_alerts(read_results(home / "warehouse", DAY), {}, places(home))
 
 
 def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts: list[Alert]) -> None:
@@ -105,7 +104,7 @@ def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts:
 
 def test_links_are_those_that_the_caller_makes(home: Path) -> None:
     where = replace(places(home), run="https://airflow/run", of=lambda path: f"https://airflow/{path.name}")
-    alert = build_alerts(read_standings(home / "warehouse", DAY), {}, where)[0]
+    alert = build_alerts(read_results(home / "warehouse", DAY), {}, where)[0]
     assert dict(alert.where)["Airflow run"] == "https://airflow/run"
     assert "- Data Docs: https://airflow/index.html" in alert.body
     assert alert.as_json()["links"]["Data Docs"] == "https://airflow/index.html"
@@ -139,7 +138,7 @@ def told(
         if refuse:
             raise ConnectionError("no answer")
 
-    sent, _failed = tell(channel, send, judge(home, day), places(home))
+    sent, _failed = send_news(channel, send, judge(home, day), places(home))
     return [(one.topic, [(news.state, news.kind) for news in one.news]) for one in sent]
 
 
@@ -168,7 +167,7 @@ def test_each_finding_is_told_once_then_changed_then_clear(tmp_path: Path) -> No
 
 def test_a_clear_message_says_what_is_gone(tmp_path: Path) -> None:
     told(tmp_path, spoiled("out_of_order"))
-    sent, _ = tell("mail", lambda _: None, judge(tmp_path, spoiled()), places(tmp_path))
+    sent, _ = send_news("mail", lambda _: None, judge(tmp_path, spoiled()), places(tmp_path))
     assert sent[0].subject == f"[dispatch-audit] CLEAR {TOPIC} audit, 2026-11-21: 1 clear"
     assert (sent[0].verdict, sent[0].severity) == ("PASS", "info")
     assert "- clear: out_of_order (critical), key order-17\n  no longer found" in sent[0].body
@@ -255,8 +254,8 @@ def test_what_the_policy_bears_is_neither_told_nor_left_standing(tmp_path: Path)
     day = spoiled("out_of_order", "split_key")
     judge(tmp_path, day)
     validate_interval(tmp_path / "warehouse", DAY, tmp_path / "docs", load_policy(policy))
-    standings = read_standings(tmp_path / "warehouse", DAY, load_policy(policy))
-    sent, _ = tell("mail", lambda _: None, standings, places(tmp_path))
+    results = read_results(tmp_path / "warehouse", DAY, load_policy(policy))
+    sent, _ = send_news("mail", lambda _: None, results, places(tmp_path))
     assert [(one.state, one.kind) for one in sent[0].news] == [("clear", "out_of_order")]
     assert sent[0].verdict == "FAIL"
 
@@ -272,14 +271,14 @@ def test_a_channel_that_was_down_tells_later_and_the_others_not_again(tmp_path: 
 def test_sending_again_after_a_crash_carries_the_same_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standings, seen = judge(tmp_path, spoiled("out_of_order")), []
+    results, seen = judge(tmp_path, spoiled("out_of_order")), []
     with monkeypatch.context() as dies:
         dies.setattr("dispatch_expectations.alert.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            tell("mail", seen.append, standings, places(tmp_path))
-    tell("mail", seen.append, standings, places(tmp_path))
-    tell("mail", seen.append, judge(tmp_path, spoiled()), places(tmp_path))
-    tell("mail", seen.append, judge(tmp_path, spoiled("out_of_order")), places(tmp_path))
+            send_news("mail", seen.append, results, places(tmp_path))
+    send_news("mail", seen.append, results, places(tmp_path))
+    send_news("mail", seen.append, judge(tmp_path, spoiled()), places(tmp_path))
+    send_news("mail", seen.append, judge(tmp_path, spoiled("out_of_order")), places(tmp_path))
     keys = [(alert.idempotency_key, alert.news[0].idempotency_key) for alert in seen]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3, "found again after it was clear is another news"
@@ -295,7 +294,7 @@ def test_a_server_that_is_down_is_not_waited_for_once_per_message(tmp_path: Path
         tried.append(alert)
         raise ConnectionError("down")
 
-    sent, failed = tell("mail", send, judge(tmp_path, day), places(tmp_path))
+    sent, failed = send_news("mail", send, judge(tmp_path, day), places(tmp_path))
     assert (len(sent), len(tried), len(failed)) == (0, 3, 6)
     assert [error is None for _alert, error in failed] == [False] * 3 + [True] * 3
 
@@ -306,8 +305,8 @@ def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: P
     for number in range(300):
         day.anomaly(who, "out_of_order", key=f"k{number:03}", seqs=[number, number])
     day.anomaly(who, "ack_hole", key=None, severity="minor", seqs=[900, 900])
-    standings = judge(tmp_path, day)
-    sent, _ = tell("mail", lambda _: None, standings, places(tmp_path))
+    results = judge(tmp_path, day)
+    sent, _ = send_news("mail", lambda _: None, results, places(tmp_path))
     assert len(sent) == 1
     assert sent[0].body.count("- new:") == MAX_QUOTED
     assert "- new: ack_hole" in sent[0].body
@@ -315,7 +314,7 @@ def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: P
     payload = sent[0].as_json()
     assert len(payload["findings"]) == MAX_PAYLOAD_FINDINGS
     assert payload["findings_left_out"] == 101
-    assert tell("mail", lambda _: None, standings, places(tmp_path)) == ([], []), (
+    assert send_news("mail", lambda _: None, results, places(tmp_path)) == ([], []), (
         "those not quoted are told too"
     )
     assert len(chat(sent[0])) < 4000
@@ -344,13 +343,13 @@ def test_many_small_messages_do_not_leave_many_small_files(
     monkeypatch.setattr(alert_ledger, "_MAX_FILES", 4)
     who = "standalone", TOPIC, "audit"
     for number in range(1, 13):
-        told = Told("id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}")
+        told = Notification("id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}")
         alert_ledger.keep(tmp_path, "mail", who, [(told, f"key {number}")])
         alert_ledger.keep(tmp_path, "webhook", who, [(replace(told, number=100), "key")])
     assert len(DeltaTable(str(tmp_path / alert_ledger.TABLE)).file_uris()) <= 5
     histories = alert_ledger.read_histories(tmp_path, "mail", [TOPIC])
     (history,) = histories[who].values()
-    assert sorted(one.number for one in history.told) == list(range(1, 13))
+    assert sorted(one.number for one in history.notifications) == list(range(1, 13))
     assert alert_ledger.read_histories(tmp_path, "mail", ["another topic"]) == {}
 
 

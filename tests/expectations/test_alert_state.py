@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, History, Told, histories, idempotency_key
+from dispatch_expectations.alert_state import (
+    CHANGED,
+    CLEAR,
+    NEW,
+    History,
+    Notification,
+    histories,
+    idempotency_key,
+)
 
 DAYS = [datetime(2026, 11, 20, tzinfo=UTC) + timedelta(days=n) for n in range(5)]
 GONE = None
@@ -24,12 +32,12 @@ class Channel:
         """``evidence`` None: judged without doubt, and not there. Returns what is news."""
         if evidence is None:
             state = CLEAR if self.history.cleared_by(DAYS[day]) else None
-            last = self.history.standing
+            last = self.history.last_open
             severity = last.severity if last else severity
         else:
             state = self.history.news(DAYS[day], severity, evidence)
         if state is not None:
-            told = Told(
+            told = Notification(
                 "id",
                 "split_key",
                 "key a",
@@ -39,7 +47,7 @@ class Channel:
                 severity,
                 evidence or "",
             )
-            self.history = History((*self.history.told, told))
+            self.history = History((*self.history.notifications, told))
         return state
 
     def all(self, *steps: tuple[int, str | None]) -> list[str | None]:
@@ -84,20 +92,20 @@ judged = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", GONE]))
 def test_judging_again_tells_nothing_again_and_clears_follow_findings(steps):
     channel = Channel()
     for day, evidence in steps:
-        before = channel.history.standing
+        before = channel.history.last_open
         state = channel.judge(day, evidence)
         if state == CLEAR:
             assert before is not None
             assert before.interval_start <= DAYS[day], "an older interval clears nothing of a newer one"
-            assert channel.history.standing is None
+            assert channel.history.last_open is None
         assert channel.judge(day, evidence) is None, "told twice"
-    numbers = [one.number for one in channel.history.told]
+    numbers = [one.number for one in channel.history.notifications]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_histories_keep_identities_apart():
-    told = [Told(name, "k", "s", DAYS[0], 1, NEW, "major", "e") for name in ("x", "y")]
-    assert {name: history.told for name, history in histories(told).items()} == {
+    told = [Notification(name, "k", "s", DAYS[0], 1, NEW, "major", "e") for name in ("x", "y")]
+    assert {name: history.notifications for name, history in histories(told).items()} == {
         "x": (told[0],),
         "y": (told[1],),
     }

@@ -17,7 +17,8 @@ from dispatch_core.audit.verdict import verdicts as audit_verdicts
 from dispatch_expectations import warehouse as wh
 from dispatch_expectations.policy import Policy, load_policy
 from dispatch_expectations.suites import LOG_KINDS
-from dispatch_expectations.validate import Verdict, main, overall, read_verdicts, validate_interval
+from dispatch_expectations.validate import main, overall, read_verdicts, validate_interval
+from dispatch_expectations.verdict import Verdict
 from tests.checkout import PYTHONPATH
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 

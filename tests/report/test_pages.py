@@ -11,7 +11,7 @@ import pytest
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.report.names import file_name
 from dispatch_expectations.alert import Places, build_alerts
-from dispatch_expectations.alert_standing import read_standings
+from dispatch_expectations.dispatcher_results import read_results
 from dispatch_expectations.validate import validate_interval
 from spark_jobs import file_rows, reports
 from spark_jobs.intervals import interval
@@ -152,9 +152,9 @@ def test_above_the_limit_those_that_passed_have_no_page(
 
 def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
     folder = folder_of(home / "reports", SPAN)
-    standings = read_standings(home / "warehouse", DAY)
+    results = read_results(home / "warehouse", DAY)
     places = Places(home / "warehouse", home / "docs", folder)
-    alerts = {one.topic: one for one in build_alerts(standings, {}, places)}
+    alerts = {one.topic: one for one in build_alerts(results, {}, places)}
     assert set(alerts) == {TOPIC, HOSTILE}
     alert = alerts[TOPIC]
     page = folder / file_name("standalone", TOPIC, "audit")
@@ -163,7 +163,7 @@ def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
     assert "stuck_key: 4 messages wait behind 5:1 at worker-2 for 12 s" in alert.body
     assert {one.kind for one in alert.news} == {"stuck_key", "ack_hole"}
     # Where no page was written, the alert goes out without.
-    without = build_alerts(standings, {}, Places(home / "warehouse", home / "docs", home / "nowhere"))
+    without = build_alerts(results, {}, Places(home / "warehouse", home / "docs", home / "nowhere"))
     assert not any("report" in dict(one.where) for one in without)
     assert {one.idempotency_key for one in without} == {one.idempotency_key for one in alerts.values()}
 

@@ -13,7 +13,7 @@ from dispatch_airflow.local_run.sample import Source
 from dispatch_airflow.local_run.watch import Screen
 
 if TYPE_CHECKING:
-    from dispatch_expectations.validate import Verdict
+    from dispatch_expectations.verdict import Verdict
 
 Dispatcher = tuple[str, str]
 _SHOWN_FINDINGS: Final = 3

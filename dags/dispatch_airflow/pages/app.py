@@ -22,8 +22,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from dispatch_airflow.home import Home
-from dispatch_airflow.pages.files import AREAS, INDEX, PREFIX, TYPES, Page, folders, is_folder, open_page
 from dispatch_airflow.pages.links import LINKS
+from dispatch_airflow.pages.published_files import (
+    AREAS,
+    INDEX,
+    PREFIX,
+    TYPES,
+    Page,
+    folders,
+    is_folder,
+    open_page,
+)
 
 _CHUNK_BYTES: Final = 1 << 18
 #: Tasks of one run whose link is looked at.

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from dispatch_airflow.home import Home
-from dispatch_airflow.pages.files import INDEX, address_of
+from dispatch_airflow.pages.published_files import INDEX, address_of
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

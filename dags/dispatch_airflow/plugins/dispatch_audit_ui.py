@@ -21,15 +21,15 @@ class DispatchAuditPlugin(AirflowPlugin):
     def fastapi_apps(self) -> list[dict[str, Any]]:
         """The application, imported when the web server asks for it."""
         from dispatch_airflow.pages.app import app
-        from dispatch_airflow.pages.files import PREFIX
+        from dispatch_airflow.pages.published_files import PREFIX
 
         return [{"app": app, "url_prefix": PREFIX, "name": "Dispatch audit"}]
 
     @property
     def external_views(self) -> list[dict[str, Any]]:
         """An entry in the menu, and a tab on the page of a run."""
-        from dispatch_airflow.pages.files import PREFIX
         from dispatch_airflow.pages.links import base_url
+        from dispatch_airflow.pages.published_files import PREFIX
 
         base = urlsplit(base_url() or "").path.rstrip("/") + PREFIX
         return [

@@ -1,20 +1,25 @@
-"""How an alert reads: plain text for mail and file, and a short form for chats. Names come from logs: they stay text."""
+"""One alert and its texts: plain text for mail and file, a short form for chats, JSON for webhooks.
+
+Names come from logs: they stay text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES
+from dispatch_expectations.dispatcher_results import AlertFinding
+from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import FAIL, PASS
-
-if TYPE_CHECKING:
-    from dispatch_expectations.alert import Alert
-    from dispatch_expectations.alert_standing import AlertFinding
 
 #: Findings that a mail quotes, and a chat.
 MAX_QUOTED: Final = 50
 MAX_QUOTED_IN_CHAT: Final = 10
+#: Findings that the JSON of an alert lists; the table has all.
+MAX_PAYLOAD_FINDINGS: Final = 200
 _MAX_NAME: Final = 300
 _MAX_SENTENCE: Final = 1000
 _MAX_POSITIONS: Final = 10
@@ -22,7 +27,76 @@ _MAX_POSITIONS: Final = 10
 _MAX_CHAT_TEXT: Final = 3500
 
 
-def subject(alert: Alert) -> str:
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """The news about one dispatcher of one interval.
+
+    ``interval``: its name for people. ``promises``: name, verdict and reason of those that were not kept. ``counts``:
+    findings by kind, reported before or not. ``news``: worst first, what is clear last. ``where``: names and targets of the
+    pages to look at.
+    """
+
+    idempotency_key: str
+    cluster: str
+    topic: str
+    subscription: str
+    interval: str
+    interval_start: str
+    verdict: str
+    severity: str
+    promises: tuple[tuple[str, str, str], ...]
+    counts: Mapping[str, int]
+    news: tuple[AlertFinding, ...]
+    where: tuple[tuple[str, str], ...]
+
+    @property
+    def subject(self) -> str:
+        """One line for a list of mails."""
+        return _subject(self)
+
+    @property
+    def body(self) -> str:
+        """Plain text; at most ``MAX_QUOTED`` findings are quoted."""
+        return _body(self, self.quoted(MAX_QUOTED))
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """(cluster, topic, subscription)"""
+        return self.cluster, self.topic, self.subscription
+
+    def quoted(self, number: int) -> list[AlertFinding]:
+        """At most so many of the news, the worst of each kind before the second of any, in the order of the news."""
+        kinds: set[tuple[bool, str]] = set()
+        ranked = []
+        for order, one in enumerate(self.news):
+            kind = one.state == CLEAR, one.kind
+            ranked.append((kind in kinds, order))
+            kinds.add(kind)
+        return [self.news[order] for order in sorted(order for _repeat, order in sorted(ranked)[:number])]
+
+    def as_json(self) -> dict[str, Any]:
+        """Payload for a webhook or a file: JSON types only, at most ``MAX_PAYLOAD_FINDINGS`` findings."""
+        listed = self.quoted(MAX_PAYLOAD_FINDINGS)
+        plain = (
+            "idempotency_key",
+            "cluster",
+            "topic",
+            "subscription",
+            "interval_start",
+            "verdict",
+            "severity",
+        )
+        payload = {
+            **{name: getattr(self, name) for name in (*plain, "subject", "body")},
+            "links": dict(self.where),
+            "counts": dict(self.counts),
+            "findings": [asdict(one) for one in listed],
+            "findings_left_out": len(self.news) - len(listed),
+        }
+        return json.loads(json.dumps(payload))  # type: ignore[no-any-return]
+
+
+def _subject(alert: Alert) -> str:
     """One line: what became of whom and when, and how much of it is news."""
     word = "CLEAR" if alert.verdict == PASS else alert.verdict
     names = f"{line(alert.topic)} {line(alert.subscription)}"
@@ -35,10 +109,10 @@ def counted(news: Sequence[AlertFinding]) -> str:
     return ", ".join(f"{number:,} {state}" for state, number in numbers.items() if number)
 
 
-def body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
+def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
     """Plain text for a person at night: what broke, how often, the telling cases, where to look.
 
-    ``quoted``: the news that are told one by one; of the others there is a number.
+    ``quoted``: the news that are quoted; the others are counted.
     """
     lines = [
         f"Verdict: {alert.verdict}",
@@ -52,14 +126,14 @@ def body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
         lines += [f"- {name}: {verdict}: {line(why, _MAX_SENTENCE)}" for name, verdict, why in alert.promises]
     if alert.counts:
         lines += ["", "How often", *(f"- {kind}: {count:,}" for kind, count in alert.counts.items())]
-    told = [one for one in quoted if one.state in (NEW, CHANGED)]
-    gone = [one for one in quoted if one.state == CLEAR]
-    if told:
-        lines += ["", f"New or changed ({_of(len(told), alert.news, NEW, CHANGED)})"]
-        lines += [text for one in told for text in _finding(one)]
-    if gone:
-        lines += ["", f"Clear ({_of(len(gone), alert.news, CLEAR)})"]
-        lines += [text for one in gone for text in _finding(one)]
+    present = [finding for finding in quoted if finding.state in (NEW, CHANGED)]
+    cleared = [finding for finding in quoted if finding.state == CLEAR]
+    if present:
+        lines += ["", f"New or changed ({_of(len(present), alert.news, NEW, CHANGED)})"]
+        lines += [text for finding in present for text in _finding(finding)]
+    if cleared:
+        lines += ["", f"Clear ({_of(len(cleared), alert.news, CLEAR)})"]
+        lines += [text for finding in cleared for text in _finding(finding)]
     if len(quoted) < len(alert.news):
         lines += ["", f"... and {len(alert.news) - len(quoted):,} more: see the report and the tables"]
     lines += ["", "Where to look", *(f"- {name}: {target}" for name, target in alert.where)]
@@ -71,7 +145,7 @@ def chat(alert: Alert) -> str:
 
     In a block of code nobody is mentioned and nothing is formatted; ``& < >`` are written as Slack asks for.
     """
-    text = f"{alert.subject}\n{body(alert, alert.quoted(MAX_QUOTED_IN_CHAT))}"
+    text = f"{alert.subject}\n{_body(alert, alert.quoted(MAX_QUOTED_IN_CHAT))}"
     text = text.partition("\nWhere to look\n")[0]
     if len(text) > _MAX_CHAT_TEXT:
         text = text[: _MAX_CHAT_TEXT - 1].rsplit("\n", 1)[0] + "\n…"

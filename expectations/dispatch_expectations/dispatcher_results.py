@@ -1,7 +1,7 @@
-"""What a judged interval says about each dispatcher, finding by finding: the side of an alert that the tables decide.
+"""Read the verdicts and findings of a judged interval, dispatcher by dispatcher, for the alerts.
 
 A finding of an alert is the anomalies of one identity (cluster, topic, subscription, kind, key or consumer), as far as the
-policy does not bear them; where a promise is broken without an anomaly, the promise itself is the kind.
+policy does not tolerate them; where a promise is broken without an anomaly, the promise itself is the kind.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.policy import Policy, Rule, current_policy
 from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, Check
 from dispatch_expectations.suites import BY_NAME, LOG_KINDS, PROMISE_OF_KIND, PROMISES, TOLERATED_KINDS
-from dispatch_expectations.validate import Verdict, read_verdicts
+from dispatch_expectations.validate import read_verdicts
+from dispatch_expectations.verdict import Verdict
 
 NOBODY: Final = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
-#: Redeliveries are judged by their causes: their promise is told of, not each key.
+#: Redeliveries are judged by their causes: their promise is reported, not each key.
 _NOT_BY_KEY: Final = ("redelivered",)
 #: Kinds that a check counts whether they are certain or not.
 _COUNTED_ANYWAY: Final = (*LOG_KINDS, *TOLERATED_KINDS)
@@ -35,7 +36,7 @@ _NUMBER: Final = re.compile(r"\d[\d,.]*")
 class AlertFinding:
     """One identity: what broke, how often, the first evidence in one sentence.
 
-    ``identity`` is the same whenever it is told of. ``state`` (new, changed, clear) and ``idempotency_key`` say what is
+    ``identity`` is the same in every interval. ``state`` (new, changed, clear) and ``idempotency_key`` say what is
     news about it; until that is known the key is empty. ``evidence`` changes with the first evidence.
     """
 
@@ -58,8 +59,8 @@ class AlertFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What an interval says about one dispatcher: its verdict on each promise, and what stands behind those not kept.
+class DispatcherResult:
+    """One dispatcher of an interval: the verdict on each promise, and the findings behind those that were not kept.
 
     ``findings`` are worst first. ``complete``: every identity was followed, so that one that is not there is gone.
     """
@@ -74,7 +75,7 @@ class Standing:
         return self.verdicts[ALL]
 
     def judged(self, kind: str) -> bool:
-        """Whether the promise that a finding of this kind touches was judged without doubt."""
+        """True if the promise that a finding of this kind belongs to was judged without doubt."""
         promise = kind if kind in BY_NAME else PROMISE_OF_KIND.get(kind, INPUT_QUALITY)
         verdict = self.verdicts.get(promise)
         if verdict is None:
@@ -87,27 +88,31 @@ def severity_rank(name: str) -> int:
     return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
 
 
-def read_standings(warehouse: Path, interval_start: datetime, policy: Policy | None = None) -> list[Standing]:
-    """What a judged interval says about each dispatcher; empty if it was not judged. Raises ``PolicyError``."""
+def read_results(
+    warehouse: Path, interval_start: datetime, policy: Policy | None = None
+) -> list[DispatcherResult]:
+    """Read the result of each dispatcher in an interval; empty if it was not judged. Raises ``PolicyError``."""
     verdicts = read_verdicts(warehouse, interval_start)
     by_dispatcher: defaultdict[Dispatcher, dict[str, Verdict]] = defaultdict(dict)
     for verdict in verdicts:
         by_dispatcher[verdict.dispatcher][verdict.promise] = verdict
-    found: defaultdict[Dispatcher, list[Finding]] = defaultdict(list)
-    standings = []
+    findings: defaultdict[Dispatcher, list[Finding]] = defaultdict(list)
+    results = []
     if any(verdict.verdict != PASS for verdict in verdicts):
         policy = policy or current_policy()
         for finding in read_findings(warehouse, interval_start, _alerting_kinds(policy)):
-            found[finding.dispatcher].append(finding)
-    for dispatcher, mine in sorted(by_dispatcher.items()):
+            findings[finding.dispatcher].append(finding)
+    for dispatcher, promises in sorted(by_dispatcher.items()):
         behind: list[AlertFinding] = []
-        if policy is not None and mine[ALL].verdict != PASS:
-            behind = _findings(mine, found[dispatcher], policy.rule_for(dispatcher[1], dispatcher[2]))
-        standings.append(Standing(mine, tuple(behind), complete=len(found[dispatcher]) < MAX_IDENTITIES))
+        if policy is not None and promises[ALL].verdict != PASS:
+            behind = _findings(promises, findings[dispatcher], policy.rule_for(dispatcher[1], dispatcher[2]))
+        results.append(
+            DispatcherResult(promises, tuple(behind), complete=len(findings[dispatcher]) < MAX_IDENTITIES)
+        )
     if verdicts and NOBODY not in by_dispatcher:
         # What belongs to nobody has verdicts under this name only while there is some.
-        standings.append(Standing({ALL: _nobody(verdicts[0])}))
-    return standings
+        results.append(DispatcherResult({ALL: _nobody(verdicts[0])}))
+    return results
 
 
 def _findings(verdicts: Mapping[str, Verdict], findings: Sequence[Finding], rule: Rule) -> list[AlertFinding]:
@@ -117,38 +122,39 @@ def _findings(verdicts: Mapping[str, Verdict], findings: Sequence[Finding], rule
         if name != ALL and verdict.verdict != PASS:
             checks = BY_NAME[name].checks
             behind = [_finding(one) for one in _behind(checks, findings, rule)]
-            if not behind or any(_is_said(check, verdict.reason) for check in checks if not check.kinds):
+            if not behind or any(_is_in_reason(check, verdict.reason) for check in checks if not check.kinds):
                 behind.append(_promise_finding(verdict))
             found.update((one.identity, one) for one in behind)
     return sorted(found.values(), key=lambda one: one.rank)
 
 
 def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) -> list[Finding]:
-    """The findings of a broken promise that are more than the policy bears."""
+    """The findings of a broken promise that exceed what the policy tolerates."""
     behind: dict[tuple[str, ...], Finding] = {}
     for check in checks:
         limit = _limit(check, rule)
         if not check.kinds or limit is None:
             continue
         doubtful = check.column.endswith("_uncertain")
-        mine = [
-            one
-            for one in findings
-            if one.kind in check.kinds and (one.kind in _COUNTED_ANYWAY or one.uncertain == doubtful)
+        counted = [
+            finding
+            for finding in findings
+            if finding.kind in check.kinds
+            and (finding.kind in _COUNTED_ANYWAY or finding.uncertain == doubtful)
         ]
-        if sum(one.count for one in mine) > limit:
-            behind.update((one.identity, one) for one in mine)
+        if sum(finding.count for finding in counted) > limit:
+            behind.update((finding.identity, finding) for finding in counted)
     return list(behind.values())
 
 
-def _is_said(check: Check, reason: str) -> bool:
-    """Whether a verdict's reason holds a check's sentence."""
+def _is_in_reason(check: Check, reason: str) -> bool:
+    """True if a verdict's reason contains a check's sentence."""
     sentences = (check.sentence.partition("{")[0], check.missing)
     return any(sentence and sentence in reason for sentence in sentences)
 
 
 def _limit(check: Check, rule: Rule) -> float | None:
-    """How many of it the policy bears; None for any number."""
+    """The number that the policy tolerates; None for any number."""
     if check.limit is None:
         return 0
     section, name = check.limit.split(".", 1)
@@ -156,7 +162,7 @@ def _limit(check: Check, rule: Rule) -> float | None:
 
 
 def _alerting_kinds(policy: Policy) -> list[str]:
-    """Kinds that some rule of the policy does not bear in any number; those are told of one by one."""
+    """Kinds that some rule of the policy does not tolerate in any number; those are reported one by one."""
     kinds = {
         kind
         for promise in PROMISES

@@ -54,7 +54,7 @@ class Outcome:
         return UNKNOWN if self.limit is None else self.check.decides
 
 
-def judge(frame: pd.DataFrame, policy: Policy, interval_start: datetime, site: Path) -> list[Outcome]:
+def run_suites(frame: pd.DataFrame, policy: Policy, interval_start: datetime, site: Path) -> list[Outcome]:
     """Judge every row of ``frame`` by every promise; build Data Docs in ``site``.
 
     Returns one outcome per unexpected row and expectation; a dispatcher without an outcome kept the promise.

@@ -1,0 +1,51 @@
+"""A verdict: the row that ``validate`` publishes, and pages and alerts read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dispatch_core.tables import VERDICTS
+from dispatch_expectations.frames import Dispatcher
+from dispatch_expectations.promise import UNKNOWN
+
+#: In the reason of a FAIL that leaves something else of its promise unknown.
+NOT_CERTAIN: Final = "; besides, not certain: "
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one promise (or on ``all``) for one dispatcher in one interval.
+
+    ``findings`` counts what decided the verdict, ``tolerated`` what the policy allows; ``top_findings`` are one-sentence
+    explanations, worst first, at least one of each kind as far as they fit.
+    """
+
+    interval_start: datetime
+    cluster: str
+    topic: str
+    subscription: str
+    incarnation: int
+    promise: str
+    verdict: str
+    findings: int
+    tolerated: int
+    reason: str
+    top_findings: tuple[str, ...] = ()
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """(cluster, topic, subscription)"""
+        return self.cluster, self.topic, self.subscription
+
+    @property
+    def in_doubt(self) -> bool:
+        """True if part of the promise could not be judged: a finding that is missing then may still be there."""
+        return self.verdict == UNKNOWN or NOT_CERTAIN in self.reason
+
+    def as_row(self) -> dict[str, Any]:
+        """The row of the ``verdicts`` table."""
+        return {name: getattr(self, name) for name in VERDICTS.names} | {
+            "top_findings": list(self.top_findings)
+        }
