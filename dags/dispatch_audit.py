@@ -39,11 +39,11 @@ and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the find
 | `aggregate` | balance and waiting times | `balance`, `waits`, asset `dispatch_audit/audited` |
 | `validate` | Great Expectations judges; **red when a subscription FAILs**, after all is kept | `verdicts`, Data Docs |
 | `report` | a page per subscription: verdict, pictures, findings; also when `validate` is red | `reports/<interval>` |
-| `publish` | tells the verdict of every subscription, also when another one failed | asset `dispatch_audit/verdict` |
-| `alert` | tells it: in a file always, by e-mail and webhook where connections exist | `alerts/alerts.jsonl` |
+| `publish` | reports the verdict of every subscription, also when another one failed | asset `dispatch_audit/verdict` |
+| `alert` | sends the alerts: to a file always, by e-mail and webhook where connections exist | `alerts/alerts.jsonl` |
 | `find_stale` | names the intervals whose history changed since they were audited | XCom |
 | `recompute_stale` | replays them again, oldest first; runs of the schedule always, others if asked | the same tables |
-| `judge_stale`, `alert_stale` | judges each of them again, and tells what changed | the same places |
+| `judge_stale`, `alert_stale` | judges each of them again, and reports what changed | the same places |
 | `conclude` | makes the run red when something was judged FAIL, or not judged | |
 
 A run may be repeated at any time, in any order, also as a backfill while the schedule goes on: it replaces its interval
@@ -138,7 +138,7 @@ def spark_task(**more: Any) -> Any:
     return step(retries=2, retry_delay=timedelta(seconds=10), max_active_tis_per_dag=GROUPS_AT_ONCE, **more)
 
 
-def told_in_any_case(**more: Any) -> Any:
+def step_in_any_case(**more: Any) -> Any:
     """A task that runs whatever became of the ones before it."""
     return step(trigger_rule=TriggerRule.ALL_DONE, **more)
 
@@ -159,7 +159,7 @@ def told_in_any_case(**more: Any) -> Any:
     default_args={"owner": "dispatch-audit"},
 )
 def dispatch_audit() -> None:
-    """Pull, ingest, replay, aggregate, validate; then tell it, and put right what late logs made stale."""
+    """Pull, ingest, replay, aggregate, validate and report; then recompute the intervals that late logs made stale."""
 
     @step(retries=0)
     def choose_interval(
@@ -216,19 +216,19 @@ def dispatch_audit() -> None:
         ti.xcom_push(key="verdicts", value=verdicts)
         red_if_broken(verdicts, params)
 
-    @told_in_any_case(retries=0, outlets=[VERDICT])
+    @step_in_any_case(retries=0, outlets=[VERDICT])
     def publish(chosen: dict[str, str], ti: Any, outlet_events: Any) -> dict[str, Any]:
-        told = steps.verdict(chosen, steps.publish(judged(ti)))
-        outlet_events[VERDICT].extra = told
-        return told
+        extra = steps.verdict(chosen, steps.publish(judged(ti)))
+        outlet_events[VERDICT].extra = extra
+        return extra
 
-    @told_in_any_case(retries=1, retry_delay=timedelta(seconds=10))
+    @step_in_any_case(retries=1, retry_delay=timedelta(seconds=10))
     def report(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
         judged(ti)
         with clear_failure():
             return steps.report(chosen, Home.current())
 
-    @told_in_any_case(retries=2, retry_delay=timedelta(seconds=30))
+    @step_in_any_case(retries=2, retry_delay=timedelta(seconds=30))
     def alert(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
         judged(ti)
         with clear_failure():

@@ -1,8 +1,8 @@
-"""The missed schedule: what Airflow calls when a run of ``dispatch_audit`` has not judged its interval in time.
+"""The callback for a run of ``dispatch_audit`` that has not judged its interval in time.
 
 Airflow's scheduler watches the clock and has this called in the triggerer (a callback in the executor gets no connections in
-Airflow 3.3). It cannot watch itself: while no scheduler runs, nobody is called, and every miss is told when it is back
-(docs/airflow.md says what to watch from outside).
+Airflow 3.3). It cannot watch itself: while no scheduler runs, nothing is called, and every miss is reported when it is back
+(docs/airflow.md lists what to watch from outside).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_HOURS: Final = 24.0 * 366
 
 
 def time_allowed() -> timedelta:
-    """How long after the start of its interval a scheduled run must have judged it.
+    """Time from the start of its interval within which a scheduled run must have judged it.
 
     Raises ``ParameterError`` where the environment names no time.
     """
@@ -68,7 +68,7 @@ def tell_if_late(context: Mapping[str, Any]) -> None:
 
 
 def judged(interval_start: str) -> bool:
-    """Whether the interval has verdicts."""
+    """True if the interval has verdicts."""
     from dispatch_expectations.validate import read_verdicts
     from spark_jobs.intervals import parse_moment
 

@@ -1,4 +1,4 @@
-"""How the errors of steps become Airflow's."""
+"""Turn the errors of steps into Airflow's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where one installation keeps everything, and the errors of steps: what all other files of this folder start from."""
+"""The folders of one installation, the loggers of tasks and the errors of steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ParameterError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where one installation keeps what it lands, writes and publishes."""
+    """The folder in which one installation keeps what it lands, writes and publishes."""
 
     root: Path
 

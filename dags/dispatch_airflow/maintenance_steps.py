@@ -1,4 +1,4 @@
-"""What the tasks of ``dispatch_audit_maintenance`` do, callable without Airflow."""
+"""The work of the tasks of ``dispatch_audit_maintenance``, callable without Airflow."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def kept_days(params: Mapping[str, Any]) -> dict[str, int | None]:
 
     days = {name: params.get(param) for param, name in _KEPT.items()}
     Retention(**days)
-    told = ", ".join(
+    periods = ", ".join(
         f"{name} {'for ever' if count is None else f'{count} days'}" for name, count in days.items()
     )
-    progress.info("keep %s%s", told, "; dry run, nothing is removed" if params.get("dry_run") else "")
+    progress.info("keep %s%s", periods, "; dry run, nothing is removed" if params.get("dry_run") else "")
     return days
 
 

@@ -1,7 +1,7 @@
 """Alerts of an audited interval: to the file always, to mail and webhook where their Airflow connections exist.
 
-The file is written first and never depends on a network. What each channel was told stands in the table ``alerts_sent``, so
-that nothing is told twice; only a process that dies between sending and keeping does (each alert carries an
+The file is written first and never depends on a network. The table ``alerts_sent`` keeps each channel's notifications, so
+that none is sent twice; only a process that dies between sending and keeping does (each alert carries an
 ``idempotency_key`` for that). A channel that fails does not keep the others from sending, and the verdict stands in the
 tables before any of this begins.
 
@@ -43,7 +43,7 @@ Send = Callable[["Alert"], object]
 
 
 def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict[str, Any]:
-    """Tell what is news in an interval through every channel there is; returns how many messages went where.
+    """Send what is news in an interval through every channel there is; returns the number of messages per channel.
 
     ``run``: link to the Airflow run, by default that of the task which calls this. Raises ``StepError`` naming every
     alert that was not sent and why, after all channels were tried.
@@ -58,15 +58,15 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
         results = read_results(home.warehouse, parse_moment(chosen["interval_start"]))
         places = _places(chosen, home, run)
         sink = FileAlertSink(home.alerts)
-        for channel, send in {"file": lambda one: sink.send([one]), **channels()}.items():
-            told, failed = send_news(channel, send, results, places)
-            sent[channel] = len(told)
-            for one in told:
-                progress.info("%s: %s", channel, one.subject)
-            progress.info("%d alerts sent by %s, %d not", len(told), channel, len(failed))
-            failures += [f"{channel}: {one.subject}: {_why(error)}" for one, error in failed]
+        for channel, send in {"file": lambda alert: sink.send([alert]), **channels()}.items():
+            delivered, failed = send_news(channel, send, results, places)
+            sent[channel] = len(delivered)
+            for message in delivered:
+                progress.info("%s: %s", channel, message.subject)
+            progress.info("%d alerts sent by %s, %d not", len(delivered), channel, len(failed))
+            failures += [f"{channel}: {message.subject}: {_why(error)}" for message, error in failed]
             if channel == "file":
-                sent |= _counts(told)
+                sent |= _counts(delivered)
     if failures:
         raise StepError(
             f"{len(failures)} alerts could not be sent; the verdict stands, and every alert is in {home.alerts}:\n"
@@ -93,7 +93,7 @@ def send_notice(subject: str, body: str, key: str) -> None:
         except Exception as error:  # noqa: BLE001 - one channel's trouble must not stop the other
             failures.append(f"{channel}: {_why(error)}")
     if failures:
-        raise StepError(f"{subject!r} could not be told:\n" + "\n".join(failures))
+        raise StepError(f"{subject!r} could not be sent:\n" + "\n".join(failures))
 
 
 def channels() -> dict[str, Send]:
@@ -101,9 +101,9 @@ def channels() -> dict[str, Send]:
     found: dict[str, Send] = {}
     smtp, webhook = connection(SMTP_CONNECTION), connection(WEBHOOK_CONNECTION)
     if smtp is not None:
-        found["mail"] = lambda one: send_mail(one, smtp)
+        found["mail"] = lambda alert: send_mail(alert, smtp)
     if webhook is not None:
-        found["webhook"] = lambda one: send_webhook(one, webhook)
+        found["webhook"] = lambda alert: send_webhook(alert, webhook)
     return found
 
 
@@ -229,7 +229,7 @@ def _plain_body(webhook: Connection | None, subject: str, body: str, key: str) -
 
 
 def _places(chosen: Mapping[str, str], home: Home, run: str | None) -> Places:
-    """Where readers may look: in Airflow's web server if its address is known, else at paths."""
+    """Pages and tables to link to: URLs of Airflow's web server if its address is known, else paths."""
     from dispatch_airflow.pages.links import base_url, page_link
     from dispatch_expectations.alert import Places
     from spark_jobs.intervals import interval
@@ -259,10 +259,10 @@ def _this_run(base: str | None) -> str | None:
     return run_link(base, run.dag_id, run.run_id)
 
 
-def _counts(told: list[Alert]) -> dict[str, int]:
+def _counts(alerts: list[Alert]) -> dict[str, int]:
     from dispatch_expectations.alert_state import STATES
 
-    states = [one.state for sent in told for one in sent.news]
+    states = [finding.state for alert in alerts for finding in alert.news]
     return {state: states.count(state) for state in STATES}
 
 
@@ -274,7 +274,7 @@ def _why(error: Exception | None) -> str:
 
 @contextmanager
 def _only_one(home: Home) -> Iterator[None]:
-    """One run at a time compares with what was told and adds to it; waits. The lock dies with its holder."""
+    """Let one run at a time compare with earlier notifications and add to them. The lock dies with its holder."""
     home.alerts.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     with home.alerts.with_name(".lock").open("a") as lock:

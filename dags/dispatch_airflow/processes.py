@@ -101,14 +101,14 @@ class Process:
             return ""
 
     def has_environment(self, assignment: str) -> bool:
-        """Whether ``NAME=value`` stood in its environment when it was started."""
+        """True if ``NAME=value`` was in its environment when it was started."""
         try:
             return assignment.encode() in (_PROC / str(self.pid) / "environ").read_bytes().split(b"\0")
         except OSError:  # ended meanwhile, or another user's
             return False
 
     def works_in(self, folder: Path) -> bool:
-        """Whether its working directory is ``folder`` or lies below it."""
+        """True if its working directory is ``folder`` or lies below it."""
         try:
             where = (_PROC / str(self.pid) / "cwd").readlink()
         except OSError:
@@ -152,14 +152,14 @@ def end_all(pick: Callable[[], Iterable[Process]], *, grace_s: float) -> list[Pr
     Returns those that are still there after all (none, unless the kernel holds them).
     """
     deadline = time.monotonic() + grace_s
-    told: set[tuple[int, int]] = set()
+    signalled: set[tuple[int, int]] = set()
     while time.monotonic() < deadline:
         left = list(pick())
         if not left:
             return []
         for one in left:
-            if (one.pid, one.started) not in told:
-                told.add((one.pid, one.started))
+            if (one.pid, one.started) not in signalled:
+                signalled.add((one.pid, one.started))
                 _send(one.pid, signal.SIGTERM)
         time.sleep(0.1)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""Starting the stages of ``spark_jobs``, each in a process of its own: their progress, their summary, their exit code.
+"""Start the stages of ``spark_jobs``, each in a process of its own, and read their progress, summary and exit code.
 
 A stage that needs Spark is ``python -m spark_jobs.<module>``, with the master that ``DISPATCH_AUDIT_SPARK_MASTER`` names, or
 goes through ``spark-submit`` where ``DISPATCH_AUDIT_SPARK_CONNECTION`` names an Airflow connection of type Spark. Either way
@@ -37,7 +37,7 @@ _SPOKEN: Final = frozenset(
 
 
 class PlanAgainError(StepError):
-    """What a replay was planned for is not what the tables hold now, or not all of its groups are there."""
+    """The tables have changed since the replay was planned, or not all of its groups are there."""
 
 
 def ingest(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
@@ -124,14 +124,14 @@ def _warehouse(home: Home) -> list[str]:
 
 
 def _limits() -> list[str]:
-    """How long is too long, from the policy: for the stages that make findings."""
+    """The policy's limits, for the stages that make findings."""
     from dispatch_expectations.policy import current_policy
 
     return ["--limits", current_policy().limit_rules().json()]
 
 
 def _overrides(chosen: Mapping[str, str]) -> list[str]:
-    """What the run has in place of the logs' headers, for the stages that replay."""
+    """The run's settings in place of those in the logs' headers, for the stages that replay."""
     return ["--overrides", chosen["overrides"]] if "overrides" in chosen else []
 
 
@@ -174,7 +174,7 @@ def _error_of(code: int) -> type[DispatchAuditError]:
 
 
 def _launcher(name: str) -> list[str]:
-    """What stands before the name of a module that needs Spark."""
+    """The command that starts a module which needs Spark, without the module's name."""
     connection_id = os.environ.get(CONNECTION_VARIABLE)
     return submit(connection_id, name) if connection_id else [sys.executable, "-m"]
 

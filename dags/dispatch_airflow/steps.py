@@ -1,4 +1,4 @@
-"""What the tasks of ``dispatch_audit`` do, callable without Airflow.
+"""The work of the tasks of ``dispatch_audit``, callable without Airflow.
 
 Each step takes plain values, works under one *home* folder and returns a small summary that fits into XCom. Progress
 is logged line by line to ``dispatch_audit.progress``. Heavy packages are imported inside the functions, and Spark runs
@@ -18,7 +18,7 @@ from dispatch_airflow.stages import describe
 
 #: Columns of a verdict that other tasks need. An interval may have ten thousand dispatchers.
 _IN_XCOM: Final = ("cluster", "topic", "subscription", "promise", "verdict", "reason")
-#: The cluster of logs that name none; it is not told.
+#: The cluster of logs that name none; it is not shown.
 _USUAL_CLUSTER: Final = "standalone"
 #: Subscriptions that an asset event names; it is kept in Airflow's database.
 _NAMED_AT_MOST: Final = 100
@@ -101,15 +101,15 @@ def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -
 
 
 def landed(chosen: Mapping[str, str], pulled: Mapping[str, Any]) -> dict[str, Any]:
-    """What the asset event of a pull says."""
-    told = ("files", "bytes", "copied_files", "copied_bytes", "files_gone", "files_changed", "digest")
-    return {**bounds(chosen), **{name: pulled[name] for name in told}}
+    """Extra information of a pull's asset event."""
+    names = ("files", "bytes", "copied_files", "copied_bytes", "files_gone", "files_changed", "digest")
+    return {**bounds(chosen), **{name: pulled[name] for name in names}}
 
 
 def audited(chosen: Mapping[str, str], replayed: Mapping[str, Any]) -> dict[str, Any]:
-    """What the asset event of an interval's tables says."""
-    told = ("dispatchers", "dispatchers_failed", "rows", "history_digest")
-    return {**bounds(chosen), **{name: replayed[name] for name in told if name in replayed}}
+    """Extra information of the asset event of an interval's tables."""
+    names = ("dispatchers", "dispatchers_failed", "rows", "history_digest")
+    return {**bounds(chosen), **{name: replayed[name] for name in names if name in replayed}}
 
 
 def bounds(chosen: Mapping[str, str]) -> dict[str, str]:
@@ -118,7 +118,7 @@ def bounds(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The groups of a plan, told to people."""
+    """Log the groups of a plan and return them."""
     groups = list(planned["groups"])
     for one in groups:
         progress.info(
@@ -186,7 +186,7 @@ def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def verdict(chosen: Mapping[str, str], published: Mapping[str, str]) -> dict[str, Any]:
-    """What the asset event of an interval's verdicts says: how many of each, and which are not PASS (the first 100)."""
+    """Extra information of the asset event of verdicts: the count of each, and the first 100 that are not PASS."""
     counts = Counter(published.values())
     return {
         **bounds(chosen),
@@ -199,5 +199,5 @@ def verdict(chosen: Mapping[str, str], published: Mapping[str, str]) -> dict[str
 
 
 def stale_wanted(run_type: str, params: Mapping[str, Any]) -> bool:
-    """Whether a run recomputes stale intervals: one of the schedule always, another one where its parameter says so."""
+    """True if a run recomputes stale intervals: a scheduled run always, others where the parameter asks for it."""
     return run_type == "scheduled" or bool(params.get("recompute_stale"))

@@ -1,4 +1,4 @@
-"""What the tasks of ``dispatch_what_if`` do, callable without Airflow."""
+"""The work of the tasks of ``dispatch_what_if``, callable without Airflow."""
 
 from __future__ import annotations
 

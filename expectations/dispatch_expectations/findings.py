@@ -66,7 +66,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """What makes two findings the same alert."""
+        """Two findings with the same identity are one finding of an alert."""
         return self.cluster, self.topic, self.subscription, self.kind, self.subject
 
     @property

@@ -97,7 +97,7 @@ def _dispatcher(row: dict[str, Any]) -> Dispatcher:
 
 
 def _read_log(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    """Who has events, from which files, and how many entries the log says were sent."""
+    """Read which dispatchers have events, from which files, and the number of entries that the log records as sent."""
     events = wh.interval_dataset(warehouse, "consumer_events", interval_start)
     columns = [*KEY, "incarnation", "source_file", "kind", "positions"]
     keys = [*KEY, "incarnation", "source_file"]
@@ -126,7 +126,7 @@ def _with_sent(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[p
 
 
 def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    """What the replay and the aggregates published."""
+    """Read the tables of the replay and of the aggregates."""
     state_columns = [*KEY, "incarnation", "subscription_type", "not_judged_reason"]
     state_columns += ["rounds", "decisions", "uncertain", "divergent", "last_seq", "last_t_us"]
     states = wh.interval_dataset(warehouse, "dispatcher_state", interval_start)

@@ -83,7 +83,7 @@ class Policy:
         return next(rule for rule in self.rules if rule.matches(topic, subscription))
 
     def limit_rules(self) -> LimitRules:
-        """How long and how much is too much, for the stages that look for it: the same rules, in the same order."""
+        """The limits that make a finding, for the stages that look for them: the same rules, in the same order."""
         return LimitRules(
             tuple(
                 LimitRule(rule.topics, rule.subscriptions, CoreLimits.of_policy(rule.limits))
@@ -281,7 +281,7 @@ class _Reader:
 
 
 def _covers(rule: Rule, topics: str, subscriptions: str) -> bool:
-    """Whether a rule matches all that two patterns match, as far as one sees without trying."""
+    """True if a rule matches all that two patterns match, as far as can be seen without trying names."""
     return rule.topics in ("*", topics) and rule.subscriptions in ("*", subscriptions)
 
 

@@ -1,4 +1,4 @@
-"""Running the suites: Great Expectations judges the frame, and what it finds unexpected comes back row by row.
+"""Run the suites: Great Expectations judges the frame, and each unexpected value is returned with its row.
 
 One pandas batch, suite and checkpoint per promise (each judges other columns). The context is in memory
 and sends nothing anywhere. Pages of Data Docs are written where ``site`` says.
@@ -91,8 +91,8 @@ def run_suites(frame: pd.DataFrame, policy: Policy, interval_start: datetime, si
     outcomes: list[Outcome] = []
     for name, result in results.items():
         for validation in result.run_results.values():
-            for one in validation.results:
-                outcomes += _unexpected(name, one, planned, frame)
+            for expectation in validation.results:
+                outcomes += _unexpected(name, expectation, planned, frame)
     return outcomes
 
 
@@ -195,6 +195,10 @@ def _exception(info: Any) -> str:
     if not isinstance(info, Mapping):
         return ""
     records = (
-        [info] if "raised_exception" in info else [one for one in info.values() if isinstance(one, Mapping)]
+        [info]
+        if "raised_exception" in info
+        else [record for record in info.values() if isinstance(record, Mapping)]
     )
-    return "; ".join(str(one.get("exception_message")) for one in records if one.get("raised_exception"))
+    return "; ".join(
+        str(record.get("exception_message")) for record in records if record.get("raised_exception")
+    )

@@ -1,4 +1,4 @@
-"""Verdicts of one interval: Great Expectations judges, this module words, publishes and sums up.
+"""Make the verdicts of one interval: run the suites, word the reasons, publish the verdicts and sum them up.
 
 ``python -m dispatch_expectations.validate --warehouse DIR --interval-start TIME --data-docs DIR`` prints one JSON line on
 stdout and ends with 0 (all PASS), 1 (a FAIL) or 2 (could not judge: an UNKNOWN, or bad input).
@@ -70,7 +70,7 @@ def read_verdicts(warehouse: Path, interval_start: datetime) -> list[Verdict]:
         Verdict(interval_start=moment, **row | {"top_findings": tuple(row["top_findings"])})
         for row in wh.read_rows(dataset, names)
     ]
-    return sorted(rows, key=lambda one: (one.dispatcher, _order(one.promise)))
+    return sorted(rows, key=lambda verdict: (verdict.dispatcher, _order(verdict.promise)))
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:
@@ -94,13 +94,13 @@ def _verdicts(
     verdicts: list[Verdict] = []
     for row in frame.to_dict("records"):
         dispatcher = (row["cluster"], row["topic"], row["subscription"])
-        mine = [
+        promises = [
             _promise_verdict(
                 promise, row, by_cell[row["row"], promise.name], by_dispatcher[dispatcher], interval_start
             )
             for promise in PROMISES
         ]
-        verdicts += [_overall_verdict(mine), *mine]
+        verdicts += [_overall_verdict(promises), *promises]
     return verdicts
 
 
@@ -118,7 +118,9 @@ def _promise_verdict(
     tolerated = sum(int(row[column]) for column in promise.tolerated if column not in broken)
     uncertain = verdict == UNKNOWN
     kinds = {kind for outcome in deciding for kind in outcome.check.kinds}
-    evidence = [one for one in findings if one.kind in kinds and (uncertain or not one.uncertain)]
+    evidence = [
+        finding for finding in findings if finding.kind in kinds and (uncertain or not finding.uncertain)
+    ]
     counted = (
         outcome.value for outcome in deciding if outcome.check.counts_findings and outcome.limit is not None
     )
@@ -140,7 +142,7 @@ def _promise_verdict(
         findings=sum(max(1, int(value)) for value in counted),
         tolerated=tolerated,
         reason=reason,
-        top_findings=tuple(one.explanation for one in top(evidence, MAX_TOP_FINDINGS)),
+        top_findings=tuple(finding.explanation for finding in top(evidence, MAX_TOP_FINDINGS)),
     )
 
 
@@ -151,7 +153,7 @@ def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:
 
 
 def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
-    """Why PASS, for people: what was kept, what was not judged, what was tolerated."""
+    """The reason of a PASS: what was kept, what was not judged, what was tolerated."""
     reason = promise.kept
     if promise.name == "balance":
         reason = _balance_kept(row, promise.kept)
@@ -179,13 +181,13 @@ def _balance_kept(row: Mapping[str, Any], kept: str) -> str:
 def _overall_verdict(promises: list[Verdict]) -> Verdict:
     """The worst of a dispatcher's promises, conformance included: an unreplayed rule leaves the whole UNKNOWN."""
     first = promises[0]
-    verdict = worst([one.verdict for one in promises])
-    deciding = [one for one in promises if one.verdict == verdict]
+    verdict = worst([promise.verdict for promise in promises])
+    deciding = [promise for promise in promises if promise.verdict == verdict]
     if verdict == PASS:
         reason = "every promise was kept"
     else:
-        reason = "; ".join(f"{one.promise}: {one.reason}" for one in deciding)
-    explanations = [text for one in deciding for text in one.top_findings]
+        reason = "; ".join(f"{promise.promise}: {promise.reason}" for promise in deciding)
+    explanations = [text for promise in deciding for text in promise.top_findings]
     return Verdict(
         interval_start=first.interval_start,
         cluster=first.cluster,
@@ -194,8 +196,8 @@ def _overall_verdict(promises: list[Verdict]) -> Verdict:
         incarnation=first.incarnation,
         promise=ALL,
         verdict=verdict,
-        findings=sum(one.findings for one in deciding),
-        tolerated=sum(one.tolerated for one in promises),
+        findings=sum(promise.findings for promise in deciding),
+        tolerated=sum(promise.tolerated for promise in promises),
         reason=reason,
         top_findings=tuple(dict.fromkeys(explanations))[:MAX_TOP_FINDINGS],
     )
@@ -203,8 +205,8 @@ def _overall_verdict(promises: list[Verdict]) -> Verdict:
 
 def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
     """One JSON object for machines: the overall verdict, counts, and what is not PASS with its reason."""
-    totals = [one for one in verdicts if one.promise == ALL]
-    counts = Counter(one.verdict for one in totals)
+    totals = [verdict for verdict in verdicts if verdict.promise == ALL]
+    counts = Counter(verdict.verdict for verdict in totals)
     return {
         "stage": "validate",
         "interval_start": verdicts[0].interval_start.isoformat() if verdicts else None,
@@ -213,13 +215,13 @@ def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
         "counts": {name: counts[name] for name in (PASS, FAIL, UNKNOWN)},
         "not_pass": [
             {
-                "topic": one.topic,
-                "subscription": one.subscription,
-                "verdict": one.verdict,
-                "reason": one.reason,
+                "topic": verdict.topic,
+                "subscription": verdict.subscription,
+                "verdict": verdict.verdict,
+                "reason": verdict.reason,
             }
-            for one in totals
-            if one.verdict != PASS
+            for verdict in totals
+            if verdict.verdict != PASS
         ],
         "data_docs": str(docs.index_of(data_docs, verdicts[0].interval_start)) if verdicts else None,
     }

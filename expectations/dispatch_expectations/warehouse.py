@@ -1,4 +1,4 @@
-"""Reading and writing the warehouse's Delta tables without a JVM.
+"""Read and write the warehouse's Delta tables without a JVM.
 
 Files are chosen from the Delta log and read by pyarrow itself (a process that reads through
 ``DeltaTable.to_pyarrow_table`` may abort at its end), batch by batch: a day's deliveries need not fit in memory.

@@ -144,8 +144,8 @@ def test_an_alert_of_a_verdict_that_was_replaced_is_not_shown(tmp_path):
     lines = [alert, {**alert, "verdict": "UNKNOWN"}, {**alert, "interval_start": "2026-11-20T00:00:00+00:00"}]
     path = tmp_path / "alerts.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert outcome.standing_alerts(path, [day], {("t", "s"): {"all": "UNKNOWN"}}) == [lines[1]]
-    assert outcome.standing_alerts(path, [day], {("t", "s"): {"all": "PASS"}}) == []
+    assert outcome.current_alerts(path, [day], {("t", "s"): {"all": "UNKNOWN"}}) == [lines[1]]
+    assert outcome.current_alerts(path, [day], {("t", "s"): {"all": "PASS"}}) == []
 
 
 def test_every_point_that_is_not_as_stated_is_told(tmp_path):

@@ -55,7 +55,7 @@ class AirflowClient:
         raise AssertionError("the last attempt returns or raises")
 
     def is_healthy(self) -> bool:
-        """Whether database, scheduler and DAG processor say that they are well."""
+        """True if database, scheduler and DAG processor report that they are healthy."""
         health = self._api("GET", "monitor/health")
         return all(
             (health.get(name) or {}).get("status") == "healthy"
@@ -63,7 +63,7 @@ class AirflowClient:
         )
 
     def knows_dag(self, dag_id: str) -> bool:
-        """Whether the DAG has been parsed and stored."""
+        """True if the DAG has been parsed and stored."""
         try:
             self._api("GET", f"dags/{quote(dag_id)}")
         except ApiError as error:
@@ -73,7 +73,7 @@ class AirflowClient:
         return True
 
     def import_errors(self) -> list[str]:
-        """What kept DAG files from being imported."""
+        """Import errors of DAG files: file name and stack trace."""
         return [
             f"{one['filename']}: {one['stack_trace']}" for one in self._get("importErrors")["import_errors"]
         ]

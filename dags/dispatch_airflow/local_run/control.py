@@ -1,4 +1,4 @@
-"""Starting and ending the local Airflow, and cleaning up after a run that was killed."""
+"""Start and end the local Airflow, and clean up after a run that was killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def only_one(place: Place) -> Iterator[None]:
 
 
 def read_state(place: Place) -> dict[str, Any] | None:
-    """What the state file says, or None when nothing was left running."""
+    """Read the state file; None when nothing was left running."""
     try:
         state = json.loads(place.state.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -60,7 +60,7 @@ def read_state(place: Place) -> dict[str, Any] | None:
 
 
 def is_running(state: dict[str, Any] | None) -> bool:
-    """Whether the process that the state file names still holds Airflow (same boot, same process, not another one)."""
+    """True if the process in the state file still runs Airflow: same boot, same process, not a reused id."""
     if state is None or state.get("boot") != boot_id() or state.get("phase") == "failed":
         return False
     holder = process(int(state["pid"]))
@@ -101,7 +101,7 @@ def end(place: Place) -> list[Process]:
 
 
 def start(place: Place, *, stays: bool, say: Say, waiting: Say) -> tuple[AirflowClient, dict[str, Any]]:
-    """Start Airflow and wait until it is healthy and knows the DAG; ``say`` is told about the steps, ``waiting`` what
+    """Start Airflow and wait until it is healthy and knows the DAG; ``say`` gets the steps, ``waiting`` what
     it waits for, again and again.
 
     ``stays``: it outlives this command, has its schedule, and keeps the database of the run before. Otherwise it begins

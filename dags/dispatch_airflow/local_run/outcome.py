@@ -1,4 +1,4 @@
-"""What came out of a run: verdicts with their reasons, where everything is, and whether it is what was stated."""
+"""Print the outcome of a run (verdicts with their reasons, places of results) and compare it with what is stated."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def show_places(
             screen.line(f"  Reports    {page.as_uri()}")
     screen.line(f"  Data Docs  {(home.data_docs / 'index.html').as_uri()}")
     screen.line(f"  Tables     {home.warehouse} (Delta)")
-    alerts = standing_alerts(home.alerts, days, found)
+    alerts = current_alerts(home.alerts, days, found)
     screen.line(f"  Alerts     {home.alerts}, {len(alerts)} of these verdicts:")
     for alert in alerts:
         screen.line(f"             - {alert.get('subject', '(no subject)')}")
 
 
-def standing_alerts(
+def current_alerts(
     path: Path, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]]
 ) -> list[dict[str, Any]]:
     """The latest alert of each dispatcher and day, if it says what the verdict is now.
@@ -110,7 +110,7 @@ def differences(
     wrong: list[str] = []
     kinds = _kinds(home, days)
     alerted = {
-        (one.get("topic"), one.get("subscription")) for one in standing_alerts(home.alerts, days, found)
+        (one.get("topic"), one.get("subscription")) for one in current_alerts(home.alerts, days, found)
     }
     for dispatcher, statement in source.stated.items():
         verdicts = found.get(dispatcher)

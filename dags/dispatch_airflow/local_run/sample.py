@@ -1,4 +1,4 @@
-"""What to run: the days a source's logs cover, and the verdicts stated beside the sample."""
+"""The days that a source's logs cover, and the verdicts stated beside the sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATED_VERDICTS: Final = "expected-verdicts.json"
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is stated about one recording: its verdicts by promise, ``all`` included, and the kinds it must show."""
+    """The statement about one recording: its verdicts by promise, ``all`` included, and the kinds it must show."""
 
     recording: str
     verdicts: Mapping[str, str]

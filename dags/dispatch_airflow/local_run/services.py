@@ -1,7 +1,7 @@
 """The process that holds Airflow's processes: ``python -m dispatch_airflow.local_run.services``. Not for people.
 
 It leads a session of its own, so that a terminal's Ctrl-C does not reach it, and adopts orphans, so that nothing that
-Airflow starts can leave it. It ends everything when it is told to (SIGTERM), when one of Airflow's processes ends by
+Airflow starts can leave it. It ends everything on SIGTERM, when one of Airflow's processes ends by
 itself, and, if ``--with PID`` names the command that started it, when that command ends in whatever way.
 """
 
@@ -69,7 +69,7 @@ class Services:
         return child.returncode == 0
 
     def watch(self) -> None:
-        """Wait until told to end, or until one process has ended that should not have."""
+        """Wait for the signal to end, or until a process has ended that should not have."""
         while not self.ending:
             for name, child in self.children.items():
                 if child.poll() is not None:
@@ -105,7 +105,7 @@ def _reap_adopted(known: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Hold Airflow's processes until the end; the exit code is 0 when it was told to end."""
+    """Hold Airflow's processes until the end; the exit code is 0 when a signal asked for it."""
     parser = argparse.ArgumentParser(prog="dispatch_airflow.local_run.services")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--logs", type=Path, required=True)
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
             # The API server reads the task logs from the disk; a log server would listen on all addresses.
             services.start("scheduler", "scheduler", "--skip-serve-logs")
             services.start("dag-processor")
-            if options.command_pid is None:  # it tells of runs that are late; no task of this project defers
+            if options.command_pid is None:  # it reports runs that are late; no task of this project defers
                 services.start("triggerer", "triggerer", "--skip-serve-logs")
             services.watch()
     finally:

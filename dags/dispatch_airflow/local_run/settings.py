@@ -1,4 +1,4 @@
-"""Where the local Airflow lives and the configuration it runs with."""
+"""Folders, port and configuration of the local Airflow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place:
 
     @property
     def state(self) -> Path:
-        """What is running, as JSON; absent when nothing is."""
+        """State of the services that are running, as JSON; absent when none are."""
         return self.home.root / "local-run.json"
 
     @property

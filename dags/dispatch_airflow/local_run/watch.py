@@ -215,7 +215,7 @@ def _airflow_ended(place: Place) -> str:
 
 
 def failure(place: Place, run_id: str, task_id: str) -> str:
-    """Which task failed, the end of its log in readable form, and where the log is."""
+    """Describe a failed task: its name, the end of its log in readable form, and the log's path."""
     files = sorted(_log_folder(place, run_id, task_id).glob("attempt=*.log"))
     if not files:
         return f"task {task_id} failed and left no log in {place.task_logs(run_id)}"

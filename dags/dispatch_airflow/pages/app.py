@@ -78,8 +78,8 @@ async def say_why(request: Request, error: AnyHTTPException) -> Response:
     """An error as a page for people; nothing of the address comes back in it."""
     if error.status_code == 401:
         login = get_auth_manager().get_url_login(next_url=request.url.path)
-        told = f'<a href="{html.escape(login)}">Log in to Airflow</a>, then open this page again.'
-        return _page("Not logged in", f"<p>{told}</p>", error.status_code)
+        link = f'<a href="{html.escape(login)}">Log in to Airflow</a>, then open this page again.'
+        return _page("Not logged in", f"<p>{link}</p>", error.status_code)
     why = "There is no such page." if error.status_code == 404 else html.escape(str(error.detail))
     return _page(f"{error.status_code}", f"<p>{why}</p>", error.status_code)
 
@@ -93,7 +93,7 @@ def home_page(request: Request) -> Response:
 
 @app.get("/runs/{dag_id}/{run_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
 def run_page(request: Request, dag_id: str, run_id: str) -> Response:
-    """What one run has published, as its tasks have told."""
+    """List the pages that the tasks of one run have named."""
     links = read_links(dag_id, run_id)
     if not links:
         return _page("Dispatch audit", "<p>This run has published nothing here, or has not yet.</p>")
@@ -192,7 +192,7 @@ def _chunks(page: Page) -> Iterator[bytes]:
 
 
 def _base(request: Request) -> str:
-    """What stands before the addresses of this application: its prefix, below Airflow's own if it has one."""
+    """Prefix of this application's addresses, below Airflow's own if it has one."""
     return html.escape(str(request.scope.get("root_path") or PREFIX))
 
 

@@ -1,4 +1,4 @@
-"""Links from tasks and alerts to the pages: what a person opens from the run in the UI, or from a mail.
+"""Links from tasks and alerts to the pages.
 
 Airflow computes a task's extra links in the worker when the task ends, also when it is red. A page that was not written has
 no link.
@@ -23,7 +23,7 @@ _Task = TypeVar("_Task")
 
 
 def base_url() -> str | None:
-    """Where people find Airflow (``[api] base_url``), without a slash at its end; None if nobody said so."""
+    """Airflow's address for people (``[api] base_url``), without a slash at its end; None if it is not set."""
     from airflow.sdk.configuration import conf
 
     return str(conf.get("api", "base_url", fallback=None) or "").rstrip("/") or None
@@ -47,7 +47,7 @@ class _PageLink(BaseOperatorLink):
 
     @property
     def name(self) -> str:
-        """What the button says."""
+        """Label of the button."""
         return self.title
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
@@ -118,6 +118,6 @@ def with_links(task: _Task, *links: BaseOperatorLink) -> _Task:
 
 
 def _chosen(ti: Any) -> dict[str, str] | None:
-    """What the run's first task chose."""
+    """The interval that the run's first task chose."""
     chosen = ti.xcom_pull(task_ids="choose_interval")
     return chosen if isinstance(chosen, dict) and "interval_start" in chosen else None

@@ -1,4 +1,4 @@
-"""Which files of the home are pages, and which are nobody's business. No Airflow here.
+"""Open and list the files of the home that are pages, and no others. No Airflow here.
 
 A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` whose name and type are those that this project
 writes. Everything else is not there: hidden files and folders, unfinished ones, other types, links (each step of a path is
@@ -77,7 +77,7 @@ def open_page(home: Home, area: str, path: str) -> Page | None:
 
 
 def is_folder(home: Home, area: str, path: str) -> bool:
-    """Whether an address names a folder with an index page."""
+    """True if an address names a folder with an index page."""
     page = open_page(home, area, "/".join([*filter(None, [path.rstrip("/")]), INDEX]))
     if page is None:
         return False
