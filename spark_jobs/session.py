@@ -135,7 +135,7 @@ def delta_jars() -> list[str]:
 
 
 def _settings(size_bytes: int | None) -> dict[str, str]:
-    from spark_jobs.worker import ENVIRONMENT
+    from spark_jobs.worker_memory import ENVIRONMENT
 
     java = os.environ.get("DISPATCH_AUDIT_JAVA_OPTIONS")
     if java is None:

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from spark_jobs.aggregates import aggregate, balance, by_key, waits
-from spark_jobs.contracts import stored_schema
+from spark_jobs.aggregates.aggregate_interval import aggregate, balance, by_key, waits
+from spark_jobs.aggregates.entry_waits import (
+    first_waits,
+    never_delivered,
+    sent_earlier,
+    sent_words,
+    wait_buckets,
+)
+from spark_jobs.aggregates.load_findings import fair_loads
+from spark_jobs.aggregates.log_numbers import log_numbers
 from spark_jobs.intervals import interval
-from spark_jobs.log_numbers import log_numbers
-from spark_jobs.tables import spark_schema
-from spark_jobs.uneven import fair_loads
-from spark_jobs.waits import first_waits, never_delivered, sent_earlier, sent_words, wait_buckets
-from spark_jobs.warehouse import read_table
+from spark_jobs.warehouse.contracts import stored_schema
+from spark_jobs.warehouse.delta_tables import read_table
+from spark_jobs.warehouse.spark_tables import spark_schema
 from tests.spark_jobs.conftest import empty_row, tables_of
 
 if TYPE_CHECKING:

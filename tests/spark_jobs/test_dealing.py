@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.dealing import deal
+from spark_jobs.task_grouping import deal
 
 SIZES = st.lists(st.integers(0, 1000), max_size=60)
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatch_core.audit.hash_share import fair_of as fair_of_log
-from spark_jobs.contracts import LOG, file_schema
-from spark_jobs.fair_task import Log, fair_of
+from spark_jobs.aggregates.hash_share_task import Log, fair_of
+from spark_jobs.warehouse.contracts import LOG, file_schema
 from tests.spark_jobs.conftest import empty_row
 
 LOGS: list[Log] = [("c", f"t{at}", "s", 0) for at in range(4)] + [("c", "t2", "s", 1), ("c", "t2", "z", 0)]

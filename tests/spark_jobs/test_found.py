@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.found import groups_in
+from spark_jobs.replay.dispatcher_files import groups_in
 
 
 def written(path: Path, rows: list[tuple[str, str]], **options: object) -> Path:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import history
-from spark_jobs.history import mark_stale, stale_intervals
+from spark_jobs import stale_intervals as command
+from spark_jobs.ingest import with_history
+from spark_jobs.ingest.landing_changes import expected_intervals, mark_stale, stale_intervals
 from spark_jobs.intervals import Interval, interval
-from spark_jobs.ledger import Ledger
-from spark_jobs.pull import pull
-from spark_jobs.segments import landed_intervals
-from spark_jobs.survey import HOUR_US
-from spark_jobs.warehouse import read_table, record_run
+from spark_jobs.pull.hours_survey import HOUR_US
+from spark_jobs.pull.pull_logs import pull
+from spark_jobs.pull.segments import landed_intervals
+from spark_jobs.warehouse.delta_tables import read_table, record_run
+from spark_jobs.warehouse.run_ledger import Ledger
 
 DAYS = [interval(f"2026-11-{day}") for day in (21, 22, 23)]
 
@@ -41,7 +42,7 @@ class Home:
         record_run(self.warehouse, stage, span, datetime.now(UTC), bounds | summary)
 
     def ingest(self, span: Interval, *, as_history: bool = False) -> None:
-        digest = {one.span: one.digest for one in history._expected(None, self.landing)}[span]
+        digest = {one.span: one.digest for one in expected_intervals(None, self.landing)}[span]
         self.record("ingest", span, inputs_digest=digest, as_history=as_history)
 
     def replay(self, span: Interval) -> None:
@@ -74,7 +75,7 @@ def test_a_late_log_makes_its_interval_and_later_ones_stale_until_they_are_done_
     assert home.stale() == DAYS[1:]
 
     where = ["--landing", str(home.landing), "--warehouse", str(home.warehouse)]
-    assert history.main(["stale", *where]) == 0
+    assert command.main(["list", *where]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [one["interval_start"] for one in told["stale"]] == [one.start.isoformat() for one in DAYS[1:]]
 
@@ -88,7 +89,7 @@ def test_a_late_log_makes_its_interval_and_later_ones_stale_until_they_are_done_
     assert home.stale() == DAYS[2:]
     home.replay(DAYS[2])
     assert home.stale() == []
-    assert history.main(["recompute", *where]) == 0
+    assert command.main(["recompute", *where]) == 0
     assert json.loads(capsys.readouterr().out)["recomputed"] == []
 
 
@@ -128,8 +129,8 @@ def test_intervals_before_a_run_are_made_once_and_give_way_to_runs(tmp_path: Pat
 
     def landed(span: Interval) -> dict[str, str]:
         home.pull(span)
-        files = history.surveyed(None, home.landing, history.landed_segments(home.landing, span))
-        history._land_history(home.landing, span, files)
+        files = with_history.surveyed(None, home.landing, with_history.landed_segments(home.landing, span))
+        with_history._land_history(home.landing, span, files)
         return {one.span.name: one.role for one in landed_intervals(home.landing)}
 
     days = {"2026-11-21": "history", "2026-11-22": "history", "2026-11-23": "run"}
@@ -145,9 +146,9 @@ def test_bad_arguments_are_refused(home: Home, capsys: pytest.CaptureFixture[str
     where = ["--landing", str(home.landing), "--warehouse", str(home.warehouse)]
     for text, reason in (("2026-11-21", "write START/END"), ("2026-11-21/2026-11-20", "not after its start")):
         with pytest.raises(SystemExit) as ended:
-            history.main(["recompute", *where, "--interval", text])
+            command.main(["recompute", *where, "--interval", text])
         assert ended.value.code == 2
         assert reason in capsys.readouterr().err
     (home.landing / "catalogue.json").write_text("{", encoding="utf-8")
-    assert history.main(["stale", *where]) == 2
+    assert command.main(["list", *where]) == 2
     assert "catalogue.json: not readable as JSON" in capsys.readouterr().err

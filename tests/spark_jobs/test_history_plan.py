@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.history_plan import (
+from spark_jobs.ingest.interval_plan import (
     Expected,
     HistoryError,
     Surveyed,
@@ -23,8 +23,8 @@ from spark_jobs.history_plan import (
     stale,
 )
 from spark_jobs.intervals import Interval, interval
-from spark_jobs.segments import LandedInterval, Segment
-from spark_jobs.survey import HOUR_US, Survey
+from spark_jobs.pull.hours_survey import HOUR_US, Survey
+from spark_jobs.pull.segments import LandedInterval, Segment
 
 DAY = interval("2026-11-21")
 SOURCES = ("/logs",)

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatch_core.recording.reader import find_recordings, read_recording
-from spark_jobs.ingest import IngestError, ingest
+from spark_jobs.ingest.ingest_interval import IngestError, ingest
+from spark_jobs.ingest.sorted_runs import GROUP, ORDER
 from spark_jobs.intervals import interval
-from spark_jobs.pull import PullError, pull
-from spark_jobs.runs import GROUP, ORDER
-from spark_jobs.segments import Segment, without_doubles
-from spark_jobs.warehouse import read_table
+from spark_jobs.pull.pull_logs import PullError, pull
+from spark_jobs.pull.segments import Segment, without_doubles
+from spark_jobs.warehouse.delta_tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

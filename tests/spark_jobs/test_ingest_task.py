@@ -11,11 +11,11 @@ import pytest
 
 from dispatch_core.cli.main import main
 from dispatch_core.recording import parquet
-from spark_jobs import staging
-from spark_jobs.ingest_task import stage_files
+from spark_jobs.ingest.ingest_task import stage_files
+from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import interval
-from spark_jobs.replay_task import replay_dispatchers
-from spark_jobs.runs import not_runs
+from spark_jobs.replay.replay_task import replay_dispatchers
+from spark_jobs.warehouse import staging
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl.gz"])

@@ -5,12 +5,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from spark_jobs import segments
-from spark_jobs.copying import Journal
 from spark_jobs.intervals import IntervalError, interval
-from spark_jobs.pull import landed_files, pull
-from spark_jobs.segments import LandedInterval, LandingError, Segment
-from spark_jobs.survey import Survey, survey
+from spark_jobs.pull import segments
+from spark_jobs.pull.copying import Journal
+from spark_jobs.pull.hours_survey import Survey, survey
+from spark_jobs.pull.pull_logs import landed_files, pull
+from spark_jobs.pull.segments import LandedInterval, LandingError, Segment
 
 SEGMENT = Segment("rec/events.jsonl", "a" * 64, 5, "mark", grown_from="b" * 64)
 SPAN = interval("2026-11-21")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.intervals import interval
-from spark_jobs.maintenance import (
+from spark_jobs.maintenance.retention import (
     Checked,
     ChecksumError,
     Pages,

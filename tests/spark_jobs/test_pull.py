@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.copying import CopyError, Journal
 from spark_jobs.intervals import IntervalError, interval, parse_moment
-from spark_jobs.pull import PullError, landed_files, pull
-from spark_jobs.segments import LandingError, Segment, landed_intervals, landing_lock, write_interval
+from spark_jobs.pull.copying import CopyError, Journal
+from spark_jobs.pull.pull_logs import PullError, landed_files, pull
+from spark_jobs.pull.segments import LandingError, Segment, landed_intervals, landing_lock, write_interval
 
 DAY = interval("2026-11-21")
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings"

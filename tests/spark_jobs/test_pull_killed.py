@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.recording.files import file_format
-from spark_jobs.pull import landed_files, pull
+from spark_jobs.pull.pull_logs import landed_files, pull
 from tests.chaos.scene import start
 from tests.chaos.stages import SPAN
 from tests.spark_jobs.conftest import SAMPLE

@@ -18,12 +18,12 @@ import pytest
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay_log as core
 from dispatch_core.tables import REPLAY_TABLES
-from spark_jobs.ingest import ingest
+from spark_jobs.ingest.ingest_interval import ingest
 from spark_jobs.intervals import interval
-from spark_jobs.pull import pull
-from spark_jobs.replay import ReplayError, replay
-from spark_jobs.replay_task import MAX_WORKER_DEATHS, recorded_rule
-from spark_jobs.warehouse import read_table
+from spark_jobs.pull.pull_logs import pull
+from spark_jobs.replay.replay_interval import ReplayError, replay
+from spark_jobs.replay.replay_task import MAX_WORKER_DEATHS, recorded_rule
+from spark_jobs.warehouse.delta_tables import read_table
 from tests.checkout import PYTHONPATH
 
 if TYPE_CHECKING:

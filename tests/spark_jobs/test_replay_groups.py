@@ -13,12 +13,12 @@ import pytest
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.tables import REPLAY_TABLES
-from spark_jobs import replay as replay_command
-from spark_jobs import replay_groups
 from spark_jobs.intervals import interval
-from spark_jobs.replay import InputsChangedError, ReplayError
-from spark_jobs.replay_groups import discard, fold_group, plan, publish_groups, run_folder
-from spark_jobs.warehouse import read_table, record_run, replace_interval
+from spark_jobs.replay import command as replay_command
+from spark_jobs.replay import replay_groups
+from spark_jobs.replay.replay_groups import discard, fold_group, plan, publish_groups, run_folder
+from spark_jobs.replay.replay_interval import InputsChangedError, ReplayError
+from spark_jobs.warehouse.delta_tables import read_table, record_run, replace_interval
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,9 +16,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay_log
 from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
-from spark_jobs.contracts import conform, file_schema
 from spark_jobs.intervals import interval
-from spark_jobs.replay_task import replay_dispatchers
+from spark_jobs.replay.replay_task import replay_dispatchers
+from spark_jobs.warehouse.contracts import conform, file_schema
 from tests.dispatch_core.logs_without_trace import stripped
 
 DAY = interval("2026-11-21")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs import runs
-from spark_jobs.runs import Headers, Runs, not_runs
+from spark_jobs.ingest import sorted_runs
+from spark_jobs.ingest.sorted_runs import Headers, Runs, not_runs
 
 Row = tuple[str, int, int]  # topic, ledger, entry
 
@@ -61,7 +61,7 @@ def test_events_are_runs_by_incarnation_and_seq() -> None:
 
 
 def test_a_log_of_too_many_dispatchers_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MOST_RUNS", 3)
+    monkeypatch.setattr(sorted_runs, "MOST_RUNS", 3)
     assert followed([(topic, 0, 0) for topic in "abc"], []).groups is not None
     assert followed([(topic, 0, 0) for topic in "abcd"], []).groups is None
 
@@ -132,7 +132,7 @@ def test_headers_stand_before_their_rows_however_the_reader_hands_them_on(
 
 
 def test_headers_of_logs_that_alternate_line_by_line_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MOST_RUNS", 3)
+    monkeypatch.setattr(sorted_runs, "MOST_RUNS", 3)
     headers = Headers()
     headers.place(lines_of([("a", 0, 0), ("b", 0, 0)]))
     placed = headers.place(lines_of([(topic, 0, seq) for seq in (1, 2) for topic in "ab"]))

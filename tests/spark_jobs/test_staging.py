@@ -11,8 +11,8 @@ import pytest
 
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.schema import QUARANTINE
-from spark_jobs import staging
-from spark_jobs.staging import Sink
+from spark_jobs.warehouse import staging
+from spark_jobs.warehouse.staging import Sink
 
 
 def rows(name: str, count: int, first: int = 0) -> pa.Table:

@@ -13,7 +13,7 @@ import pytest
 
 from dispatch_core.recording.reader import find_recordings, read_file
 from dispatch_core.recording.rewrite import convert_recording
-from spark_jobs.survey import HOUR_US, Survey, survey
+from spark_jobs.pull.hours_survey import HOUR_US, Survey, survey
 
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
 HOUR = 498_680

@@ -13,13 +13,9 @@ from dispatch_core.audit.limits import Limits
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.tables import BALANCE
-from spark_jobs import uneven as uneven_module
-from spark_jobs.aggregates import balance, by_key
-from spark_jobs.contracts import stored_schema
-from spark_jobs.intervals import interval
-from spark_jobs.log_numbers import log_numbers
-from spark_jobs.tables import spark_schema
-from spark_jobs.uneven import (
+from spark_jobs.aggregates import load_findings as uneven_module
+from spark_jobs.aggregates.aggregate_interval import balance, by_key
+from spark_jobs.aggregates.load_findings import (
     active_times,
     enough_topics,
     fair_loads,
@@ -27,7 +23,11 @@ from spark_jobs.uneven import (
     uneven_load,
     uneven_topics,
 )
-from spark_jobs.warehouse import read_table
+from spark_jobs.aggregates.log_numbers import log_numbers
+from spark_jobs.intervals import interval
+from spark_jobs.warehouse.contracts import stored_schema
+from spark_jobs.warehouse.delta_tables import read_table
+from spark_jobs.warehouse.spark_tables import spark_schema
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, removed, sent, write
 from tests.spark_jobs.conftest import empty_row, tables_of
 
@@ -124,12 +124,14 @@ def test_limits_follow_the_topic(spark: SparkSession) -> None:
 def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from spark_jobs import tables
-    from spark_jobs.warehouse import replace_interval
+    from spark_jobs.warehouse import spark_tables
+    from spark_jobs.warehouse.delta_tables import replace_interval
 
     replayed = frame(spark, "anomalies", [{"topic": "t", "kind": "out_of_order"}] * 3)
     (tmp_path / "first").mkdir()
-    replace_interval(tmp_path, "anomalies", DAY, tables.stage(replayed, "anomalies", tmp_path / "first"))
+    replace_interval(
+        tmp_path, "anomalies", DAY, spark_tables.stage(replayed, "anomalies", tmp_path / "first")
+    )
     none: list[dict[str, Any]] = []
     assert publish(spark, tmp_path, DAY, none, tmp_path / "first") is None
     rows = uneven_topics(times(spark, [0] * TOPICS), DAY, LimitRules())

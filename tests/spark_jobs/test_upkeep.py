@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs import upkeep
-from spark_jobs.contracts import StagedFile, file_schema
 from spark_jobs.intervals import Interval, interval
-from spark_jobs.maintenance import REMADE_TABLES, ChecksumError, Retention
-from spark_jobs.pull import landed_files, pull
-from spark_jobs.warehouse import read_table, record_run, replace_interval, stage_run, table_path
+from spark_jobs.maintenance import maintain
+from spark_jobs.maintenance.retention import REMADE_TABLES, ChecksumError, Retention
+from spark_jobs.pull.pull_logs import landed_files, pull
+from spark_jobs.warehouse.contracts import StagedFile, file_schema
+from spark_jobs.warehouse.delta_tables import read_table, record_run, replace_interval, stage_run, table_path
 
 DAY, NEXT = interval("2026-11-21"), interval("2026-11-22T06:00:00", "2026-11-22T12:00:00")
 NOW = datetime.now(UTC) + timedelta(days=100)
@@ -71,20 +71,22 @@ def test_landed_files_are_what_was_landed_until_a_byte_changes(tmp_path: Path) -
         (source / name).write_text(json.dumps({"name": name}) + "\n", encoding="utf-8")
     landing = tmp_path / "landing"
     pull(source, landing, "2026-11-21")
-    assert upkeep.verify(landing)["files"] == 2
+    assert maintain.verify(landing)["files"] == 2
     path = next(path for name, path in landed_files(landing, DAY) if name.endswith("messages.jsonl"))
     content = path.read_bytes()
     path.write_bytes(content[:-2] + b" \n")
     with pytest.raises(ChecksumError, match=r"(?s)1 of 2 landed files.*messages\.jsonl") as failure:
-        upkeep.verify(landing)
+        maintain.verify(landing)
     assert str(path) in str(failure.value)
     path.unlink()
     with pytest.raises(ChecksumError, match="is missing"):
-        upkeep.verify(landing)
+        maintain.verify(landing)
 
 
 def test_results_that_can_be_made_again_go_and_logs_and_verdicts_stay(home: Path) -> None:
-    summary = upkeep.retain(home, Retention(results=90, pages=None, what_if=None, unreachable=None), now=NOW)
+    summary = maintain.retain(
+        home, Retention(results=90, pages=None, what_if=None, unreachable=None), now=NOW
+    )
     assert summary["removed"] == {f"rows of {name}": 2 for name in REMADE_TABLES}
     for span in (DAY, NEXT):
         assert [rows(home, name, span) for name in REMADE_TABLES] == [0, 0, 0]
@@ -94,18 +96,19 @@ def test_results_that_can_be_made_again_go_and_logs_and_verdicts_stay(home: Path
 def test_a_dry_run_tells_the_same_and_removes_nothing(home: Path) -> None:
     before = sorted(path for path in home.rglob("*") if path.is_file() and path.name != ".lock")
     told: list[str] = []
-    dry = upkeep.retain(home, KEEP_NOTHING, dry_run=True, now=NOW, tell=told.append)
+    dry = maintain.retain(home, KEEP_NOTHING, dry_run=True, now=NOW, tell=told.append)
     after = sorted(path for path in home.rglob("*") if path.is_file() and path.name != ".lock")
     assert after == before
     assert any("would remove rows of deliveries 2026-11-21" in line for line in told)
-    wet = upkeep.retain(home, KEEP_NOTHING, now=NOW)
+    wet = maintain.retain(home, KEEP_NOTHING, now=NOW)
     assert {kind: wet["removed"][kind] for kind in dry["removed"]} == dry["removed"]
 
 
 def test_an_interval_that_a_run_is_at_work_on_is_left_alone(home: Path) -> None:
     keep = Retention(results=90, pages=None, what_if=None, unreachable=None)
     program = (
-        "import sys, pathlib\nfrom spark_jobs.intervals import interval\nfrom spark_jobs.warehouse import stage_run\n"
+        "import sys, pathlib\nfrom spark_jobs.intervals import interval\n"
+        "from spark_jobs.warehouse.delta_tables import stage_run\n"
         "with stage_run(pathlib.Path(sys.argv[1]), 'replay', interval('2026-11-21')):\n"
         "    print('at work', flush=True)\n    sys.stdin.read()\n"
     )
@@ -118,7 +121,7 @@ def test_an_interval_that_a_run_is_at_work_on_is_left_alone(home: Path) -> None:
         assert other.stdout is not None
         assert other.stdin is not None
         assert other.stdout.readline() == "at work\n"
-        summary = upkeep.retain(home, keep, now=NOW)
+        summary = maintain.retain(home, keep, now=NOW)
         other.stdin.close()
     assert summary["left_alone"] == ["the interval 2026-11-21"]
     assert rows(home, "deliveries", DAY) == 3
@@ -136,7 +139,7 @@ def test_files_of_earlier_versions_and_dead_writers_go_and_every_row_stays(home:
         os.utime(path, (long_ago, long_ago))
     files = len(list(table.rglob("part-*.parquet")))
     unreachable = Retention(results=None, pages=None, what_if=None, unreachable=30)
-    upkeep.retain(home, unreachable)
+    maintain.retain(home, unreachable)
     assert not orphan.exists()
     assert (rows(home, "consumer_events", DAY), rows(home, "consumer_events", NEXT)) == (3, 3)
     left = len(list(table.rglob("part-*.parquet")))
@@ -152,7 +155,7 @@ def test_pages_go_by_age_and_what_others_put_there_stays(home: Path) -> None:
         (home / kind / name).mkdir(parents=True)
         (home / kind / name / "index.html").write_text("page", encoding="utf-8")
     keep = Retention(results=None, pages=90, what_if=None, unreachable=None)
-    summary = upkeep.retain(home, keep, now=NOW)
+    summary = maintain.retain(home, keep, now=NOW)
     assert summary["removed"] == {"reports": 1, "data-docs": 1}
     assert (home / "reports" / "by hand").is_dir()
     assert (home / "what-if" / ("0" * 20)).is_dir()
@@ -167,12 +170,12 @@ def test_landed_files_that_were_replaced_go_and_those_in_use_stay(tmp_path: Path
     log.write_text('{"b": 22}\n', encoding="utf-8")
     pull(source, tmp_path / "landing", "2026-11-21")
     keep = Retention(results=None, pages=None, what_if=None, unreachable=30)
-    assert upkeep.retain(tmp_path, keep)["removed"] == {}, "replaced a moment ago"
-    summary = upkeep.retain(tmp_path, keep, now=NOW)
+    assert maintain.retain(tmp_path, keep)["removed"] == {}, "replaced a moment ago"
+    summary = maintain.retain(tmp_path, keep, now=NOW)
     assert summary["removed"] == {"landed files that were replaced": 1}
     [(_name, landed)] = landed_files(tmp_path / "landing", DAY)
     assert landed.read_text(encoding="utf-8") == '{"b": 22}\n'
-    assert upkeep.verify(tmp_path / "landing")["files"] == 1
+    assert maintain.verify(tmp_path / "landing")["files"] == 1
 
 
 def test_staged_files_of_runs_that_ended_long_ago_go_and_those_of_a_living_run_stay(tmp_path: Path) -> None:
@@ -182,7 +185,7 @@ def test_staged_files_of_runs_that_ended_long_ago_go_and_those_of_a_living_run_s
     (dead / "rows.parquet").write_text("x", encoding="utf-8")
     keep = Retention(results=None, pages=None, what_if=None, unreachable=30)
     with stage_run(warehouse, "replay", DAY) as staging:
-        summary = upkeep.retain(tmp_path, keep, now=NOW)
+        summary = maintain.retain(tmp_path, keep, now=NOW)
         assert staging.is_dir()
     assert summary["removed"] == {"staged files": 1}
     assert not dead.exists()
@@ -193,16 +196,16 @@ def test_run_metadata_is_joined_and_keeps_its_rows(tmp_path: Path) -> None:
         worked(tmp_path, DAY)
     warehouse = tmp_path / "warehouse"
     before = read_table(warehouse, "run_metadata").num_rows
-    summary = upkeep.compact(warehouse)
+    summary = maintain.compact(warehouse)
     assert summary["files_joined"] == 40
     assert summary["checkpoints"] == ["run_metadata"]
     assert read_table(warehouse, "run_metadata").num_rows == before == 40
     assert len(DeltaTable(table_path(warehouse, "run_metadata")).file_uris()) < 5
-    assert upkeep.compact(warehouse) == summary | {"files_joined": 0, "checkpoints": []}
+    assert maintain.compact(warehouse) == summary | {"files_joined": 0, "checkpoints": []}
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_two(tmp_path: Path, capsys) -> None:
-    assert upkeep.main(["retain", "--home", str(tmp_path), "--keep-pages", "1"]) == 2
+    assert maintain.main(["retain", "--home", str(tmp_path), "--keep-pages", "1"]) == 2
     assert "at least 2" in capsys.readouterr().err
-    assert upkeep.main(["verify", "--home", str(tmp_path)]) == 0
+    assert maintain.main(["verify", "--home", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == 0

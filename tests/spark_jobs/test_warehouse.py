@@ -16,9 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from dispatch_core.tables import VERSION, VERSION_KEY, TablesVersionError
 from dispatch_expectations.warehouse import interval_dataset
-from spark_jobs.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
 from spark_jobs.intervals import interval
-from spark_jobs.warehouse import (
+from spark_jobs.warehouse.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
+from spark_jobs.warehouse.delta_tables import (
     WarehouseError,
     all_files,
     compact,
@@ -179,7 +179,7 @@ def test_the_staging_folder_is_swept_locked_and_removed(tmp_path: Path) -> None:
         (folder / "x").touch()
         program = (
             "from pathlib import Path; from spark_jobs.intervals import interval\n"
-            "from spark_jobs.warehouse import stage_run\n"
+            "from spark_jobs.warehouse.delta_tables import stage_run\n"
             f"stage_run(Path({str(tmp_path)!r}), 'replay', interval('2026-11-21')).__enter__()"
         )
         other = subprocess.run(

@@ -13,8 +13,8 @@ from dispatch_core.what_if.compare import rows_of
 from dispatch_core.what_if.rules import named
 from dispatch_core.what_if.tell import as_json
 from spark_jobs.intervals import interval
-from spark_jobs.what_if import compare, what_if
-from spark_jobs.what_if_request import RequestError, request
+from spark_jobs.what_if.comparison import compare, what_if
+from spark_jobs.what_if.request import RequestError, request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ import pytest
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.what_if.compare import rows_of
 from dispatch_core.what_if.tell import as_json
-from spark_jobs.what_if_page import MOST_SHOWN, comparison_page
-from spark_jobs.what_if_request import KNOWN_RULES, request
+from spark_jobs.what_if.comparison_page import MOST_SHOWN, comparison_page
+from spark_jobs.what_if.request import KNOWN_RULES, request
 
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
 HOSTILE = '<script>alert(1)</script>"\u202e\n'

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _says(code: str) -> str:
     """What a process of its own prints: what is tried here holds for a whole process."""
     script = (
-        "import sys\nimport pyarrow as pa\nfrom spark_jobs.worker import take_little_memory\n"
+        "import sys\nimport pyarrow as pa\nfrom spark_jobs.worker_memory import take_little_memory\n"
         + textwrap.dedent(code)
     )
     run = subprocess.run(
@@ -73,5 +73,5 @@ def test_all_of_arrow_takes_memory_from_one_allocator_in_a_task(spark: SparkSess
 
 
 def test_a_replay_task_loads_no_table_format() -> None:
-    said = _says('import spark_jobs.replay_task; print("deltalake" in sys.modules)')
+    said = _says('import spark_jobs.replay.replay_task; print("deltalake" in sys.modules)')
     assert said == "False"
