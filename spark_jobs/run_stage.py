@@ -1,4 +1,4 @@
-"""What ``spark-submit`` is given: runs a stage by the name of its module, as ``python -m`` would.
+"""Run a stage by the name of its module, as ``python -m`` would: the script that ``spark-submit`` is given.
 
 ``spark-submit ... spark_jobs/run_stage.py spark_jobs.ingest --interval-start ...``
 """

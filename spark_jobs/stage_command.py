@@ -1,4 +1,4 @@
-"""What the entry points of all stages share: their arguments, their last line, their exit code.
+"""Entry points of stages: their common arguments, their last line of output, their exit codes.
 
 On stdout stands one line of JSON, the summary; progress and errors go to stderr. Exit code 0: done; 2: could not be
 done, with one line that says what, where, what was kept and what to do next; 75: could not be done now, another attempt may.

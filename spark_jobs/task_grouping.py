@@ -1,4 +1,4 @@
-"""Work dealt out to tasks: what is large gets a task of its own, what is small shares one; largest tasks first.
+"""Group work into tasks: a large item gets a task of its own, small ones share one; largest tasks first.
 
 A task costs Spark some ten milliseconds whatever it does, and each task stages files of its own: thousands of small pieces
 of work would mostly pay for that. Few large tasks would leave cores idle at the end.
@@ -14,7 +14,7 @@ _TASKS_PER_CORE: Final = 4
 
 
 def deal(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
-    """Which pieces (by their number) each task does, in the order in which the tasks should start.
+    """Group work items, by their number, into tasks; returns the tasks in the order in which they should start.
 
     ``sizes`` are in any unit; ``least`` is the size below which a task is not worth while. A piece above the fair share
     stands alone; the others fill tasks up to the share, neighbours together and in their order. The result depends on

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does to take no more memory than its replays need."""
+"""Keep the memory of Spark's Python workers to what their replays need."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def balance(
 
 
 def waits(measured: DataFrame, missing: DataFrame, states: DataFrame, blocked: DataFrame) -> DataFrame:
-    """How long entries waited from being stored to being sent first, for those first sent in the interval.
+    """Waits from storage to first delivery, for entries first delivered in the interval.
 
     ``measured`` is ``first_waits`` of the interval; ``missing`` is ``never_delivered`` of the deliveries and messages of all
     intervals up to this one. ``never_delivered`` counts the entries stored by the interval's end that no incarnation has

@@ -1,4 +1,4 @@
-"""How long entries waited, and which were never sent: exact, in plain hash aggregates, however many deliveries there are.
+"""Waits of entries, and entries never delivered: exact, in plain hash aggregates, for any number of deliveries.
 
 Two things would not scale, and are gone around:
 

@@ -1,4 +1,4 @@
-"""What one task does to tell how messages would have been spread: reads its logs' rows of ``ownership`` and ``deliveries``.
+"""Task that computes each consumer's fair share of messages from its logs' rows of ``ownership`` and ``deliveries``.
 
 Runs in Spark's Python workers (and in any process); knows files and Arrow, not Spark. Rows never pass through the JVM: only
 a row per log and consumer name goes back. Memory is bounded by the spans of hashes of the task's logs: deliveries, however
@@ -67,7 +67,7 @@ def fair_of(logs: Sequence[Log], ownership: Sequence[str], deliveries: Sequence[
 
 
 def _owned(numbers: dict[Log, int], files: Sequence[str]) -> pa.Table:
-    """Who of each log owned how many hashes, and when: rows of ``fair_parts``, the ranges of one time summed up."""
+    """Sum up the hashes that each consumer of a log owned at each time: rows of ``fair_parts``."""
     words: dict[str | None, int] = {}
     summed = []
     for rows, log in _rows_of_logs(numbers, files, _RANGES):

@@ -86,7 +86,7 @@ def active_times(ownership: DataFrame, events: DataFrame, states: DataFrame, spa
 
 
 def enough_topics(states: DataFrame, limits: LimitRules) -> bool:
-    """Whether there are as many Failover topics as are judged; most intervals of most clusters are done with that."""
+    """Tell if there are enough Failover topics to judge; in most intervals of most clusters there are not."""
     least = min(DEFAULT_LIMITS.min_topics, *(rule.limits.min_topics for rule in limits.rules), 1 << 30)
     topics = states.where("subscription_type = 'Failover'").select(*_TOPIC).distinct()
     return topics.limit(max(least, 1)).count() >= least

@@ -1,4 +1,4 @@
-"""What one ingest task does: read landed files one after the other, keep the rows of the interval, stage them as Parquet.
+"""Ingest task: read landed files one after the other, keep the rows of the interval, stage them as Parquet.
 
 Runs in Spark's Python workers; knows files and Arrow, not Spark. One file is one piece of work, and whatever is wrong
 with it stays its own: bad rows are quarantined by the reader, and a file that cannot be read at all becomes one

@@ -1,4 +1,4 @@
-"""What an interval's results rest on, and what has to be done again because that has changed.
+"""Plan the intervals to ingest first, and the intervals to compute again because rows before their end have changed.
 
 Replay folds every log from its beginning, so the results of an interval rest on the rows of all intervals up to it. They are
 right in whatever order intervals are run, if two things hold:
@@ -49,7 +49,7 @@ def of_interval(surveyed: Iterable[Surveyed], span: Interval) -> list[Segment]:
 
 
 def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
-    """What the rows of an interval are made of: equal for equal rows, "" for none.
+    """Digest of the files that an interval's rows come from: equal for equal rows, "" for none.
 
     A file that has grown by rows of other hours counts as it was. One of which not one row could be read counts for nothing:
     it has a place in the quarantine of the intervals that are run while it is there, and makes none of them outdated.
@@ -106,7 +106,7 @@ def missing_intervals(
 
 
 def _joined(spans: Iterable[Interval]) -> list[tuple[int, int]]:
-    """The stretches that the intervals cover together, in order."""
+    """Join intervals into disjoint time ranges, in order."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted((one.start_us, one.end_us) for one in spans):
         if joined and begin <= joined[-1][1]:
@@ -117,7 +117,7 @@ def _joined(spans: Iterable[Interval]) -> list[tuple[int, int]]:
 
 
 def _uncovered(begin: int, end: int, covered: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of ``[begin, end)`` without the covered stretches, which are in order."""
+    """Return the parts of ``[begin, end)`` that ``covered`` (in order) leaves out."""
     left = []
     for start, stop in covered:
         if stop <= begin or start >= end:
@@ -156,7 +156,7 @@ def outdated(expected: Iterable[Expected], ingested: Ingested) -> list[Expected]
 
 
 def as_expected(expected: Iterable[Expected], ingested: Ingested) -> Ingested:
-    """What will have been ingested once nothing is outdated."""
+    """``ingested`` as it will be once nothing is outdated."""
     return {**ingested, **{one.span.start_us: (one.span.end_us, one.digest) for one in expected}}
 
 

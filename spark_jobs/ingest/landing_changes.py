@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expected]:
-    """What the rows of each interval of the landing should be made of."""
+    """Compute the digest of the files that each interval of the landing should be made of."""
     catalogue = segments.read_catalogue(landing)
     files: dict[Sources, list[Surveyed]] = {}
     found = []
@@ -40,7 +40,7 @@ def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expect
 
 
 def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> Ingested:
-    """What the tables would be made of, were nothing outdated."""
+    """Digests of the tables' intervals as they would be with nothing outdated."""
     return as_expected(expected_intervals(spark, landing), ledger.ingested())
 
 

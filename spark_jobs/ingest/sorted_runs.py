@@ -1,7 +1,7 @@
-"""Whether staged rows are *runs*: each dispatcher's rows (for messages: each topic's) one after the other, and in order.
+"""Find out if staged rows are *sorted runs*: each dispatcher's (for messages: each topic's) rows together and in order.
 
-What comes as runs needs no exchange and no sort: the files that hold it are the table's files. Logs mostly do come so, a
-recorder writes a dispatcher's lines in the order of ``seq``.
+Sorted runs need no exchange and no sort: their staged files become files of the table. Most logs are sorted runs: a recorder
+writes a dispatcher's lines in the order of ``seq``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Headers:
 
 
 def _first_rows(rows: pa.Table) -> dict[tuple[Any, ...], int] | None:
-    """Where each log has its first row; None where rows of too many logs alternate for that to be a run."""
+    """Return the first row of each log; None where rows of too many logs alternate to be runs."""
     columns = [in_one(rows[name]) for name in _LOG]
     begins = np.flatnonzero(_begins(columns))
     if len(begins) > MOST_RUNS:
@@ -111,7 +111,7 @@ def _first_rows(rows: pa.Table) -> dict[tuple[Any, ...], int] | None:
 
 
 def _begins(columns: list[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Whether each row differs in any of the columns from the row before it."""
+    """Mark the rows that differ in any of the columns from the row before."""
     begins = np.zeros(len(columns[0]), dtype=bool)
     begins[:1] = True
     for column in columns:
@@ -120,7 +120,7 @@ def _begins(columns: list[pa.Array]) -> npt.NDArray[np.bool_]:
 
 
 def _not_before(major: npt.NDArray[np.int64], minor: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Whether each row but the first stands at or after the one before it."""
+    """Mark the rows, from the second on, that are not before their predecessor."""
     later: npt.NDArray[np.bool_] = major[1:] > major[:-1]
     return later | ((major[1:] == major[:-1]) & (minor[1:] >= minor[:-1]))
 

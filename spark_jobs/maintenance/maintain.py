@@ -62,7 +62,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Removed:
-    """What was removed, or would be (``dry_run``): counts by kind, bytes, and the names of what was left alone."""
+    """Totals of what was removed, or would be (``dry_run``): counts by kind, bytes, and what was left alone."""
 
     dry_run: bool
     tell: Say
@@ -212,7 +212,7 @@ def _remove_unnamed_segments(landing: Path, limit: datetime, removed: Removed) -
 
 
 def _remove_staging(warehouse: Path, limit: datetime, removed: Removed) -> None:
-    """What runs that ended long ago have left in their staging folders."""
+    """Remove staged files of runs that ended long ago."""
     for home in sorted((warehouse / "_staging").glob("*/")):
         lock = home / ".lock"
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What may be removed and what must stay: the rules of retention, and the check of the landed files. No Spark.
+"""Rules of retention, and the check of landed files against their checksums. No Spark.
 
 A dispatcher's state is the fold of its log from its beginning, and this version keeps no snapshots. So the logs stay: the
 landed segments, ``messages``, ``consumer_events`` and ``quarantine``. From them everything else can be made again, at any
@@ -10,7 +10,7 @@ time, by running an interval again. What is small and tells what was found stays
 * what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that no
   catalogue names any more, staged files of runs that ended long ago.
 
-What is done to the files stands in ``spark_jobs.maintenance.maintain``.
+The files are removed by ``spark_jobs.maintenance.maintain``.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def expired_pages(pages: Iterable[Pages], now: datetime, days: int | None) -> li
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a landed file was found to be; ``found``: its sha256, or ``None`` where it is missing."""
+    """A landed file with its checksum as landed and as ``found`` (``None`` where the file is missing)."""
 
     path: Path
     name: str
@@ -110,7 +110,7 @@ class Checked:
 
 
 def check_sums(checked: Iterable[Checked]) -> int:
-    """How many landed files were checked. Raises ``ChecksumError`` that names those which are not what was landed."""
+    """Count the landed files that were checked. Raises ``ChecksumError`` that names those which are not what was landed."""
     files = list(checked)
     wrong = [one for one in files if one.found != one.expected]
     if not wrong:

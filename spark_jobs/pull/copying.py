@@ -40,7 +40,7 @@ class CopyError(DispatchAuditError):
 
 
 class Journal:
-    """What a pull of some sources has copied so far; gone once the catalogue says it.
+    """Journal of the files that a pull of some sources has copied; removed once the catalogue lists them.
 
     A line that is not whole, or whose bytes are not there, is passed over: its file is copied again.
     """
@@ -135,7 +135,7 @@ _OBJECT_MARKS: Final = (
 
 
 def _said(path: Any) -> tuple[str | None, float]:
-    """What the source says of a file without opening it, None where it says too little; and when it was last written."""
+    """Return what the source tells of a file without opening it (None: too little), and when it was last written."""
     try:
         stat = path.stat()
     except (OSError, NotImplementedError, AttributeError):
@@ -202,7 +202,7 @@ def _copy_once(path: Any, name: str, target: Path, before: Segment | None) -> Se
 
 
 def _chunk_bytes(at: int, limit: int | None, before: Segment | None) -> int:
-    """How much to read next: up to where the earlier contents ended, and not beyond the size that the file began with."""
+    """Bytes to read next: up to the end of the earlier contents, and not beyond the size at which the copy began."""
     stops = [
         stop - at for stop in (limit, before.size_bytes if before else None) if stop is not None and stop > at
     ]
@@ -260,7 +260,7 @@ def _age_s(folder: Path) -> float:
 
 @contextmanager
 def _lock_if_free(folder: Path) -> Iterator[bool]:
-    """Whether this process has the folder for itself now; the lock dies with its holder."""
+    """Try to lock a folder; yields True if this process holds the lock. The lock dies with its holder."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:  # its pull has just ended

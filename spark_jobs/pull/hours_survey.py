@@ -1,4 +1,4 @@
-"""Survey: which hours (UTC) the rows of a log file fall on, read once in the file's life.
+"""Survey a log file once for the hours (UTC) of its rows.
 
 An interval then reads the files that can hold rows of it and no others, and what earlier hours hold is known before anything
 is ingested. Of Parquet the column of times is read, of JSON lines the times are found as text, several times faster than a
@@ -58,7 +58,7 @@ class SurveyError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one file holds.
+    """The hours and rows of one file.
 
     ``hours``: (hour since the epoch, rows, mark) in order; hours with one mark in two versions of a growing file hold the
     same rows in both. ``untimed``: rows and lines that show no time (headers, footers, bad lines). ``carries``: a file
@@ -83,7 +83,7 @@ class Survey:
 
     @classmethod
     def of_json(cls, about: Any) -> Survey | None:
-        """What ``as_json`` said; None if another version of this code said it."""
+        """Read the result of ``as_json``; None if another version of this code wrote it."""
         if not isinstance(about, dict) or about.get("version") != SURVEY_VERSION:
             return None
         hours = tuple((int(hour), int(rows), str(mark)) for hour, rows, mark in about["hours"])
@@ -116,12 +116,12 @@ def survey(path: Path, mark: str, *, earlier: Survey | None = None) -> Survey:
 
 
 def _goes_on(earlier: Survey, seen: _Seen) -> bool:
-    """Whether what the earlier version held still stands as it was: it ended with a whole line, and no bad line came."""
+    """Tell if the rows of the earlier version are unchanged: it ended with a whole line, and no bad line was added."""
     return earlier.complete and earlier.untimed == seen.untimed
 
 
 class _Seen:
-    """What was seen of a file so far."""
+    """Counts of a file while it is read."""
 
     def __init__(self) -> None:
         self.hours: Counter[int] = Counter()

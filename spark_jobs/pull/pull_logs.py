@@ -92,7 +92,7 @@ def pull(
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull of sources brought: all their files, those it copied, the names that went or changed, what is missing."""
+    """Result of a pull: all files, those copied, names that are gone or changed, segments that are missing."""
 
     sources: Sources
     files: list[Segment]
@@ -206,7 +206,7 @@ def landed_segments(landing: Path, span: Interval) -> list[Segment]:
 
 
 def log_files(source: Any | Sequence[Any]) -> list[tuple[str, Any]]:
-    """What ``pull`` would land of the source: name in the landing folder and path of each log file, sorted by name."""
+    """List the log files that ``pull`` would land: name in the landing folder and path of each, sorted by name."""
     return _find(_as_sources(source))[0]
 
 
@@ -294,7 +294,7 @@ def _safe_name(parts: Iterable[str], path: Any) -> str:
 
 
 def _gone(known: Mapping[str, Segment], found: Mapping[str, Segment]) -> list[Segment]:
-    """What the source had and has no more: not under this name, not packed otherwise, and not the same under another."""
+    """List files gone from the source: not under this name, not in another encoding, and not under another name."""
     names = {segments.log_name(name) for name in found}
     contents = {one.sha256 for one in found.values()}
     return [

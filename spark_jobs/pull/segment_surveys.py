@@ -1,4 +1,4 @@
-"""Surveys of all segments of a source: those that were never made are made, in Spark where they are large."""
+"""Survey all segments of a source that have no survey yet, in Spark where they are large."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: A segment with its survey.
 Surveyed = tuple[Segment, Survey]
 
-#: Less than this is looked through here sooner than Spark would begin.
+#: Less than this is surveyed in this process before Spark would begin.
 _HERE_BYTES: Final = 32_000_000
 _BYTES_PER_TASK: Final = 16_000_000
 

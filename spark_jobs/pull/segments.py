@@ -74,7 +74,7 @@ class Segment:
 
     @classmethod
     def of_json(cls, values: Any) -> Segment:
-        """What ``asdict`` made of a segment; raises ``ValueError`` naming what is no part of one."""
+        """Read the result of ``asdict``; raises ``ValueError`` naming what is no part of a segment."""
         if not isinstance(values, dict):
             raise ValueError("a segment is an object")
         kinds = {field.name: str for field in fields(cls)} | {"size_bytes": int, "gone": bool}
@@ -93,11 +93,11 @@ class Segment:
         return cls(**values)
 
     def path(self, landing: Path) -> Path:
-        """Where its bytes are."""
+        """Path of the segment's bytes."""
         return segment_path(landing, self.sha256, self.name)
 
     def is_whole(self, landing: Path) -> bool:
-        """Whether its bytes are there, by their number."""
+        """Tell if the file is there with the right number of bytes."""
         try:
             return self.path(landing).stat().st_size == self.size_bytes
         except OSError:
@@ -118,7 +118,7 @@ Catalogue = dict[Sources, dict[str, Segment]]
 
 
 def missing_segments(names: Iterable[str]) -> list[str]:
-    """What a recorder must have written and is not among ``names``: a sentence for each place.
+    """Find segments that a recorder must have written and that are not among ``names``: a sentence for each gap.
 
     A broker numbers its segments from 1 each time it starts. The last segments of such a run cannot be missed by their
     numbers, nor those before the first that there is: for events, holes in ``seq`` tell (``log_gap``).
@@ -143,12 +143,12 @@ def missing_segments(names: Iterable[str]) -> list[str]:
 
 
 def segment_path(landing: Path, sha256: str, name: str) -> Path:
-    """Where a file of these contents and this name is."""
+    """Path of a file of these contents and this name."""
     return Path(landing) / "segments" / sha256 / name.rpartition("/")[2]
 
 
 def read_catalogue(landing: Path) -> Catalogue:
-    """What the sources held when they were last pulled; empty where nothing was ever pulled."""
+    """Read the files that the sources held when they were last pulled; empty before the first pull."""
     path = Path(landing) / CATALOGUE
     held = _held(path)
     if held is None:
@@ -294,7 +294,7 @@ def _begins(name: str, word: str) -> bool:
 
 
 def about_path(landing: Path, segment: Segment) -> Path:
-    """Where the survey of a segment is kept."""
+    """Path of a segment's survey."""
     path = segment.path(landing)
     return path.with_name(f"{path.name}.about.json")
 

@@ -1,4 +1,4 @@
-"""Which dispatchers an interval has, and which data files hold the rows of each.
+"""Find the dispatchers of an interval, and the data files that hold the rows of each.
 
 Read from the files' footers: a row group whose first and last name are the same holds nothing else, and of the others the
 names alone are read. So this costs by the row groups, not by the rows.
@@ -66,7 +66,7 @@ def _look(asked: tuple[str, str, bool]) -> tuple[str, bool, list[tuple[tuple[str
 
 
 def groups_in(path: str | Path, group: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """How many rows of each group (values of the text columns ``group``) a Parquet file holds."""
+    """Count the rows of each group (values of the text columns ``group``) in a Parquet file."""
     rows: Counter[tuple[str, ...]] = Counter()
     # The names come in runs: as dictionaries they are read, and counted, in a fraction of the time.
     with pq.ParquetFile(path, read_dictionary=list(group)) as file:

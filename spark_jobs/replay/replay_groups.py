@@ -60,7 +60,7 @@ _OLD_S: Final = 2 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run set out to do."""
+    """Groups of dispatchers that a run folds, and the settings of the run."""
 
     history: str
     limits: LimitRules
@@ -69,7 +69,7 @@ class Plan:
 
 
 def run_folder(warehouse: Path, span: Interval, run_id: str) -> Path:
-    """Where a run plans and folds the interval."""
+    """Folder of a run's plan and folded groups."""
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:32]
     return Path(warehouse) / "_staging" / f"groups-{span.name}" / digest
 
@@ -118,7 +118,7 @@ def plan(
 
 
 def _dealt(sizes: Sequence[int], groups: int) -> list[list[int]]:
-    """Which dispatchers (by number) each group has: neighbours together where they are small, the largest first."""
+    """Divide dispatchers (by number) into groups: small neighbours together, the largest first."""
     hands = deal(sizes, groups, least=EVENTS_PER_TASK)
     held = [(0, number) for number in range(min(groups, len(hands)))]
     dealt: list[list[int]] = [[] for _ in held]

@@ -55,14 +55,14 @@ class ReplayError(DispatchAuditError):
 
 
 class InputsChangedError(ReplayError):
-    """What was folded is not what the tables hold now; another attempt may do."""
+    """The tables no longer hold the rows that were folded; another attempt may succeed."""
 
     another_attempt_may_do = True
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What the tasks left: files by table, in a stable order, and the dispatchers that could not be judged."""
+    """Result of the tasks: files by table, in a stable order, and the dispatchers that could not be judged."""
 
     files: dict[str, list[StagedFile]]
     failed: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What one replay task does: read its dispatchers' logs from the tables' files, fold them, stage their results.
+"""Replay task: read its dispatchers' logs from the tables' files, fold them, stage their results.
 
 Runs in Spark's Python workers (and in any process); knows files and Arrow, not Spark. Rows never pass through the
 JVM: the task reads the Delta tables' Parquet files itself, filtered to one dispatcher after the other, and writes Parquet;
@@ -115,7 +115,7 @@ def replay_dispatchers(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one dispatcher, under the names of ``STAGED``; ``None`` = it was judged, batch by batch."""
+    """Outcome of one dispatcher, under the names of ``STAGED``; ``None`` = it was judged, batch by batch."""
 
     not_judged_reason: str | None = None
     whole_log_reason: str | None = None

@@ -58,7 +58,7 @@ _SPANS_AT_ONCE: Final = 1_000_000
 
 @dataclass
 class _Subject:
-    """What is known of one dispatcher while the tables are read."""
+    """Data of one dispatcher, collected while the tables are read."""
 
     flow: Flow
     small: dict[str, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
@@ -125,7 +125,7 @@ def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tup
 
 
 def folder_of(reports: Path, span: Interval) -> Path:
-    """Where the pages of an interval are."""
+    """Folder of an interval's pages."""
     return Path(reports) / span.name
 
 

@@ -1,4 +1,4 @@
-"""What the warehouse's tables and their files look like, column for column. No table format and no JVM here.
+"""Contracts of the warehouse's tables and their files, column for column. No table format and no JVM here.
 
 Replay tasks read and write such files; how rows get into a table is ``warehouse``'s, which loads the table format.
 """

@@ -46,7 +46,7 @@ def file_rows(
 
 
 def _may_hold(group: Group, topics: Sequence[str] | None) -> bool:
-    """Whether a row group may hold one of these topics (sorted); where its statistics do not tell, it may."""
+    """Tell if a row group may hold one of these topics (sorted); without statistics, it may."""
     between = group.between.get("topic")
     if topics is None or between is None:
         return True

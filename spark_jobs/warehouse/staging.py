@@ -54,7 +54,7 @@ class Sink:
         self._open[table].write(rows, may_undo=self._undo)
 
     def rows(self, table: str) -> int:
-        """How many rows of a table were kept, or written since."""
+        """Count the rows of a table that were kept, or written since."""
         return self._open[table].rows if table in self._open else 0
 
     def keep(self, apart: Collection[str] = ()) -> dict[str, list[Path]]:

@@ -1,4 +1,4 @@
-"""What-if over a warehouse: every dispatcher of an interval under every set of rules, each pair in a Spark task of its own.
+"""Predict every dispatcher of an interval under every set of rules, each pair in a Spark task of its own.
 
 A task reads one dispatcher's log from the tables' files and makes the predictions of ``dispatch_core.what_if.compare``: pure
 calls that need nothing of each other. Predictions over all topics of a subscription are made from theirs, on the driver.

@@ -1,4 +1,4 @@
-"""What a comparison of rules is asked for: whose logs, which rules, how many simulations. Checked before anything is read.
+"""Request for a comparison of rules: logs, rules, number of simulations. Checked before anything is read.
 
 A form or a command line gives texts; what they mean is said here once. No Spark and no file.
 """
@@ -43,7 +43,7 @@ class RequestError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which dispatchers (patterns of shell wildcards) are put under which rules.
+    """The dispatchers (patterns with shell wildcards) and the rules to predict them under.
 
     ``matrix``: all rules that the log's subscription can have, on top of ``rules``; ``broker_version`` and ``given``
     (settings) hold for the rules that do not name their own.
@@ -58,7 +58,7 @@ class Request:
     seeds: int = SEEDS
 
     def wants(self, dispatcher: Mapping[str, Any]) -> bool:
-        """Whether the patterns take this topic and subscription."""
+        """Tell if the patterns match this topic and subscription."""
         return fnmatchcase(dispatcher["topic"], self.topics) and fnmatchcase(
             dispatcher["subscription"], self.subscriptions
         )
@@ -71,7 +71,7 @@ class Request:
         return list(found.values())
 
     def as_json(self) -> dict[str, Any]:
-        """What was asked, for the page and for programs."""
+        """The request as JSON values, for the page and for programs."""
         return {
             "topics": self.topics,
             "subscriptions": self.subscriptions,
