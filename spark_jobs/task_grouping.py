@@ -13,7 +13,7 @@ from typing import Final
 _TASKS_PER_CORE: Final = 4
 
 
-def deal(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
+def group_into_tasks(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
     """Group work items, by their number, into tasks; returns the tasks in the order in which they should start.
 
     ``sizes`` are in any unit; ``least`` is the size below which a task is not worth while. A piece above the fair share
@@ -21,17 +21,17 @@ def deal(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
     the arguments alone.
     """
     share = max(least, sum(sizes) // (cores * _TASKS_PER_CORE))
-    hands = [[number] for number, size in enumerate(sizes) if size >= share]
-    open_hand: list[int] = []
-    held = 0
+    tasks = [[number] for number, size in enumerate(sizes) if size >= share]
+    open_task: list[int] = []
+    open_size = 0
     for number, size in enumerate(sizes):
         if size >= share:
             continue
-        if open_hand and held + size > share:
-            hands.append(open_hand)
-            open_hand, held = [], 0
-        open_hand.append(number)
-        held += size
-    if open_hand:
-        hands.append(open_hand)
-    return sorted(hands, key=lambda hand: (-sum(sizes[number] for number in hand), hand))
+        if open_task and open_size + size > share:
+            tasks.append(open_task)
+            open_task, open_size = [], 0
+        open_task.append(number)
+        open_size += size
+    if open_task:
+        tasks.append(open_task)
+    return sorted(tasks, key=lambda task: (-sum(sizes[number] for number in task), task))

@@ -122,8 +122,8 @@ def fair_loads(spark: SparkSession, warehouse: Path, span: Interval) -> pa.Table
     if not logs or not ownership:
         return FAIR.empty_table()
     tasks = min(len(logs), 1 + sum(pq.read_metadata(path).num_rows for path in ownership) // _ROWS_OF_A_TASK)
-    hands = [[logs[at] for at in mine] for mine in np.array_split(np.arange(len(logs)), tasks)]
-    dealt = spark.sparkContext.parallelize(hands, tasks).flatMap(list)
+    partitions = [[logs[at] for at in mine] for mine in np.array_split(np.arange(len(logs)), tasks)]
+    dealt = spark.sparkContext.parallelize(partitions, tasks).flatMap(list)
     work = partial(fair_of_logs, ownership=ownership, deliveries=deliveries)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.ahead import usable_threads
-from spark_jobs.ingest.ingest_task import HANDS, STAGED, read_partition
+from spark_jobs.ingest.ingest_task import STAGED, TASKS, read_partition
 from spark_jobs.ingest.interval_plan import inputs_digest, of_interval
 from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import Interval, day_of
@@ -36,7 +36,7 @@ from spark_jobs.pull.hours_survey import HOUR_US
 from spark_jobs.pull.pull_logs import landed_segments
 from spark_jobs.pull.segment_surveys import Surveyed, surveyed
 from spark_jobs.pull.segments import Segment
-from spark_jobs.task_grouping import deal
+from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
 from spark_jobs.warehouse.contracts import GROUP, ORDER, StagedFile, file_schema
 from spark_jobs.warehouse.delta_tables import compact, record_run, replace_interval, stage_run
@@ -189,26 +189,26 @@ def _staged(
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    hands = _hands(sorted(files), spark.sparkContext.defaultParallelism)
+    planned = _planned_tasks(sorted(files), spark.sparkContext.defaultParallelism)
     frame = spark.createDataFrame(
-        spark.sparkContext.parallelize(hands, len(hands)), spark_tables.spark_schema(HANDS)
+        spark.sparkContext.parallelize(planned, len(planned)), spark_tables.spark_schema(TASKS)
     )
-    with tasks_done(spark, f"ingest {span.name}: tasks done", len(hands)):
+    with tasks_done(spark, f"ingest {span.name}: tasks done", len(planned)):
         result: pa.Table = frame.mapInArrow(tasks, spark_tables.spark_schema(STAGED)).toArrow()
     return result.sort_by("name").to_pylist()
 
 
-def _hands(files: list[tuple[str, Path]], cores: int) -> list[dict[str, Any]]:
-    """The tasks (rows of ``HANDS``). One that would keep the others waiting reads with several threads."""
+def _planned_tasks(files: list[tuple[str, Path]], cores: int) -> list[dict[str, Any]]:
+    """Plan the tasks (rows of ``TASKS``). A task that would keep the others waiting reads with several threads."""
     sizes = [path.stat().st_size for _name, path in files]
-    hands = deal(sizes, cores, least=_BYTES_PER_TASK)
+    planned = group_into_tasks(sizes, cores, least=_BYTES_PER_TASK)
     return [
         {
             "part": f"{number:05d}",
-            "files": [{"name": files[one][0], "path": str(files[one][1])} for one in hand],
-            "threads": usable_threads() if 2 * cores * sum(sizes[one] for one in hand) > sum(sizes) else 1,
+            "files": [{"name": files[one][0], "path": str(files[one][1])} for one in numbers],
+            "threads": usable_threads() if 2 * cores * sum(sizes[one] for one in numbers) > sum(sizes) else 1,
         }
-        for number, hand in enumerate(hands)
+        for number, numbers in enumerate(planned)
     ]
 
 

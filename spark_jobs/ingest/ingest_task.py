@@ -31,7 +31,7 @@ from spark_jobs.warehouse.contracts import GROUP
 from spark_jobs.warehouse.staging import Sink
 
 #: One row per task: its name, its log files in their order, and how many threads read one of them.
-HANDS: Final = pa.schema(
+TASKS: Final = pa.schema(
     [
         pa.field("part", pa.string()),
         pa.field("files", pa.list_(pa.struct([("name", pa.string()), ("path", pa.string())]))),
@@ -75,12 +75,12 @@ _DAY_US: Final = 86_400_000_000
 def read_partition(
     batches: Iterator[pa.RecordBatch], *, staging: str, interval_start: datetime, interval_end: datetime
 ) -> Iterator[pa.RecordBatch]:
-    """``mapInArrow`` over tasks (``HANDS``) → ``STAGED``."""
+    """``mapInArrow`` over tasks (``TASKS``) → ``STAGED``."""
     span = Interval(interval_start, interval_end)
     for batch in batches:
-        for hand in batch.to_pylist():
-            files = [(file["name"], Path(file["path"])) for file in hand["files"]]
-            reports = stage_files(hand["part"], files, Path(staging), span, threads=hand["threads"])
+        for task in batch.to_pylist():
+            files = [(file["name"], Path(file["path"])) for file in task["files"]]
+            reports = stage_files(task["part"], files, Path(staging), span, threads=task["threads"])
             yield pa.RecordBatch.from_pylist(reports, schema=STAGED)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_jobs.progress import say
 from spark_jobs.pull.hours_survey import Survey
 from spark_jobs.pull.segments import Segment, known_survey, make_survey
-from spark_jobs.task_grouping import deal
+from spark_jobs.task_grouping import group_into_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,11 +40,13 @@ def surveyed(spark: SparkSession | None, landing: Path, segments: Sequence[Segme
 
 def _in_tasks(spark: SparkSession, landing: Path, new: Sequence[Segment]) -> list[Survey]:
     context = spark.sparkContext
-    hands = deal([one.size_bytes for one in new], context.defaultParallelism, least=_BYTES_PER_TASK)
-    asked = [[(str(landing), number, new[number]) for number in hand] for hand in hands]
-    made = dict(context.parallelize(asked, len(asked)).flatMap(_survey_hand).collect())
+    tasks = group_into_tasks(
+        [one.size_bytes for one in new], context.defaultParallelism, least=_BYTES_PER_TASK
+    )
+    asked = [[(str(landing), number, new[number]) for number in task] for task in tasks]
+    made = dict(context.parallelize(asked, len(asked)).flatMap(_survey_task).collect())
     return [made[number] for number in range(len(new))]
 
 
-def _survey_hand(hand: list[tuple[str, int, Segment]]) -> list[tuple[int, Survey]]:
-    return [(number, make_survey(Path(landing), segment)) for landing, number, segment in hand]
+def _survey_task(task: list[tuple[str, int, Segment]]) -> list[tuple[int, Survey]]:
+    return [(number, make_survey(Path(landing), segment)) for landing, number, segment in task]

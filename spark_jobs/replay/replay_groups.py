@@ -44,7 +44,7 @@ from spark_jobs.replay.replay_interval import (
     publish,
     what_to_replay,
 )
-from spark_jobs.task_grouping import deal
+from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse.contracts import StagedFile
 from spark_jobs.warehouse.delta_tables import stage_run
 
@@ -95,13 +95,13 @@ def plan(
     _sweep_old(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
     history, found = what_to_replay(spark, warehouse, span)
-    dealt = _dealt([one["events"] for one in found], groups)
+    divided = _divided([one["events"] for one in found], groups)
     told = [
         {"group": number, "dispatchers": len(mine), "events": sum(found[one]["events"] for one in mine)}
-        for number, mine in enumerate(dealt)
+        for number, mine in enumerate(divided)
     ]
     folder.mkdir(parents=True)
-    rows = [{"group": number} | found[one] for number, mine in enumerate(dealt) for one in mine]
+    rows = [{"group": number} | found[one] for number, mine in enumerate(divided) for one in mine]
     pq.write_table(pa.Table.from_pylist(rows, schema=_PLANNED), folder / "plan.parquet")
     held = {"version": _PLAN_VERSION, "history": history, "limits": limits.json()}
     held |= {"overrides": overrides.json(), "groups": told}
@@ -117,16 +117,16 @@ def plan(
     }
 
 
-def _dealt(sizes: Sequence[int], groups: int) -> list[list[int]]:
+def _divided(sizes: Sequence[int], groups: int) -> list[list[int]]:
     """Divide dispatchers (by number) into groups: small neighbours together, the largest first."""
-    hands = deal(sizes, groups, least=EVENTS_PER_TASK)
-    held = [(0, number) for number in range(min(groups, len(hands)))]
-    dealt: list[list[int]] = [[] for _ in held]
-    for hand in hands:
-        size, number = min(held)
-        dealt[number] += hand
-        held[number] = size + sum(sizes[one] for one in hand), number
-    return [sorted(one) for one in dealt]
+    tasks = group_into_tasks(sizes, groups, least=EVENTS_PER_TASK)
+    loads = [(0, number) for number in range(min(groups, len(tasks)))]
+    divided: list[list[int]] = [[] for _ in loads]
+    for task in tasks:
+        size, number = min(loads)
+        divided[number] += task
+        loads[number] = size + sum(sizes[one] for one in task), number
+    return [sorted(one) for one in divided]
 
 
 @names_disk_errors("replay")

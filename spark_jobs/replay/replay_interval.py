@@ -30,7 +30,7 @@ from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay.dispatcher_files import dispatchers
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
-from spark_jobs.task_grouping import deal
+from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
 from spark_jobs.warehouse.contracts import StagedFile
 from spark_jobs.warehouse.delta_tables import compact, record_run, replace_interval, stage_run
@@ -233,9 +233,11 @@ def _staged(
         return task(batches)
 
     sizes = [one["events"] for one in found]
-    hands = deal(sizes, spark.sparkContext.defaultParallelism, least=EVENTS_PER_TASK)
-    dealt = spark.sparkContext.parallelize([[found[one] for one in hand] for hand in hands], len(hands))
+    planned = group_into_tasks(sizes, spark.sparkContext.defaultParallelism, least=EVENTS_PER_TASK)
+    dealt = spark.sparkContext.parallelize(
+        [[found[one] for one in numbers] for numbers in planned], len(planned)
+    )
     frame = spark.createDataFrame(dealt.flatMap(list), spark_tables.spark_schema(DISPATCHERS))
-    with tasks_done(spark, f"replay {span.name}: tasks done", len(hands)):
+    with tasks_done(spark, f"replay {span.name}: tasks done", len(planned)):
         result: pa.Table = frame.mapInArrow(tasks, spark_tables.spark_schema(STAGED)).toArrow()
     return result.sort_by([(name, "ascending") for name in (*schema.DISPATCHER_KEY, "table")])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
 
 
 def test_tasks_predict_what_one_process_predicts(spark: SparkSession, sample: Home) -> None:

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.spark
 DAY = interval("2026-11-21")
 T0 = DAY.start_us
 TOPICS, CONSUMERS = 100, 10
-RECORDINGS = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
+RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "4.2.4"
 
 
 def frame(spark: SparkSession, name: str, rows: list[dict[str, Any]]) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.task_grouping import deal
+from spark_jobs.task_grouping import group_into_tasks
 
 SIZES = st.lists(st.integers(0, 1000), max_size=60)
 
@@ -14,21 +14,21 @@ SIZES = st.lists(st.integers(0, 1000), max_size=60)
 def test_every_piece_is_dealt_once_and_no_task_of_several_is_above_the_share(
     sizes: list[int], cores: int, least: int
 ) -> None:
-    hands = deal(sizes, cores, least=least)
-    assert sorted(number for hand in hands for number in hand) == list(range(len(sizes)))
-    weights = [sum(sizes[number] for number in hand) for hand in hands]
+    tasks = group_into_tasks(sizes, cores, least=least)
+    assert sorted(number for task in tasks for number in task) == list(range(len(sizes)))
+    weights = [sum(sizes[number] for number in task) for task in tasks]
     assert weights == sorted(weights, reverse=True)
     share = max(least, sum(sizes) // (cores * 4))
-    assert all(weight <= share for weight, hand in zip(weights, hands, strict=True) if len(hand) > 1)
-    assert all(hand == sorted(hand) for hand in hands)
+    assert all(weight <= share for weight, task in zip(weights, tasks, strict=True) if len(task) > 1)
+    assert all(task == sorted(task) for task in tasks)
 
 
 def test_many_small_pieces_make_few_tasks_and_a_large_one_stands_alone() -> None:
-    hands = deal([10] * 500 + [100_000] + [10] * 4500, 2, least=1000)
-    assert hands[0] == [500]
+    tasks = group_into_tasks([10] * 500 + [100_000] + [10] * 4500, 2, least=1000)
+    assert tasks[0] == [500]
     # the share is an eighth of 150,000
-    assert [len(hand) for hand in hands[1:]] == [1875, 1875, 1250]
+    assert [len(task) for task in tasks[1:]] == [1875, 1875, 1250]
 
 
 def test_nothing_to_deal() -> None:
-    assert deal([], 2, least=1) == []
+    assert group_into_tasks([], 2, least=1) == []

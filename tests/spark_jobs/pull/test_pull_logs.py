@@ -21,7 +21,7 @@ from spark_jobs.pull.pull_logs import PullError, landed_files, pull
 from spark_jobs.pull.segments import LandingError, Segment, landed_intervals, landing_lock, write_interval
 
 DAY = interval("2026-11-21")
-SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
 
 
 @pytest.fixture

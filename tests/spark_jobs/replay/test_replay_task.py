@@ -22,7 +22,7 @@ from spark_jobs.warehouse.contracts import conform, file_schema
 from tests.dispatch_core.logs_without_trace import stripped
 
 DAY = interval("2026-11-21")
-SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings" / "4.2.4"
 
 
 @pytest.fixture(scope="module")

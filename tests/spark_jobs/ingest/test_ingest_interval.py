@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
 DAY = interval("2026-11-21")
 
 

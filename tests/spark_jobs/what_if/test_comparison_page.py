@@ -13,7 +13,7 @@ from dispatch_core.what_if.tell import as_json
 from spark_jobs.what_if.comparison_page import MOST_SHOWN, comparison_page
 from spark_jobs.what_if.request import KNOWN_RULES, request
 
-SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
 HOSTILE = '<script>alert(1)</script>"\u202e\n'
 
 

@@ -15,7 +15,7 @@ from dispatch_core.recording.reader import find_recordings, read_file
 from dispatch_core.recording.rewrite import convert_recording
 from spark_jobs.pull.hours_survey import HOUR_US, Survey, survey
 
-SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings" / "4.2.4"
 HOUR = 498_680
 HEADER = (
     b'{"format":"pulsar-dispatch-trace","format_version":1,"broker_version":"4.2.4","topic":"t","subscription":"s",'

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "tests" / "data" / "recordings"
 DAY = interval("2026-11-21")
 DIES, RAISES = "drain-one-by-one", "negative-acks"
