@@ -1,6 +1,6 @@
 """Group work into tasks: a large item gets a task of its own, small ones share one; largest tasks first.
 
-A task costs Spark some ten milliseconds whatever it does, and each task stages files of its own: thousands of small pieces
+A task costs Spark some ten milliseconds whatever it does, and each task stages files of its own: thousands of small items
 of work would mostly pay for that. Few large tasks would leave cores idle at the end.
 """
 
@@ -16,7 +16,7 @@ _TASKS_PER_CORE: Final = 4
 def group_into_tasks(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
     """Group work items, by their number, into tasks; returns the tasks in the order in which they should start.
 
-    ``sizes`` are in any unit; ``least`` is the size below which a task is not worth while. A piece above the fair share
+    ``sizes`` are in any unit; ``least`` is the size below which a task is not worth while. An item above the fair share
     stands alone; the others fill tasks up to the share, neighbours together and in their order. The result depends on
     the arguments alone.
     """

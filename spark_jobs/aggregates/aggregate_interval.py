@@ -51,7 +51,7 @@ NO_RULES = LimitRules()
 
 
 def by_key(deliveries: DataFrame, logs: DataFrame) -> DataFrame:
-    """Messages sent per log (its number in ``logs``), consumer name and key, repeated sendings too."""
+    """Messages delivered per log (its number in ``logs``), consumer name and key, redeliveries too."""
     return (
         numbered(deliveries.where("key IS NOT NULL"), logs)
         .select("log", name_of_consumer().alias("consumer_name"), "key", "key_b64", "num_messages")
@@ -63,10 +63,10 @@ def by_key(deliveries: DataFrame, logs: DataFrame) -> DataFrame:
 def balance(
     deliveries: DataFrame, keyed: DataFrame, logs: DataFrame, fair: pa.Table, span: Interval
 ) -> DataFrame:
-    """What each consumer name got in the interval, against its share of the hash space.
+    """Compare what each consumer name got in the interval with its share of the hash space.
 
     ``keyed`` is ``by_key`` of the same deliveries and ``logs``, ``fair`` is ``fair_loads``. ``entries``, ``messages`` and
-    ``size_bytes`` count every sending, repeated ones too; ``keys`` are distinct. A consumer that owned hashes and got
+    ``size_bytes`` count every delivery, redeliveries too; ``keys`` are distinct. A consumer that owned hashes and got
     nothing has a row of zeros. Connections of one name are one consumer: that is what a rolling restart keeps.
     ``message_share`` is of the dispatcher's messages; ``hash_share`` is the share of them that the consumer's hashes stood
     for when they were sent (``audit.hash_share``), null for Failover and Exclusive, and where nothing was sent.

@@ -223,7 +223,7 @@ def name_of_consumer() -> Any:
 
 
 def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first and the last sending to the consumer, or of the key: one query for all, and none where there is none."""
+    """The first and the last delivery to the consumer, or of the key: one query for all, and none where there is none."""
     if not found:
         return []
     wanted = deliveries.sparkSession.createDataFrame(
@@ -234,7 +234,7 @@ def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[d
         "at long, cluster string, topic string, subscription string, incarnation long, "
         "wanted_consumer string, wanted_key string, wanted_b64 boolean",
     )
-    sending = F.struct("seq", "index_in_send", "t_us", "ledger_id", "entry_id", "hash")
+    delivery = F.struct("seq", "index_in_send", "t_us", "ledger_id", "entry_id", "hash")
     ends = (
         deliveries.join(F.broadcast(wanted), list(LOG))
         .where(
@@ -243,8 +243,8 @@ def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[d
         )
         .groupBy("at")
         .agg(
-            F.min(sending).alias("first"),
-            F.max(sending).alias("last"),
+            F.min(delivery).alias("first"),
+            F.max(delivery).alias("last"),
             F.sort_array(F.collect_set("consumer")).alias("consumers"),
         )
     )

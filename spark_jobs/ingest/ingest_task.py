@@ -1,6 +1,6 @@
 """Ingest task: read landed files one after the other, keep the rows of the interval, stage them as Parquet.
 
-Runs in Spark's Python workers; knows files and Arrow, not Spark. One file is one piece of work, and whatever is wrong
+Runs in Spark's Python workers; knows files and Arrow, not Spark. One file is one work item, and whatever is wrong
 with it stays its own: bad rows are quarantined by the reader, and a file that cannot be read at all becomes one
 quarantine row that says why. The files of a task share the files that it stages, so many small logs do not make as many
 small files; of each log the task says whether its rows are sorted runs already (``runs``).

@@ -37,7 +37,7 @@ class Runs:
 
     @property
     def groups(self) -> list[tuple[Any, ...]] | None:
-        """Whose runs were seen, in their order; None if rows of one stood apart or out of order."""
+        """The groups whose runs were seen, in their order; None if rows of one stood apart or out of order."""
         return list(self._begun) if self._whole else None
 
     def follow(self, rows: pa.Table) -> None:
@@ -62,7 +62,7 @@ class Runs:
 class Headers:
     """Puts the headers of a log file where the rows of their logs begin.
 
-    The reader hands on the headers of a piece of a file before the piece's rows: with several dispatchers in it, rows would
+    The reader yields the headers of a block of a file before the block's rows: with several dispatchers in it, rows would
     stand apart from their header, and what came as runs would be none.
     """
 
@@ -84,13 +84,13 @@ class Headers:
         waiting = [number for number, place in enumerate(places) if place is None]
         if waiting:
             self._held.append(headers.take(waiting))
-        pieces, at = [], 0
+        slices, at = [], 0
         for place, number in sorted(
             (place, number) for number, place in enumerate(places) if place is not None
         ):
-            pieces += [rows.slice(at, place - at), headers.slice(number, 1)]
+            slices += [rows.slice(at, place - at), headers.slice(number, 1)]
             at = place
-        return pa.concat_tables([*pieces, rows.slice(at)])
+        return pa.concat_tables([*slices, rows.slice(at)])
 
     def rest(self, wanted: pa.Schema) -> pa.Table:
         """The headers that still wait for rows, as a table of the events' schema; none wait afterwards."""

@@ -147,7 +147,7 @@ def retain(
 
 
 def last_worked(warehouse: Path) -> dict[Interval, datetime]:
-    """When the last stage of any run of each interval ended, from ``run_metadata``."""
+    """Return when the last stage of any run of each interval ended, from ``run_metadata``."""
     files = all_files(warehouse, "run_metadata")
     if not files:
         return {}
@@ -276,7 +276,7 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _newest(folder: Path) -> datetime:
-    """When anything in it was last written."""
+    """Time of the last write to anything in the folder."""
     times = [one.lstat().st_mtime for one in (folder, *folder.rglob("*"))]
     return datetime.fromtimestamp(max(times), UTC)
 

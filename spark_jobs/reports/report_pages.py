@@ -174,7 +174,7 @@ def _in_turns(
 def _read(
     warehouse: Path, span: Interval, verdicts: Mapping[Dispatcher, list[dict[str, Any]]]
 ) -> dict[Dispatcher, _Subject]:
-    """What the tables say of these dispatchers."""
+    """Read the rows of these dispatchers from the tables."""
     subjects = {
         one: _Subject(Flow(span.start_us, span.end_us), verdicts=mine) for one, mine in verdicts.items()
     }

@@ -25,7 +25,7 @@ def rows_by_key(
     kinds: Sequence[str] | None = None,
     key: Sequence[str] = DISPATCHER_KEY,
 ) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
-    """Rows of one interval, in pieces of one ``key`` each; of a large one there are several.
+    """Rows of one interval, in tables of one ``key`` each; a large key has several.
 
     ``columns``: beside the key (default: all). ``topics``: sorted; rows of others are left out. ``kinds``: of those with
     others too.

@@ -86,7 +86,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def in_one(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A column in one piece; one that is, as most are, without the copy that Arrow would make."""
+    """Combine a column's chunks; a column of one chunk, as most are, is not copied as Arrow would do."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

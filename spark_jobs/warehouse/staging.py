@@ -1,9 +1,9 @@
 """The files that one task stages: a few per table, however many dispatchers or log files the task works through.
 
-A ``Sink`` takes the rows of one *piece of work* (a dispatcher, a log file) after the other. What a piece wrote counts once
-it is kept (``keep``); until then it can be taken back (``discard``), so that a piece that fails half-way leaves nothing
-behind in the files it shares with others. A piece that grows beyond ``OWN_FILE_ROWS`` gets a file of its own and is streamed
-into it, so memory is bounded however large a piece is; when that file has ``FILE_ROWS`` rows, another one follows.
+A ``Sink`` takes the rows of one *work item* (a dispatcher, a log file) after the other. What an item wrote counts once
+it is kept (``keep``); until then it can be taken back (``discard``), so that an item that fails half-way leaves nothing
+behind in the files it shares with others. An item that grows beyond ``OWN_FILE_ROWS`` gets a file of its own and is streamed
+into it, so memory is bounded however large an item is; when that file has ``FILE_ROWS`` rows, another one follows.
 
 Files appear under their names only when the sink is closed, all of the task's at once. Their names are made of the task's
 part name alone: a task that is tried again replaces its own files.
@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 from spark_jobs.warehouse.contracts import StagedFile, conform, file_schema
 
-#: A piece with more rows than this in one table gets a file of its own for it.
+#: An item with more rows than this in one table gets a file of its own for it.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
-#: A file is followed by another one after so many rows, be it shared or a large piece's own: a footer says something of
+#: A file is followed by another one after so many rows, be it shared or a large item's own: a footer says something of
 #: each row group, and whoever writes or reads a file has all of it in memory.
 FILE_ROWS: Final = 4_000_000
-#: A row group may end with a piece from so many rows on: then a reader can skip to the next piece.
+#: A row group may end with an item from so many rows on: then a reader can skip to the next item.
 _EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
 
 
@@ -35,7 +35,7 @@ class Sink:
 
     ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: where a run
     was killed and swept, its last tasks must not go on, and get ``FileNotFoundError``.
-    With ``undo`` false nothing can be taken back, and a piece streams into the shared file whatever its size.
+    With ``undo`` false nothing can be taken back, and an item streams into the shared file whatever its size.
     """
 
     def __init__(self, staging: Path, part: str, *, undo: bool = True) -> None:
@@ -44,7 +44,7 @@ class Sink:
         self._closed = False
 
     def write(self, table: str, rows: pa.Table) -> None:
-        """Rows of the present piece for ``table``, in its order; columns are brought into the table's contract."""
+        """Rows of the current item for ``table``, in its order; columns are brought into the table's contract."""
         if rows.num_rows == 0:
             return
         if table not in self._open:
@@ -58,10 +58,10 @@ class Sink:
         return self._open[table].rows if table in self._open else 0
 
     def keep(self, apart: Collection[str] = ()) -> dict[str, list[Path]]:
-        """The present piece is whole: its rows are part of the result. The next piece begins.
+        """The current item is whole: its rows are part of the result. The next item begins.
 
         Returns the files that will hold them, in their order, for each table that it has rows of. In the tables named by
-        ``apart`` they share files only with other such pieces.
+        ``apart`` they share files only with other such items.
         """
         held = {name: one.keep(apart=name in apart) for name, one in self._open.items()}
         return {name: paths for name, paths in held.items() if paths}
@@ -108,7 +108,7 @@ class _File:
         if self._waiting_rows >= ROW_GROUP_ROWS:
             self._flush()
 
-    def end_piece(self) -> None:
+    def end_item(self) -> None:
         if self._waiting_rows >= _EARLY_END_ROWS:
             self._flush()
 
@@ -139,16 +139,16 @@ class _File:
 
 
 class _Table:
-    """The files of one table: those that pieces share, and those of large pieces."""
+    """The files of one table: those that items share, and those of large items."""
 
     def __init__(self, name: str, folder: Path, part: str) -> None:
         self._name, self._folder, self._part = name, folder, part
         self._schema = file_schema(name)
         self._whole: list[_File] = []
-        self._shared: dict[bool, _File] = {}  # by whether its pieces stand apart
-        self._own: list[_File] = []  # of the present piece; the last is being written
-        self._piece: list[pa.Table] = []
-        self._piece_rows = 0
+        self._shared: dict[bool, _File] = {}  # by whether its items stand apart
+        self._own: list[_File] = []  # of the current item; the last is being written
+        self._item: list[pa.Table] = []
+        self._item_rows = 0
         self._made = 0
         self.rows = 0
 
@@ -158,13 +158,13 @@ class _Table:
         if not may_undo:
             self._share([rows], apart=False)
             return
-        self._piece_rows += rows.num_rows
+        self._item_rows += rows.num_rows
         if not self._own:
-            self._piece.append(rows)
-            if self._piece_rows > OWN_FILE_ROWS:
+            self._item.append(rows)
+            if self._item_rows > OWN_FILE_ROWS:
                 self._own.append(self._next_file())
-                self._own[-1].write(pa.concat_tables(self._piece))
-                self._piece = []
+                self._own[-1].write(pa.concat_tables(self._item))
+                self._item = []
             return
         if self._own[-1].rows >= FILE_ROWS:
             self._own[-1].finish()
@@ -177,22 +177,22 @@ class _Table:
             self._own[-1].finish()
             self._whole += self._own
             paths = [one.path for one in self._own]
-        elif self._piece:
-            paths = [self._share(self._piece, apart=apart)]
+        elif self._item:
+            paths = [self._share(self._item, apart=apart)]
         shared = self._shared.get(apart)
         if shared is not None:
-            shared.end_piece()
+            shared.end_item()
             if shared.rows >= FILE_ROWS:
                 shared.finish()
                 self._whole.append(self._shared.pop(apart))
-        self._own, self._piece, self._piece_rows = [], [], 0
+        self._own, self._item, self._item_rows = [], [], 0
         return paths
 
     def discard(self) -> None:
-        self.rows -= self._piece_rows
+        self.rows -= self._item_rows
         for one in self._own:
             one.abandon()
-        self._own, self._piece, self._piece_rows = [], [], 0
+        self._own, self._item, self._item_rows = [], [], 0
 
     def close(self) -> list[StagedFile]:
         return [one.publish() for one in (*self._whole, *self._shared.values())]
