@@ -25,7 +25,7 @@ from bench.harness import DATA, ROOT, BenchError, say
 from dispatch_core.recording.parquet import open_writer
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from spark_jobs.intervals import day_of
-from spark_jobs.staging import FILE_ROWS
+from spark_jobs.warehouse.staging import FILE_ROWS
 
 _LOGS: Final = DATA / "logs"
 #: What a generated log depends on beside its arguments: with other sources it is made again.
@@ -98,7 +98,7 @@ def _make(log: Log, sources: str) -> None:
 
 
 def _lay_out(source: Path, into: Path) -> None:
-    """The files of a generated log in the sizes that ingest gives them (``spark_jobs.staging``); no column more."""
+    """Lay out the files of a generated log in the sizes of ingest (``spark_jobs.warehouse.staging``)."""
     for path in sorted(source.rglob("*.parquet")):
         folder = into / path.parent.relative_to(source)
         folder.mkdir(parents=True, exist_ok=True)

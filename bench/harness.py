@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from spark_jobs.worker import ENVIRONMENT
+from spark_jobs.worker_memory import ENVIRONMENT
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 #: Generated input and results of runs; nothing of it is kept in the repository.

@@ -14,9 +14,9 @@ import pyarrow.json as pj
 
 from dispatch_core.recording.ahead import usable_threads
 from dispatch_core.recording.files import file_format
-from spark_jobs.ingest_task import stage_files
+from spark_jobs.ingest.ingest_task import stage_files
+from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import Interval, interval
-from spark_jobs.runs import not_runs
 
 _BLOCK_BYTES = 4 << 20
 

@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from dispatch_core.recording.files import file_format
 from dispatch_core.recording.schema import EVENTS, MESSAGES
-from spark_jobs import tables
-from spark_jobs.aggregates import aggregate
-from spark_jobs.ingest import ingest
+from spark_jobs.aggregates.aggregate_interval import aggregate
+from spark_jobs.ingest.ingest_interval import ingest
 from spark_jobs.intervals import interval
-from spark_jobs.pull import pull
-from spark_jobs.replay import replay
-from spark_jobs.runs import GROUP, ORDER
+from spark_jobs.pull.pull_logs import pull
+from spark_jobs.replay.replay_interval import replay
 from spark_jobs.session import running_session
+from spark_jobs.warehouse import spark_tables
+from spark_jobs.warehouse.contracts import GROUP, ORDER
 
 _CONTRACTS = {"messages": MESSAGES, "consumer_events": EVENTS}
 _CONTENTS = {"messages": "messages", "events": "consumer_events"}
@@ -64,7 +64,7 @@ def baseline(source: str, into: str) -> tuple[float, dict[str, Any]]:
         cores = spark.sparkContext.defaultParallelism
         began = time.perf_counter()
         for name, paths in by_table.items():
-            rows = spark.read.schema(tables.spark_schema(_CONTRACTS[name])).parquet(*paths)
+            rows = spark.read.schema(spark_tables.spark_schema(_CONTRACTS[name])).parquet(*paths)
             rows.repartition(_partitions(cores, paths), *GROUP[name]).sortWithinPartitions(
                 *GROUP[name], *ORDER[name]
             ).write.parquet(str(Path(into) / name))

@@ -17,8 +17,8 @@ from bench.generated import dispatchers
 from bench.harness import BenchError
 from dispatch_core.recording.reader import find_recordings, read_recording
 from spark_jobs.intervals import interval
-from spark_jobs.replay_task import replay_dispatchers
-from spark_jobs.worker import take_little_memory
+from spark_jobs.replay.replay_task import replay_dispatchers
+from spark_jobs.worker_memory import take_little_memory
 
 _COUNTS: Final = ("entries_stored", "entries_sent", "decisions", "uncertain", "divergent")
 

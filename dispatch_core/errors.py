@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -166,3 +167,14 @@ def _in_text(error: BaseException) -> int | None:
         return None
     text = str(error)
     return next((number for number in _HELPS if os.strerror(number) in text), None)
+
+
+def describe(error: BaseException) -> str:
+    """Describe an error in one line: the message and, for errors that this project does not raise itself, the place."""
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, DispatchAuditError):
+        return text
+    frame = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    module = frame.filename.rpartition(os.sep)[2].removesuffix(".py") if frame else ""
+    where = f" in {module}.{frame.name}, line {frame.lineno}" if frame else ""
+    return f"internal error {type(error).__name__}: {text}{where}"

@@ -22,11 +22,11 @@ from typing import Any, Final
 from dispatch_core.cli.recordings import add_override_arguments, overrides_given
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
-from spark_jobs import stage
+from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, day_of, interval
 from spark_jobs.progress import complain, printable, quiet_on_a_pipe, say
-from spark_jobs.segments import Segment
-from spark_jobs.survey import HOUR_US
+from spark_jobs.pull.hours_survey import HOUR_US
+from spark_jobs.pull.segments import Segment
 
 HELP: Final = "pull, ingest, replay, judge: all stages without Airflow"
 _ORDER: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
@@ -40,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval-start",
-        type=stage.moment,
+        type=stage_command.moment,
         help="day or ISO 8601 time, UTC (default: every day the source has events of)",
     )
     parser.add_argument(
-        "--interval-end", type=stage.moment, help="exclusive (default: a day after the start)"
+        "--interval-end", type=stage_command.moment, help="exclusive (default: a day after the start)"
     )
     add_override_arguments(parser)
     parser.add_argument(
@@ -80,12 +80,14 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     sources = [path for source in args.source for path in _expanded(source)]
     from dispatch_expectations.policy import current_policy
     from dispatch_expectations.validate import validate_interval
-    from spark_jobs.aggregates import aggregate
-    from spark_jobs.history import ingest_with_history, recompute, stale_intervals
-    from spark_jobs.pull import land, pull_segments
-    from spark_jobs.replay import replay
-    from spark_jobs.reports import write_reports
+    from spark_jobs.aggregates.aggregate_interval import aggregate
+    from spark_jobs.ingest.landing_changes import stale_intervals
+    from spark_jobs.ingest.with_history import ingest_with_history
+    from spark_jobs.pull.pull_logs import land, pull_segments
+    from spark_jobs.replay.replay_interval import replay
+    from spark_jobs.reports.report_pages import write_reports
     from spark_jobs.session import running_session
+    from spark_jobs.stale_intervals import recompute
 
     policy = current_policy()
     limits = policy.limit_rules()
@@ -126,7 +128,7 @@ def _expanded(source: str) -> list[Path]:
 
 def days_of(sources: Sequence[Path], landing: Path, files: Sequence[Segment]) -> list[str]:
     """The UTC days on which the landed event files of the sources hold rows, oldest first."""
-    from spark_jobs.surveys import surveyed
+    from spark_jobs.pull.segment_surveys import surveyed
 
     events = [one for one in files if (file_format(one.name) or ("",))[0] == "events"]
     hours = {hour for _one, survey in surveyed(None, landing, events) for hour, _rows, _mark in survey.hours}

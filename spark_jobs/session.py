@@ -110,7 +110,7 @@ def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether an error came of the Java process's end, of which there is no other word than a connection that broke."""
+    """Tell if an error was caused by the end of the Java process, which shows only as a broken connection."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
 
@@ -135,7 +135,7 @@ def delta_jars() -> list[str]:
 
 
 def _settings(size_bytes: int | None) -> dict[str, str]:
-    from spark_jobs.worker import ENVIRONMENT
+    from spark_jobs.worker_memory import ENVIRONMENT
 
     java = os.environ.get("DISPATCH_AUDIT_JAVA_OPTIONS")
     if java is None:

@@ -18,7 +18,7 @@ _KEPT = {
 
 def kept_days(params: Mapping[str, Any]) -> dict[str, int | None]:
     """For how many days what is kept. Raises ``DispatchAuditError`` for too few."""
-    from spark_jobs.maintenance import Retention
+    from spark_jobs.maintenance.retention import Retention
 
     days = {name: params.get(param) for param, name in _KEPT.items()}
     Retention(**days)
@@ -31,7 +31,7 @@ def kept_days(params: Mapping[str, Any]) -> dict[str, int | None]:
 
 def verify(home: Home) -> dict[str, Any]:
     """Compare every landed file with its checksum."""
-    from spark_jobs.upkeep import verify as verify_landed
+    from spark_jobs.maintenance.maintain import verify as verify_landed
 
     return verify_landed(home.landing, progress.info)
 
@@ -39,8 +39,8 @@ def verify(home: Home) -> dict[str, Any]:
 def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict[str, Any]:
     """Remove what is not kept, and from the list of Data Docs what was removed of them."""
     from dispatch_expectations.data_docs import write_list
-    from spark_jobs.maintenance import Retention
-    from spark_jobs.upkeep import retain as remove
+    from spark_jobs.maintenance.maintain import retain as remove
+    from spark_jobs.maintenance.retention import Retention
 
     summary = remove(home.root, Retention(**days), dry_run=dry_run, tell=progress.info)
     if home.data_docs.is_dir() and not dry_run:
@@ -51,6 +51,6 @@ def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict
 
 def compact(home: Home, *, dry_run: bool) -> dict[str, Any]:
     """Make the tables quick to open."""
-    from spark_jobs.upkeep import compact as compact_tables
+    from spark_jobs.maintenance.maintain import compact as compact_tables
 
     return compact_tables(home.warehouse, dry_run=dry_run, tell=progress.info)

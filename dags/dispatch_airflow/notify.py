@@ -233,7 +233,7 @@ def _places(chosen: Mapping[str, str], home: Home, run: str | None) -> Places:
     from dispatch_airflow.pages.links import base_url, page_link
     from dispatch_expectations.alert import Places
     from spark_jobs.intervals import interval
-    from spark_jobs.reports import folder_of
+    from spark_jobs.reports.report_pages import folder_of
 
     base = base_url()
     span = interval(chosen["interval_start"], chosen.get("interval_end"))

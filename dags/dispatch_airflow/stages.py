@@ -86,7 +86,7 @@ def aggregate(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
 
 def find_stale(home: Home) -> list[dict[str, str]]:
     """The audited intervals whose history has changed since, oldest first: ``interval_start``, ``interval_end``."""
-    summary = _stage("history", ["stale", *_landing(home), *_warehouse(home)], name="stale")
+    summary = _stage("stale_intervals", ["list", *_landing(home), *_warehouse(home)], name="stale")
     return list(summary["stale"])
 
 
@@ -98,7 +98,7 @@ def recompute(
         text for one in stale for text in ("--interval", f"{one['interval_start']}/{one['interval_end']}")
     ]
     arguments = ["recompute", *_landing(home), *_warehouse(home), *_limits(), *_overrides(chosen), *named]
-    summary = _stage("history", arguments, spark=True, name="recompute")
+    summary = _stage("stale_intervals", arguments, spark=True, name="recompute")
     return list(summary["recomputed"])
 
 
@@ -215,7 +215,7 @@ def submit(connection_id: str, name: str) -> list[str]:
     command += ["--name", f"dispatch audit: {name}", "--driver-java-options", f"-Duser.timezone=UTC {quiet}"]
     command += ["--driver-memory", os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g"]
     jars = delta_jars()
-    return [*command, *(["--jars", ",".join(jars)] if jars else []), str(_SPARK_JOBS / "launch.py")]
+    return [*command, *(["--jars", ",".join(jars)] if jars else []), str(_SPARK_JOBS / "run_stage.py")]
 
 
 def _environment() -> dict[str, str]:

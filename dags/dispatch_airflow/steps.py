@@ -80,7 +80,7 @@ def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -
     """Copy what the landing does not have yet of the source's log files, through Airflow's object storage."""
     from airflow.sdk import ObjectStoragePath
 
-    from spark_jobs.pull import pull as pull_files
+    from spark_jobs.pull.pull_logs import pull as pull_files
 
     source = chosen["source"]
     location = source if "://" in source else f"file://{Path(source).expanduser().absolute()}"
@@ -149,7 +149,7 @@ def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
 def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     """Write the pages of the interval, one per subscription, and their index."""
     from spark_jobs.intervals import interval
-    from spark_jobs.reports import write_reports
+    from spark_jobs.reports.report_pages import write_reports
 
     span = interval(chosen["interval_start"], chosen["interval_end"])
     summary = write_reports(home.warehouse, span, home.reports)

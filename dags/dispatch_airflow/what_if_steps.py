@@ -16,7 +16,7 @@ def check(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises ``DispatchAuditError`` that names what is wrong, and the nearest that is right, before anything is read.
     """
     from spark_jobs.intervals import interval
-    from spark_jobs.what_if_request import assignments_of, request
+    from spark_jobs.what_if.request import assignments_of, request
 
     start = params.get("interval_start")
     if not start:

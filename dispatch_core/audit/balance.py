@@ -2,7 +2,7 @@
 
 A consumer's fair part is what it would have got if every message sent had been spread over the hash space (or over the
 consumers) as it was owned at that moment (``fair``). So neither who came late nor who stayed short is blamed for it. Here
-is judged, from sums: those of a log in memory, or those that Spark brings (``spark_jobs.uneven``).
+is judged, from sums: those of a log in memory, or those that Spark brings (``spark_jobs.aggregates.load_findings``).
 """
 
 from __future__ import annotations

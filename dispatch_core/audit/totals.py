@@ -1,6 +1,6 @@
 """The tables ``balance`` and ``waits`` of one log: what the pipeline sums over all dispatchers with Spark.
 
-Same columns, same meaning (``spark_jobs.aggregates``), for the command line, which has one log in memory.
+Same columns, same meaning (``spark_jobs.aggregates.aggregate_interval``), for the command line, which has one log in memory.
 """
 
 from __future__ import annotations

@@ -117,12 +117,12 @@ def wrap_writers(points: Points) -> None:
     import deltalake
     import pyarrow.parquet as pq
 
-    from spark_jobs import warehouse
+    from spark_jobs.warehouse import delta_tables
 
     _wrap(points, pq.ParquetWriter, "write_table", lambda writer, *_a, **_k: writer.where)
     _wrap(points, pq.ParquetWriter, "close", lambda writer, *_a, **_k: writer.where)
     _wrap(points, deltalake.DeltaTable, "create_write_transaction", lambda table, *_a, **_k: table.table_uri)
-    _wrap(points, warehouse, "write_deltalake", lambda path, *_a, **_k: path)
+    _wrap(points, delta_tables, "write_deltalake", lambda path, *_a, **_k: path)
 
 
 def _wrap(points: Points, owner: Any, name: str, path_of: Callable[..., Any]) -> None:

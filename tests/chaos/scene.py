@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_jobs.contracts import CONTRACTS
-from spark_jobs.warehouse import all_files, read_table
+from spark_jobs.warehouse.contracts import CONTRACTS
+from spark_jobs.warehouse.delta_tables import all_files, read_table
 from tests.chaos.stages import STAGES
 from tests.checkout import PYTHONPATH
 

@@ -16,27 +16,27 @@ SPAN: Final = interval(*(os.environ.get("CHAOS_INTERVAL") or "2026-11-21").split
 
 
 def _pull(home: Path, source: Path) -> None:
-    from spark_jobs.pull import pull
+    from spark_jobs.pull.pull_logs import pull
 
     pull(source, home / "landing", SPAN.start, interval_end=SPAN.end)
 
 
 def _ingest(home: Path, _source: Path) -> None:
-    from spark_jobs.history import ingest_with_history
+    from spark_jobs.ingest.with_history import ingest_with_history
 
     with _spark() as spark:
         ingest_with_history(spark, home / "landing", home / "warehouse", SPAN)
 
 
 def _replay(home: Path, _source: Path) -> None:
-    from spark_jobs.replay import replay
+    from spark_jobs.replay.replay_interval import replay
 
     with _spark() as spark:
         replay(spark, home / "warehouse", SPAN)
 
 
 def _aggregates(home: Path, _source: Path) -> None:
-    from spark_jobs.aggregates import aggregate
+    from spark_jobs.aggregates.aggregate_interval import aggregate
 
     with _spark() as spark:
         aggregate(spark, home / "warehouse", SPAN)
@@ -50,15 +50,15 @@ def _validate(home: Path, _source: Path) -> None:
 
 
 def _reports(home: Path, _source: Path) -> None:
-    from spark_jobs.reports import write_reports
+    from spark_jobs.reports.report_pages import write_reports
 
     write_reports(home / "warehouse", SPAN, home / "reports")
 
 
 def _maintenance(home: Path, _source: Path) -> None:
     """Upkeep, over and over until it is ended or has been at it for a minute."""
-    from spark_jobs.maintenance import LEAST_DAYS, Retention
-    from spark_jobs.upkeep import compact, retain, verify
+    from spark_jobs.maintenance.maintain import compact, retain, verify
+    from spark_jobs.maintenance.retention import LEAST_DAYS, Retention
 
     until = time.monotonic() + 60
     while time.monotonic() < until:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from spark_jobs.maintenance import Retention
-from spark_jobs.upkeep import retain
+from spark_jobs.maintenance.maintain import retain
+from spark_jobs.maintenance.retention import Retention
 from tests.chaos.scene import Scene, copy, pages_of, rows_of, start, strays
 
 _SECONDS: Final = 300

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.warehouse import read_table
+from spark_jobs.warehouse.delta_tables import read_table
 from tests.spark_jobs.orders import Home, anomalies_across, assert_same, busy_moments, crossings, cut, span
 
 if TYPE_CHECKING:

@@ -200,7 +200,7 @@ def test_the_what_if_form_takes_what_it_should(param, value):
 
 @pytest.mark.airflow
 def test_every_rule_that_the_form_offers_is_understood():
-    from spark_jobs.what_if_request import request
+    from spark_jobs.what_if.request import request
 
     rules = dag_file("dispatch_what_if").RULES
 

@@ -104,7 +104,7 @@ def test_stale_intervals_are_recomputed_as_they_were_found(asked, answers):
     answers.append((0, [json.dumps({"stage": "recompute", "recomputed": found})], []))
     chosen = CHOSEN | {"overrides": "{}"}
     assert stages.recompute(stages.find_stale(HOME), HOME, chosen) == found
-    assert asked[0][2:4] == ["spark_jobs.history", "stale"]
+    assert asked[0][2:4] == ["spark_jobs.stale_intervals", "list"]
     assert values(asked[1], "--overrides") == ["{}"]
     assert values(asked[1], "--interval") == ["2026-11-20T00:00:00+00:00/2026-11-21T00:00:00+00:00"]
 
@@ -163,7 +163,7 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
     assert values(submitted, "--jars") == ["/a.jar,/b.jar"]
     [java] = values(submitted, "--driver-java-options")
     assert Path(java.partition("file://")[2]).is_file(), "Spark says as little as without spark-submit"
-    launch = submitted.index(str(ROOT / "spark_jobs" / "launch.py"))
+    launch = submitted.index(str(ROOT / "spark_jobs" / "run_stage.py"))
     assert submitted[launch + 1 : launch + 3] == ["spark_jobs.ingest", "--interval-start"]
     assert published[:3] == [sys.executable, "-m", "spark_jobs.replay"], "it needs no Spark"
 
@@ -200,9 +200,9 @@ def test_a_connection_that_cannot_be_used_starts_nothing(asked, monkeypatch, con
 
 
 def test_what_is_submitted_runs_the_module_with_its_arguments(tmp_path):
-    launch = ROOT / "spark_jobs" / "launch.py"
+    launch = ROOT / "spark_jobs" / "run_stage.py"
     done = subprocess.run(
-        [sys.executable, str(launch), "spark_jobs.upkeep", "verify", "--home", str(tmp_path)],
+        [sys.executable, str(launch), "spark_jobs.maintenance", "verify", "--home", str(tmp_path)],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
@@ -211,7 +211,7 @@ def test_what_is_submitted_runs_the_module_with_its_arguments(tmp_path):
     )
     assert (done.returncode, json.loads(done.stdout)["stage"]) == (0, "verify"), done.stderr
     refused = subprocess.run(
-        [sys.executable, str(launch), "spark_jobs.upkeep", "retain", "--home", ".", "--keep-pages", "1"],
+        [sys.executable, str(launch), "spark_jobs.maintenance", "retain", "--home", ".", "--keep-pages", "1"],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         timeout=60,

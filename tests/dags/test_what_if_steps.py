@@ -31,12 +31,14 @@ def test_the_form_becomes_the_arguments_of_the_stage():
 
 
 def test_the_stage_takes_what_the_form_gives(monkeypatch, capsys, tmp_path):
-    from spark_jobs import what_if
+    from spark_jobs.what_if import comparison
 
     checked = what_if_steps.check({**FORM, "subscriptions": "--out", "broker_version": "4.0.0"})
     asked = []
-    monkeypatch.setattr(what_if.stage, "run", lambda options, _work, _size: asked.append(options) or 0)
-    assert what_if.main(["--warehouse", "/w", *checked["arguments"], "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(
+        comparison.stage_command, "run", lambda options, _work, _size: asked.append(options) or 0
+    )
+    assert comparison.main(["--warehouse", "/w", *checked["arguments"], "--out", str(tmp_path)]) == 0
     [options] = asked
     assert (options.subscriptions, options.broker_version, options.seeds) == ("--out", "4.0.0", 3)
     assert options.out == tmp_path

@@ -14,12 +14,12 @@ from random import Random
 from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
-from spark_jobs import segments
-from spark_jobs.copying import Journal
-from spark_jobs.ingest_task import stage_files
+from spark_jobs.ingest.ingest_task import stage_files
 from spark_jobs.intervals import interval
-from spark_jobs.segments import Segment
-from spark_jobs.survey import Survey, survey
+from spark_jobs.pull import segments
+from spark_jobs.pull.copying import Journal
+from spark_jobs.pull.hours_survey import Survey, survey
+from spark_jobs.pull.segments import Segment
 from tests.fuzz.documents import document
 from tests.fuzz.lines import Content, good
 from tests.fuzz.texts import says, spoiled

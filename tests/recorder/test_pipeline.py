@@ -15,7 +15,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from spark_jobs.warehouse import read_table
+from spark_jobs.warehouse.delta_tables import read_table
 from tests.checkout import PYTHONPATH
 from tests.recorder.broker import ROOT, TARGET
 from tests.recorder.comparison import SEEN_BY_CLIENTS, Audit, audited_all, events

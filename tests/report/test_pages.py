@@ -13,10 +13,11 @@ from dispatch_core.report.names import file_name
 from dispatch_expectations.alert import Places, build_alerts
 from dispatch_expectations.dispatcher_results import read_results
 from dispatch_expectations.validate import validate_interval
-from spark_jobs import file_rows, reports
 from spark_jobs.intervals import interval
-from spark_jobs.report_rows import by_key
-from spark_jobs.reports import LIMIT_VARIABLE, folder_of, write_reports
+from spark_jobs.reports import report_pages
+from spark_jobs.reports.report_pages import LIMIT_VARIABLE, folder_of, write_reports
+from spark_jobs.reports.subscription_rows import by_key
+from spark_jobs.warehouse import file_rows
 from tests.expectations.make import DAY, TOPIC, Day
 
 SPAN = interval(DAY)
@@ -113,7 +114,7 @@ def test_writing_again_changes_nothing_and_removes_what_is_nobodys(home: Path, t
 def test_pages_do_not_depend_on_how_many_subscriptions_fit_into_memory(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
 ) -> None:
-    monkeypatch.setattr(reports, most, 1)
+    monkeypatch.setattr(report_pages, most, 1)
     write_reports(home / "warehouse", SPAN, tmp_path)
     first = {path.name: path.read_bytes() for path in folder_of(home / "reports", SPAN).iterdir()}
     assert {path.name: path.read_bytes() for path in folder_of(tmp_path, SPAN).iterdir()} == first
@@ -132,7 +133,7 @@ def test_who_leaves_has_its_name_wherever_its_rows_are_cut(
     day.add("consumer_events", **who, **gone, source_file=day.rows["consumer_events"][0]["source_file"])
     day.write(tmp_path)
     monkeypatch.setattr(file_rows, "_ROWS_AT_ONCE", rows)
-    subjects = reports._read(tmp_path, SPAN, reports._judged(tmp_path, SPAN))
+    subjects = report_pages._read(tmp_path, SPAN, report_pages._judged(tmp_path, SPAN))
     ((_, subject),) = subjects.items()
     assert [(one.joined, one.name) for one in subject.changes] == [(True, "worker-1"), (False, "worker-1")]
 

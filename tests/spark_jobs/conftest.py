@@ -48,10 +48,10 @@ def spark() -> Iterator[SparkSession]:
 
 
 def all_stages(spark: SparkSession, home: Home, source: Path) -> None:
-    from spark_jobs.aggregates import aggregate
-    from spark_jobs.ingest import ingest
-    from spark_jobs.pull import pull
-    from spark_jobs.replay import replay
+    from spark_jobs.aggregates.aggregate_interval import aggregate
+    from spark_jobs.ingest.ingest_interval import ingest
+    from spark_jobs.pull.pull_logs import pull
+    from spark_jobs.replay.replay_interval import replay
 
     home.summaries["pull"] = pull(source, home.landing, home.span.start)
     home.summaries["ingest"] = ingest(spark, home.landing, home.warehouse, home.span)
@@ -80,11 +80,11 @@ def tables_of(
     spark: SparkSession, warehouse: Path, span: Interval, frames: Mapping[str, DataFrame], *read: str
 ) -> list[DataFrame]:
     """Make ``frames`` the interval's rows of the tables of their names; those of ``read``, as Spark reads them."""
-    from spark_jobs import tables
-    from spark_jobs.warehouse import replace_interval
+    from spark_jobs.warehouse import spark_tables
+    from spark_jobs.warehouse.delta_tables import replace_interval
 
     for name, one in frames.items():
         staging = warehouse / "_staging" / name
         staging.mkdir(parents=True)
-        replace_interval(warehouse, name, span, tables.stage(one, name, staging))
-    return [tables.read(spark, warehouse, name, span) for name in read]
+        replace_interval(warehouse, name, span, spark_tables.stage(one, name, staging))
+    return [spark_tables.read(spark, warehouse, name, span) for name in read]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from dispatch_core.cli.main import main
 from dispatch_core.recording.files import find_recordings
 from dispatch_core.recording.reader import read_recording
-from spark_jobs.aggregates import aggregate
-from spark_jobs.contracts import CONTRACTS
-from spark_jobs.history import ingest_with_history, stale_intervals
+from spark_jobs.aggregates.aggregate_interval import aggregate
+from spark_jobs.ingest.landing_changes import stale_intervals
+from spark_jobs.ingest.with_history import ingest_with_history
 from spark_jobs.intervals import Interval, parse_moment
-from spark_jobs.pull import pull
-from spark_jobs.replay import replay
-from spark_jobs.warehouse import read_table
+from spark_jobs.pull.pull_logs import pull
+from spark_jobs.replay.replay_interval import replay
+from spark_jobs.warehouse.contracts import CONTRACTS
+from spark_jobs.warehouse.delta_tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

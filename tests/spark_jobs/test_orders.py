@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.history import ingest_with_history
-from spark_jobs.pull import pull
-from spark_jobs.warehouse import read_table
+from spark_jobs.ingest.with_history import ingest_with_history
+from spark_jobs.pull.pull_logs import pull
+from spark_jobs.warehouse.delta_tables import read_table
 from tests.spark_jobs.orders import Home, anomalies_across, assert_same, crossings, cut, runs, span
 
 if TYPE_CHECKING:

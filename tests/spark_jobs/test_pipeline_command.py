@@ -12,8 +12,8 @@ import pytest
 
 from dispatch_core.cli.main import main
 from spark_jobs import pipeline_command
-from spark_jobs.ledger import Ledger
 from spark_jobs.progress import printable
+from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from dispatch_expectations.policy import current_policy
 from dispatch_expectations.validate import validate_interval
-from spark_jobs.aggregates import aggregate
-from spark_jobs.history import ingest_with_history
+from spark_jobs.aggregates.aggregate_interval import aggregate
+from spark_jobs.ingest.with_history import ingest_with_history
 from spark_jobs.intervals import interval
-from spark_jobs.pull import pull
-from spark_jobs.replay import replay
+from spark_jobs.pull.pull_logs import pull
+from spark_jobs.replay.replay_interval import replay
 from spark_jobs.session import running_session
 
 

@@ -22,8 +22,8 @@ import pytest
 
 from dispatch_airflow.local_run.client import ApiError
 from dispatch_airflow.processes import processes
-from spark_jobs.contracts import CONTRACTS
-from spark_jobs.warehouse import read_table
+from spark_jobs.warehouse.contracts import CONTRACTS
+from spark_jobs.warehouse.delta_tables import read_table
 from tests.checkout import PYTHONPATH
 from tests.stack.airflow import DAG, Airflow
 from tests.stack.compose import ROOT

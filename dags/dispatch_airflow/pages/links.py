@@ -70,7 +70,7 @@ class ReportLink(_PageLink):
     def find(self, home: Home, ti: Any) -> Path | None:
         """The index of the interval's reports."""
         from spark_jobs.intervals import interval
-        from spark_jobs.reports import folder_of
+        from spark_jobs.reports.report_pages import folder_of
 
         chosen = _chosen(ti)
         if chosen is None:

@@ -1,0 +1,1 @@
+"""Aggregate over consumers and dispatchers: the tables ``balance`` and ``waits``, and findings of uneven load."""

@@ -1,0 +1,69 @@
+"""Compare the rows in the tables with what the landing holds now, and mark intervals whose results are out of date.
+
+An interval is *stale* when it was replayed on other rows than the landing holds up to its end
+(``spark_jobs.ingest.interval_plan``). Stale intervals are marked in ``run_metadata``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_jobs.ingest.interval_plan import Expected, as_expected, inputs_digest, stale
+from spark_jobs.intervals import Interval
+from spark_jobs.progress import say
+from spark_jobs.pull import segments
+from spark_jobs.pull.segment_surveys import Surveyed, surveyed
+from spark_jobs.pull.segments import Sources
+from spark_jobs.warehouse.delta_tables import record_run
+from spark_jobs.warehouse.run_ledger import Ingested, Ledger, history_digests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expected]:
+    """Compute the digest of the files that each interval of the landing should be made of."""
+    catalogue = segments.read_catalogue(landing)
+    files: dict[Sources, list[Surveyed]] = {}
+    found = []
+    for one in segments.landed_intervals(landing):
+        if one.role == "retired":
+            found.append(Expected(one.span, ""))
+            continue
+        if one.sources not in files:
+            listed = catalogue.get(one.sources, {}).values()
+            files[one.sources] = surveyed(spark, landing, segments.without_doubles(listed))
+        found.append(Expected(one.span, inputs_digest(files[one.sources], one.span)))
+    return found
+
+
+def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> Ingested:
+    """Digests of the tables' intervals as they would be with nothing outdated."""
+    return as_expected(expected_intervals(spark, landing), ledger.ingested())
+
+
+def stale_intervals(landing: Path, warehouse: Path, spark: SparkSession | None = None) -> list[Interval]:
+    """The intervals that were replayed on another history than the landing holds now, oldest first."""
+    ledger = Ledger(warehouse)
+    return stale(ledger.replayed(), _now(spark, landing, ledger))
+
+
+def mark_stale(spark: SparkSession | None, landing: Path, warehouse: Path) -> list[Interval]:
+    """Mark in ``run_metadata`` what has become stale since it was last looked at; returns all stale intervals."""
+    ledger = Ledger(warehouse)
+    now = _now(spark, landing, ledger)
+    found = stale(ledger.replayed(), now)
+    digests, marked = history_digests(now), ledger.marked_stale()
+    for one in found:
+        if marked.get(one.start_us) != digests[one.start_us]:
+            say(f"{one.name} is stale: rows before its end have changed since it was replayed")
+            summary = {"stage": "stale", **bounds_as_json(one), "history_digest": digests[one.start_us]}
+            record_run(warehouse, "stale", one, datetime.now(UTC), summary)
+    return found
+
+
+def bounds_as_json(span: Interval) -> dict[str, str]:
+    """An interval's bounds as summaries hold them."""
+    return {"interval_start": span.start.isoformat(), "interval_end": span.end.isoformat()}

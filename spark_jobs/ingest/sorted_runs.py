@@ -1,0 +1,139 @@
+"""Find out if staged rows are *sorted runs*: each dispatcher's (for messages: each topic's) rows together and in order.
+
+Sorted runs need no exchange and no sort: their staged files become files of the table. Most logs are sorted runs: a recorder
+writes a dispatcher's lines in the order of ``seq``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.recording.schema import DISPATCHER_KEY
+from spark_jobs.warehouse.contracts import GROUP, ORDER, in_one
+
+#: One incarnation of a dispatcher.
+_LOG: Final = (*DISPATCHER_KEY, "incarnation")
+
+#: A log file with more dispatchers than this is not followed: its rows go through the exchange.
+MOST_RUNS: Final = 10_000
+
+
+class Runs:
+    """Follows the rows of one log file as they are staged for ``table``."""
+
+    def __init__(self, table: str) -> None:
+        self._group, self._order = GROUP[table], ORDER[table]
+        self._last: tuple[Any, ...] | None = None
+        self._place = (0, 0)
+        self._begun: dict[tuple[Any, ...], None] = {}
+        self._whole = True
+
+    @property
+    def groups(self) -> list[tuple[Any, ...]] | None:
+        """The groups whose runs were seen, in their order; None if rows of one stood apart or out of order."""
+        return list(self._begun) if self._whole else None
+
+    def follow(self, rows: pa.Table) -> None:
+        """The next rows."""
+        if not self._whole or not rows.num_rows:
+            return
+        columns = [in_one(rows[name]) for name in self._group]
+        begins = _begins(columns)
+        begins[0] = tuple(column[0].as_py() for column in columns) != self._last
+        major, minor = (rows[name].to_numpy() for name in self._order)
+        fine = _not_before(major, minor) | begins[1:]
+        self._whole = bool(fine.all()) and (bool(begins[0]) or self._place <= (major[0], minor[0]))
+        for row in np.flatnonzero(begins)[: MOST_RUNS + 1].tolist():
+            group = tuple(column[row].as_py() for column in columns)
+            self._whole &= group not in self._begun
+            self._begun[group] = None
+            self._last = group
+        self._whole &= len(self._begun) <= MOST_RUNS
+        self._place = (major[-1], minor[-1])
+
+
+class Headers:
+    """Puts the headers of a log file where the rows of their logs begin.
+
+    The reader yields the headers of a block of a file before the block's rows: with several dispatchers in it, rows would
+    stand apart from their header, and what came as runs would be none.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[pa.Table] = []
+
+    def place(self, rows: pa.Table) -> pa.Table:
+        """The next events of the file, with the headers that belong into them. A header waits until rows of its log come."""
+        if rows.num_rows and pc.all(pc.equal(rows["kind"], "header")).as_py():
+            self._held.append(rows)
+            return rows.slice(0, 0)
+        if not (rows.num_rows and self._held):
+            return rows
+        headers = self.rest(rows.schema)
+        first = _first_rows(rows)
+        if first is None:
+            return pa.concat_tables([headers, rows])
+        places = [first.get(log) for log in zip(*(headers[one].to_pylist() for one in _LOG), strict=True)]
+        waiting = [number for number, place in enumerate(places) if place is None]
+        if waiting:
+            self._held.append(headers.take(waiting))
+        slices, at = [], 0
+        for place, number in sorted(
+            (place, number) for number, place in enumerate(places) if place is not None
+        ):
+            slices += [rows.slice(at, place - at), headers.slice(number, 1)]
+            at = place
+        return pa.concat_tables([*slices, rows.slice(at)])
+
+    def rest(self, wanted: pa.Schema) -> pa.Table:
+        """The headers that still wait for rows, as a table of the events' schema; none wait afterwards."""
+        held, self._held = self._held, []
+        return pa.concat_tables([wanted.empty_table(), *held])
+
+
+def _first_rows(rows: pa.Table) -> dict[tuple[Any, ...], int] | None:
+    """Return the first row of each log; None where rows of too many logs alternate to be runs."""
+    columns = [in_one(rows[name]) for name in _LOG]
+    begins = np.flatnonzero(_begins(columns))
+    if len(begins) > MOST_RUNS:
+        return None
+    first: dict[tuple[Any, ...], int] = {}
+    for row in begins.tolist():
+        first.setdefault(tuple(column[row].as_py() for column in columns), row)
+    return first
+
+
+def _begins(columns: list[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Mark the rows that differ in any of the columns from the row before."""
+    begins = np.zeros(len(columns[0]), dtype=bool)
+    begins[:1] = True
+    for column in columns:
+        begins[1:] |= ~pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return begins
+
+
+def _not_before(major: npt.NDArray[np.int64], minor: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark the rows, from the second on, that are not before their predecessor."""
+    later: npt.NDArray[np.bool_] = major[1:] > major[:-1]
+    return later | ((major[1:] == major[:-1]) & (minor[1:] >= minor[:-1]))
+
+
+def not_runs(staged: Iterable[tuple[Sequence[str], Sequence[Sequence[Any]] | None]]) -> set[str]:
+    """Of the files of one table, those whose rows must be exchanged: they hold rows out of order, or of a dispatcher that
+    another log file has rows of, too. ``staged``: per log file the paths that hold its rows, and the groups of these.
+    """
+    logs_staged = list(staged)
+    logs = Counter(tuple(group) for _paths, groups in logs_staged for group in groups or ())
+    return {
+        path
+        for paths, groups in logs_staged
+        if groups is None or any(logs[tuple(one)] > 1 for one in groups)
+        for path in paths
+    }

@@ -1,0 +1,1 @@
+"""Verify landed files, remove what is no longer needed, and compact tables."""

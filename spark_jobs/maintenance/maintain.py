@@ -1,0 +1,317 @@
+"""Maintain an installation: verify landed files, remove what may be removed, compact tables. No Spark, no JVM.
+
+``spark_jobs.maintenance.retention`` decides what may be removed; this module finds and removes it. An interval that a run is
+working on is left alone: its locks are taken first.
+
+Run as ``python -m spark_jobs.maintenance verify|retain|compact --home DIR [--dry-run]``; ``--keep-results`` and similar
+arguments take days.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.report.page import printable
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.maintenance.retention import (
+    REMADE_TABLES,
+    Checked,
+    Pages,
+    Retention,
+    check_sums,
+    expired,
+    expired_pages,
+)
+from spark_jobs.progress import complain, say
+from spark_jobs.pull.segments import landing_lock, read_catalogue
+from spark_jobs.warehouse.contracts import CONTRACTS
+from spark_jobs.warehouse.delta_tables import (
+    WarehouseError,
+    all_files,
+    data_files,
+    replace_interval,
+    stage_run,
+    table_path,
+)
+
+#: The stages whose locks say that nobody is at work on an interval.
+_STAGES: Final = ("ingest", "replay", "aggregates")
+#: Commits since the last checkpoint from which a new one is made: opening a table reads them one by one.
+_COMMITS: Final = 20
+#: Files of ``run_metadata`` from which it is rewritten: every stage of every run adds one.
+_SMALL_FILES: Final = 32
+_SECONDS_BETWEEN_LINES: Final = 10.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Removed:
+    """Totals of what was removed, or would be (``dry_run``): counts by kind, bytes, and what was left alone."""
+
+    dry_run: bool
+    tell: Say
+    counts: dict[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+    left_alone: list[str] = field(default_factory=list)
+
+    def note(self, kind: str, what: str, size_bytes: int, count: int = 1) -> None:
+        """One more."""
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        self.size_bytes += size_bytes
+        would = "would remove" if self.dry_run else "removed"
+        self.tell(f"retain: {would} {kind} {what} ({size_bytes / 1e6:,.1f} MB)")
+
+    def leave(self, what: str) -> None:
+        """Something is at work there."""
+        self.left_alone.append(what)
+        self.tell(f"retain: left alone {what}: a run is at work there")
+
+
+def verify(landing: Path, tell: Say = say) -> dict[str, Any]:
+    """Compute the sha256 of every landed file that a catalogue names, and compare it with what was landed.
+
+    Raises ``ChecksumError`` naming the files that differ. Nothing is changed.
+    """
+    began = told = time.monotonic()
+    read_bytes = 0
+    segments = {
+        (one.sha256, one.name): one for files in read_catalogue(landing).values() for one in files.values()
+    }
+    checked = []
+    for number, one in enumerate(segments.values(), start=1):
+        path = one.path(landing)
+        checked.append(Checked(path, printable(one.name), one.sha256, _sha256(path)))
+        read_bytes += one.size_bytes
+        if time.monotonic() - told >= _SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            tell(
+                f"verify: {number:,} of {len(segments):,} files, {read_bytes / 1e6 / (told - began):,.0f} MB/s"
+            )
+    files = check_sums(checked)
+    seconds = time.monotonic() - began
+    tell(f"verify: {files:,} landed files are what was landed")
+    return {"stage": "verify", "files": files, "bytes": read_bytes, "seconds": round(seconds, 3)}
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def retain(
+    home: Path, keep: Retention, *, dry_run: bool = False, now: datetime | None = None, tell: Say = say
+) -> dict[str, Any]:
+    """Remove what ``keep`` does not keep below ``home``; returns counts by kind. ``dry_run``: only say what it would be."""
+    now = now or datetime.now(UTC)
+    removed = Removed(dry_run, tell)
+    warehouse = home / "warehouse"
+    for span in expired(last_worked(warehouse), now, keep.results):
+        _remove_results(warehouse, span, removed)
+    for kind, days in (("reports", keep.pages), ("data-docs", keep.pages), ("what-if", keep.what_if)):
+        for folder in expired_pages(_pages(home / kind), now, days):
+            removed.note(kind, folder.name, _size_bytes(folder))
+            if not dry_run:
+                shutil.rmtree(folder)
+    if keep.unreachable is not None:
+        limit = now - timedelta(days=keep.unreachable)
+        _remove_unnamed_segments(home / "landing", limit, removed)
+        _remove_staging(warehouse, limit, removed)
+        for name in _tables(warehouse):
+            _vacuum(warehouse, name, keep.unreachable, removed)
+    return {
+        "stage": "retain",
+        "dry_run": dry_run,
+        "removed": removed.counts,
+        "bytes": removed.size_bytes,
+        "left_alone": removed.left_alone,
+    }
+
+
+def last_worked(warehouse: Path) -> dict[Interval, datetime]:
+    """Return when the last stage of any run of each interval ended, from ``run_metadata``."""
+    files = all_files(warehouse, "run_metadata")
+    if not files:
+        return {}
+    columns = ["interval_start", "finished_at", "summary_json"]
+    found: dict[datetime, tuple[datetime, datetime]] = {}
+    rows = ds.dataset(files, format="parquet").to_table(columns=columns).to_pylist()
+    for row in rows:
+        end = json.loads(row["summary_json"]).get("interval_end")
+        span = interval(row["interval_start"], end)
+        known = found.get(span.start)
+        if known is None:
+            found[span.start] = span.end, row["finished_at"]
+        else:
+            found[span.start] = max(known[0], span.end), max(known[1], row["finished_at"])
+    return {Interval(start, end): at for start, (end, at) in found.items()}
+
+
+def _remove_results(warehouse: Path, span: Interval, removed: Removed) -> None:
+    files = {name: data_files(warehouse, name, span) for name in REMADE_TABLES}
+    if not any(files.values()):
+        return
+    try:
+        with ExitStack() as locks:
+            for stage in _STAGES:
+                locks.enter_context(stage_run(warehouse, stage, span))
+            for name, paths in files.items():
+                if paths:
+                    size_bytes = sum(Path(path).stat().st_size for path in paths)
+                    removed.note(f"rows of {name}", span.name, size_bytes)
+                    if not removed.dry_run:
+                        replace_interval(warehouse, name, span, [])
+    except WarehouseError:
+        removed.leave(f"the interval {span.name}")
+
+
+def _pages(folder: Path) -> Iterator[Pages]:
+    """The folders of pages, each with the time its first page was last written."""
+    if not folder.is_dir():
+        return
+    for one in folder.iterdir():
+        index = one / "index.html"
+        if one.is_dir() and not one.is_symlink() and index.is_file():
+            yield Pages(one, datetime.fromtimestamp(index.stat().st_mtime, UTC))
+
+
+def _remove_unnamed_segments(landing: Path, limit: datetime, removed: Removed) -> None:
+    """Landed files that gave way to other contents: no catalogue names them, so no interval is made of them."""
+    store = landing / "segments"
+    if not store.is_dir():
+        return
+    with landing_lock(landing):  # a pull names what it has copied under this lock
+        named = {
+            one.path(landing).parent.name
+            for files in read_catalogue(landing).values()
+            for one in files.values()
+        }
+        for folder in sorted(store.iterdir()):
+            if len(folder.name) == 64 and folder.name not in named and _newest(folder) <= limit:
+                removed.note("landed files that were replaced", folder.name, _size_bytes(folder))
+                if not removed.dry_run:
+                    shutil.rmtree(folder)
+
+
+def _remove_staging(warehouse: Path, limit: datetime, removed: Removed) -> None:
+    """Remove staged files of runs that ended long ago."""
+    for home in sorted((warehouse / "_staging").glob("*/")):
+        lock = home / ".lock"
+        with ExitStack() as stack:
+            if lock.exists():
+                held = stack.enter_context(lock.open("a"))
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+            for folder in sorted(one for one in home.iterdir() if one.is_dir()):
+                if _newest(folder) <= limit:
+                    removed.note("staged files", f"{home.name}/{folder.name}", _size_bytes(folder))
+                    if not removed.dry_run:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _vacuum(warehouse: Path, name: str, days: int, removed: Removed) -> None:
+    """Files of a table that none of its versions of the last ``days`` has."""
+    root = table_path(warehouse, name).absolute()
+    table = DeltaTable(root)
+    files = table.vacuum(days * 24, dry_run=True, enforce_retention_duration=False, full=True)
+    if not files:
+        return
+    sizes = [path.stat().st_size for file in files if (path := root / file).is_file()]
+    removed.note("unreachable files of", f"table {name}: {len(files):,}", sum(sizes), len(files))
+    if not removed.dry_run:
+        table.vacuum(days * 24, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def compact(warehouse: Path, *, dry_run: bool = False, tell: Say = say) -> dict[str, Any]:
+    """Join the many small files of ``run_metadata``, and let every table with many commits be opened from a checkpoint."""
+    checkpoints, joined = [], 0
+    for name in _tables(warehouse):
+        table = DeltaTable(table_path(warehouse, name).absolute())
+        if name == "run_metadata" and len(table.file_uris()) >= _SMALL_FILES:
+            joined = len(table.file_uris())
+            tell(f"compact: {'would join' if dry_run else 'joins'} {joined:,} files of run_metadata")
+            if not dry_run:
+                table.optimize.compact()
+                table = DeltaTable(table_path(warehouse, name).absolute())
+        behind = _commits_since_checkpoint(table, table_path(warehouse, name) / "_delta_log")
+        if behind >= _COMMITS:
+            checkpoints.append(name)
+            tell(f"compact: {'would make' if dry_run else 'makes'} a checkpoint of {name}, {behind} commits")
+            if not dry_run:
+                table.create_checkpoint()
+    return {"stage": "compact", "dry_run": dry_run, "checkpoints": checkpoints, "files_joined": joined}
+
+
+def _commits_since_checkpoint(table: DeltaTable, log: Path) -> int:
+    versions = [int(one.name[:20]) for one in log.glob("*.checkpoint*.parquet") if one.name[:20].isdecimal()]
+    return int(table.version()) - max(versions, default=-1)
+
+
+def _tables(warehouse: Path) -> list[str]:
+    return [name for name in CONTRACTS if (table_path(warehouse, name) / "_delta_log").exists()]
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+
+
+def _newest(folder: Path) -> datetime:
+    """Time of the last write to anything in the folder."""
+    times = [one.lstat().st_mtime for one in (folder, *folder.rglob("*"))]
+    return datetime.fromtimestamp(max(times), UTC)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Upkeep of one installation; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_jobs.maintenance", description="verify, remove, compact"
+    )
+    parser.add_argument("what", choices=("verify", "retain", "compact"))
+    parser.add_argument(
+        "--home", required=True, type=Path, help="the folder that holds landing and warehouse"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    usual = Retention()
+    for name in Retention.__slots__:
+        days = getattr(usual, name)
+        parser.add_argument(
+            f"--keep-{name.replace('_', '-')}",
+            type=int,
+            default=days,
+            metavar="DAYS",
+            help=f"(default: {days if days is not None else 'for ever'})",
+        )
+    options = parser.parse_args(arguments)
+    try:
+        if options.what == "verify":
+            summary = verify(options.home / "landing")
+        elif options.what == "retain":
+            kept = {name: getattr(options, f"keep_{name}") for name in Retention.__slots__}
+            summary = retain(options.home, Retention(**kept), dry_run=options.dry_run)
+        else:
+            summary = compact(options.home / "warehouse", dry_run=options.dry_run)
+    except DispatchAuditError as error:
+        complain(f"error: {error}")
+        return 2
+    print(json.dumps(summary, sort_keys=True), flush=True)
+    return 0

@@ -1,0 +1,309 @@
+"""Pull the log files of a source into the landing folder, each contents once, and land an interval.
+
+Log files are kept as *segments*, shared by all intervals (``spark_jobs.pull.segments``). A file that has not changed at its
+source is not copied again (``spark_jobs.pull.copying``), so pulling an unchanged source again changes nothing. The commit
+point of a pull is one rename, after everything is copied: a reader sees the earlier pull or this one, never a mixture. A
+pull that dies leaves the earlier one in place and is continued by the next.
+
+A file that is no longer at its source is kept and reported; a file whose contents changed is replaced and reported. A file
+that grows while it is copied is taken up to the size it had when its copy began.
+
+The source is anything that walks like a ``pathlib.Path`` (``iterdir``, ``is_dir``, ``is_file``, ``exists``, ``open``,
+``name``, ``stat``): a local folder or file, a ``universal_pathlib`` path or Airflow's ``ObjectStoragePath``. No Spark here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
+from dispatch_core.recording.files import file_format, in_words
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.pull import segments
+from spark_jobs.pull.copying import Journal, bring
+from spark_jobs.pull.segments import LandedInterval, Segment, Sources
+
+_CHUNK_BYTES: Final = 1 << 20
+_MAX_DEPTH: Final = 32
+#: So often a file that is rewritten while it is copied is read anew.
+_ATTEMPTS: Final = 3
+#: Of a file that was written to so shortly before, time and size do not tell whether it will be written to again.
+_TOO_FRESH_S: Final = 2.0
+#: A folder that was made so shortly before may not be locked yet by its maker.
+_YOUNG_S: Final = 60.0
+#: So many names are told of those that went or changed; all are counted.
+_TOLD: Final = 20
+
+Progress = Callable[[str], None]
+
+
+class PullError(DispatchAuditError):
+    """A source that cannot be pulled, or a landing folder that holds no complete pull."""
+
+
+def pull(
+    source: Any | Sequence[Any],
+    landing: Path,
+    interval_start: datetime | str,
+    *,
+    interval_end: datetime | str | None = None,
+    progress: Progress | None = None,
+    keep_gone: bool = True,
+) -> dict[str, Any]:
+    """Bring every log file under ``source`` (one path-like or several) into the landing, and land the interval.
+
+    ``keep_gone``: files that the source has no more stay part of it (logs are rotated away); if not, they are forgotten.
+    Returns a summary: ``interval_start, interval_end, files, bytes, copied_files, copied_bytes, ignored, files_gone, gone,
+    files_changed, changed, segments_missing, digest, folder, seconds``. Raises ``PullError`` naming the source where it is
+    missing or holds no log file, and where the interval overlaps another one that was run; whatever was landed before is
+    kept then.
+    """
+    began = time.monotonic()
+    span = interval(interval_start, interval_end)
+    pulled = pull_segments(source, landing, progress=progress, keep_gone=keep_gone)
+    land(landing, span, pulled.sources)
+    return {
+        "stage": "pull",
+        "interval_start": span.start.isoformat(),
+        "interval_end": span.end.isoformat(),
+        "files": len(pulled.files),
+        "bytes": sum(one.size_bytes for one in pulled.files),
+        "copied_files": pulled.copied_files,
+        "copied_bytes": pulled.copied_bytes,
+        "ignored": pulled.ignored,
+        "files_gone": len(pulled.gone),
+        "gone": pulled.gone[:_TOLD],
+        "files_changed": len(pulled.changed),
+        "changed": pulled.changed[:_TOLD],
+        "segments_missing": pulled.missing[:_TOLD],
+        "digest": _digest(pulled.files),
+        "folder": str(segments.interval_folder(landing, span)),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Result of a pull: all files, those copied, names that are gone or changed, segments that are missing."""
+
+    sources: Sources
+    files: list[Segment]
+    copied_files: int
+    copied_bytes: int
+    ignored: int
+    gone: list[str]
+    changed: list[str]
+    missing: list[str]
+
+
+@names_disk_errors("pull")
+def pull_segments(
+    source: Any | Sequence[Any], landing: Path, *, progress: Progress | None = None, keep_gone: bool = True
+) -> Pulled:
+    """Bring every log file of the sources into the landing, for no interval yet; arguments and errors as ``pull``'s."""
+    say = progress or (lambda _line: None)
+    listed = _as_sources(source)
+    names: Sources = tuple(str(one.resolve() if isinstance(one, Path) else one) for one in listed)
+    files, ignored = _find(listed)
+    landing = Path(landing)
+    journal = Journal(landing, names)
+    known = segments.read_catalogue(landing).get(names, {})
+    found, copied = bring(files, known, landing, journal, say)
+    with segments.landing_lock(landing):
+        catalogue = segments.read_catalogue(landing)
+        known = catalogue.get(names, {})
+        gone = _gone(known, found)
+        changed = [name for name, one in found.items() if name in known and known[name].sha256 != one.sha256]
+        kept = gone if keep_gone else []
+        catalogue[names] = found | {one.name: replace(one, gone=True) for one in kept}
+        segments.write_catalogue(landing, catalogue)
+    journal.close()
+    for name in changed:
+        grown = found[name].grown_from is not None
+        say(f"pull: {name}: {'has grown' if grown else 'has other contents than before, which are replaced'}")
+    for one in gone:
+        say(f"pull: {one.name}: gone from the source, {'kept' if keep_gone else 'forgotten'}")
+    missing = segments.missing_segments(catalogue[names])
+    for what in missing:
+        say(f"pull: missing: {what}")
+    return Pulled(
+        sources=names,
+        files=[catalogue[names][name] for name in sorted(catalogue[names])],
+        copied_files=len(copied),
+        copied_bytes=sum(one.size_bytes for one in copied),
+        ignored=ignored,
+        gone=[one.name for one in gone],
+        changed=changed,
+        missing=missing,
+    )
+
+
+@names_disk_errors("pull")
+def land(landing: Path, span: Interval, sources: Sources) -> None:
+    """Make ``span`` an interval of the landing that gets the rows of these sources.
+
+    Intervals that were only there because a later one needed their rows give way. Raises ``PullError`` where the interval
+    overlaps one that was run itself: a row would stand in two intervals.
+    """
+    with segments.landing_lock(landing):
+        for one in segments.landed_intervals(landing):
+            other = one.span
+            if other.start == span.start or other.end <= span.start or span.end <= other.start:
+                continue
+            if one.role == "run":
+                raise PullError(
+                    f"the interval {span.start.isoformat()} to {span.end.isoformat()} overlaps {other.start.isoformat()} to "
+                    f"{other.end.isoformat()}, which was audited in this home already; rows would count twice. Nothing was "
+                    "changed. Take intervals that meet those, or another home"
+                )
+            segments.write_interval(landing, replace(one, role="retired"))
+        segments.write_interval(landing, LandedInterval(span, "run", sources))
+        _forget_sources(landing)
+        for child in segments.interval_folder(landing, span).iterdir():
+            if child.is_dir():
+                shutil.rmtree(child)  # files as an earlier version of this code landed them
+
+
+def _forget_sources(landing: Path) -> None:
+    """Drop from the catalogue what no interval gets rows of any more."""
+    catalogue = segments.read_catalogue(landing)
+    used = {one.sources for one in segments.landed_intervals(landing)}
+    if not used.issuperset(catalogue):
+        segments.write_catalogue(landing, {one: catalogue[one] for one in catalogue if one in used})
+
+
+def landed_files(landing: Path, span: Interval) -> list[tuple[str, Path]]:
+    """Name and path of each file of the sources that the interval was landed from, by name.
+
+    Raises ``PullError`` when nothing was landed, and ``LandingError`` when a file is missing or has another size than it was
+    landed with.
+    """
+    landed = landed_segments(landing, span)
+    segments.check_whole(landing, landed)
+    return [(one.name, one.path(landing)) for one in landed]
+
+
+def landed_segments(landing: Path, span: Interval) -> list[Segment]:
+    """The segments of the sources that the interval was landed from, by name; raises ``PullError`` when it was not."""
+    one = segments.read_interval(landing, span)
+    if one is None or one.role == "retired":
+        raise PullError(
+            f"{segments.interval_folder(landing, span)}: nothing was landed for {span.name} (no {segments.MANIFEST}); "
+            "run pull first"
+        )
+    files = segments.read_catalogue(landing).get(one.sources)
+    if files is None:
+        raise PullError(f"{landing}: the catalogue knows nothing of {', '.join(one.sources)}; run pull again")
+    return [files[name] for name in sorted(files)]
+
+
+def log_files(source: Any | Sequence[Any]) -> list[tuple[str, Any]]:
+    """List the log files that ``pull`` would land: name in the landing folder and path of each, sorted by name."""
+    return _find(_as_sources(source))[0]
+
+
+def _as_sources(source: Any | Sequence[Any]) -> list[Any]:
+    listed = list(source) if isinstance(source, (list, tuple)) else [source]
+    if not listed:
+        raise PullError("no source given; name a folder of recordings or a log file")
+    return [Path(one) if isinstance(one, str) else one for one in listed]
+
+
+def _find(sources: list[Any]) -> tuple[list[tuple[str, Any]], int]:
+    """All log files of the sources as (name in the landing folder, path), sorted by name; and how many were ignored."""
+    found: dict[str, Any] = {}
+    ignored = 0
+    labels: set[str] = set()
+    for source in sources:
+        if not source.exists():
+            raise PullError(
+                f"{source}: no such file or folder; check the path of the source. Nothing was pulled"
+            )
+        label = _label(source, labels)
+        if source.is_file():
+            if not file_format(source.name):
+                raise PullError(f"{source}: {_not_a_log(source.name)}. Nothing was pulled")
+            found[_safe_name((label, source.name) if label != source.name else (source.name,), source)] = (
+                source
+            )
+            continue
+        before = len(found)
+        for parts, path in _walk(source, (label,) if label else (), 0):
+            if file_format(path.name):
+                found[_safe_name(parts, path)] = path
+            else:
+                ignored += 1
+        if len(found) == before:
+            raise PullError(
+                f"{source}: holds no log file ({ignored} other files ignored); expected messages*, events* or trace* "
+                "as .jsonl, .jsonl.gz, .jsonl.zst or .parquet. Nothing was pulled"
+            )
+    return sorted(found.items()), ignored
+
+
+def _not_a_log(name: str) -> str:
+    return (
+        f"{name!r} is no log file name; expected messages*, events* or trace* "
+        "as .jsonl, .jsonl.gz, .jsonl.zst or .parquet"
+    )
+
+
+def _label(source: Any, taken: set[str]) -> str:
+    """The first part of all names of one source: its own name, numbered where two sources share it."""
+    resolved = source.resolve() if isinstance(source, Path) else source
+    label = base = str(resolved.name)
+    number = 2
+    while label in taken:
+        label = f"{base}-{number}"
+        number += 1
+    taken.add(label)
+    return label
+
+
+def _walk(folder: Any, parts: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every file under ``folder`` with its path parts; hidden files and folders are left out."""
+    if depth > _MAX_DEPTH:
+        raise PullError(
+            f"{folder}: more than {_MAX_DEPTH} folders deep (a link that leads back?). Nothing was pulled"
+        )
+    for child in sorted(folder.iterdir(), key=lambda path: str(path.name)):
+        name = str(child.name)
+        if not name or name.startswith("."):
+            continue
+        if child.is_dir():
+            yield from _walk(child, (*parts, name), depth + 1)
+        elif child.is_file():
+            yield (*parts, name), child
+
+
+def _safe_name(parts: Iterable[str], path: Any) -> str:
+    """The name in the landing folder: a text, whatever bytes the source's name is of, and none that leads out of it."""
+    name = in_words("/".join(parts))
+    bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in name.split("/"))
+    if bad:
+        raise PullError(f"{path}: the name {name!r} would lead out of the landing folder. Nothing was pulled")
+    return name
+
+
+def _gone(known: Mapping[str, Segment], found: Mapping[str, Segment]) -> list[Segment]:
+    """List files gone from the source: not under this name, not in another encoding, and not under another name."""
+    names = {segments.log_name(name) for name in found}
+    contents = {one.sha256 for one in found.values()}
+    return [
+        one
+        for name, one in sorted(known.items())
+        if name not in found and segments.log_name(name) not in names and one.sha256 not in contents
+    ]
+
+
+def _digest(files: Sequence[Segment]) -> str:
+    held = [[one.name, one.sha256] for one in files]
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]

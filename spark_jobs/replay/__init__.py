@@ -1,0 +1,1 @@
+"""Replay every dispatcher of an interval and publish the result tables."""

@@ -1,0 +1,243 @@
+"""Replay one interval: fold every dispatcher's log, each in one Spark task, and publish the results of the interval.
+
+The files' footers tell which dispatchers there are and which files hold them (``spark_jobs.replay.dispatcher_files``). A
+large dispatcher has a task of its own, small ones share one (``spark_jobs.task_grouping``); the largest tasks start first,
+and Spark runs, retries and scales them. A task (``spark_jobs.replay.replay_task``) reads those files itself and stages its
+results; the driver then publishes each result table by one Delta commit. The fold starts at the beginning of the log: every
+interval up to the one being replayed is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
+from dispatch_core.recording import schema
+from dispatch_core.recording.log_profile import RECORDED, Overrides
+from dispatch_core.tables import REPLAY_TABLES
+from spark_jobs.intervals import Interval
+from spark_jobs.progress import say, tasks_done
+from spark_jobs.replay.dispatcher_files import dispatchers
+from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
+from spark_jobs.task_grouping import group_into_tasks
+from spark_jobs.warehouse import spark_tables
+from spark_jobs.warehouse.contracts import StagedFile
+from spark_jobs.warehouse.delta_tables import compact, record_run, replace_interval, stage_run
+from spark_jobs.warehouse.run_ledger import Ledger
+
+#: A task replays at least so many events of small dispatchers.
+EVENTS_PER_TASK = 200_000
+
+#: One row per dispatcher: its identity and the data files that hold its events and its topic's messages.
+DISPATCHERS = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in schema.DISPATCHER_KEY),
+        pa.field("events", pa.int64()),
+        pa.field("event_files", pa.list_(pa.string())),
+        pa.field("message_files", pa.list_(pa.string())),
+    ]
+)
+
+
+class ReplayError(DispatchAuditError):
+    """Nothing to replay, or a job that Spark itself gave up."""
+
+
+class InputsChangedError(ReplayError):
+    """The tables no longer hold the rows that were folded; another attempt may succeed."""
+
+    another_attempt_may_do = True
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Result of the tasks: files by table, in a stable order, and the dispatchers that could not be judged."""
+
+    files: dict[str, list[StagedFile]]
+    failed: list[dict[str, Any]]
+    #: Logs that were replayed as a whole, in memory, by the reason.
+    whole_logs: Counter[str] = field(default_factory=Counter)
+
+
+@names_disk_errors("replay")
+def replay(
+    spark: SparkSession,
+    warehouse: Path,
+    span: Interval,
+    *,
+    rule: Rule | None = None,
+    limits: LimitRules = NO_RULES,
+    overrides: Overrides = RECORDED,
+) -> dict[str, Any]:
+    """Replay every dispatcher of the interval and replace its rows in the six result tables; returns a summary.
+
+    ``rule`` replaces the recorded release's rule (default ``replay_log.replay``); it must be importable by the
+    workers. ``limits``: how long is too long, for which topics. ``overrides``: what holds in place of the logs' headers.
+    Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError`` where other rows up to its end were
+    ingested meanwhile; the tables are then as before.
+    """
+    began, started_at = time.monotonic(), datetime.now(UTC)
+    with stage_run(warehouse, "replay", span, wait=True) as staging:
+        history, found = what_to_replay(spark, warehouse, span)
+        folded = fold(spark, found, staging, span, rule, limits, overrides)
+        return publish(
+            warehouse,
+            span,
+            folded,
+            staging,
+            history=history,
+            dispatchers=len(found),
+            limits=limits,
+            overrides=overrides,
+            began=began,
+            started_at=started_at,
+            folded_s=time.monotonic() - began,
+        )
+
+
+def what_to_replay(spark: SparkSession, warehouse: Path, span: Interval) -> tuple[str, list[dict[str, Any]]]:
+    """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none."""
+    history = Ledger(warehouse).history_of(span)  # before any file is looked at
+    found = dispatchers(spark, warehouse, span)
+    if not found:
+        raise ReplayError(
+            f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "
+            "Ingest the interval first, or check that the logs hold that day"
+        )
+    say(f"replay {span.name}: {len(found)} dispatchers, {sum(one['events'] for one in found)} events")
+    return history, found
+
+
+def fold(
+    spark: SparkSession,
+    found: list[dict[str, Any]],
+    staging: Path,
+    span: Interval,
+    rule: Rule | None,
+    limits: LimitRules,
+    overrides: Overrides,
+) -> Folded:
+    """Fold the logs of dispatchers and stage what their folds say about the interval."""
+    staged = _staged(spark, found, staging, span, rule, limits, overrides)
+    files: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
+    failed = []
+    whole_logs = Counter[str]()
+    for row in staged.to_pylist():
+        if row["table"]:
+            files[row["table"]].append(StagedFile(row["table"], Path(row["path"]), row["rows"]))
+            continue
+        if row["whole_log_reason"]:
+            whole_logs[_without_names(row)] += 1
+        if row["not_judged_reason"]:
+            failed.append({name: row[name] for name in (*schema.DISPATCHER_KEY, "not_judged_reason")})
+    for one in failed:
+        name = f"{one['topic']} / {one['subscription']}"
+        say(f"replay {span.name}: {name}: not judged: {one['not_judged_reason']}; the others go on")
+    return Folded(
+        {name: compact(sorted(mine, key=lambda one: one.path), staging) for name, mine in files.items()},
+        failed,
+        whole_logs,
+    )
+
+
+def _without_names(row: dict[str, Any]) -> str:
+    """Return why a log was replayed as a whole, without the dispatcher's name in front."""
+    reason: str = row["whole_log_reason"]
+    return reason.removeprefix(f"{row['topic']} / {row['subscription']}: ")
+
+
+def publish(
+    warehouse: Path,
+    span: Interval,
+    folded: Folded,
+    staging: Path,
+    *,
+    history: str,
+    dispatchers: int,
+    limits: LimitRules,
+    overrides: Overrides,
+    began: float,
+    started_at: datetime,
+    folded_s: float | None = None,
+) -> dict[str, Any]:
+    """Replace the interval's rows of the result tables, one commit each, and record the run; returns its summary.
+
+    ``history`` is what was folded; ``folded_s`` is how long that took, where one process did it.
+    Raises ``InputsChangedError`` where the tables hold something else by now.
+    """
+    if Ledger(warehouse).history_of(span) != history:
+        raise InputsChangedError(
+            f"{warehouse}: rows up to the end of {span.name} were ingested while it was replayed; the tables are as before. "
+            "Replay it again"
+        )
+    rows = {
+        name: replace_interval(warehouse, name, span, compact(folded.files[name], staging))
+        for name in REPLAY_TABLES
+    }
+    summary: dict[str, Any] = {
+        "stage": "replay",
+        "interval_start": span.start.isoformat(),
+        "interval_end": span.end.isoformat(),
+        "dispatchers": dispatchers,
+        "dispatchers_failed": len(folded.failed),
+        "failed": folded.failed[:20],
+        "replayed_as_a_whole": {
+            "logs": folded.whole_logs.total(),
+            "reasons": dict(folded.whole_logs.most_common(20)),
+        },
+        "limits": limits.digest,
+        "overrides": overrides.told,
+        "history_digest": history,
+        "rows": rows,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    if folded_s is not None:
+        summary["deliveries_per_second"] = round(rows["deliveries"] / max(folded_s, 1e-6))
+    record_run(warehouse, "replay", span, started_at, summary)
+    return summary
+
+
+def _staged(
+    spark: SparkSession,
+    found: list[dict[str, Any]],
+    staging: Path,
+    span: Interval,
+    rule: Rule | None,
+    limits: LimitRules,
+    overrides: Overrides,
+) -> pa.Table:
+    """Run the tasks, largest first; the rows of ``STAGED`` come back, in a stable order."""
+    # A plain function, pickled by name: the workers import the module and find the compiled kernels cached.
+    task = partial(
+        replay_partition,
+        staging=str(staging),
+        interval_start=span.start,
+        interval_end=span.end,
+        rule=rule,
+        limits=limits,
+        overrides=overrides,
+    )
+
+    def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batches)
+
+    sizes = [one["events"] for one in found]
+    planned = group_into_tasks(sizes, spark.sparkContext.defaultParallelism, least=EVENTS_PER_TASK)
+    dealt = spark.sparkContext.parallelize(
+        [[found[one] for one in numbers] for numbers in planned], len(planned)
+    )
+    frame = spark.createDataFrame(dealt.flatMap(list), spark_tables.spark_schema(DISPATCHERS))
+    with tasks_done(spark, f"replay {span.name}: tasks done", len(planned)):
+        result: pa.Table = frame.mapInArrow(tasks, spark_tables.spark_schema(STAGED)).toArrow()
+    return result.sort_by([(name, "ascending") for name in (*schema.DISPATCHER_KEY, "table")])

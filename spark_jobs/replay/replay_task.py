@@ -1,0 +1,352 @@
+"""Replay task: read its dispatchers' logs from the tables' files, fold them, stage their results.
+
+Runs in Spark's Python workers (and in any process); knows files and Arrow, not Spark. Rows never pass through the
+JVM: the task reads the Delta tables' Parquet files itself, filtered to one dispatcher after the other, and writes Parquet;
+only (table, path, rows) goes back.
+
+A log without a trace goes batch by batch through a window, so that memory does not grow with it. A trace, several
+incarnations of a topic, and what a window cannot judge (``NotStreamableError``) are replayed as a whole, and the task says
+of which logs it did that, and why. A replay that fails is never tried again in another way.
+
+Nothing a dispatcher's log contains can stop another dispatcher: a rule that raises leaves a ``dispatcher_state`` row that
+says why, with deliveries and anomalies of the audit alone where that still works. A worker process that *dies* is
+counted by a marker file, and after ``MAX_WORKER_DEATHS`` the dispatcher is set aside in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.errors import DispatchAuditError, describe
+from dispatch_core.recording import schema
+from dispatch_core.recording.checkpoint import leading, upto
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import RECORDED, Overrides
+from dispatch_core.recording.stream import named_extent
+from dispatch_core.replay import result_rows
+from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
+from dispatch_core.times import from_micros, micros
+from spark_jobs.intervals import Interval
+from spark_jobs.replay.dispatcher_log import load_logs
+from spark_jobs.warehouse.contracts import PARTITION, conform
+from spark_jobs.warehouse.staging import Sink
+from spark_jobs.worker_memory import give_back_what_is_free, take_little_memory
+
+#: ``replay.replay``'s shape: one log in, the tables of ``REPLAY_TABLES`` out.
+Rule = Callable[..., dict[str, pa.Table]]
+
+MAX_WORKER_DEATHS: Final = 2
+#: Arrays of many sizes come and go; after so many batches of a log the gaps between them are given back.
+_BATCHES_BETWEEN: Final = 4
+#: The limits that hold where no policy is given.
+NO_RULES: Final = LimitRules()
+
+#: One row per result file of a task, under the name of its first dispatcher, and one with ``table = ""`` per dispatcher.
+STAGED: Final = pa.schema(
+    [
+        pa.field("cluster", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("subscription", pa.string()),
+        pa.field("table", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("not_judged_reason", pa.string()),
+        pa.field("whole_log_reason", pa.string()),  # why the log was replayed as a whole, in memory
+    ]
+)
+
+
+def replay_partition(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    staging: str,
+    interval_start: datetime,
+    interval_end: datetime,
+    rule: Rule | None = None,
+    limits: LimitRules = NO_RULES,
+    overrides: Overrides = RECORDED,
+) -> Iterator[pa.RecordBatch]:
+    """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
+    take_little_memory()
+    span = Interval(interval_start, interval_end)
+    dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
+    if dispatchers:
+        staged = replay_dispatchers(dispatchers, Path(staging), span, rule, limits, overrides)
+        yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
+
+
+def replay_dispatchers(
+    dispatchers: Sequence[dict[str, Any]],
+    staging: Path,
+    span: Interval,
+    rule: Rule | None = None,
+    limits: LimitRules = NO_RULES,
+    overrides: Overrides = RECORDED,
+) -> list[dict[str, Any]]:
+    """Replay one dispatcher after the other and stage what they gave, in common files; returns rows of ``STAGED``.
+
+    Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
+    ``overrides``: what holds in place of the logs' headers.
+    """
+    identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
+    part = _digest(*(value for identity in identities for value in identity.values()))
+    rows: list[dict[str, Any]] = []
+    with Sink(staging, part) as sink:
+        for identity, dispatcher in zip(identities, dispatchers, strict=True):
+            mine = limits.limits_for(identity["topic"], identity["subscription"])
+            outcome = _replay_one(identity, dispatcher, sink, staging, span, rule, mine, overrides)
+            sink.keep()
+            rows.append({**identity, "table": "", "path": "", "rows": 0} | asdict(outcome))
+        staged = sink.close()
+    rows += [{**identities[0], "table": one.table, "path": str(one.path), "rows": one.rows} for one in staged]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of one dispatcher, under the names of ``STAGED``; ``None`` = it was judged, batch by batch."""
+
+    not_judged_reason: str | None = None
+    whole_log_reason: str | None = None
+
+
+def _replay_one(
+    identity: dict[str, str],
+    dispatcher: dict[str, Any],
+    sink: Sink,
+    staging: Path,
+    span: Interval,
+    rule: Rule | None,
+    limits: Limits,
+    overrides: Overrides,
+) -> Outcome:
+    """Replay one dispatcher into the sink."""
+    digest = _digest(*identity.values())
+    markers = staging / "_started"
+    # No parents: where the run was killed and swept, its last tasks must not go on.
+    markers.mkdir(exist_ok=True)
+    attempts = [markers / f"{digest}.{number}" for number in range(MAX_WORKER_DEATHS)]
+    deaths = sum(marker.exists() for marker in attempts)
+    if deaths >= MAX_WORKER_DEATHS:
+        died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
+        sink.write("dispatcher_state", _state_row(identity, None, span, died))
+        return Outcome(died)
+    attempts[deaths].touch()
+    outcome = Outcome() if rule is None else Outcome(whole_log_reason="another rule takes whole logs")
+    if rule is None:
+        outcome = _in_batches(dispatcher, sink, span, limits, overrides)
+    if outcome != Outcome():
+        chosen = rule or partial(recorded_rule, limits=limits)
+        results, reason = _results(
+            identity, dispatcher, span, chosen, overrides, failed=outcome.not_judged_reason
+        )
+        outcome = Outcome(reason, outcome.whole_log_reason)
+        for name, table in results.items():
+            sink.write(name, table)
+    for marker in attempts[: deaths + 1]:
+        marker.unlink()
+    return outcome
+
+
+def _in_batches(
+    dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: Limits, overrides: Overrides
+) -> Outcome:
+    """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
+    # Imported late: they bring the compiled kernels along.
+    from dispatch_core.errors import NotStreamableError
+    from dispatch_core.replay.log_files import NotUserLevelError, replay_files
+
+    try:
+        batches = replay_files(
+            dispatcher,
+            interval_start=span.start,
+            interval_end=span.end,
+            limits=limits,
+            overrides=overrides,
+        )
+        for number, tables in enumerate(batches, 1):
+            for name, table in tables.items():
+                sink.write(name, table)
+            if number % _BATCHES_BETWEEN == 0:
+                give_back_what_is_free()
+    except (NotUserLevelError, NotStreamableError) as error:
+        sink.discard()
+        return Outcome(whole_log_reason=describe(error))
+    except OSError:
+        raise  # the disk's fault, not the log's
+    except Exception as error:  # noqa: BLE001 - it is this dispatcher's alone, and it is reported
+        sink.discard()
+        return Outcome(not_judged_reason=describe(error))
+    return Outcome()
+
+
+def recorded_rule(
+    log: DispatcherLog,
+    *,
+    interval_start: datetime,
+    interval_end: datetime,
+    earlier: Sequence[DispatcherLog] = (),
+    limits: Limits = DEFAULT_LIMITS,
+) -> dict[str, pa.Table]:
+    """The rule that the log's own broker followed (imported late: it brings the compiled kernels along)."""
+    from dispatch_core.replay import replay_log
+
+    return replay_log.replay(
+        log, interval_start=interval_start, interval_end=interval_end, earlier=earlier, limits=limits
+    )
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+
+
+def _results(
+    identity: dict[str, str],
+    dispatcher: dict[str, Any],
+    span: Interval,
+    rule: Rule,
+    overrides: Overrides,
+    failed: str | None = None,
+) -> tuple[dict[str, pa.Table], str | None]:
+    """Replay whole logs; returns the dispatcher's result tables and, where a rule failed, why.
+
+    ``failed``: why the rule has failed already; then the log is audited without it.
+    """
+    try:
+        logs = [overrides.of(log) for log in load_logs(dispatcher)]
+    except OSError:
+        raise  # the disk's fault, not the log's: Spark tries again, and a run that cannot read fails
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this dispatcher's alone, and it is reported
+        reason = f"its log could not be put together: {describe(error)}"
+        return _nothing_but(_state_row(identity, None, span, reason)), reason
+    parts: dict[str, list[pa.Table]] = {name: [] for name in REPLAY_TABLES}
+    reasons = []
+    for number, log in enumerate(logs):
+        if failed is not None:
+            reasons.append(failed)
+            for name, table in _audit_alone(identity, log, span, failed).items():
+                parts[name].append(table)
+            continue
+        try:
+            end = _judged_until(log, logs[number + 1 :], span)
+            log = _with_what_it_had(log, logs[number + 1 :])  # noqa: PLW2901 - the same log, of its own entries
+            results = rule(log, interval_start=span.start, interval_end=end, earlier=logs[:number])
+            tables = _checked(results, span)
+        except Exception as error:  # noqa: BLE001 - as above
+            reasons.append(describe(error))
+            tables = _audit_alone(identity, log, span, reasons[-1])
+        for name, table in tables.items():
+            parts[name].append(table)
+    if not logs:
+        reasons.append("no event of it is in the tables")
+        parts["dispatcher_state"].append(_state_row(identity, None, span, reasons[-1]))
+    merged = {
+        name: pa.concat_tables([REPLAY_TABLES[name].empty_table(), *tables]) for name, tables in parts.items()
+    }
+    return merged, "; ".join(reasons) or None
+
+
+def _judged_until(log: DispatcherLog, later: Sequence[DispatcherLog], span: Interval) -> datetime:
+    """The interval's end; for an incarnation that another one followed, when that began: what it had not sent is the next's.
+
+    Where the two overlap it is behind its own last line, so that none is passed over.
+    """
+    begins = [first for one in later if (first := pc.min(one.events["t_us"]).as_py()) is not None]
+    if not begins:
+        return span.end
+    last = pc.max(log.events["t_us"]).as_py()
+    until_us = min(begins) if last is None else max(min(begins), last + 1)
+    return min(span.end, from_micros(until_us))
+
+
+def _with_what_it_had(log: DispatcherLog, later: Sequence[DispatcherLog]) -> DispatcherLog:
+    """The log without the entries that were stored when the next incarnation had begun, as that one's checkpoint tells.
+
+    Producers stamp what they send; what they could not send while the broker was away is stored after it came back, and
+    waited for nobody of before. Where the log names such an entry itself, all are left.
+    """
+    first = leading(later[0].events) if later else None
+    if first is None or first.read_position is None:
+        return log
+    ledger, entry = first.read_position
+    ledgers, entries = (log.messages[name].to_numpy() for name in ("ledger_id", "entry_id"))
+    messages = log.messages.slice(0, upto(ledgers, entries, (ledger, entry - 1)))
+    _lowest, highest = named_extent(log.events)
+    return log if highest >= first.read_position else replace(log, messages=messages)
+
+
+def _audit_alone(
+    identity: dict[str, str], log: DispatcherLog, span: Interval, reason: str
+) -> dict[str, pa.Table]:
+    """Deliveries and anomalies without the rule: what the log alone shows is kept."""
+    try:
+        from dispatch_core.audit.deliveries.whole_log import audit_log
+
+        audit = audit_log(log, interval_start=span.start)
+        found = {
+            "deliveries": _of_interval(audit.deliveries, span),
+            "anomalies": _of_interval(audit.anomalies, span),
+        }
+        return _nothing_but(_state_row(identity, log, span, reason)) | found
+    except Exception as error:  # noqa: BLE001 - as above
+        both = f"{reason}; and the audit failed: {describe(error)}"
+        return _nothing_but(_state_row(identity, log, span, both))
+
+
+def _of_interval(table: pa.Table, span: Interval) -> pa.Table:
+    inside = pc.and_(pc.greater_equal(table["t_us"], span.start_us), pc.less(table["t_us"], span.end_us))
+    return table.filter(pc.fill_null(inside, True))
+
+
+def _checked(results: dict[str, pa.Table], span: Interval) -> dict[str, pa.Table]:
+    """The rule's results as the contracts want them; a rule that returns other tables or intervals is refused."""
+    if set(results) != set(REPLAY_TABLES):
+        raise DispatchAuditError(
+            f"the rule returned {sorted(results)}, the contract is {sorted(REPLAY_TABLES)}"
+        )
+    conformed = {name: conform(results[name], contract) for name, contract in REPLAY_TABLES.items()}
+    for name, table in conformed.items():
+        starts = set(pc.unique(table[PARTITION].cast(pa.int64())).to_pylist())
+        if starts - {micros(span.start)}:
+            raise DispatchAuditError(
+                f"the rule returned rows of table {name} that belong to another interval"
+            )
+    return conformed
+
+
+def _nothing_but(state: pa.Table) -> dict[str, pa.Table]:
+    return {name: contract.empty_table() for name, contract in REPLAY_TABLES.items()} | {
+        "dispatcher_state": state
+    }
+
+
+def _state_row(identity: dict[str, str], log: DispatcherLog | None, span: Interval, reason: str) -> pa.Table:
+    """Make the state row of a dispatcher whose rule could not be replayed: what the log holds, nothing judged."""
+    shared: dict[str, Any] = {"interval_start": span.start, **identity, "incarnation": 0}
+    last_seq, last_t_us, counts = 0, None, dict[str, int]()
+    if log is not None:
+        shared["incarnation"] = log.incarnation
+        sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
+        last_seq, last_t_us = pc.max(log.events["seq"]).as_py() or 0, pc.max(log.events["t_us"]).as_py()
+        counts = {
+            "events": log.events.num_rows,
+            "entries_stored": log.messages.num_rows,
+            "entries_sent": pc.sum(pc.list_value_length(sent["positions"])).as_py() or 0,
+        }
+    row = result_rows.state(
+        log, None, last_seq=last_seq, last_t_us=last_t_us, not_judged_reason=reason, counts=counts
+    )
+    for name in ("subscription_type", "broker_version"):
+        row[name] = None if row[name] is None else str(row[name])
+    return result_rows.rows(DISPATCHER_STATE, shared, [row])

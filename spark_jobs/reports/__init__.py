@@ -1,0 +1,1 @@
+"""Write an HTML page for each subscription of a judged interval."""

@@ -1,0 +1,126 @@
+"""Entry points of stages: their common arguments, their last line of output, their exit codes.
+
+On stdout stands one line of JSON, the summary; progress and errors go to stderr. Exit code 0: done; 2: could not be
+done, with one line that says what, where, what was kept and what to do next; 75: could not be done now, another attempt may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.audit.limits import LimitsError
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.log_profile import RECORDED, Overrides
+from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
+from spark_jobs.progress import complain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+#: ``EX_TEMPFAIL`` of sysexits.h.
+EXIT_TRY_AGAIN: Final = 75
+
+
+def parser(
+    program: str, description: str, *, landing: bool = False, limits: bool = False, overrides: bool = False
+) -> argparse.ArgumentParser:
+    """The arguments of a stage; ``landing`` only where it reads landed files, ``limits`` where it makes findings.
+
+    ``overrides``: where it replays by the rules that logs' headers name.
+    """
+    result = argparse.ArgumentParser(prog=program, description=description)
+    result.add_argument(
+        "--interval-start", required=True, type=moment, help="start of the interval: a day or ISO 8601, UTC"
+    )
+    result.add_argument(
+        "--interval-end", type=moment, help="its end, exclusive (default: a day after its start)"
+    )
+    if landing:
+        result.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
+    else:
+        result.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
+    if limits:
+        add_limits(result)
+    if overrides:
+        add_overrides(result)
+    result.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
+    return result
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """The argument of a stage that makes findings."""
+    parser.add_argument(
+        "--limits",
+        type=limit_rules,
+        default=LimitRules(),
+        metavar="JSON",
+        help="how long is too long for which topics, as the policy hands it down (default: as shipped)",
+    )
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The argument of a stage that replays."""
+    parser.add_argument(
+        "--overrides",
+        type=rule_overrides,
+        default=RECORDED,
+        metavar="JSON",
+        help="a broker version and settings in place of those in the logs' headers, as handed down (default: none)",
+    )
+
+
+def moment(text: str) -> Any:
+    """An argument that is a moment; a wrong one is refused with the reason."""
+    try:
+        return parse_moment(text)
+    except IntervalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def limit_rules(text: str) -> LimitRules:
+    """An argument that holds rules of limits; a wrong one is refused with the reason."""
+    try:
+        return LimitRules.of_json(text)
+    except LimitsError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def rule_overrides(text: str) -> Overrides:
+    """An argument that replaces what headers say; a wrong one is refused with the reason."""
+    try:
+        return Overrides.of_json(text)
+    except DispatchAuditError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(
+    options: argparse.Namespace,
+    work: Callable[[SparkSession, Interval], dict[str, Any]],
+    size_bytes: Callable[[Interval], int],
+) -> int:
+    """Do one stage in a session of its own and print its summary; ``size_bytes``: how much Spark itself will handle."""
+
+    def in_session(span: Interval) -> dict[str, Any]:
+        from spark_jobs.session import running_session
+
+        with running_session(size_bytes(span)) as spark:
+            return work(spark, span)
+
+    return run_here(options, in_session)
+
+
+def run_here(options: argparse.Namespace, work: Callable[[Interval], dict[str, Any]]) -> int:
+    """Do one stage that needs no session and print its summary."""
+    try:
+        summary = work(interval(options.interval_start, options.interval_end))
+    except DispatchAuditError as error:
+        complain(f"error: {error}")
+        return EXIT_TRY_AGAIN if getattr(error, "another_attempt_may_do", False) else 2
+    print(json.dumps(summary, sort_keys=True, default=str), flush=True)
+    return 0

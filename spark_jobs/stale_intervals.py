@@ -1,0 +1,125 @@
+"""List the intervals whose results are out of date, or recompute them.
+
+Run as ``python -m spark_jobs.stale_intervals list --landing DIR --warehouse DIR``, or with ``recompute`` in place of
+``list`` to ingest, replay and aggregate these intervals again, oldest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.log_profile import RECORDED, Overrides
+from spark_jobs import stage_command
+from spark_jobs.ingest.landing_changes import bounds_as_json, stale_intervals
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.progress import complain, say
+from spark_jobs.pull import segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def recompute(
+    spark: SparkSession,
+    landing: Path,
+    warehouse: Path,
+    spans: Sequence[Interval],
+    *,
+    limits: LimitRules,
+    overrides: Overrides = RECORDED,
+) -> list[dict[str, str]]:
+    """Ingest (with history), replay and aggregate the intervals again, oldest first; returns them as JSON has them.
+
+    Verdicts, reports and alerts of them are the caller's to make again.
+    """
+    from spark_jobs.aggregates.aggregate_interval import aggregate
+    from spark_jobs.ingest.with_history import ingest_with_history
+    from spark_jobs.replay.replay_interval import replay
+
+    done = []
+    for span in sorted(spans, key=lambda one: one.start):
+        if segments.read_interval(landing, span) is not None:  # its log files are still kept
+            ingest_with_history(spark, landing, warehouse, span)
+        replay(spark, warehouse, span, limits=limits, overrides=overrides)
+        aggregate(spark, warehouse, span, limits=limits)
+        done.append(bounds_as_json(span))
+        say(f"recompute {span.name}: {len(done)} of {len(spans)} intervals done")
+    return done
+
+
+def _between(text: str) -> Interval:
+    """An argument ``START/END``."""
+    start, slash, end = text.partition("/")
+    if not slash:
+        raise argparse.ArgumentTypeError(f"{text!r} is no interval; write START/END, both ISO 8601")
+    try:
+        return interval(start, end)
+    except DispatchAuditError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List stale intervals, or recompute them; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_jobs.stale_intervals",
+        description="what was audited on another history than there is now",
+    )
+    parser.add_argument("what", choices=("list", "recompute"), help="list them, or do them again")
+    parser.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
+    parser.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
+    parser.add_argument(
+        "--interval",
+        action="append",
+        default=[],
+        type=_between,
+        metavar="START/END",
+        help="recompute this one; may be given again (default: all that are stale)",
+    )
+    stage_command.add_limits(parser)
+    stage_command.add_overrides(parser)
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    summary: dict[str, Any] = {"stage": "stale" if options.what == "list" else options.what}
+    try:
+        found = options.interval or stale_intervals(options.landing, options.warehouse)
+        if options.what == "list":
+            summary["stale"] = [bounds_as_json(one) for one in found]
+        else:
+            summary["recomputed"] = _recompute(options, found) if found else []
+    except DispatchAuditError as error:
+        complain(f"error: {error}")
+        return 2
+    summary["seconds"] = round(time.monotonic() - began, 3)
+    print(json.dumps(summary, sort_keys=True), flush=True)
+    return 0
+
+
+def _recompute(options: argparse.Namespace, spans: Sequence[Interval]) -> list[dict[str, str]]:
+    from spark_jobs.session import running_session
+
+    size_bytes = sum(
+        one.size_bytes
+        for files in segments.read_catalogue(options.landing).values()
+        for one in files.values()
+    )
+    with running_session(size_bytes) as spark:
+        return recompute(
+            spark,
+            options.landing,
+            options.warehouse,
+            spans,
+            limits=options.limits,
+            overrides=options.overrides,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

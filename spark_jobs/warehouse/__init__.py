@@ -1,0 +1,1 @@
+"""Store rows: the tables' contracts, Delta tables, staged files, and the ledger of runs."""

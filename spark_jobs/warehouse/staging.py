@@ -1,0 +1,213 @@
+"""The files that one task stages: a few per table, however many dispatchers or log files the task works through.
+
+A ``Sink`` takes the rows of one *work item* (a dispatcher, a log file) after the other. What an item wrote counts once
+it is kept (``keep``); until then it can be taken back (``discard``), so that an item that fails half-way leaves nothing
+behind in the files it shares with others. An item that grows beyond ``OWN_FILE_ROWS`` gets a file of its own and is streamed
+into it, so memory is bounded however large an item is; when that file has ``FILE_ROWS`` rows, another one follows.
+
+Files appear under their names only when the sink is closed, all of the task's at once. Their names are made of the task's
+part name alone: a task that is tried again replaces its own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
+from spark_jobs.warehouse.contracts import StagedFile, conform, file_schema
+
+#: An item with more rows than this in one table gets a file of its own for it.
+OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
+#: A file is followed by another one after so many rows, be it shared or a large item's own: a footer says something of
+#: each row group, and whoever writes or reads a file has all of it in memory.
+FILE_ROWS: Final = 4_000_000
+#: A row group may end with an item from so many rows on: then a reader can skip to the next item.
+_EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
+
+
+class Sink:
+    """Stages the rows of one task. Use as a context manager: an exception removes all that was not closed.
+
+    ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: where a run
+    was killed and swept, its last tasks must not go on, and get ``FileNotFoundError``.
+    With ``undo`` false nothing can be taken back, and an item streams into the shared file whatever its size.
+    """
+
+    def __init__(self, staging: Path, part: str, *, undo: bool = True) -> None:
+        self._staging, self._part, self._undo = Path(staging), part, undo
+        self._open: dict[str, _Table] = {}
+        self._closed = False
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Rows of the current item for ``table``, in its order; columns are brought into the table's contract."""
+        if rows.num_rows == 0:
+            return
+        if table not in self._open:
+            folder = self._staging / table
+            folder.mkdir(exist_ok=True)
+            self._open[table] = _Table(table, folder, self._part)
+        self._open[table].write(rows, may_undo=self._undo)
+
+    def rows(self, table: str) -> int:
+        """Count the rows of a table that were kept, or written since."""
+        return self._open[table].rows if table in self._open else 0
+
+    def keep(self, apart: Collection[str] = ()) -> dict[str, list[Path]]:
+        """The current item is whole: its rows are part of the result. The next item begins.
+
+        Returns the files that will hold them, in their order, for each table that it has rows of. In the tables named by
+        ``apart`` they share files only with other such items.
+        """
+        held = {name: one.keep(apart=name in apart) for name, one in self._open.items()}
+        return {name: paths for name, paths in held.items() if paths}
+
+    def discard(self) -> None:
+        """Take back what was written since the last ``keep``; only with ``undo``."""
+        if not self._undo:
+            raise RuntimeError("this sink was opened to stream: nothing in it can be taken back")
+        for one in self._open.values():
+            one.discard()
+
+    def close(self) -> list[StagedFile]:
+        """Finish all files and give them their names; what was not kept is discarded. In the order of tables and parts."""
+        if self._undo:
+            self.discard()
+        staged = [file for name in sorted(self._open) for file in self._open[name].close()]
+        self._closed = True
+        return staged
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if not self._closed:
+            for one in self._open.values():
+                one.abandon()
+
+
+class _File:
+    """One Parquet file in the making; rows are gathered into row groups of at least ``ROW_GROUP_ROWS``."""
+
+    def __init__(self, table: str, path: Path) -> None:
+        self.table, self.path, self.rows = table, path, 0
+        self._temporary = path.with_name(f".{path.stem}.tmp")
+        self._schema = file_schema(table)
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+
+    def write(self, rows: pa.Table) -> None:
+        self.rows += rows.num_rows
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def end_item(self) -> None:
+        if self._waiting_rows >= _EARLY_END_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        if self._writer is None:
+            self._writer = open_writer(self._temporary, self._schema)
+        self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=ROW_GROUP_ROWS)
+        self._waiting, self._waiting_rows = [], 0
+
+    def finish(self) -> None:
+        """No rows follow: write what is waiting and the footer, under the temporary name yet."""
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def publish(self) -> StagedFile:
+        self.finish()
+        self._temporary.replace(self.path)
+        return StagedFile(self.table, self.path, self.rows)
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class _Table:
+    """The files of one table: those that items share, and those of large items."""
+
+    def __init__(self, name: str, folder: Path, part: str) -> None:
+        self._name, self._folder, self._part = name, folder, part
+        self._schema = file_schema(name)
+        self._whole: list[_File] = []
+        self._shared: dict[bool, _File] = {}  # by whether its items stand apart
+        self._own: list[_File] = []  # of the current item; the last is being written
+        self._item: list[pa.Table] = []
+        self._item_rows = 0
+        self._made = 0
+        self.rows = 0
+
+    def write(self, rows: pa.Table, *, may_undo: bool) -> None:
+        rows = conform(rows, self._schema)
+        self.rows += rows.num_rows
+        if not may_undo:
+            self._share([rows], apart=False)
+            return
+        self._item_rows += rows.num_rows
+        if not self._own:
+            self._item.append(rows)
+            if self._item_rows > OWN_FILE_ROWS:
+                self._own.append(self._next_file())
+                self._own[-1].write(pa.concat_tables(self._item))
+                self._item = []
+            return
+        if self._own[-1].rows >= FILE_ROWS:
+            self._own[-1].finish()
+            self._own.append(self._next_file())
+        self._own[-1].write(rows)
+
+    def keep(self, *, apart: bool) -> list[Path]:
+        paths = []
+        if self._own:
+            self._own[-1].finish()
+            self._whole += self._own
+            paths = [one.path for one in self._own]
+        elif self._item:
+            paths = [self._share(self._item, apart=apart)]
+        shared = self._shared.get(apart)
+        if shared is not None:
+            shared.end_item()
+            if shared.rows >= FILE_ROWS:
+                shared.finish()
+                self._whole.append(self._shared.pop(apart))
+        self._own, self._item, self._item_rows = [], [], 0
+        return paths
+
+    def discard(self) -> None:
+        self.rows -= self._item_rows
+        for one in self._own:
+            one.abandon()
+        self._own, self._item, self._item_rows = [], [], 0
+
+    def close(self) -> list[StagedFile]:
+        return [one.publish() for one in (*self._whole, *self._shared.values())]
+
+    def abandon(self) -> None:
+        for one in (*self._whole, *self._shared.values(), *self._own):
+            one.abandon()
+
+    def _share(self, parts: list[pa.Table], *, apart: bool) -> Path:
+        if apart not in self._shared:
+            self._shared[apart] = self._next_file()
+        for rows in parts:
+            self._shared[apart].write(rows)
+        return self._shared[apart].path
+
+    def _next_file(self) -> _File:
+        self._made += 1
+        return _File(self._name, self._folder / f"{self._part}-{self._made:04d}.parquet")

@@ -1,0 +1,1 @@
+"""Predict an interval's deliveries under other rules and compare them."""

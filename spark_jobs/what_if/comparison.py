@@ -1,0 +1,234 @@
+"""Predict every dispatcher of an interval under every set of rules, each pair in a Spark task of its own.
+
+A task reads one dispatcher's log from the tables' files and makes the predictions of ``dispatch_core.what_if.compare``: pure
+calls that need nothing of each other. Predictions over all topics of a subscription are made from theirs, on the driver.
+Nothing is written to the warehouse.
+
+Run as ``python -m spark_jobs.what_if --interval-start 2026-11-21 --warehouse DIR --out DIR --rules ch --rules classic-ch``:
+writes ``index.html`` (for people) and ``comparison.json`` (for programs) into the folder ``--out``, both or none.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording import schema
+from dispatch_core.what_if.compare import Row, groups_of, rows_of
+from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet
+from dispatch_core.what_if.tell import as_json
+from spark_jobs import stage_command
+from spark_jobs.intervals import Interval
+from spark_jobs.progress import say, tasks_done
+from spark_jobs.replay.dispatcher_files import dispatchers
+from spark_jobs.replay.dispatcher_log import load_logs
+from spark_jobs.warehouse.delta_tables import files_until
+from spark_jobs.what_if.comparison_page import comparison_page
+from spark_jobs.what_if.request import KNOWN_RULES, MATRIX, Request, RequestError, request
+
+#: One row per incarnation and rules; then one per subscription with several topics and rules, whose ``topic`` is null.
+#: ``prediction`` is an object of ``dispatch-audit what-if --json``; null where the log could not be read (``problem``).
+PREDICTIONS: Final = pa.schema(
+    [
+        pa.field("cluster", pa.string(), nullable=False),
+        pa.field("topic", pa.string()),
+        pa.field("subscription", pa.string(), nullable=False),
+        pa.field("incarnation", pa.int64()),
+        pa.field("rules", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("problem", pa.string()),
+        pa.field("prediction", pa.string()),
+    ]
+)
+
+
+#: Intervals and subscriptions that a refusal names.
+_NAMED_AT_MOST: Final = 5
+
+
+def what_if(
+    spark: SparkSession, warehouse: Path, span: Interval, rules: Sequence[RuleSet], *, seeds: int = SEEDS
+) -> pa.Table:
+    """Predict what the dispatchers of the interval would have met under ``rules``: rows of ``PREDICTIONS``, ordered.
+
+    A dispatcher's log is taken from its beginning up to the interval. One whose log cannot be read stops no other.
+    """
+    found = dispatchers(spark, warehouse, span)
+    return predictions(spark, found, Request(rules=tuple(rules), seeds=seeds), span)
+
+
+def predictions(
+    spark: SparkSession, found: Sequence[dict[str, Any]], wanted: Request, span: Interval
+) -> pa.Table:
+    """The same for these dispatchers (of ``spark_jobs.replay.dispatcher_files``) and what a request names."""
+    # Rules that depend on the log are known when it is read: all of them in one task then.
+    single = [Request(rules=(rule,), seeds=wanted.seeds) for rule in wanted.rules]
+    asked = [(one, each) for one in found for each in ([wanted] if wanted.matrix else single)]
+    if not asked:
+        return PREDICTIONS.empty_table()
+    with tasks_done(spark, f"what-if {span.name}: simulations done", len(asked)):
+        made = spark.sparkContext.parallelize(asked, len(asked)).flatMap(_predict).collect()
+    rows = [one for one in made if isinstance(one, Row)]
+    told = [_row_of(one) if isinstance(one, Row) else one for one in made]
+    told.sort(key=lambda row: (row["cluster"], row["topic"], row["subscription"], row["incarnation"] or 0))
+    return pa.Table.from_pylist([*told, *map(_row_of, groups_of(rows))], schema=PREDICTIONS)
+
+
+def _predict(asked: tuple[dict[str, Any], Request]) -> list[Row | dict[str, Any]]:
+    """One task: the predictions for the incarnations of a dispatcher, or why its log cannot be read."""
+    dispatcher, wanted = asked
+    try:
+        return [
+            row
+            for log in load_logs(dispatcher)
+            for row in rows_of(log, wanted.rules_for(log), seeds=range(wanted.seeds))
+        ]
+    except DispatchAuditError as error:
+        where = {name: dispatcher[name] for name in schema.DISPATCHER_KEY}
+        names = [rule.name for rule in wanted.rules] or [MATRIX]
+        return [
+            {**where, "incarnation": None, "rules": name, "verdict": "UNKNOWN", "problem": str(error)}
+            for name in names
+        ]
+
+
+def _row_of(row: Row) -> dict[str, Any]:
+    return {
+        "cluster": row.cluster,
+        "topic": row.topic or None,
+        "subscription": row.subscription,
+        "incarnation": row.incarnation,
+        "rules": row.rules.name,
+        "verdict": row.verdict,
+        "problem": row.problem,
+        "prediction": json.dumps(as_json(row), ensure_ascii=False),
+    }
+
+
+def compare(
+    spark: SparkSession, warehouse: Path, span: Interval, wanted: Request, out: Path
+) -> dict[str, Any]:
+    """Predict, and write the comparison into the folder ``out``, in the place of an earlier one. Returns a summary.
+
+    Raises ``RequestError`` where the interval has no dispatcher or the patterns take none.
+    """
+    began = datetime.now(UTC)
+    _check_interval(warehouse, span)
+    there = dispatchers(spark, warehouse, span)
+    found = [one for one in there if wanted.wants(one)]
+    if not found:
+        names = sorted({f"{one['topic']} / {one['subscription']}" for one in there})
+        raise RequestError(
+            f"the patterns {wanted.topics!r} (topics) and {wanted.subscriptions!r} (subscriptions) take none of the "
+            f"{len(there)} dispatchers of {span.name}; nothing was simulated. There are {_some(names)}"
+        )
+    say(
+        f"what-if {span.name}: {len(found)} of {len(there)} dispatchers, {wanted.seeds} simulations per rules"
+    )
+    rows = predictions(spark, found, wanted, span).to_pylist()
+    write_comparison(out, {"interval_start": span.start.isoformat(), **wanted.as_json()}, rows)
+    verdicts = Counter(row["verdict"] for row in rows if row["topic"] is not None)
+    return {
+        "stage": "what-if",
+        "interval_start": span.start.isoformat(),
+        "dispatchers": len(found),
+        "predictions": len(rows),
+        **{name: verdicts[name] for name in ("PASS", "FAIL", "UNKNOWN")},
+        "index": str(Path(out) / "index.html"),
+        "seconds": round((datetime.now(UTC) - began).total_seconds(), 3),
+    }
+
+
+def _check_interval(warehouse: Path, span: Interval) -> None:
+    """Raise ``RequestError`` unless the tables hold an interval of this start, naming some that they hold."""
+    ever = Interval(datetime(9998, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+    starts = {start for _file, start in files_until(warehouse, "consumer_events", ever)}
+    if span.start not in starts:
+        nearest = sorted(starts, key=lambda start: abs(start - span.start))
+        raise RequestError(
+            f"no interval that starts at {span.start.isoformat()} was ingested; nothing was simulated. "
+            + (
+                f"There are {_some([one.isoformat() for one in nearest])}"
+                if starts
+                else "There is none at all"
+            )
+            + "; run dispatch_audit (or dispatch-audit pipeline) for the interval first"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def write_comparison(out: Path, asked: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
+    """Put ``index.html`` and ``comparison.json`` into the folder ``out``; an earlier comparison gives way as a whole."""
+    rows = list(rows)
+    told = [row | {"prediction": row["prediction"] and json.loads(row["prediction"])} for row in rows]
+    unfinished = Path(out).with_name(f".{Path(out).name}.{uuid.uuid4().hex}")
+    unfinished.mkdir(parents=True)
+    try:
+        text = json.dumps({"asked": asked, "predictions": told}, ensure_ascii=False, indent=1)
+        (unfinished / "comparison.json").write_bytes(text.encode("utf-8", "backslashreplace"))
+        page = comparison_page(asked, rows)
+        (unfinished / "index.html").write_bytes(page.encode("utf-8", "backslashreplace"))
+        if Path(out).exists():
+            earlier = unfinished.with_name(f"{unfinished.name}.old")
+            Path(out).rename(earlier)
+            unfinished.rename(out)
+            shutil.rmtree(earlier)
+        else:
+            unfinished.rename(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare rules on the logs of one interval; see ``--help``."""
+    parser = stage_command.parser(
+        "python -m spark_jobs.what_if", "put an interval's load under other rules, and compare"
+    )
+    parser.add_argument("--out", required=True, type=Path, help="folder of the comparison")
+    parser.add_argument("--topics", default="*", metavar="PATTERN", help="with * and ? (default: all)")
+    parser.add_argument("--subscriptions", default="*", metavar="PATTERN", help="with * and ? (default: all)")
+    parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"may be given again: {', '.join(KNOWN_RULES)}, or any RELEASE-VARIANT (default: {RECORDED.name})",
+    )
+    parser.add_argument("--broker-version", metavar="VERSION", help="release for rules that name none")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="settings",
+        help="by broker.conf name",
+    )
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="simulations per rules")
+    options = parser.parse_args(arguments)
+
+    def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
+        wanted = request(
+            options.rules,
+            broker_version=options.broker_version,
+            assignments=options.settings,
+            topics=options.topics,
+            subscriptions=options.subscriptions,
+            seeds=options.seeds,
+        )
+        return compare(spark, options.warehouse, span, wanted, options.out)
+
+    return stage_command.run(options, work, lambda _span: 0)

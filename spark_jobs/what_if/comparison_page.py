@@ -1,0 +1,175 @@
+"""The comparison of a what-if as one HTML page without scripts. Pure: predictions in, text out.
+
+Every name comes out of a log and is shown as text, on one line, without characters that turn the direction of writing.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from dispatch_core.report.page import printable
+from dispatch_core.what_if.tell import LEGEND
+
+#: Dispatchers that the page shows one by one; the file for programs has all.
+MOST_SHOWN: Final = 200
+_MAX_SENTENCE: Final = 2000
+_RANK: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
+
+_COLUMNS: Final = (
+    "rules", "verdict", "order (keys)", "again", "twice", "late", "wait ms 50 / 99 / 100 %", "of keys",
+    "blocked s (needless)", "share", "msg/s", "unsent", "same", "sure",
+)  # fmt: skip
+
+_STYLE: Final = """
+body { font: 15px/1.55 system-ui, sans-serif; margin: 24px; color: #1b1f24; background: #fff }
+table { border-collapse: collapse; margin: 6px 0 4px } th, td { text-align: right; padding: 3px 12px 3px 0 }
+th { font-weight: 600; border-bottom: 1px solid #bbb } td:first-child, th:first-child { text-align: left }
+h2 { font-size: 17px; margin: 28px 0 2px; overflow-wrap: anywhere } .recorded td { color: #555; font-style: italic }
+.FAIL { color: #b00020; font-weight: 700 } .UNKNOWN { color: #8a5a00; font-weight: 700 } .PASS { color: #1a6e2e }
+.scroll { overflow-x: auto } .note { margin: 2px 0; color: #444; overflow-wrap: anywhere } dt { font-weight: 600 }
+@media (prefers-color-scheme: dark) { body { background: #14171a; color: #e6e6e6 } .note, .recorded td { color: #aaa }
+.FAIL { color: #ff8a80 } .UNKNOWN { color: #ffcc80 } .PASS { color: #8bd49c } th { border-color: #555 } }
+"""
+
+
+def comparison_page(asked: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page: what was asked, what it comes to, then every dispatcher with its rules, those that fail first.
+
+    ``rows``: of ``spark_jobs.what_if.comparison.PREDICTIONS``, with ``prediction`` as text.
+    """
+    groups = _groups(rows)
+    shown = groups[:MOST_SHOWN]
+    parts = [
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>What if: {_text(asked['interval_start'])}</title><style>{_STYLE}</style></head><body>",
+        "<h1>What if</h1>",
+        *_asked(asked),
+        *_outcome(groups),
+        *(part for group in shown for part in _dispatcher(group)),
+    ]
+    if len(shown) < len(groups):
+        parts.append(
+            f'<p class="note">{len(groups) - len(shown)} more are in comparison.json; of these none is worse.</p>'
+        )
+    parts += [*_assumed(rows), *_legend(), "</body></html>\n"]
+    return "\n".join(parts)
+
+
+def _groups(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Rows of one dispatcher's incarnation (or of all topics of a subscription) together, the worst first."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("cluster", "topic", "subscription", "incarnation"))
+        found.setdefault(key, []).append(row)
+    return sorted(found.values(), key=lambda some: min(_RANK.get(row["verdict"], 1) for row in some))
+
+
+def _asked(asked: Mapping[str, Any]) -> Iterable[str]:
+    settings = ", ".join(f"{name}={value}" for name, value in asked["settings"].items()) or "as recorded"
+    facts = {
+        "interval": asked["interval_start"],
+        "topics": asked["topics"],
+        "subscriptions": asked["subscriptions"],
+        "rules": ", ".join(asked["rules"]),
+        "broker version": asked["broker_version"] or "as recorded",
+        "settings": settings,
+        "simulations per rules": asked["seeds"],
+    }
+    yield "<dl>"
+    yield from (f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items())
+    yield "</dl>"
+
+
+def _outcome(groups: Sequence[Sequence[Mapping[str, Any]]]) -> Iterable[str]:
+    """By rules: for how many dispatchers each verdict is predicted."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in (row for group in groups for row in group if row["topic"] is not None):
+        verdicts = counts.setdefault(row["rules"], dict.fromkeys(("PASS", "FAIL", "UNKNOWN"), 0))
+        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
+    yield "<h2>Order violations predicted (FAIL) or not (PASS), by rules</h2>"
+    yield "<table><tr><th>rules</th><th>PASS</th><th>FAIL</th><th>UNKNOWN</th></tr>"
+    for rules, verdicts in counts.items():
+        cells = "".join(
+            f"<td{f' class={name}' if verdicts[name] and name != 'PASS' else ''}>{verdicts[name]:,}</td>"
+            for name in ("PASS", "FAIL", "UNKNOWN")
+        )
+        yield f"<tr><td>{_text(rules)}</td>{cells}</tr>"
+    yield "</table>"
+
+
+def _dispatcher(group: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    first = group[0]
+    what = f"{_text(first['topic'])} / " if first["topic"] is not None else "all topics of "
+    incarnation = f", incarnation {first['incarnation']}" if first["incarnation"] else ""
+    yield f"<h2>{what}{_text(first['subscription'])}{incarnation}</h2>"
+    yield f'<p class="note">cluster {_text(first["cluster"])}</p>'
+    told = [(row, json.loads(row["prediction"]) if row["prediction"] else {}) for row in group]
+    yield '<div class="scroll"><table><tr>' + "".join(f"<th>{name}</th>" for name in _COLUMNS) + "</tr>"
+    recorded = next((one["recorded"] for _row, one in told if one.get("recorded")), None)
+    if recorded is not None:
+        yield f'<tr class="recorded">{_cells(["recorded", "", *_measured(recorded), "", ""])}</tr>'
+    for row, one in told:
+        verdict = row["verdict"] if row["verdict"] in _RANK else "UNKNOWN"
+        measured = _measured(one["simulated"]) if one.get("simulated") else ["-"] * (len(_COLUMNS) - 4)
+        same = one.get("same_first_consumer")
+        sure = (one.get("confidence") or {}).get("level", "-")
+        cells = _cells([*measured, "-" if same is None else f"{same:.1%}", sure])
+        yield f'<tr><td>{_text(row["rules"])}</td><td class="{verdict}">{verdict}</td>{cells}</tr>'
+    yield "</table></div>"
+    for row, one in told:
+        reason = (one.get("confidence") or {}).get("reason")
+        doubtful = (one.get("confidence") or {}).get("level") not in (None, "high")
+        notes = [row["problem"], *(one.get("warnings") or ()), reason if doubtful else None]
+        for note in filter(None, notes):
+            yield f'<p class="note">{_text(row["rules"])}: {_text(note, _MAX_SENTENCE)}</p>'
+
+
+def _measured(one: Mapping[str, Any]) -> list[str]:
+    ratio, speed = one["balance"]["max_share_ratio"], one["throughput_per_s"]
+    return [
+        f"{one['out_of_order'] + one['split_key']:,} ({one['keys_out_of_order']:,})",
+        f"{one['redelivered']:,}",
+        f"{one['double_outstanding']:,}",
+        f"{one['duplicates']:,}",
+        _spread(one["wait_ms"]),
+        _spread(one["key_wait_ms_max"]),
+        f"{one['blocked_message_s']:.1f} ({one['needless_message_s']:.1f})",
+        "-" if ratio is None else f"{ratio:.2f}",
+        "-" if speed is None else f"{speed:,.0f}",
+        f"{one['never_sent']:,}",
+    ]
+
+
+def _spread(spread: Mapping[str, float | None]) -> str:
+    values = (spread["p50"], spread["p99"], spread["max"])
+    return " / ".join("-" if value is None else f"{value:,.0f}" for value in values)
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return "".join(f"<td>{_text(text)}</td>" for text in texts)
+
+
+def _assumed(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    found = (
+        text for row in rows if row["prediction"] for text in json.loads(row["prediction"])["assumptions"]
+    )
+    told = list(dict.fromkeys(found))
+    if told:
+        yield "<h2>Assumed</h2><ul>"
+        yield from (f"<li>{_text(text, _MAX_SENTENCE)}</li>" for text in told)
+        yield "</ul>"
+
+
+def _legend() -> Iterable[str]:
+    yield "<h2>Columns</h2><ul>"
+    yield from (f"<li>{_text(line, _MAX_SENTENCE)}</li>" for line in LEGEND.splitlines())
+    yield "</ul>"
+
+
+def _text(value: Any, limit: int = 200) -> str:
+    return html.escape(printable(str(value), limit))

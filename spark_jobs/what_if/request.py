@@ -1,0 +1,137 @@
+"""Request for a comparison of rules: logs, rules, number of simulations. Checked before anything is read.
+
+A form or a command line gives texts; what they mean is said here once. No Spark and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from dispatch_core.broker import settings
+from dispatch_core.broker.profiles import NEWEST_KNOWN
+from dispatch_core.broker.versions import parse_version, text_of
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.what_if.rules import (
+    RECORDED,
+    SEEDS,
+    VARIANTS,
+    RuleSet,
+    Settings,
+    asked_for,
+    matrix_for,
+)
+
+#: All rules side by side; which they are depends on the log.
+MATRIX: Final = "matrix"
+#: What a form offers. Any RELEASE-VARIANT is understood.
+KNOWN_RULES: Final = (
+    RECORDED.name,
+    MATRIX,
+    *VARIANTS,
+    *(f"{release}-{variant}" for release in ("3.0.17", text_of(NEWEST_KNOWN)) for variant in ("ch", "range")),
+)
+MOST_SEEDS: Final = 100
+
+
+class RequestError(DispatchAuditError):
+    """A request that cannot be met, whatever the logs say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The dispatchers (patterns with shell wildcards) and the rules to predict them under.
+
+    ``matrix``: all rules that the log's subscription can have, on top of ``rules``; ``broker_version`` and ``given``
+    (settings) hold for the rules that do not name their own.
+    """
+
+    rules: tuple[RuleSet, ...] = (RECORDED,)
+    matrix: bool = False
+    broker_version: str | None = None
+    given: Settings = field(default_factory=dict)
+    topics: str = "*"
+    subscriptions: str = "*"
+    seeds: int = SEEDS
+
+    def wants(self, dispatcher: Mapping[str, Any]) -> bool:
+        """Tell if the patterns match this topic and subscription."""
+        return fnmatchcase(dispatcher["topic"], self.topics) and fnmatchcase(
+            dispatcher["subscription"], self.subscriptions
+        )
+
+    def rules_for(self, log: DispatcherLog) -> list[RuleSet]:
+        """The rules to put a log under, each once. Raises ``ProfileError`` for a log whose header allows no matrix."""
+        found = {rule.name: rule for rule in self.rules}
+        if self.matrix:
+            found |= {one.name: one for one in matrix_for(log, self.broker_version, self.given)}
+        return list(found.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """The request as JSON values, for the page and for programs."""
+        return {
+            "topics": self.topics,
+            "subscriptions": self.subscriptions,
+            "rules": [rule.name for rule in self.rules] + ([MATRIX] if self.matrix else []),
+            "broker_version": self.broker_version,
+            "settings": dict(self.given),
+            "seeds": self.seeds,
+        }
+
+
+def request(
+    rules: Sequence[str] = (),
+    *,
+    broker_version: str | None = None,
+    assignments: Iterable[str] = (),
+    topics: str = "*",
+    subscriptions: str = "*",
+    seeds: int = SEEDS,
+) -> Request:
+    """The request that these texts make; ``assignments`` are ``NAME=VALUE`` of ``broker.conf``.
+
+    ``as recorded`` stands for the log's own rules: beside settings or a release, those are compared with it.
+    Raises ``DispatchAuditError`` for a name that is no rule or no setting (the nearest is named), a release that is none, a
+    pattern that is empty or a number of seeds that cannot be.
+
+    >>> [rule.name for rule in request(["as recorded", "range"]).rules]
+    ['as recorded', 'range']
+    """
+    version = (broker_version or "").strip() or None
+    if version is not None:
+        parse_version(version)
+    given = settings.given(list(assignments))
+    names = [name.strip().lower() for name in rules]
+    own = RECORDED.name in names
+    matrix = MATRIX in names
+    named = [name for name in names if name not in (RECORDED.name, MATRIX)]
+    found = (
+        asked_for(named, version, given, matrix=False)
+        if named or (not matrix and (version or given or not own))
+        else []
+    )
+    if own and RECORDED not in found:
+        found = [RECORDED, *found]
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise RequestError(
+            f"{seeds} simulations per rules: give a number from 1 to {MOST_SEEDS}; nothing was simulated"
+        )
+    for name, pattern in (("topics", topics), ("subscriptions", subscriptions)):
+        if not pattern.strip():
+            raise RequestError(
+                f"the pattern of {name} is empty and takes none; * takes all. Nothing was simulated"
+            )
+    return Request(tuple(found), matrix, version, given, topics.strip(), subscriptions.strip(), seeds)
+
+
+def assignments_of(text: str | None) -> list[str]:
+    r"""The ``NAME=VALUE`` lines of a text as ``broker.conf`` has them: comments and empty lines are left out.
+
+    >>> assignments_of("# smaller reads\ndispatcherMaxReadBatchSize=16\n")
+    ['dispatcherMaxReadBatchSize=16']
+    """
+    lines = (line.strip() for line in (text or "").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

@@ -1,0 +1,211 @@
+"""Upkeep on real folders and tables: what is landed is verified, what may go goes, what is in use stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.maintenance import maintain
+from spark_jobs.maintenance.retention import REMADE_TABLES, ChecksumError, Retention
+from spark_jobs.pull.pull_logs import landed_files, pull
+from spark_jobs.warehouse.contracts import StagedFile, file_schema
+from spark_jobs.warehouse.delta_tables import read_table, record_run, replace_interval, stage_run, table_path
+
+DAY, NEXT = interval("2026-11-21"), interval("2026-11-22T06:00:00", "2026-11-22T12:00:00")
+NOW = datetime.now(UTC) + timedelta(days=100)
+KEEP_NOTHING = Retention(results=2, pages=2, what_if=2, unreachable=2)
+
+
+def nothing(kind: pa.DataType) -> object:
+    """A value for a column that may not be null."""
+    if pa.types.is_list(kind):
+        return []
+    return {"string": "", "binary": b"", "bool": False, "double": 0.0}.get(str(kind), 0)
+
+
+def fill(home: Path, name: str, span: Interval, rows: int) -> None:
+    """Some rows of a table for an interval, in the place of earlier ones."""
+    contract = file_schema(name)
+    empty = {one.name: None if one.nullable else nothing(one.type) for one in contract}
+    path = home / f"staged-{time.monotonic_ns()}.parquet"
+    pq.write_table(pa.Table.from_pylist([empty] * rows, schema=contract), path)
+    replace_interval(home / "warehouse", name, span, [StagedFile(name, path, rows)])
+
+
+def worked(home: Path, span: Interval) -> None:
+    summary = {"interval_start": span.start.isoformat(), "interval_end": span.end.isoformat()}
+    record_run(home / "warehouse", "replay", span, datetime.now(UTC), summary)
+
+
+def rows(home: Path, name: str, span: Interval) -> int:
+    return read_table(home / "warehouse", name, span).num_rows
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An installation with two intervals; a table was replaced once, so it has files that its newest version lacks."""
+    for span in (DAY, NEXT):
+        for name in (*REMADE_TABLES, "consumer_events", "verdicts"):
+            fill(tmp_path, name, span, 2)
+            fill(tmp_path, name, span, 3)
+        worked(tmp_path, span)
+    return tmp_path
+
+
+def test_landed_files_are_what_was_landed_until_a_byte_changes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("messages.jsonl", "events.jsonl"):
+        (source / name).write_text(json.dumps({"name": name}) + "\n", encoding="utf-8")
+    landing = tmp_path / "landing"
+    pull(source, landing, "2026-11-21")
+    assert maintain.verify(landing)["files"] == 2
+    path = next(path for name, path in landed_files(landing, DAY) if name.endswith("messages.jsonl"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + b" \n")
+    with pytest.raises(ChecksumError, match=r"(?s)1 of 2 landed files.*messages\.jsonl") as failure:
+        maintain.verify(landing)
+    assert str(path) in str(failure.value)
+    path.unlink()
+    with pytest.raises(ChecksumError, match="is missing"):
+        maintain.verify(landing)
+
+
+def test_results_that_can_be_made_again_go_and_logs_and_verdicts_stay(home: Path) -> None:
+    summary = maintain.retain(
+        home, Retention(results=90, pages=None, what_if=None, unreachable=None), now=NOW
+    )
+    assert summary["removed"] == {f"rows of {name}": 2 for name in REMADE_TABLES}
+    for span in (DAY, NEXT):
+        assert [rows(home, name, span) for name in REMADE_TABLES] == [0, 0, 0]
+        assert (rows(home, "consumer_events", span), rows(home, "verdicts", span)) == (3, 3)
+
+
+def test_a_dry_run_tells_the_same_and_removes_nothing(home: Path) -> None:
+    before = sorted(path for path in home.rglob("*") if path.is_file() and path.name != ".lock")
+    told: list[str] = []
+    dry = maintain.retain(home, KEEP_NOTHING, dry_run=True, now=NOW, tell=told.append)
+    after = sorted(path for path in home.rglob("*") if path.is_file() and path.name != ".lock")
+    assert after == before
+    assert any("would remove rows of deliveries 2026-11-21" in line for line in told)
+    wet = maintain.retain(home, KEEP_NOTHING, now=NOW)
+    assert {kind: wet["removed"][kind] for kind in dry["removed"]} == dry["removed"]
+
+
+def test_an_interval_that_a_run_is_at_work_on_is_left_alone(home: Path) -> None:
+    keep = Retention(results=90, pages=None, what_if=None, unreachable=None)
+    program = (
+        "import sys, pathlib\nfrom spark_jobs.intervals import interval\n"
+        "from spark_jobs.warehouse.delta_tables import stage_run\n"
+        "with stage_run(pathlib.Path(sys.argv[1]), 'replay', interval('2026-11-21')):\n"
+        "    print('at work', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(home / "warehouse")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "at work\n"
+        summary = maintain.retain(home, keep, now=NOW)
+        other.stdin.close()
+    assert summary["left_alone"] == ["the interval 2026-11-21"]
+    assert rows(home, "deliveries", DAY) == 3
+    assert rows(home, "deliveries", NEXT) == 0
+
+
+def test_files_of_earlier_versions_and_dead_writers_go_and_every_row_stays(home: Path) -> None:
+    """The files' paths hold characters that stand encoded in Delta's log: a live file must never look unknown."""
+    table = table_path(home / "warehouse", "consumer_events")
+    partition = next(one for one in table.iterdir() if one.name.startswith("interval_start="))
+    orphan = partition / "part-of-a-killed-writer.zstd.parquet"
+    shutil.copy(next(partition.glob("*.parquet")), orphan)
+    long_ago = time.time() - 40 * 86_400
+    for path in table.rglob("*.parquet"):
+        os.utime(path, (long_ago, long_ago))
+    files = len(list(table.rglob("part-*.parquet")))
+    unreachable = Retention(results=None, pages=None, what_if=None, unreachable=30)
+    maintain.retain(home, unreachable)
+    assert not orphan.exists()
+    assert (rows(home, "consumer_events", DAY), rows(home, "consumer_events", NEXT)) == (3, 3)
+    left = len(list(table.rglob("part-*.parquet")))
+    assert left < files
+    live = [Path(uri).name for uri in DeltaTable(table).file_uris()]
+    assert {path.name for path in table.rglob("part-*.parquet")} >= set(live)
+
+
+def test_pages_go_by_age_and_what_others_put_there_stays(home: Path) -> None:
+    for kind, name in (
+        ("reports", "2026-11-21"), ("data-docs", "2026-11-21"), ("what-if", "0" * 20), ("reports", "by hand"),
+    ):  # fmt: skip
+        (home / kind / name).mkdir(parents=True)
+        (home / kind / name / "index.html").write_text("page", encoding="utf-8")
+    keep = Retention(results=None, pages=90, what_if=None, unreachable=None)
+    summary = maintain.retain(home, keep, now=NOW)
+    assert summary["removed"] == {"reports": 1, "data-docs": 1}
+    assert (home / "reports" / "by hand").is_dir()
+    assert (home / "what-if" / ("0" * 20)).is_dir()
+
+
+def test_landed_files_that_were_replaced_go_and_those_in_use_stay(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    log = source / "events.jsonl"
+    log.write_text('{"a": 1}\n', encoding="utf-8")
+    pull(source, tmp_path / "landing", "2026-11-21")
+    log.write_text('{"b": 22}\n', encoding="utf-8")
+    pull(source, tmp_path / "landing", "2026-11-21")
+    keep = Retention(results=None, pages=None, what_if=None, unreachable=30)
+    assert maintain.retain(tmp_path, keep)["removed"] == {}, "replaced a moment ago"
+    summary = maintain.retain(tmp_path, keep, now=NOW)
+    assert summary["removed"] == {"landed files that were replaced": 1}
+    [(_name, landed)] = landed_files(tmp_path / "landing", DAY)
+    assert landed.read_text(encoding="utf-8") == '{"b": 22}\n'
+    assert maintain.verify(tmp_path / "landing")["files"] == 1
+
+
+def test_staged_files_of_runs_that_ended_long_ago_go_and_those_of_a_living_run_stay(tmp_path: Path) -> None:
+    warehouse = tmp_path / "warehouse"
+    dead = warehouse / "_staging" / "replay-2026-11-20" / "dead"
+    dead.mkdir(parents=True)
+    (dead / "rows.parquet").write_text("x", encoding="utf-8")
+    keep = Retention(results=None, pages=None, what_if=None, unreachable=30)
+    with stage_run(warehouse, "replay", DAY) as staging:
+        summary = maintain.retain(tmp_path, keep, now=NOW)
+        assert staging.is_dir()
+    assert summary["removed"] == {"staged files": 1}
+    assert not dead.exists()
+
+
+def test_run_metadata_is_joined_and_keeps_its_rows(tmp_path: Path) -> None:
+    for _run in range(40):
+        worked(tmp_path, DAY)
+    warehouse = tmp_path / "warehouse"
+    before = read_table(warehouse, "run_metadata").num_rows
+    summary = maintain.compact(warehouse)
+    assert summary["files_joined"] == 40
+    assert summary["checkpoints"] == ["run_metadata"]
+    assert read_table(warehouse, "run_metadata").num_rows == before == 40
+    assert len(DeltaTable(table_path(warehouse, "run_metadata")).file_uris()) < 5
+    assert maintain.compact(warehouse) == summary | {"files_joined": 0, "checkpoints": []}
+
+
+def test_the_command_says_what_is_wrong_and_ends_with_two(tmp_path: Path, capsys) -> None:
+    assert maintain.main(["retain", "--home", str(tmp_path), "--keep-pages", "1"]) == 2
+    assert "at least 2" in capsys.readouterr().err
+    assert maintain.main(["verify", "--home", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == 0

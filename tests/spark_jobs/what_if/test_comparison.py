@@ -1,0 +1,79 @@
+"""What-if on Spark: each dispatcher and rule set in a task of its own gives what one process gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.what_if.compare import rows_of
+from dispatch_core.what_if.rules import named
+from dispatch_core.what_if.tell import as_json
+from spark_jobs.intervals import interval
+from spark_jobs.what_if.comparison import compare, what_if
+from spark_jobs.what_if.request import RequestError, request
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark_jobs.conftest import Home
+
+pytestmark = pytest.mark.spark
+
+SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
+
+
+def test_tasks_predict_what_one_process_predicts(spark: SparkSession, sample: Home) -> None:
+    rules = [named("ch"), named("classic-ch")]
+    found = what_if(spark, sample.warehouse, sample.span, rules, seeds=1).to_pylist()
+    topics = [row for row in found if row["topic"] is not None]
+    assert len(topics) == 5 * len(rules)
+    direct = {
+        (log.topic, row.rules.name): as_json(row)
+        for source in find_recordings([SAMPLE])
+        for log in read_recording(source).logs
+        for row in rows_of(log, rules, seeds=[0])
+    }
+    for row in topics:
+        there = direct[row["topic"], row["rules"]]
+        here = json.loads(row["prediction"])
+        assert here["simulated"] == json.loads(json.dumps(there["simulated"])), row["topic"]
+        assert (here["recorded"], row["verdict"]) == (there["recorded"], there["verdict"])
+    restarts = {row["rules"]: row["verdict"] for row in topics if "rolling-restart-ch" in row["topic"]}
+    assert restarts == {"ch": "PASS", "classic-ch": "FAIL"}
+
+
+def test_an_interval_without_dispatchers_has_no_predictions(spark: SparkSession, sample: Home) -> None:
+    assert what_if(spark, sample.warehouse, interval("2020-01-01"), [named("ch")]).num_rows == 0
+
+
+def test_a_comparison_is_written_as_a_whole_and_replaces_an_earlier_one(
+    spark: SparkSession, sample: Home, tmp_path: Path
+) -> None:
+    out = tmp_path / "what-if" / "run"
+    out.mkdir(parents=True)
+    (out / "of-an-earlier-attempt.json").write_text("{}", encoding="utf-8")
+    wanted = request(["as recorded", "matrix"], topics="*rolling-restart-ch*", seeds=1)
+    summary = compare(spark, sample.warehouse, sample.span, wanted, out)
+    assert summary["dispatchers"] == 1
+    assert sorted(path.name for path in out.iterdir()) == ["comparison.json", "index.html"]
+    assert [path.name for path in out.parent.iterdir()] == ["run"]
+    told = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    assert told["asked"]["topics"] == "*rolling-restart-ch*"
+    rules = {one["rules"]: one["verdict"] for one in told["predictions"]}
+    assert (rules["as recorded"], rules["4.2.4-ch"], rules["4.2.4-classic-ch"]) == ("PASS", "PASS", "FAIL")
+    assert len(rules) == summary["predictions"] == summary["PASS"] + summary["FAIL"]
+    assert "4.2.4-classic-ch" in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_what_takes_nothing_is_refused_with_what_there_is(
+    spark: SparkSession, sample: Home, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match=r"no interval that starts at 2020-01-01.*There are 2026-11-21"):
+        compare(spark, sample.warehouse, interval("2020-01-01"), request(), tmp_path / "out")
+    with pytest.raises(RequestError, match=r"'nobody'.*none of the 5 dispatchers.*There are persistent://"):
+        compare(spark, sample.warehouse, sample.span, request(subscriptions="nobody"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
