@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatch_core.broker import gates
 from tests.wrong_rules.choices import WRONG_CHOICES
 from tests.wrong_rules.rule import WrongRule, edit, release
 
@@ -17,9 +18,9 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     # --- the dispatch loop ---------------------------------------------------------------------------------------
     "r0_off": edit(
         "a normal read overtakes what waits in the replay set",
-        "read_loop:choose",
-        "and st.replay_count[hash_id] > 0",
-        "and False",
+        "gates:replay_order",
+        "st.replay_count[hash_id] > 0",
+        "False",
     ),
     "r1_off": edit(
         "a read result is sent although a smaller replay position has appeared meanwhile",
@@ -36,8 +37,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "replay_filter_without_permits": edit(
         "the replay filter does not look at permits",
         "read_loop:replayable",
-        "or entries_left(st, slot) <= 0\n",
-        "\n",
+        "!= OPEN",
+        f"not in ({gates.OPEN}, {gates.NO_PERMITS})",
     ),
     "replay_read_while_one_is_pending": edit(
         "a replay read is issued while another is under way",
@@ -143,7 +144,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "subscription_limit_off": edit(
         "the unacked limit of the subscription stops no read",
         "read_loop:plan_normal",
-        "st.s[BLOCKED_ON_UNACKED] == 1 or ",
+        "unacked_limit_subscription(st) or ",
         "",
     ),
     "subscription_unblocks_at_half": edit(
@@ -245,7 +246,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "last_sent_limit_without_the_oldest": edit(
         "in a replay read a newcomer is held to its own limit only",
-        f"{_LAST_SENT}:position_limit",
+        f"{_LAST_SENT}:limit_now",
         "if is_replay:",
         "if False:",
     ),
@@ -297,7 +298,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_limit_without_the_first": edit(
         "in a replay read a newcomer is held to its own limit only",
-        f"{_READ_POSITION}:position_limit",
+        f"{_READ_POSITION}:limit_now",
         "if is_replay:",
         "if False:",
     ),
@@ -331,7 +332,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_r0_off": edit(
         "a normal read overtakes what waits in the replay set",
-        "read_loop_classic:waits_for_replay",
+        "gates:replay_order",
         "st.replay_count[hash_id] > 0",
         "False",
     ),
@@ -341,7 +342,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "classic_normal_reads_for_newcomers": edit(
         "a normal read is made for newcomers too",
         "read_loop_classic:normal_read_is_needed",
-        "and st.joined_at[slot] == NOT_TRACKED ",
+        " and st.joined_at[slot] == NOT_TRACKED",
         "",
     ),
     "classic_stuck_flag_off": edit(
