@@ -20,6 +20,7 @@ from dispatch_core.broker.state import (
     UNBLOCK_AFTER,
     UNBLOCK_BEFORE,
     UNBLOCK_TEST,
+    WIDE,
     State,
 )
 
@@ -32,8 +33,7 @@ def count_flow(st: State, slot: int, permits: int) -> bool:
 
     Returns whether the dispatcher is told (``consumerFlow``).
     """
-    limit = st.s[MAX_UNACKED_CONSUMER]
-    if limit > 0 and st.unacked[slot] >= limit:
+    if at_unacked_limit(st, slot):
         st.blocked[slot] = 1
     if st.blocked[slot] == 1:
         st.parked_permits[slot] += permits
@@ -107,29 +107,38 @@ def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -
         st.average[slot] = st.average[slot] * 0.9 + (1 - 0.9) * messages / entries
     st.permits[slot] -= messages - acked
     add_unacked(st, slot, messages - acked)
-    limit = st.s[MAX_UNACKED_CONSUMER]
-    if limit > 0 and st.unacked[slot] >= limit:
+    if at_unacked_limit(st, slot):
         st.blocked[slot] = 1
+
+
+@compiled
+def unacked_room(st: State, slot: int) -> int:
+    """Messages that the consumer may be sent before it reaches its unacked limit; UNLIMITED where it has none."""
+    limit = st.s[MAX_UNACKED_CONSUMER]
+    if limit <= 0:
+        return UNLIMITED
+    return max(limit - st.unacked[slot], 0)
+
+
+@compiled
+def at_unacked_limit(st: State, slot: int) -> bool:
+    """The consumer has as many unacknowledged messages as it may (``maxUnackedMessagesPerConsumer``)."""
+    return unacked_room(st, slot) == 0
 
 
 @compiled
 def room_in_messages(st: State, slot: int) -> int:
     """How many entries a classic dispatcher lets the consumer take now: as if every entry were one message."""
-    permits = max(st.permits[slot], 0)
-    limit = st.s[MAX_UNACKED_CONSUMER]
-    if limit > 0:
-        permits = min(permits, max(limit - st.unacked[slot], 0))
-    return permits
+    return min(max(st.permits[slot], 0), unacked_room(st, slot))
 
 
 @compiled
 def usable_permits(st: State, slot: int) -> int:
     """How many entries the consumer may take now: its permits, capped by its room below the unacked limit."""
     permits = max(st.permits[slot], 0)
-    limit = st.s[MAX_UNACKED_CONSUMER]
-    if permits == 0 or limit <= 0:
+    room = unacked_room(st, slot)
+    if permits == 0 or room == UNLIMITED:
         return permits
-    room = max(limit - st.unacked[slot], 0)
     if room == 0:
         return 0
     average = max(floor(st.average[slot] + 0.5), 1)
@@ -146,11 +155,26 @@ def entries_left(st: State, slot: int) -> int:
 
 
 @compiled
+def entries_left_classic(st: State, slot: int) -> int:
+    """The same for ``room_in_messages``, in a scan of the replay set."""
+    if st.left_stamp[slot] != st.s[STAMP]:
+        st.left_stamp[slot] = st.s[STAMP]
+        st.left[slot] = room_in_messages(st, slot)
+    return st.left[slot]
+
+
+@compiled
+def is_available(st: State, slot: int) -> bool:
+    """A read may be issued for the consumer: it has permits and is not blocked on unacknowledged messages."""
+    return st.blocked[slot] == 0 and st.permits[slot] > 0
+
+
+@compiled
 def first_available_permits(st: State) -> int:
-    """Permits of the first consumer in list order that is not blocked and has any; 0 for none."""
+    """Permits of the first consumer in list order that is available; 0 for none."""
     for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at]
-        if st.blocked[slot] == 0 and st.permits[slot] > 0:
+        slot = st.order[at] + WIDE
+        if is_available(st, slot):
             return st.permits[slot]
     return 0
 

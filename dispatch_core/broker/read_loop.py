@@ -17,33 +17,35 @@ from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inline
-from dispatch_core.broker.ordering.draining_hashes import may_hold, should_block
-from dispatch_core.broker.ordering.last_sent_position import (
-    advance,
-    begin_round,
-    note_sent,
-    position_limit,
-    within,
+from dispatch_core.broker.gates import (
+    DRAINING_HASH,
+    HASH_HELD_BACK,
+    OPEN,
+    REPLAY_ORDER,
+    UNCOVERED_RANGE,
+    drains_elsewhere,
+    first_gate,
+    no_permits,
+    replay_set_is_full,
+    unacked_limit_subscription,
 )
+from dispatch_core.broker.ordering.last_sent_position import advance, begin_round, note_sent
 from dispatch_core.broker.pending_acks import hold
 from dispatch_core.broker.permits import (
     charge_send,
-    entries_left,
     first_available_permits,
+    is_available,
     look_ahead_limit,
-    usable_permits,
 )
 from dispatch_core.broker.replay_set import add_to_replay, first_in_replay, next_in_replay, remove_from_replay
 from dispatch_core.broker.state import (
     BLOCKED_HASH_MEMORY,
-    BLOCKED_ON_UNACKED,
     I64,
     IN_ORDER,
     MIN_REPLAYED,
     N_CONSUMERS,
     N_REPLAY,
     NO_HASH,
-    NOBODY,
     PENDING_READ,
     PENDING_REPLAY,
     READ_BATCH_SIZE,
@@ -53,7 +55,6 @@ from dispatch_core.broker.state import (
     SKIP_NEXT_REPLAY,
     STAMP,
     TOTAL_PERMITS,
-    TRACK_DRAINING,
     TRACK_LAST_SENT,
     WIDE,
     State,
@@ -123,7 +124,7 @@ def plan_normal(st: State, plan: I64) -> None:
     if plan[0] != UNDECIDED:
         return
     size = plan[1]
-    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1:
+    if unacked_limit_subscription(st) or st.s[PENDING_READ] == 1:
         plan[0] = NO_READ
         return
     if not normal_read_allowed(st):
@@ -138,11 +139,11 @@ def plan_normal(st: State, plan: I64) -> None:
 @compiled
 def normal_read_allowed(st: State) -> bool:
     """Replay set below the look-ahead limit, and somebody could take entries."""
-    if st.s[N_REPLAY] >= look_ahead_limit(st):
+    if replay_set_is_full(st, 0):
         return False
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE
-        if st.blocked[slot] == 0 and usable_permits(st, slot) > 0:
+        if is_available(st, slot) and not no_permits(st, False, slot, 0):
             return True
     return False
 
@@ -169,30 +170,17 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
 
 @compiled_inline
 def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
-    """The replay filter for one position: its hash has an owner with permits left, and the ordering rule lets it go."""
+    """The replay filter for one position: the gates of dispatch are open for it, as far as its hash is known."""
     hash_id = st.replay_hash[entry] + WIDE
     if hash_id == NO_HASH or (st.s[IN_ORDER] == 0 and st.s[REPLAY_BY_PERMITS] == 0):
         return True
-    if st.hash_blocked[hash_id] == stamp:
-        return False
-    slot = st.hash_owner[hash_id] + WIDE
-    if (
-        slot == NOBODY
-        or entries_left(st, slot) <= 0
-        or not within_limit(st, slot, entry, True)
-        or (st.s[TRACK_DRAINING] == 1 and should_block(st, slot, hash_id, attempts))
-    ):
+    gate = first_gate(st, hash_id, entry, True, stamp, attempts)
+    if gate != OPEN:
         if st.s[BLOCKED_HASH_MEMORY] == 1 and st.s[IN_ORDER] == 1:
             st.hash_blocked[hash_id] = stamp
         return False
-    st.left[slot] -= 1
+    st.left[st.hash_owner[hash_id]] -= 1
     return True
-
-
-@compiled
-def within_limit(st: State, slot: int, entry: int, is_replay: bool) -> bool:
-    """Whether a newcomer may have the entry already, under the rule of the last sent position (PIP-282)."""
-    return st.s[TRACK_LAST_SENT] == 0 or within(entry, position_limit(st, slot, is_replay))
 
 
 @compiled
@@ -242,7 +230,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
     track = st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0
     if track:
         begin_round(st)
-    look = st.s[N_REPLAY] < look_ahead_limit(st)
+    look = not replay_set_is_full(st, 0)
     stamp = st.s[STAMP]
     for i in range(len(entries)):
         entry = entries[i]
@@ -269,32 +257,29 @@ def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
         slot = st.order[at] + WIDE
         if st.held_stamp[slot] == stamp and st.left[slot] > 0:
             return True
-        if st.seen_stamp[slot] != stamp and usable_permits(st, slot) > 0:
+        if st.seen_stamp[slot] != stamp and not no_permits(st, False, slot, 0):
             return True
     return False
 
 
 @compiled
 def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attempts: I64) -> int:
-    """Who may be sent an entry now: a slot, or TO_REPLAY (R0, R2, permits, ordering rule).
+    """Choose the consumer that is sent an entry now: its slot, or TO_REPLAY if a gate is closed.
 
     A consumer held back by R0 or by draining may look ahead; one held to the last sent position may not.
     """
     hash_id = st.hash_id[entry] + WIDE
-    if st.hash_blocked[hash_id] == stamp:
+    gate = first_gate(st, hash_id, entry, is_replay, stamp, attempts)
+    if gate == HASH_HELD_BACK:
         return TO_REPLAY
-    slot = st.hash_owner[hash_id] + WIDE
-    if slot != NOBODY:
+    if gate != UNCOVERED_RANGE:
+        slot = st.hash_owner[hash_id] + WIDE
         st.seen_stamp[slot] = stamp
-        if entries_left(st, slot) > 0 and within_limit(st, slot, entry, is_replay):
-            waits = not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0  # R0
-            if not waits and st.s[TRACK_DRAINING] == 1:
-                waits = should_block(st, slot, hash_id, attempts)
-            if not waits:
-                st.left[slot] -= 1
-                return slot
-            if look and not is_replay:
-                st.held_stamp[slot] = stamp
+        if gate == OPEN:
+            st.left[slot] -= 1
+            return slot
+        if look and not is_replay and gate in (REPLAY_ORDER, DRAINING_HASH):
+            st.held_stamp[slot] = stamp
     if st.s[BLOCKED_HASH_MEMORY] == 1:
         st.hash_blocked[hash_id] = stamp
     return TO_REPLAY
@@ -317,7 +302,7 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
         st.batch_messages[slot] += st.num_messages[entry]
         st.batch_acked[slot] += st.acked_indexes[entry]
         hash_id = st.hash_id[entry] + WIDE
-        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
+        if drains_elsewhere(st, slot, hash_id):
             requeue(st, entry, hash_id)
         else:
             hold(st, slot, entry, hash_id)
@@ -332,5 +317,5 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
             charge_send(st, slot, messages, acked, max(st.batch_entries[slot], 1))
             st.s[TOTAL_PERMITS] -= messages - acked
         st.batch_messages[slot] = st.batch_acked[slot] = st.batch_entries[slot] = 0
-        if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, st.hash_id[entries[i]] + WIDE):
+        if drains_elsewhere(st, slot, st.hash_id[entries[i]] + WIDE):
             outcome[i] = REFUSED

@@ -15,8 +15,15 @@ Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries, Persiste
 from __future__ import annotations
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.gates import (
+    no_permits,
+    replay_order,
+    replay_order_of_consumer,
+    unacked_limit_subscription,
+    uncovered_range,
+)
 from dispatch_core.broker.ordering.read_position import position_limit, within
-from dispatch_core.broker.permits import room_in_messages
+from dispatch_core.broker.permits import entries_left_classic, is_available, room_in_messages
 from dispatch_core.broker.read_loop import (
     NO_READ,
     NORMAL_READ,
@@ -29,14 +36,12 @@ from dispatch_core.broker.read_loop import (
 )
 from dispatch_core.broker.replay_set import first_in_replay, next_in_replay
 from dispatch_core.broker.state import (
-    BLOCKED_ON_UNACKED,
     I64,
     IN_ORDER,
     MIN_REPLAYED,
     N_CONSUMERS,
     N_RECENT,
     NO_HASH,
-    NOBODY,
     NOT_TRACKED,
     PENDING_READ,
     PENDING_REPLAY,
@@ -73,7 +78,7 @@ def plan_normal(st: State, plan: I64) -> None:
     if plan[0] != UNDECIDED:
         return
     plan[0] = NO_READ
-    if st.s[BLOCKED_ON_UNACKED] == 1 or st.s[PENDING_READ] == 1 or not normal_read_is_needed(st):
+    if unacked_limit_subscription(st) or st.s[PENDING_READ] == 1 or not normal_read_is_needed(st):
         return
     plan[0] = NORMAL_READ
     st.s[PENDING_READ] = 1
@@ -110,19 +115,15 @@ def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
     An entry whose hash is unknown is kept: it is decided at dispatch. Returns how many of the ``count`` are left.
     """
     st.s[STAMP] += 1
-    stamp = st.s[STAMP]
     kept = 0
     for at in range(2, 2 + count):
         entry = plan[at]
         hash_id = st.replay_hash[entry] + WIDE
         if hash_id != NO_HASH:
-            slot = st.hash_owner[hash_id] + WIDE
-            if slot == NOBODY:
+            if uncovered_range(st, hash_id):
                 continue
-            if st.left_stamp[slot] != stamp:
-                st.left_stamp[slot] = stamp
-                st.left[slot] = room_in_messages(st, slot)
-            if st.left[slot] == 0 or not within(entry, position_limit(st, slot, True)):
+            slot = st.hash_owner[hash_id] + WIDE
+            if entries_left_classic(st, slot) == 0 or not within(entry, position_limit(st, slot, True)):
                 continue
             st.left[slot] -= 1
         plan[2 + kept] = entry
@@ -137,7 +138,7 @@ def normal_read_is_needed(st: State) -> bool:
         return True
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE
-        if st.blocked[slot] == 0 and st.joined_at[slot] == NOT_TRACKED and st.permits[slot] > 0:
+        if is_available(st, slot) and st.joined_at[slot] == NOT_TRACKED:
             return True
     return False
 
@@ -179,24 +180,18 @@ def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
     owners = 0
     for i in range(len(entries)):
         hash_id = st.hash_id[entries[i]] + WIDE
-        slot = st.hash_owner[hash_id] + WIDE
-        if slot == NOBODY:
+        if uncovered_range(st, hash_id):
             outcome[i] = TO_REPLAY
             requeue(st, entries[i], hash_id)
             continue
+        slot = st.hash_owner[hash_id] + WIDE
         outcome[i] = slot
         if st.seen_stamp[slot] != stamp:
             st.seen_stamp[slot] = stamp
             owners += 1
-        if waits_for_replay(st, is_replay, hash_id):
+        if replay_order(st, is_replay, hash_id):
             st.held_stamp[slot] = stamp
     return owners
-
-
-@compiled
-def waits_for_replay(st: State, is_replay: bool, hash_id: int) -> bool:
-    """R0: entries of this hash wait in the replay set, so its owner is sent nothing of a normal read."""
-    return not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
 
 
 @compiled
@@ -208,7 +203,7 @@ def allow_owners(st: State, is_replay: bool) -> None:
         if st.seen_stamp[slot] != stamp:
             continue
         st.left[slot] = room_in_messages(st, slot)
-        if st.left[slot] == 0 or st.held_stamp[slot] == stamp:
+        if st.left[slot] == 0 or replay_order_of_consumer(st, slot):
             st.left[slot] = 0
             continue
         st.limit[slot] = position_limit(st, slot, is_replay)
@@ -234,7 +229,7 @@ def remember_stuck(st: State) -> bool:
     found = False
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE
-        if st.seen_stamp[slot] == st.s[STAMP] and room_in_messages(st, slot) == 0:
+        if st.seen_stamp[slot] == st.s[STAMP] and no_permits(st, True, slot, 0):
             st.stuck[slot] = 1
             found = True
     return found

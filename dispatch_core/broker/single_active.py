@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from dispatch_core.broker import cursor, hashing
 from dispatch_core.broker import single_active_rules as rules
+from dispatch_core.broker.gates import lacks_permits
 from dispatch_core.broker.profiles import FailoverRule, Profile
 from dispatch_core.broker.selectors import factory, failover
 from dispatch_core.broker.selectors.selector import Selector
@@ -267,7 +268,7 @@ class SingleActiveDispatcher:
         if self.delay_running and rules.delay_holds_reads():
             return None
         has = self.permits[consumer] if permits is None else permits
-        if has <= 0:
+        if lacks_permits(has):
             return None
         per_entry = self.messages_per_entry(consumer)
         return rules.read_size(

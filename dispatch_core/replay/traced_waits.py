@@ -14,8 +14,8 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.subscription_start import first_of
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.reasons import FAILOVER_DELAY, NO_CONSUMER, NO_PERMITS, NOT_HELD
 from dispatch_core.audit.waits.tracker import Hold, Key, holds_for
+from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Line
@@ -81,15 +81,12 @@ class TracedWaits:
 
 
 def _reason_of_all(driver: Verifier) -> int | None:
-    """Why everything that waits does, where that is one reason: Failover and Exclusive."""
+    """Return the gate that holds everything of a Failover or Exclusive subscription; None for Key_Shared."""
     core = driver.core
     if not isinstance(core, SingleActiveDispatcher):
         return None
-    if core.active is None:
-        return NO_CONSUMER
-    if core.delay_running:
-        return FAILOVER_DELAY
-    return NO_PERMITS if core.permits[core.active] <= 0 else NOT_HELD
+    permits = 0 if core.active is None else core.permits[core.active]
+    return first_gate_single_active(core.active is not None, core.delay_running, permits)
 
 
 def _only_one(driver: Verifier) -> bool:

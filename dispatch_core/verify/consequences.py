@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dispatch_core.verify.without_trace import positions, rounds
+from dispatch_core.broker import gates
+from dispatch_core.verify.without_trace import positions
 from dispatch_core.verify.without_trace.key_shared import KeySharedFold
 from dispatch_core.verify.without_trace.single_active import SingleActiveFold
 
-NEWCOMER: Final = KeySharedFold.reasons[rounds.NEWCOMER]
+RECENTLY_JOINED: Final = KeySharedFold.reasons[gates.RECENTLY_JOINED]
 SKIPS: Final = SingleActiveFold.reasons[positions.SKIPS]
 GOES_BACK: Final = SingleActiveFold.reasons[positions.GOES_BACK]
 NOT_ACTIVE: Final = SingleActiveFold.reasons[positions.NOT_ACTIVE]
@@ -55,7 +56,7 @@ class Consequences:
             return any(first < position for first, *_ in [*self._unfinished, *self._out_of_turn])
         if reason == GOES_BACK:
             return any(position < last and since <= seq for _, last, since in self._out_of_turn)
-        if reason != NEWCOMER:
+        if reason != RECENTLY_JOINED:
             return False
         held = any(first < position and since <= seq <= until for first, since, until in self._unfinished)
         return held or any(first < position and since < seq for first, _, since in self._out_of_turn)

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from dispatch_core.audit.catalogue import DOUBTS, KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.sentences.names import shown
+from dispatch_core.broker import gates
 from dispatch_core.times import clock
 from dispatch_core.verify.consequences import NOT_ACTIVE, Consequences, holders_of_holes, unfinished
-from dispatch_core.verify.without_trace import rounds
 from dispatch_core.verify.without_trace.key_shared import KeySharedFold
 
 #: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
@@ -31,9 +31,9 @@ _SAME_ROUND_US: Final = 100_000
 _BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
 #: Kinds that say of an entry that it was left out, so that others of its hash went before it.
 _LEFT_OUT: Final = ("never_delivered", "stuck_key")
-_WAITS: Final = KeySharedFold.reasons[rounds.WAITS_IN_REPLAY]
+_WAITS: Final = KeySharedFold.reasons[gates.REPLAY_ORDER]
 #: Why a sending differs that only lacks a permit.
-NO_PERMITS: Final = KeySharedFold.reasons[rounds.NO_PERMITS]
+NO_PERMITS: Final = KeySharedFold.reasons[gates.NO_PERMITS]
 #: A place in a line behind all others.
 _BEHIND_ALL: Final = 1 << 40
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.waits import sampling as at_
-from dispatch_core.audit.waits.reasons import (
+from dispatch_core.broker.gates import (
     DRAINING_HASH,
     FAILOVER_DELAY,
     LAST_SENT_POSITION,

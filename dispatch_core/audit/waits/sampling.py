@@ -15,19 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.audit.waits.reasons import (
+from dispatch_core.audit.waits.reasons import REASONS, why_waiting
+from dispatch_core.broker.gates import (
     DRAINING_HASH,
     LAST_SENT_POSITION,
     NO_CONSUMER,
     NO_PERMITS,
-    NOT_HELD,
-    REASONS,
+    OPEN,
     RECENTLY_JOINED,
     UNACKED_LIMIT_CONSUMER,
     UNACKED_LIMIT_SUBSCRIPTION,
-    holds_too_much,
-    lacks_permits,
-    why_waiting,
+    no_permits,
+    unacked_limit_consumer,
 )
 from dispatch_core.broker.state import (
     I32,
@@ -91,7 +90,7 @@ UNNAMED: Final = -1
     UNKNOWN_HASH,  # entries of this hash are not in the message log
     WAITING,  # how many entries wait
     PINNED_BY,  # who holds the first entry that somebody holds
-    OPEN,  # rows
+    OPEN_ROWS,
     CLOSED,  # rows of waits that have ended
     WANTED,  # of which hash entries that wait are listed, -1 = none
     LISTED,  # how many these are
@@ -175,7 +174,7 @@ def sample(
 ) -> None:
     """Go on with the waits by what waits now; after ``survey``. ``rows`` has room for ``WAITING`` more.
 
-    ``taken``: per consumer how many entries no rule keeps from it, 0 before. ``row_of``: the row of each hash, -1 = none.
+    ``taken``: per consumer for how many entries no gate is closed, 0 before. ``row_of``: the row of each hash, -1 = none.
     ``closed`` gets the waits that have ended, with room for all that are open. ``stored_at_join``: per consumer the furthest
     that may have been read when it joined; ``batches``: acknowledgements of parts of entries are unseen.
     """
@@ -192,8 +191,8 @@ def sample(
         at = row_of[hash_id] + WIDE
         if at < 0 or rows[at, SEEN] != now[STAMP]:
             if at < 0:
-                at = now[OPEN]
-                now[OPEN] += 1
+                at = now[OPEN_ROWS]
+                now[OPEN_ROWS] += 1
                 row_of[hash_id] = at
                 _begin(rows, at, hash_id, entry, since, now)
             elif rows[at, HEAD] != entry:
@@ -215,20 +214,20 @@ def sample(
                 lasted,
             )
         _add(rows, at, st.num_messages[entry] + WIDE, lasted)
-        if rows[at, REASON] == NOT_HELD and now[GIVEN] < 0:
+        if rows[at, REASON] == OPEN and now[GIVEN] < 0:
             taken[st.hash_owner[hash_id]] += 1
         rank += 1
-    at = now[OPEN] - 1
+    at = now[OPEN_ROWS] - 1
     while at >= 0:
         if rows[at, SEEN] != now[STAMP]:
             _close(rows, at, closed, now)
             row_of[rows[at, HASH]] = -1
-            last = now[OPEN] - 1
+            last = now[OPEN_ROWS] - 1
             if at < last:
                 for column in range(COLUMNS):
                     rows[at, column] = rows[last, column]
                 row_of[rows[at, HASH]] = at
-            now[OPEN] = last
+            now[OPEN_ROWS] = last
         at -= 1
 
 
@@ -263,7 +262,7 @@ def _ask(
     rank: int,
     lasted: int,
 ) -> None:
-    """Which rule holds the head of a row, for whom, by whom."""
+    """Note which gate is closed for the head of a row, on the way to whom, and because of whom."""
     hash_id, entry = rows[at, HASH], rows[at, HEAD]
     reason, slot, ahead = now[GIVEN], now[GIVEN_SLOT], WIDE
     if reason < 0:
@@ -306,12 +305,12 @@ def _cannot_tell(
 ) -> bool:
     """Whether a log without its reads leaves it open which of two rules held an entry.
 
-    What may have been read before a newcomer joined is held by its joining for certain only if nothing else holds it: it
+    What may have been read before a consumer joined is held by its joining for certain only if nothing else holds it: it
     would have been sent. Acknowledgements of parts of entries, which need not be in the log, lower the counters of what is
     unacknowledged, not permits.
     """
     if reason == RECENTLY_JOINED and entry < stored_at_join[slot]:
-        return holds_too_much(st, slot) or lacks_permits(st, classic, slot, ahead)
+        return unacked_limit_consumer(st, slot) or no_permits(st, classic, slot, ahead)
     return batches and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
 
 

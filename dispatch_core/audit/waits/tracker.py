@@ -21,7 +21,8 @@ import numpy.typing as npt
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits import sampling as at_
 from dispatch_core.audit.waits.notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
-from dispatch_core.audit.waits.reasons import DRAINING_HASH, NOT_HELD, REASONS, UNCOVERED_RANGE
+from dispatch_core.audit.waits.reasons import REASONS
+from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
@@ -34,7 +35,7 @@ SHORT_WAITS: Final = 2_000
 #: Waits that one sample describes in full for one consumer and reason; of others only the oldest position is named.
 _MOST_NOTED: Final = 20
 #: Reasons that concern one hash: each of these waits is described in full.
-_OF_ONE_HASH: Final = (NOT_HELD, UNCOVERED_RANGE, DRAINING_HASH)
+_OF_ONE_HASH: Final = (OPEN, UNCOVERED_RANGE, DRAINING_HASH)
 _MOST_NOTED_OF_HASHES: Final = 1_000
 
 #: Entries stored so short a time ago do not wait yet.
@@ -164,7 +165,7 @@ class Holds:
         """
         self._stored_us = np.ascontiguousarray(stored_us, np.int64)
         self._notes_of.window, self._notes_of.stored_us = window, self._stored_us
-        self._rows[: self._now[at_.OPEN], at_.HEAD] -= dropped
+        self._rows[: self._now[at_.OPEN_ROWS], at_.HEAD] -= dropped
 
     def begin(self, seq: int, t_us: int) -> None:
         """The log begins: what is stored already may wait from now on."""
@@ -228,10 +229,10 @@ class Holds:
         if not len(self._stored_us):
             return
         at_.survey(st, self._stored_us, now, self._outstanding, self._outstanding_at, _NOTHING)
-        if not now[at_.WAITING] and not now[at_.OPEN]:
+        if not now[at_.WAITING] and not now[at_.OPEN_ROWS]:
             return
         self._make_rows()
-        before = int(now[at_.OPEN])
+        before = int(now[at_.OPEN_ROWS])
         closed = np.empty((before, at_.COLUMNS), np.int64)
         at_.sample(
             st,
@@ -262,7 +263,7 @@ class Holds:
             now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
             if not again:
                 now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
-            now[at_.GIVEN] = NOT_HELD if reason is None else reason
+            now[at_.GIVEN] = OPEN if reason is None else reason
             now[at_.GIVEN_SLOT] = NOBODY if core.active is None else core.active
             return
         now[at_.FIRST] = at_.first_that_may_wait(st)
@@ -281,14 +282,14 @@ class Holds:
 
     def _make_rows(self) -> None:
         now = self._now
-        most = int(now[at_.OPEN]) + min(int(now[at_.WAITING]), len(self._row_of))
+        most = int(now[at_.OPEN_ROWS]) + min(int(now[at_.WAITING]), len(self._row_of))
         if most > len(self._rows):
             rows = np.empty((max(most, 2 * len(self._rows)), at_.COLUMNS), np.int64)
-            rows[: now[at_.OPEN]] = self._rows[: now[at_.OPEN]]
+            rows[: now[at_.OPEN_ROWS]] = self._rows[: now[at_.OPEN_ROWS]]
             self._rows = rows
 
     def _name_new(self) -> None:
-        rows = self._rows[: self._now[at_.OPEN]]
+        rows = self._rows[: self._now[at_.OPEN_ROWS]]
         new = np.flatnonzero(rows[:, at_.LEDGER] == at_.UNNAMED)
         heads = rows[new, at_.HEAD]
         rows[new, at_.LEDGER] = self._notes_of.window.ledger_ids[heads]
@@ -309,7 +310,7 @@ class Holds:
         closed = closed[np.lexsort((closed[:, at_.ENTRY], closed[:, at_.LEDGER], closed[:, at_.FROM_US]))]
         lasted = closed[:, at_.LAST_US] - closed[:, at_.FROM_US]
         told = lasted >= self._long_us
-        short = np.flatnonzero(~told & (closed[:, at_.LEADING] != NOT_HELD))[: self._short_left]
+        short = np.flatnonzero(~told & (closed[:, at_.LEADING] != OPEN))[: self._short_left]
         self._short_left -= len(short)
         told[short] = True
         for row in closed[told].tolist():
@@ -318,7 +319,7 @@ class Holds:
 
     def _add_up(self, core: Core, closed: at_.Rows) -> None:
         """Sums by reason and consumer: entries, messages, message time, needless, attempts, uncertain; from, until."""
-        closed = closed[closed[:, at_.LEADING] != NOT_HELD]
+        closed = closed[closed[:, at_.LEADING] != OPEN]
         groups = closed[:, at_.LEADING] * (1 << 40) + closed[:, at_.SLOT]
         for group in np.unique(groups).tolist():
             rows = closed[groups == group]
@@ -337,7 +338,7 @@ class Holds:
 
     def finish(self, core: Core) -> list[Hold]:
         """The waits that go on at the end, as of the last sample, and the sums of those that were not told."""
-        rows = self._rows[: self._now[at_.OPEN]]
+        rows = self._rows[: self._now[at_.OPEN_ROWS]]
         rows = rows[np.lexsort((rows[:, at_.ENTRY], rows[:, at_.LEDGER], rows[:, at_.FROM_US]))]
         self._note(core, everything=True)
         return [
@@ -359,7 +360,7 @@ class Holds:
             keys = (self._notes_of.window.key(row[at_.HEAD]),) if open_ else ()
             note = Note(number_of(core, row[at_.HOLDER]), (), 0, (first,), keys)
         not_passed = self._notes_of.not_passed(never)
-        if never and (leading == NOT_HELD or not_passed < len(never)):
+        if never and (leading == OPEN or not_passed < len(never)):
             note = replace(note, **self._notes_of.called(never))
         of_keys = Counter(map(self._notes_of.window.key, never))
         shares = sorted(
@@ -401,7 +402,7 @@ class Holds:
 
     def _note(self, core: Core, *, everything: bool) -> None:
         """Describe the waits that have become long, while the state still shows what holds them."""
-        rows = self._rows[: self._now[at_.OPEN]]
+        rows = self._rows[: self._now[at_.OPEN_ROWS]]
         due = rows[:, at_.NOTED] == 0
         if not everything:
             due &= rows[:, at_.LAST_US] - rows[:, at_.FROM_US] >= self._long_us

@@ -158,11 +158,18 @@ def forget_sent(st: State) -> None:
 @compiled
 def prune(st: State) -> bool:
     """Free the newcomers whose position mark-delete has reached. Returns whether there were any."""
-    freed = 0
-    while freed < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[freed]]):
-        freed += 1
+    freed = passed(st)
     free_first(st, freed)
     return freed > 0
+
+
+@compiled
+def passed(st: State) -> int:
+    """How many of the first consumers mark-delete has passed; ``prune`` frees them, before every decision."""
+    count = 0
+    while count < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[count]]):
+        count += 1
+    return count
 
 
 @compiled
@@ -180,11 +187,21 @@ def position_limit(st: State, slot: int, is_replay: bool) -> int:
     if st.joined_at[slot] == NOT_TRACKED:
         return UNRESTRICTED
     prune(st)
-    limit = st.joined_at[slot]
-    if limit == NOT_TRACKED:
+    return limit_now(st, slot, is_replay)
+
+
+@compiled
+def limit_now(st: State, slot: int, is_replay: bool) -> int:
+    """The limit of ``position_limit``, without freeing anybody: for those who only ask."""
+    if st.joined_at[slot] == NOT_TRACKED:
         return UNRESTRICTED
+    first = passed(st)
+    for at in range(first):
+        if st.recent[at] == slot:
+            return UNRESTRICTED
+    limit = st.joined_at[slot]
     if is_replay:
-        limit = min(limit, st.joined_at[st.recent[0]])
+        limit = min(limit, st.joined_at[st.recent[first]])
     return limit
 
 

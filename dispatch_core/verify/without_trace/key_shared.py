@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REMOVED, SENT
+from dispatch_core.broker import gates
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.membership import drain_all, pending_elsewhere
@@ -69,6 +70,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 _EVERYTHING: Final = 1 << 62
+_JOINED_LATER: Final = "the consumer joined later and must wait for what was handed out before"
 
 
 def _grown(values: Array, count: int, value: int) -> Array:
@@ -89,12 +91,13 @@ class KeySharedFold(UserLevelFold):
 
     core: KeySharedDispatcher
     reasons: ClassVar = {
-        rounds.NOT_CONNECTED: "the consumer is not connected",
-        rounds.OTHER_OWNER: "the key's hash belongs to another consumer",
-        rounds.DRAINING: "the key's hash drains for another consumer",
-        rounds.NEWCOMER: "the consumer joined later and must wait for what was handed out before",
-        rounds.WAITS_IN_REPLAY: "an earlier entry of the key's hash waits to be sent",
-        rounds.NO_PERMITS: "the consumer has no permits left",
+        gates.NOT_CONNECTED: "the consumer is not connected",
+        gates.OTHER_OWNER: "the key's hash belongs to another consumer",
+        gates.DRAINING_HASH: "the key's hash drains for another consumer",
+        gates.RECENTLY_JOINED: _JOINED_LATER,
+        gates.LAST_SENT_POSITION: _JOINED_LATER,
+        gates.REPLAY_ORDER: "an earlier entry of the key's hash waits to be sent",
+        gates.NO_PERMITS: "the consumer has no permits left",
         rounds.NOT_JUDGED: "the log does not hold when the consumer joined",
         rounds.MAYBE_READ: "how far was read when the consumer joined is not in the log",
     }
@@ -127,17 +130,17 @@ class KeySharedFold(UserLevelFold):
         undecided = [rounds.MAYBE_READ]
         if self._batches:
             # Acknowledgements of single messages of a batch move the permits, and need not be in the log.
-            undecided.append(rounds.NO_PERMITS)
+            undecided.append(gates.NO_PERMITS)
         if self.state.s[STORED_HASH] != NO_HASH:
             # Classic 4.x: what comes back waits under hash 0 until a replay read, which is unseen, puts it back.
-            undecided.append(rounds.WAITS_IN_REPLAY)
+            undecided.append(gates.REPLAY_ORDER)
         return undecided
 
     def _lacks_permits(self) -> int:
-        return rounds.NO_PERMITS
+        return gates.NO_PERMITS
 
     def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
-        if reason != rounds.NO_PERMITS:
+        if reason != gates.NO_PERMITS:
             return False
         consumer = int(stretch.op_consumer[op])
         mine = np.flatnonzero(stretch.op_consumer[:op] == consumer)

@@ -24,16 +24,16 @@ from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.audit.deliveries.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, SENT
 from dispatch_core.broker import read_loop_classic
 from dispatch_core.broker.cursor import moved_by_read
-from dispatch_core.broker.ordering.draining_hashes import give_up, may_hold
+from dispatch_core.broker.gates import GATES, OPEN, RECENTLY_JOINED, first_gate_for
+from dispatch_core.broker.ordering.draining_hashes import give_up
 from dispatch_core.broker.ordering.last_sent_position import advance, begin_round, note_sent
-from dispatch_core.broker.ordering.read_position import position_limit, within
+from dispatch_core.broker.ordering.read_position import prune
 from dispatch_core.broker.pending_acks import apply_ack, hold, let_go
 from dispatch_core.broker.permits import add_unacked, count_flow, unblock
-from dispatch_core.broker.read_loop import choose, requeue, send_groups, within_limit
+from dispatch_core.broker.read_loop import choose, requeue, send_groups
 from dispatch_core.broker.replay_set import add_to_replay, remove_from_replay
 from dispatch_core.broker.state import (
     I64,
-    IN_ORDER,
     MARK_DELETE,
     N_RECENT,
     NO_HASH,
@@ -42,7 +42,6 @@ from dispatch_core.broker.state import (
     REPLAY_HIGH,
     STAMP,
     TOTAL_PERMITS,
-    TRACK_DRAINING,
     TRACK_LAST_SENT,
     WIDE,
     State,
@@ -50,11 +49,13 @@ from dispatch_core.broker.state import (
 
 Array = npt.NDArray[Any]
 
-#: Why a rule would not have sent an entry to the consumer that got it; AGREED = it would.
-AGREED, NOT_CONNECTED, OTHER_OWNER, DRAINING, NEWCOMER, WAITS_IN_REPLAY, NO_PERMITS = range(7)
-NOT_JUDGED: Final = 7  # an entry that was acknowledged, or a consumer whose arrival the log does not hold
-#: Read position: the entry may have been read before the newcomer joined. What was read is seen only where it was sent.
-MAYBE_READ: Final = 8
+# Why dispatch would not have sent an entry to the consumer that got it: a code of ``broker.gates`` (OPEN = it would have),
+# or one of these.
+NOT_JUDGED: Final = len(
+    GATES
+)  # an entry that was acknowledged, or a consumer whose arrival the log does not hold
+#: Read position: the entry may have been read before the consumer joined. What was read is seen only where it was sent.
+MAYBE_READ: Final = NOT_JUDGED + 1
 
 _INDEX_BITS: Final = 24  # entries of a round are sorted as (ordinal, place in the round)
 #: Most entries of one inferred round.
@@ -292,7 +293,7 @@ def _decide(
         slot = recorded[i]
         at = start + (sorted_[i] & MOST_PER_ROUND)
         expected[at] = max(chosen, NOBODY)
-        reason[at] = AGREED if chosen == slot else _why_not(st, slot, entry, is_replay)
+        reason[at] = OPEN if chosen == slot else _why_not(st, False, slot, entry, is_replay)
         moved_by_read(st, entry)
         if track:
             note_sent(st, entry)
@@ -325,14 +326,15 @@ def _decide_classic(
             remove_from_replay(st, entry)  # it was sent: ``group`` put it there
         at = start + (sorted_[i] & MOST_PER_ROUND)
         expected[at] = max(chosen[i], NOBODY)
-        reason[at] = AGREED
+        reason[at] = OPEN
         if chosen[i] != slot:
-            reason[at] = _why_not_classic(st, slot, entry, is_replay)
-        if reason[at] == NEWCOMER and entry < stored_at_join[slot]:
+            reason[at] = _why_not(st, True, slot, entry, is_replay)
+        if reason[at] == RECENTLY_JOINED and entry < stored_at_join[slot]:
             reason[at] = MAYBE_READ
-            for newcomer in st.recent[: st.s[N_RECENT]]:  # so this much had been read by then
-                if entry < stored_at_join[newcomer]:
-                    st.joined_at[newcomer] = max(st.joined_at[newcomer], entry + 1)
+            prune(st)
+            for recent in st.recent[: st.s[N_RECENT]]:  # so this much had been read by then
+                if entry < stored_at_join[recent]:
+                    st.joined_at[recent] = max(st.joined_at[recent], entry + 1)
     if count > 0 and entries[count - 1] >= before:
         for i in range(count):
             if entries[i] >= st.s[READ_POSITION]:
@@ -341,38 +343,11 @@ def _decide_classic(
 
 
 @compiled
-def _why_not(st: State, slot: int, entry: int, is_replay: bool) -> int:
-    """Which part of the rule of 4.x keeps ``entry`` from ``slot``."""
-    hash_id = st.hash_id[entry] + WIDE
+def _why_not(st: State, classic: bool, slot: int, entry: int, is_replay: bool) -> int:
+    """Return the gate that was closed for the recorded delivery of ``entry`` to ``slot``; dispatch has just decided."""
     if slot == NOBODY or st.deleted[entry] == 1:
         return NOT_JUDGED
-    if st.connected[slot] == 0:
-        return NOT_CONNECTED
-    if st.hash_owner[hash_id] != slot:
-        return OTHER_OWNER
-    if st.s[TRACK_DRAINING] == 1 and not may_hold(st, slot, hash_id):
-        return DRAINING
-    if not within_limit(st, slot, entry, is_replay):
-        return NEWCOMER
-    if not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0:
-        return WAITS_IN_REPLAY
-    return NO_PERMITS
-
-
-@compiled
-def _why_not_classic(st: State, slot: int, entry: int, is_replay: bool) -> int:
-    """Which part of the rule of 3.x keeps ``entry`` from ``slot``."""
-    if slot == NOBODY or st.deleted[entry] == 1:
-        return NOT_JUDGED
-    if st.connected[slot] == 0:
-        return NOT_CONNECTED
-    if st.hash_owner[st.hash_id[entry]] != slot:
-        return OTHER_OWNER
-    if not within(entry, position_limit(st, slot, is_replay)):
-        return NEWCOMER
-    if st.held_stamp[slot] == st.s[STAMP]:
-        return WAITS_IN_REPLAY
-    return NO_PERMITS
+    return first_gate_for(st, classic, slot, entry, is_replay)
 
 
 @compiled

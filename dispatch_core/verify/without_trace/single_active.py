@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REMOVED, SENT
-from dispatch_core.audit.waits.reasons import FAILOVER_DELAY, NO_CONSUMER, NO_PERMITS, NOT_HELD
+from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.ownership import WHOLE_TOPIC
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.single_active import SingleActiveDispatcher
@@ -122,15 +122,14 @@ class SingleActiveFold(UserLevelFold):
         return by
 
     def reason_of_all(self) -> int:
-        """Why what was not sent waits: one reason for all of it."""
+        """Return the gate that holds everything that was not sent."""
         if self.core.active is None or self.holds is None:
-            return NO_CONSUMER
+            return first_gate_single_active(False, False, 0)
         # the delay ends on its own: what has waited since the last look did so mostly before its end, or mostly behind it
-        if self._waits_for_hand_over and (
+        delay_runs = self._waits_for_hand_over and (
             self.holds.looked_us + self.looks_us < 2 * (self._changed_us + self._delay_us)
-        ):
-            return FAILOVER_DELAY
-        return NO_PERMITS if self._permits[self._index[self.core.active]] <= 0 else NOT_HELD
+        )
+        return first_gate_single_active(True, delay_runs, int(self._permits[self._index[self.core.active]]))
 
     def sends_again(self) -> bool:
         """Until something is sent to who became active."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dispatch_core.audit.catalogue import STALL_REASONS
 from dispatch_core.audit.waits import reasons
 from dispatch_core.audit.waits.reasons import REASONS
-from dispatch_core.broker import permits, state
+from dispatch_core.broker import gates, permits, state
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
 from dispatch_core.broker.state import State
 
@@ -57,10 +57,10 @@ ENTRY = st.integers(0, ENTRIES - 1)
 
 
 def test_every_reason_of_the_catalogue_has_a_code() -> None:
-    assert REASONS[reasons.NOT_HELD] is None
+    assert REASONS[gates.OPEN] is None
     assert sorted(REASONS[1:], key=str) == sorted(STALL_REASONS)
-    assert REASONS[reasons.LOOK_AHEAD_LIMIT] == "look_ahead_limit"
-    assert REASONS[reasons.FAILOVER_DELAY] == "failover_delay"
+    assert REASONS[gates.LOOK_AHEAD_LIMIT] == "look_ahead_limit"
+    assert REASONS[gates.FAILOVER_DELAY] == "failover_delay"
 
 
 @given(states(), ENTRY, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 5), st.integers(0, 3))
@@ -70,7 +70,7 @@ def test_asking_changes_nothing_and_answers_alike(
     before = copy(one)
     answers = {reasons.why_waiting(one, classic, entry, rank, ahead, earlier, inferred) for _ in range(2)}
     assert len(answers) == 1
-    assert answers <= set(range(reasons.FAILOVER_DELAY))  # that is for others to say
+    assert answers <= set(range(gates.FAILOVER_DELAY))  # that is for others to say
     for name, array in zip(State._fields, before, strict=True):
         assert (getattr(one, name) == array).all(), name
 
@@ -82,22 +82,22 @@ def test_a_reason_is_given_only_where_its_rule_holds(
     code = reasons.why_waiting(one, classic, entry, rank, 0, rank > 0, False)
     hash_id = int(one.hash_id[entry])
     slot = int(one.hash_owner[hash_id])
-    assert (code == reasons.NO_CONSUMER) == (one.s[state.N_CONSUMERS] == 0)
-    if code == reasons.NO_CONSUMER:
+    assert (code == gates.NO_CONSUMER) == (one.s[state.N_CONSUMERS] == 0)
+    if code == gates.NO_CONSUMER:
         return
-    assert (code == reasons.UNCOVERED_RANGE) == (slot == state.NOBODY)
-    if code == reasons.UNCOVERED_RANGE:
+    assert (code == gates.UNCOVERED_RANGE) == (slot == state.NOBODY)
+    if code == gates.UNCOVERED_RANGE:
         return
     room = permits.room_in_messages(one, slot) if classic else permits.usable_permits(one, slot)
     unread = not one.in_replay[entry] and entry >= one.s[state.READ_POSITION]
-    assert code != reasons.DRAINING_HASH or not draining_hashes.may_hold(one, slot, hash_id)
-    assert code not in (reasons.RECENTLY_JOINED, reasons.LAST_SENT_POSITION) or slot in newcomers(one)
-    assert code != reasons.RECENTLY_JOINED or classic
-    assert code != reasons.NO_PERMITS or room <= 0
-    assert code not in (reasons.UNACKED_LIMIT_SUBSCRIPTION, reasons.LOOK_AHEAD_LIMIT) or unread
-    assert code != reasons.LOOK_AHEAD_LIMIT or one.s[state.N_REPLAY] >= permits.look_ahead_limit(one)
-    assert code != reasons.REPLAY_ORDER or (rank > 0 and one.replay_count[hash_id] > 0)
-    if code == reasons.NOT_HELD:
+    assert code != gates.DRAINING_HASH or not draining_hashes.may_hold(one, slot, hash_id)
+    assert code not in (gates.RECENTLY_JOINED, gates.LAST_SENT_POSITION) or slot in newcomers(one)
+    assert code != gates.RECENTLY_JOINED or classic
+    assert code != gates.NO_PERMITS or room <= 0
+    assert code not in (gates.UNACKED_LIMIT_SUBSCRIPTION, gates.LOOK_AHEAD_LIMIT) or unread
+    assert code != gates.LOOK_AHEAD_LIMIT or one.s[state.N_REPLAY] >= permits.look_ahead_limit(one)
+    assert code != gates.REPLAY_ORDER or (rank > 0 and one.replay_count[hash_id] > 0)
+    if code == gates.OPEN:
         assert room > 0
 
 
@@ -111,11 +111,13 @@ def test_newcomers_wait_exactly_as_the_rules_that_free_them_say(one: State, entr
     is_replay = bool(one.in_replay[entry]) or entry < int(one.s[state.READ_POSITION])
     freed = copy(one)
     limit = read_position.position_limit(freed, slot, is_replay)
-    assert reasons.came_too_late(one, True, slot, entry) == (not read_position.within(entry, limit))
+    assert gates.joined_too_late(one, True, slot, entry, is_replay) == (
+        not read_position.within(entry, limit)
+    )
     freed = copy(one)
     limit = last_sent_position.position_limit(freed, slot, is_replay)
     expected = one.s[state.TRACK_LAST_SENT] == 1 and not last_sent_position.within(entry, limit)
-    assert reasons.came_too_late(one, False, slot, entry) == expected
+    assert gates.joined_too_late(one, False, slot, entry, is_replay) == expected
 
 
 @pytest.mark.parametrize(("ahead", "reason"), [(0, None), (1, None), (2, "no_permits")])
@@ -145,7 +147,7 @@ def test_the_subscriptions_limits_hold_only_what_is_not_read() -> None:
         "unacked_limit_subscription",
     ]
     one.in_replay[1] = 1
-    assert reasons.why_waiting(one, False, 1, 0, 0, False, False) == reasons.NOT_HELD
+    assert reasons.why_waiting(one, False, 1, 0, 0, False, False) == gates.OPEN
 
 
 def test_where_reads_are_inferred_what_waits_before_counts_for_the_look_ahead_limit() -> None:
@@ -154,16 +156,14 @@ def test_where_reads_are_inferred_what_waits_before_counts_for_the_look_ahead_li
     one.s[state.LOOK_AHEAD_PER_CONSUMER] = 4
     found = [REASONS[reasons.why_waiting(one, False, 5, rank, 0, False, True)] for rank in (3, 4)]
     assert found == [None, "look_ahead_limit"]
-    assert reasons.why_waiting(one, False, 5, 4, 0, False, False) == reasons.NOT_HELD
-    assert (
-        reasons.why_waiting(one, True, 5, 4, 0, False, True) == reasons.NOT_HELD
-    )  # classic has no such limit
+    assert reasons.why_waiting(one, False, 5, 4, 0, False, False) == gates.OPEN
+    assert reasons.why_waiting(one, True, 5, 4, 0, False, True) == gates.OPEN  # classic has no such limit
 
 
 def test_order_is_kept_only_where_it_is_promised() -> None:
     one = state.new_state(np.zeros(2, np.int32), np.ones(2, np.int32), 1, 1)
     one.s[state.N_CONSUMERS], one.hash_owner[0], one.permits[0] = 1, 0, 9
     one.replay_count[0] = 1
-    assert reasons.why_waiting(one, False, 1, 1, 1, True, False) == reasons.NOT_HELD
+    assert reasons.why_waiting(one, False, 1, 1, 1, True, False) == gates.OPEN
     one.s[state.IN_ORDER] = 1
     assert REASONS[reasons.why_waiting(one, False, 1, 1, 1, True, False)] == "replay_order"

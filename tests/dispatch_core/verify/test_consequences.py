@@ -8,7 +8,7 @@ import pytest
 
 from dispatch_core.verify.consequences import (
     GOES_BACK,
-    NEWCOMER,
+    RECENTLY_JOINED,
     SKIPS,
     Consequences,
     holders_of_holes,
@@ -30,7 +30,7 @@ def test_what_is_never_acknowledged_holds_newcomers_back_from_what_is_later(
     entry: int, seq: int, explained: bool
 ) -> None:
     consequences = Consequences([finding("ack_hole", ["5:7"], [5, 30])])
-    assert consequences.explain((5, entry), seq, NEWCOMER) is explained
+    assert consequences.explain((5, entry), seq, RECENTLY_JOINED) is explained
     assert not consequences.explain((5, entry), seq, "the key's hash belongs to another consumer")
 
 
@@ -38,11 +38,11 @@ def test_what_is_never_acknowledged_holds_newcomers_back_from_what_is_later(
 def test_newcomers_wait_for_what_was_sent_out_of_turn_from_then_on(kind: str) -> None:
     wrong = finding(kind, ["5:3", "5:9"], [5, 8])
     consequences = Consequences([wrong])
-    assert not consequences.explain((5, 4), 4, NEWCOMER)
-    assert consequences.explain((5, 4), 9, NEWCOMER)
+    assert not consequences.explain((5, 4), 4, RECENTLY_JOINED)
+    assert consequences.explain((5, 4), 9, RECENTLY_JOINED)
     # what may have been read by then reaches from the first of the entries on, and not back
-    assert not consequences.explain((5, 3), 9, NEWCOMER)
-    assert not consequences.explain((5, 2), 9, NEWCOMER)
+    assert not consequences.explain((5, 3), 9, RECENTLY_JOINED)
+    assert not consequences.explain((5, 2), 9, RECENTLY_JOINED)
 
 
 def test_what_the_rule_allows_makes_no_newcomer_wait() -> None:
@@ -50,12 +50,12 @@ def test_what_the_rule_allows_makes_no_newcomer_wait() -> None:
         finding(kind, ["5:3"], [5, 8]) | {"cause": "recently_joined"}
         for kind in ("out_of_order", "split_key")
     ]
-    assert not Consequences(allowed).explain((5, 4), 9, NEWCOMER)
-    assert Consequences([*allowed, finding("split_key", ["5:3"], [5, 8])]).explain((5, 4), 9, NEWCOMER)
+    assert not Consequences(allowed).explain((5, 4), 9, RECENTLY_JOINED)
+    assert Consequences([*allowed, finding("split_key", ["5:3"], [5, 8])]).explain((5, 4), 9, RECENTLY_JOINED)
 
 
 def test_a_clock_that_went_back_is_no_fault_of_dispatch_that_others_follow_from() -> None:
-    assert not Consequences([finding("clock_step", [], [5, 6])]).explain((5, 3), 9, NEWCOMER)
+    assert not Consequences([finding("clock_step", [], [5, 6])]).explain((5, 3), 9, RECENTLY_JOINED)
 
 
 def test_what_was_left_out_is_gone_over_by_whatever_comes_later() -> None:
