@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.audit.deliveries.findings import Finding, shown
-from dispatch_core.audit.hash_share import fair_of, messages_of, names_in
+from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.hash_share import fair_of, messages_of
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.sentences.lists import listed, plural
+from dispatch_core.audit.sentences.names import names_in, shown
 
 _NAMED_AT_MOST: Final = 5
 
@@ -220,9 +222,7 @@ def failover_imbalances(times: Iterable[ActiveTime], limits: Limits) -> list[dic
             f"{shown(subscription)}, an equal part would be {fair:.1f}"
         )
         if idle:
-            named = ", ".join(map(shown, idle[:_NAMED_AT_MOST]))
-            more = f" and {len(idle) - _NAMED_AT_MOST} more" if len(idle) > _NAMED_AT_MOST else ""
-            text += f"; {named}{more} {'is' if len(idle) == 1 else 'are'} active for none"
+            text += f"; {listed(map(shown, idle))} {plural(len(idle), 'is', 'are')} active for none"
         text += (
             ". Failover picks by partition index, so one-partition topics all pick the same place in the list (PIP-392); "
             "activeConsumerFailoverConsistentHashing=true picks by the topic's name"

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints
 from dispatch_core.arrays.positions import distinct, locate
-from dispatch_core.audit.hash_share import fair_of, messages_of, names_in
+from dispatch_core.audit.hash_share import fair_of, messages_of
+from dispatch_core.audit.sentences.names import names_in
 from dispatch_core.tables import BALANCE, WAITS
 
 Ints = npt.NDArray[np.int64]

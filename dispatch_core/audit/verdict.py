@@ -36,6 +36,7 @@ from dispatch_core.audit.catalogue import (
     PROMISES,
     SEVERITIES,
 )
+from dispatch_core.audit.sentences.lists import counts_by_name
 
 PASS: Final = "PASS"  # noqa: S105 - a verdict, not a password
 FAIL: Final = "FAIL"
@@ -266,6 +267,4 @@ def _all_well(promise: str, tolerated: Mapping[str, int], subscription_type: str
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{count} {kind}" for kind, count in sorted(counts.items(), key=lambda item: KIND_ORDER[item[0]])
-    )
+    return counts_by_name(dict(sorted(counts.items(), key=lambda item: KIND_ORDER[item[0]])))

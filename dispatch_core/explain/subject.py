@@ -19,7 +19,8 @@ import numpy as np
 
 from dispatch_core.arrays.columns import Ints, valid
 from dispatch_core.arrays.positions import locate
-from dispatch_core.audit.deliveries.findings import shown
+from dispatch_core.audit.sentences.lists import listed
+from dispatch_core.audit.sentences.names import consumer_name, shown
 from dispatch_core.broker import hashing
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.explain.record import Record, h31_of
@@ -100,7 +101,7 @@ def _of_key(record: Record, asked: str) -> Subject:
         raise NothingMatchedError(f"no entry has the key {shown(asked)}", _near_keys(record, asked))
     identities = tuple(_identity(record, k) for k in keys.tolist())
     names = [shown(text) for text, _ in identities]
-    title = f"key {names[0]}" if len(names) == 1 else f"keys {', '.join(names[:3])}"
+    title = f"key {names[0]}" if len(names) == 1 else f"keys {listed(names, most=4)}"
     return _with_mates(record, KEY, title, ordinals, identities)
 
 
@@ -191,7 +192,7 @@ def _of_consumer(record: Record, asked: str) -> Subject:
         )
     ordinals = np.unique(record.deliveries[np.isin(record.deliveries[:, 1], places), 0]).astype(np.int64)
     first = record.history.consumers[places[0]]
-    title = f"consumer {shown(first.name) if first.name else first.number}"
+    title = f"consumer {shown(first.name)}" if first.name else consumer_name(first.number, None)
     if len(places) > 1:
         numbers = ", ".join(str(record.history.consumers[at].number) for at in places)
         title += f" (connections {numbers})"

@@ -13,8 +13,10 @@ import numpy as np
 
 from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
 from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import counted, counts_by_name, plural, positions_listed
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
-from dispatch_core.explain.reasons import counted, duration, listed, plural, rule_of, why
+from dispatch_core.explain.reasons import rule_of, why
 from dispatch_core.explain.subject import CONSUMER, ENTRY
 from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.timeline import MOST_OF_A_KIND, WIDTH, timeline
@@ -75,11 +77,9 @@ def _counted(life: Life) -> list[str]:
     allowed = Counter(row["kind"] for row in life.anomalies if row["severity"] == INFO)
     said = []
     if faults:
-        said.append(f"Findings: {', '.join(f'{count} {kind}' for kind, count in faults.items())}.")
+        said.append(f"Findings: {counts_by_name(faults)}.")
     if allowed:
-        said.append(
-            f"Allowed, and counted: {', '.join(f'{count} {kind}' for kind, count in allowed.items())}."
-        )
+        said.append(f"Allowed, and counted: {counts_by_name(allowed)}.")
     return [" ".join(said)]
 
 
@@ -147,7 +147,7 @@ def _sentence(life: Life, episode: Episode) -> str:
     if not positions:
         positions = tuple(dict.fromkeys(p for hold in episode.holds for p in hold.positions))
         count = sum(hold.entries for hold in episode.holds)
-    what = "It" if life.subject.kind == ENTRY else listed(positions, count)
+    what = "It" if life.subject.kind == ENTRY else positions_listed(positions, count)
     until = "to the end of the log" if episode.until_us is None else f"until {clock(episode.until_us)}"
     text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {why(record, episode)}"
     text += _share(episode)
@@ -282,20 +282,20 @@ def _at(life: Life, at_us: int) -> str:
         for delivery in held.tolist():
             by_place.setdefault(int(d[delivery, at.CONSUMER]), []).append(int(d[delivery, at.ENTRY]))
         for place, ordinals in by_place.items():
-            said.append(f"{record.names[place]} held {listed(record.positions(sorted(ordinals)))}")
+            said.append(f"{record.names[place]} held {positions_listed(record.positions(sorted(ordinals)))}")
     else:
         for place in life.subject.places:
             mine = np.unique(d[d[:, at.CONSUMER] == place, at.ENTRY]).astype(np.int64)
             held = record.held_at(op, mine, place)
             if len(held):
                 said.append(
-                    f"{record.names[place]} held {listed(record.positions(sorted(d[held, at.ENTRY].tolist())))}"
+                    f"{record.names[place]} held {positions_listed(record.positions(sorted(d[held, at.ENTRY].tolist())))}"
                 )
     waiting = [w for w in life.waits if w.from_us <= at_us and (w.until_us is None or w.until_us > at_us)]
     if waiting and life.subject.kind != CONSUMER:
         oldest = min(wait.from_us for wait in waiting)
         positions = record.positions(sorted(wait.ordinal for wait in waiting))
-        said.append(f"{listed(positions)} waited to be sent, for {duration(at_us - oldest)} so far")
+        said.append(f"{positions_listed(positions)} waited to be sent, for {duration(at_us - oldest)} so far")
     for episode in life.episodes:
         if episode.from_us <= at_us and (episode.until_us is None or episode.until_us > at_us):
             said.append(f"held back, because {why(record, episode)}")

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 
 from dispatch_core.audit.catalogue import INFO
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import counted, positions_listed
 from dispatch_core.explain.moments import (
     ACKED,
     ANOMALY,
@@ -33,7 +35,6 @@ from dispatch_core.explain.moments import (
     Moment,
 )
 from dispatch_core.explain.owners import JOINED, LEFT
-from dispatch_core.explain.reasons import counted, duration, listed
 from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.waits import BRIEF_US, ITS_OWN
 from dispatch_core.times import clock
@@ -158,12 +159,10 @@ def _sent_soon(read: Moment, sendings: dict[str, list[int]]) -> bool:
 def _briefly(life: Life, moment: Moment) -> str:
     """What was held, with the rule by its name only: the answer above says what that means."""
     is_behind = bool(moment.held_by) and moment.reason not in ITS_OWN
-    behind = f", behind {listed(moment.held_by)}" if is_behind else ""
+    behind = f", behind {positions_listed(moment.held_by)}" if is_behind else ""
     holder = f" at {life.record.who(moment.holder)}" if is_behind and moment.holder is not None else ""
     lasted = duration(moment.for_us or 0)
-    return (
-        f"{listed(moment.positions)} held back for {lasted}: {moment.reason or 'by no rule'}{behind}{holder}"
-    )
+    return f"{positions_listed(moment.positions)} held back for {lasted}: {moment.reason or 'by no rule'}{behind}{holder}"
 
 
 def _folded(moments: list[Moment]) -> Iterator[_Line]:
@@ -197,7 +196,7 @@ def _summary(group: list[Moment]) -> str:
     first = group[0]
     positions = list(dict.fromkeys(p for moment in group for p in moment.positions))
     some = (
-        listed(positions)
+        positions_listed(positions)
         if len(positions) < 7
         else f"{len(positions)} entries, {positions[0]} to {positions[-1]}"
     )
@@ -208,7 +207,7 @@ def _summary(group: list[Moment]) -> str:
         return f"read {some}, in {times} reads"
     if first.what == GRANTED:
         total = sum(moment.amount for moment in group)
-        return f"{first.text.split(' asks ')[0]} asks for {total} messages, in {times} requests"
+        return f"{first.text.split(' asks ')[0]} asks for {counted(total, 'message', 'messages')}, in {times} requests"
     if first.what == ACKED:
         return f"{first.text.split(' acknowledges ')[0]} acknowledges {some}, in {times} requests"
     longest = max((m.for_us for m in group if m.for_us is not None), default=0)

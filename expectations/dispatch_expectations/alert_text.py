@@ -1,10 +1,12 @@
-"""How an alert reads: plain text for mail and file, and a short form for chats. Names come from logs: they stay text."""
+"""Texts of an alert: plain text for mail and file, and a short form for chats. Names come from logs and stay text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from dispatch_core.audit.sentences.lists import counts_by_name, listed
+from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES
 from dispatch_expectations.promise import FAIL, PASS
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 #: Findings that a mail quotes, and a chat.
 MAX_QUOTED: Final = 50
 MAX_QUOTED_IN_CHAT: Final = 10
-_MAX_NAME: Final = 300
 _MAX_SENTENCE: Final = 1000
 _MAX_POSITIONS: Final = 10
 #: Chats cut or split what is longer.
@@ -25,14 +26,16 @@ _MAX_CHAT_TEXT: Final = 3500
 def subject(alert: Alert) -> str:
     """One line: what became of whom and when, and how much of it is news."""
     word = "CLEAR" if alert.verdict == PASS else alert.verdict
-    names = f"{line(alert.topic)} {line(alert.subscription)}"
-    return line(f"[dispatch-audit] {word} {names}, {alert.interval}: {counted(alert.news)}", 2 * _MAX_NAME)
+    names = f"{_name(alert.topic)} {_name(alert.subscription)}"
+    return printable(
+        f"[dispatch-audit] {word} {names}, {alert.interval}: {counted(alert.news)}", 2 * LONGEST_ON_PAGES
+    )
 
 
 def counted(news: Sequence[AlertFinding]) -> str:
     """``2 new, 1 clear``."""
     numbers = {state: sum(one.state == state for one in news) for state in STATES}
-    return ", ".join(f"{number:,} {state}" for state, number in numbers.items() if number)
+    return counts_by_name({state: number for state, number in numbers.items() if number})
 
 
 def body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
@@ -42,14 +45,16 @@ def body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
     """
     lines = [
         f"Verdict: {alert.verdict}",
-        f"Topic: {line(alert.topic)}",
-        f"Subscription: {line(alert.subscription)} (cluster {line(alert.cluster)})",
+        f"Topic: {_name(alert.topic)}",
+        f"Subscription: {_name(alert.subscription)} (cluster {_name(alert.cluster)})",
         f"Interval: {alert.interval} (UTC, from {alert.interval_start})",
         f"News: {counted(alert.news)}",
     ]
     if alert.promises:
         lines += ["", "What broke" if alert.verdict == FAIL else "What could not be judged"]
-        lines += [f"- {name}: {verdict}: {line(why, _MAX_SENTENCE)}" for name, verdict, why in alert.promises]
+        lines += [
+            f"- {name}: {verdict}: {printable(why, _MAX_SENTENCE)}" for name, verdict, why in alert.promises
+        ]
     if alert.counts:
         lines += ["", "How often", *(f"- {kind}: {count:,}" for kind, count in alert.counts.items())]
     told = [one for one in quoted if one.state in (NEW, CHANGED)]
@@ -88,10 +93,9 @@ def block(text: str) -> str:
     return f"```\n{inside}\n```"
 
 
-def line(text: str, limit: int = _MAX_NAME) -> str:
-    """``text`` on one line without control characters: names come from logs and may try to forge mail headers."""
-    clean = "".join(c if c.isprintable() else "�" for c in text)
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+def _name(text: str) -> str:
+    """A name from a log: it may try to forge a mail header."""
+    return printable(text, LONGEST_ON_PAGES)
 
 
 def _escaped(text: str) -> str:
@@ -106,10 +110,8 @@ def _of(shown: int, news: Sequence[AlertFinding], *states: str) -> str:
 def _finding(one: AlertFinding) -> list[str]:
     doubt = ", uncertain" if one.uncertain else ""
     often = "" if one.state == CLEAR else f", {one.count:,} times"
-    lines = [f"- {one.state}: {one.kind} ({one.severity}{doubt}), {line(one.subject)}{often}"]
-    lines.append(f"  {line(one.explanation, _MAX_SENTENCE)}")
+    lines = [f"- {one.state}: {one.kind} ({one.severity}{doubt}), {_name(one.subject)}{often}"]
+    lines.append(f"  {printable(one.explanation, _MAX_SENTENCE)}")
     if one.positions:
-        shown = ", ".join(line(position) for position in one.positions[:_MAX_POSITIONS])
-        more = len(one.positions) - _MAX_POSITIONS
-        lines.append(f"  positions: {shown}" + (f" and {more:,} more" if more > 0 else ""))
+        lines.append(f"  positions: {listed(map(_name, one.positions), most=_MAX_POSITIONS)}")
     return lines
