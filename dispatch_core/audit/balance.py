@@ -26,7 +26,7 @@ _NAMED_AT_MOST: Final = 5
 
 
 def not_judged(balance: pa.Table, limits: Limits) -> str | None:
-    """Why there is too little in a ``balance`` table to judge it by; ``None`` = there is enough."""
+    """The reason why a ``balance`` table holds too little to be judged; ``None`` = it holds enough."""
     messages = int(pc.sum(balance["messages"]).as_py() or 0)
     keys = int(pc.sum(balance["keys"]).as_py() or 0)
     if messages < limits.min_messages:
@@ -43,7 +43,7 @@ def not_judged(balance: pa.Table, limits: Limits) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one consumer name got, in messages, and what it would have got (``fair.fair_parts``).
+    """The messages of one consumer name, and its fair part (``hash_share.fair_parts``).
 
     ``hottest`` is the key that makes up at least half of it, ``None`` if no key does.
     """
@@ -170,7 +170,7 @@ def _finding(one: Uneven, deliveries: pa.Table, sent: pa.Table) -> Finding:
 
 
 def _beginning(names: list[str]) -> str:
-    """What all names begin with."""
+    """The beginning that all names share."""
     first, last = min(names), max(names)
     differ = (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(differ, len(first))]
@@ -182,7 +182,7 @@ def _percent(part: float, whole: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActiveTime:
-    """How long a consumer that was connected to one topic was its active one. ``active_us`` 0: never."""
+    """The time that a consumer of one topic was its active one. ``active_us`` 0: never."""
 
     cluster: str
     topic: str

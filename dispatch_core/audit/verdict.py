@@ -233,7 +233,7 @@ def _open_question(touching: Mapping[str, int], uncertain: Mapping[str, int]) ->
 
 
 def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) -> str | None:
-    """Why a promise that no finding touches is not known to have been kept; ``None`` = it is."""
+    """The reason why a promise that no finding touches is not known to have been kept; ``None`` = it is."""
     judged = seen.not_judged is None or subscription_type == "Shared"
     if promise == COMPLETENESS:
         if seen.undelivered:

@@ -1,4 +1,4 @@
-"""What a log's checkpoint says of a subject: who held it when the log begins, and what was acknowledged by then."""
+"""A subject as of the log's checkpoint: who held it when the log begins, and what was acknowledged by then."""
 
 from __future__ import annotations
 

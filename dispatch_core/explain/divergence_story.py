@@ -73,7 +73,7 @@ class Story:
 
 
 def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
-    """What the log says about the key of ``finding``: up to ``MAX_BEFORE`` events up to it and ``MAX_AFTER`` behind."""
+    """List the log's events about the key of ``finding``: up to ``MAX_BEFORE`` up to it and ``MAX_AFTER`` after it."""
     subject = _subject(log, profile, finding)
     about_somebody = bool(len(subject.rows) or subject.consumers)
     events = _events(log, subject, finding.seq) if about_somebody else _around(log, finding.seq)
@@ -91,7 +91,7 @@ def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """Whom the story is about: entries (rows of the message log), a hash, or consumers."""
+    """The subject of a story: entries (rows of the message log), a hash, or consumers."""
 
     title: str
     rows: npt.NDArray[np.int64]

@@ -127,7 +127,7 @@ class Moments:
             yield from self._refused()
 
     def held(self, episodes: list[Episode]) -> Iterator[Moment]:
-        """What was held, and what let it go."""
+        """The moments at which work was held back and let go."""
         record = self._record
         end_us = record.span_us[1]
         for episode in episodes:
@@ -302,7 +302,7 @@ class Moments:
             yield self._of_line(op, what, text, place, positions)
 
     def _of_line(self, op: int, what: str, text: str, place: int, positions: tuple[str, ...]) -> Moment:
-        """What one line of the log says of entries and the consumer in ``place``."""
+        """The moment of a line of the log about entries and the consumer in ``place``."""
         record = self._record
         return Moment(
             record.seq(op),

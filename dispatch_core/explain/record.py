@@ -129,7 +129,7 @@ class Record:
         return None if key < 0 else shown(self.history.keys.text(key))
 
     def stored_us(self, ordinal: int) -> int | None:
-        """When it was stored, by its producer's clock (milliseconds)."""
+        """The time an entry was stored, by its producer's clock (milliseconds)."""
         values, known = self.history.publish_time_ms
         return int(values[ordinal]) * 1000 if known[ordinal] else None
 

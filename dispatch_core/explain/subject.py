@@ -1,4 +1,4 @@
-"""Whose life is asked for: a key, an entry or a consumer, found in a log.
+"""Find the subject of an explanation in a log: a key, an entry or a consumer.
 
 A key is asked for as text, as ``base64:…`` of its bytes, or as ``h31:…``, its masked murmur hash. Keys are compared by
 their bytes; where the log holds only hashes, by these: asking for the key itself finds them too.
@@ -51,7 +51,7 @@ class NothingMatchedError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose life it is.
+    """The subject of an explanation.
 
     ``ordinals``: its entries; of a consumer, all that were sent to it. ``mates``: all entries of their hash, these
     included (of a consumer: none). ``keys``: (text or base64 as tables hold it, whether it is base64). ``places``: of a
@@ -71,7 +71,7 @@ class Subject:
 def subject_of(
     record: Record, *, key: str | None = None, position: str | None = None, consumer: str | None = None
 ) -> Subject:
-    """What exactly one of ``key``, ``position`` (``"L:E"``) and ``consumer`` (name or number) means in a log.
+    """Find the subject that exactly one of ``key``, ``position`` (``"L:E"``) and ``consumer`` (name or number) names.
 
     Raises ``NothingMatchedError`` where the log does not hold it.
     """
@@ -128,7 +128,7 @@ def _keyed(record: Record) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _is_key(record: Record, key: int, wanted: bytes, h31: int) -> bool:
-    """Whether a key with the right hash has the right bytes, as far as the log knows them."""
+    """Check that a key with the right hash has the right bytes, as far as the log knows them."""
     text, is_base64 = _identity(record, key)
     if not is_base64 and text == f"{_H31}{h31}":
         return True  # the log holds hashes instead of keys

@@ -1,6 +1,6 @@
-"""The timeline of a life, folded for people.
+"""The timeline of a subject, folded.
 
-Calm stretches, in which entries are stored, sent and acknowledged, become one line for each of these; what another line says
+Calm runs, in which entries are stored, sent and acknowledged, become one line for each of these; what another line says
 already is left out; what is still too long loses its calmest lines first. ``Life.moments`` holds everything.
 """
 
@@ -151,13 +151,13 @@ def _sendings(moments: list[Moment]) -> dict[str, list[int]]:
 
 
 def _sent_soon(read: Moment, sendings: dict[str, list[int]]) -> bool:
-    """Whether all that was read was sent at once: the sending says the same."""
+    """Check that all that was read was sent at once: the delivery then says the same."""
     soon = (sendings.get(position, []) for position in read.positions)
     return all(any(0 <= t_us - read.t_us <= BRIEF_US for t_us in times) for times in soon)
 
 
 def _briefly(life: Life, moment: Moment) -> str:
-    """What was held, with the rule by its name only: the answer above says what that means."""
+    """Name what was held and the rule, without the rule's meaning: the answer above gives it."""
     is_behind = bool(moment.held_by) and moment.reason not in ITS_OWN
     behind = f", behind {positions_listed(moment.held_by)}" if is_behind else ""
     holder = f" at {life.record.who(moment.holder)}" if is_behind and moment.holder is not None else ""
@@ -178,7 +178,7 @@ def _folded(moments: list[Moment]) -> Iterator[_Line]:
 
 
 def _run(run: list[Moment]) -> Iterator[_Line]:
-    """A calm stretch: as it is if it is short, else one line for each thing that happened in it."""
+    """A calm run: as it is if it is short, else one line for each thing that happened in it."""
     if len(run) <= _SHORT_RUN:
         yield from (_Line(moment, moment.text) for moment in run)
         return
@@ -216,7 +216,7 @@ def _summary(group: list[Moment]) -> str:
 
 
 def _kept(lines: list[_Line], at_us: int | None) -> set[int]:
-    """Which lines are told: all, or those round a moment, or those that weigh most."""
+    """Choose the lines that are shown: all, or those round a moment, or those that weigh most."""
     if at_us is not None:
         middle = sum(line.moment.t_us <= at_us for line in lines)
         return set(range(max(middle - _ROUND_MOMENT, 0), min(middle + _ROUND_MOMENT, len(lines))))

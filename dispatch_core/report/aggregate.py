@@ -32,7 +32,7 @@ EVERYBODY: Final = "everybody"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one rule held back from one consumer: message-seconds, of these needless, time on the clock, holds."""
+    """Work that one rule held back from one consumer: message-seconds, of these needless, time on the clock, holds."""
 
     consumer: str
     reason: str
@@ -168,7 +168,7 @@ def gather(
     names: Mapping[tuple[int, int], str] | None = None,
     notes: Sequence[str] = (),
 ) -> ReportData:
-    """What the report of one subscription shows.
+    """Gather the data of one subscription's report.
 
     Args:
         tables: ``ownership``, ``blocked``, ``balance``, ``dispatcher_state``, and ``anomalies`` where they were not

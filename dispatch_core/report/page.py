@@ -132,7 +132,7 @@ def _findings(anomalies: Anomalies) -> Iterable[str]:
 
 
 def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
-    """What the page's script reads, as JSON without anything that HTML could take for its own."""
+    """The data of the page's script, as JSON without anything that HTML could take for its own."""
     figures = ", ".join(f'"{one.name}": {one.figure}' for one in drawn if one.figure is not None)
     findings = json.dumps([_finding(row) for row in anomalies.rows], ensure_ascii=False, sort_keys=True)
     meanings = json.dumps(

@@ -1,4 +1,4 @@
-"""Who owned which part of the hash space over time, as rectangles that a picture can show.
+"""The owners of the hash space over time, as rectangles that a picture can show.
 
 A few hundred ownership rows are drawn as they are. More are looked at on a grid: at some moments, each piece of the hash
 space counts as its largest owner's. The grid is made coarser until its rectangles are few enough to draw.

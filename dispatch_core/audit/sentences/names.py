@@ -75,7 +75,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str | None:
-        """What the client called itself."""
+        """The name that the client gave itself."""
         ...
 
 

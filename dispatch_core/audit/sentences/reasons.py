@@ -22,7 +22,7 @@ ORDERING_RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What held work back, names as they are shown.
+    """The rule that held work back and those it concerned, names as they are shown.
 
     Attributes:
         reason: one of ``STALL_REASONS``; ``None`` where no rule held it.

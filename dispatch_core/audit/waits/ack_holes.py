@@ -59,7 +59,7 @@ def filled_holes(scan: Scan, history: History, first_op: int, limits: Limits, *,
 
 
 def _acknowledged(scan: Scan, history: History) -> tuple[Ints, Ints]:
-    """When each entry was acknowledged, and when the first later one was; ``_NEVER`` = not yet."""
+    """The time each entry was acknowledged, and the time the first later one was; ``_NEVER`` = not yet."""
     ops = scan.acknowledged_by
     acked_us = np.full(len(ops), _NEVER, np.int64)
     acked = ops >= 0

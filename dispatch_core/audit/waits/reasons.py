@@ -1,4 +1,4 @@
-"""Why an entry waits now: one rule after the other, asked of a dispatcher's state.
+"""Find why an entry waits now: one rule after the other, tested on a dispatcher's state.
 
 An entry *waits* while it is stored, not acknowledged and nobody's. Why it does is a function of the state alone, and the
 same for every fold that has one: ``verify`` knows what was read, a fold of a user-level log infers it (``inferred``).
