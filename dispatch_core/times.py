@@ -1,4 +1,4 @@
-"""Times of a log: microseconds since the epoch, UTC, and how they are shown to people."""
+"""Times of a log (microseconds since the epoch, UTC), and their texts for people."""
 
 from __future__ import annotations
 
@@ -31,3 +31,15 @@ def clock(t_us: int) -> str:
         return from_micros(t_us).strftime("%H:%M:%S.") + f"{t_us % 1_000_000 // 1000:03d}"
     except (OverflowError, ValueError):
         return f"{t_us} us"  # a time no calendar has; the number is what the log says
+
+
+def date_and_clock(t_us: int) -> str:
+    """``YYYY-MM-DD HH:MM:SS.mmm`` in UTC.
+
+    >>> date_and_clock(1795249461936412)
+    '2026-11-21 08:24:21.936'
+    """
+    try:
+        return f"{from_micros(t_us):%Y-%m-%d} {clock(t_us)}"
+    except (OverflowError, ValueError):
+        return clock(t_us)

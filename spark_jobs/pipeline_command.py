@@ -19,12 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from dispatch_core.audit.sentences.names import printable
 from dispatch_core.cli.recordings import add_override_arguments, overrides_given
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, day_of, interval
-from spark_jobs.progress import complain, printable, quiet_on_a_pipe, say
+from spark_jobs.progress import complain, quiet_on_a_pipe, say
 from spark_jobs.pull.hours_survey import HOUR_US
 from spark_jobs.pull.segments import Segment
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from dispatch_core.audit.sentences.names import printable
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -29,11 +31,6 @@ def quiet_on_a_pipe() -> Iterator[None]:
         yield
     finally:
         _silent = before
-
-
-def printable(text: str) -> str:
-    """Names and keys come from logs: no control character of theirs reaches a terminal or a task log."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def say(line: str) -> None:

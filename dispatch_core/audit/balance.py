@@ -16,15 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_core.audit.deliveries.findings import Finding, shown
-from dispatch_core.audit.hash_share import fair_of, messages_of, names_in
+from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.hash_share import fair_of, messages_of
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.sentences.lists import listed, plural
+from dispatch_core.audit.sentences.names import names_in, shown
 
 _NAMED_AT_MOST: Final = 5
 
 
 def not_judged(balance: pa.Table, limits: Limits) -> str | None:
-    """Why there is too little in a ``balance`` table to judge it by; ``None`` = there is enough."""
+    """The reason why a ``balance`` table holds too little to be judged; ``None`` = it holds enough."""
     messages = int(pc.sum(balance["messages"]).as_py() or 0)
     keys = int(pc.sum(balance["keys"]).as_py() or 0)
     if messages < limits.min_messages:
@@ -41,7 +43,7 @@ def not_judged(balance: pa.Table, limits: Limits) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one consumer name got, in messages, and what it would have got (``fair.fair_parts``).
+    """The messages of one consumer name, and its fair part (``hash_share.fair_parts``).
 
     ``hottest`` is the key that makes up at least half of it, ``None`` if no key does.
     """
@@ -168,7 +170,7 @@ def _finding(one: Uneven, deliveries: pa.Table, sent: pa.Table) -> Finding:
 
 
 def _beginning(names: list[str]) -> str:
-    """What all names begin with."""
+    """The beginning that all names share."""
     first, last = min(names), max(names)
     differ = (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(differ, len(first))]
@@ -180,7 +182,7 @@ def _percent(part: float, whole: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActiveTime:
-    """How long a consumer that was connected to one topic was its active one. ``active_us`` 0: never."""
+    """The time that a consumer of one topic was its active one. ``active_us`` 0: never."""
 
     cluster: str
     topic: str
@@ -220,9 +222,7 @@ def failover_imbalances(times: Iterable[ActiveTime], limits: Limits) -> list[dic
             f"{shown(subscription)}, an equal part would be {fair:.1f}"
         )
         if idle:
-            named = ", ".join(map(shown, idle[:_NAMED_AT_MOST]))
-            more = f" and {len(idle) - _NAMED_AT_MOST} more" if len(idle) > _NAMED_AT_MOST else ""
-            text += f"; {named}{more} {'is' if len(idle) == 1 else 'are'} active for none"
+            text += f"; {listed(map(shown, idle))} {plural(len(idle), 'is', 'are')} active for none"
         text += (
             ". Failover picks by partition index, so one-partition topics all pick the same place in the list (PIP-392); "
             "activeConsumerFailoverConsistentHashing=true picks by the topic's name"

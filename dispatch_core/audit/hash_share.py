@@ -1,4 +1,6 @@
-"""What each consumer would have got, had every message been spread over the hash space as it was owned at that moment.
+"""The fair part of each consumer: what it would have got, had every message been spread over the hash space.
+
+The hash space counts as it was owned at the moment of each message.
 
 The one definition of a consumer's part of the hash space, for the command line and for the pipeline. It is weighted by the
 messages sent, not by time: who was alone while there was nothing to send owned much of the space and is owed nothing for
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints
+from dispatch_core.audit.sentences.names import names_in
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -136,12 +139,6 @@ def fair_of(deliveries: pa.Table, ownership: pa.Table) -> dict[str, tuple[float,
     return parts
 
 
-def names_in(table: pa.Table) -> pa.ChunkedArray:
-    """Who each row is about; a consumer without a name is known by its connection's number."""
-    number = pc.binary_join_element_wise("consumer", table["consumer"].cast(pa.string()), " ")
-    return pc.coalesce(table["consumer_name"], number)
-
-
 def messages_of(deliveries: pa.Table) -> pa.ChunkedArray:
-    """How many messages each row stands for; an entry that does not say is one."""
+    """The number of messages of each row; an entry that does not say counts as one."""
     return pc.fill_null(deliveries["num_messages"].cast(pa.int64()), 1)

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints
 from dispatch_core.arrays.positions import distinct, locate
-from dispatch_core.audit.hash_share import fair_of, messages_of, names_in
+from dispatch_core.audit.hash_share import fair_of, messages_of
+from dispatch_core.audit.sentences.names import names_in
 from dispatch_core.tables import BALANCE, WAITS
 
 Ints = npt.NDArray[np.int64]
@@ -30,7 +31,7 @@ def balance_table(
     *,
     key_shared: bool,
 ) -> pa.Table:
-    """What each consumer name got, repeated sendings too, against its share of the hash space (``fair``).
+    """The messages of each consumer name, redeliveries too, against its share of the hash space (``hash_share``).
 
     Rows are ordered by name. ``identity``: the columns that every row begins with. Single-active subscriptions own no
     hashes: their ``hash_share`` is null, as it is where nothing was sent while anything was owned.
@@ -83,7 +84,7 @@ def balance_table(
 def waits_table(
     deliveries: pa.Table, messages: pa.Table, blocked: pa.Table, identity: Mapping[str, Any]
 ) -> pa.Table:
-    """How long entries waited from being stored to first being sent, and what rules held back; one row."""
+    """The waits of entries from being stored to first being sent, and what rules held back; one row."""
     first = deliveries.filter(pc.equal(deliveries["delivery_number"], 1))
     known = first.filter(pc.is_valid(first["publish_time_ms"]))
     wait_us = ints(known["t_us"]) - ints(known["publish_time_ms"]) * 1000

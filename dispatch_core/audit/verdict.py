@@ -36,6 +36,7 @@ from dispatch_core.audit.catalogue import (
     PROMISES,
     SEVERITIES,
 )
+from dispatch_core.audit.sentences.lists import counts_by_name
 
 PASS: Final = "PASS"  # noqa: S105 - a verdict, not a password
 FAIL: Final = "FAIL"
@@ -232,7 +233,7 @@ def _open_question(touching: Mapping[str, int], uncertain: Mapping[str, int]) ->
 
 
 def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) -> str | None:
-    """Why a promise that no finding touches is not known to have been kept; ``None`` = it is."""
+    """The reason why a promise that no finding touches is not known to have been kept; ``None`` = it is."""
     judged = seen.not_judged is None or subscription_type == "Shared"
     if promise == COMPLETENESS:
         if seen.undelivered:
@@ -266,6 +267,4 @@ def _all_well(promise: str, tolerated: Mapping[str, int], subscription_type: str
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{count} {kind}" for kind, count in sorted(counts.items(), key=lambda item: KIND_ORDER[item[0]])
-    )
+    return counts_by_name(dict(sorted(counts.items(), key=lambda item: KIND_ORDER[item[0]])))

@@ -108,7 +108,7 @@ def _lives(
 
 
 def _print(name: str, life: Life, options: argparse.Namespace) -> None:
-    from dispatch_core.audit.deliveries.findings import shown
+    from dispatch_core.audit.sentences.names import shown
     from dispatch_core.explain.subject import moment_of
     from dispatch_core.explain.tell import tell
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from dispatch_core.audit.sentences.names import printable
 from dispatch_core.broker import settings
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
@@ -130,8 +131,7 @@ def _for_people(
     if of["unknown"]:
         lines += ["", "No settings of broker.conf as far as known here (a plugin's own, or misspelt):"]
         lines += [
-            f"  {_printable(setting.name)}  ({_where(setting)}){_nearest(setting)}"
-            for setting in of["unknown"]
+            f"  {printable(setting.name)}  ({_where(setting)}){_nearest(setting)}" for setting in of["unknown"]
         ]
     lines.append("")
     shown = ":" if options.verbose else " (--verbose lists them)"
@@ -171,7 +171,3 @@ def _nearest(setting: Judged) -> str:
 
 def _text(value: settings.Value | str | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

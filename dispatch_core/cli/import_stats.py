@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _summary(log: DispatcherLog, snapshot: Snapshot, known: int, folder: Path) -> str:
     unacked = sum(consumer.unacked or 0 for consumer in snapshot.consumers)
-    who = "1 consumer" if len(snapshot.consumers) == 1 else f"{len(snapshot.consumers)} consumers"
+    who = counted(len(snapshot.consumers), "consumer", "consumers")
     return (
         f"{shown(log.topic)} / {shown(log.subscription)}: {log.events.num_rows - 1} lines behind a checkpoint of {who} "
         f"({unacked} unacknowledged messages by the stats, {known} entries of them known) in {folder}"

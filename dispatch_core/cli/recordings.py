@@ -144,6 +144,7 @@ class Recurring:
         several = {dispatcher: names for dispatcher, names in self._recordings.items() if len(names) > 1}
         if not several:
             return None
+        from dispatch_core.audit.sentences.lists import plural
         from dispatch_core.audit.sentences.names import shown
 
         named = [
@@ -152,7 +153,7 @@ class Recurring:
         ]
         more = f"; and {len(several) - len(named)} more" if len(several) > len(named) else ""
         return (
-            f"{len(several)} {'dispatcher stands' if len(several) == 1 else 'dispatchers stand'} in more than one "
+            f"{len(several)} {plural(len(several), 'dispatcher stands', 'dispatchers stand')} in more than one "
             f"recording: {'; '.join(named)}{more}. Each recording was looked at by itself, and these topics were left out "
             "of what is said over all topics. If they are of different clusters, give each its own cluster in its "
             "header; if they are parts of one log, put the files into one folder"

@@ -1,4 +1,4 @@
-"""What a log's checkpoint says of a subject: who held it when the log begins, and what was acknowledged by then."""
+"""A subject as of the log's checkpoint: who held it when the log begins, and what was acknowledged by then."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.explain.moments import CHECKPOINT, Moment
-from dispatch_core.explain.reasons import listed
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 
@@ -30,14 +30,15 @@ def at_checkpoint(record: Record, subject: Subject) -> Iterator[Moment]:
     for place in np.unique(before[:, at.CONSUMER]).tolist():
         ordinals = sorted(before[before[:, at.CONSUMER] == place, at.ENTRY].tolist())
         positions = record.positions(ordinals)
-        it = "it" if len(positions) == 1 else "them"
-        text = f"the log begins: {record.names[place]} was sent {listed(positions)} before, and has not acknowledged {it}"
+        it = plural(len(positions), "it", "them")
+        sent = f"{record.names[place]} was sent {positions_listed(positions)} before"
+        text = f"the log begins: {sent}, and has not acknowledged {it}"
         yield _moment(record, text, place, positions, subject.hash)
     acked = [one for one in subject.ordinals.tolist() if record.history.was_acknowledged(one)]
     if acked:
         positions = record.positions(acked)
-        were = "was" if len(acked) == 1 else "were"
-        text = f"the log begins: {listed(positions)} {were} acknowledged before"
+        were = plural(len(acked), "was", "were")
+        text = f"the log begins: {positions_listed(positions)} {were} acknowledged before"
         yield _moment(record, text, None, positions, subject.hash)
 
 
@@ -55,7 +56,7 @@ def _of_consumer(record: Record, subject: Subject) -> Iterator[Moment]:
         if held is None and one.unacked != 0:
             text += "; what it holds is not known"
         elif positions:
-            text += f" and has not acknowledged {listed(positions)}, sent before"
+            text += f" and has not acknowledged {positions_listed(positions)}, sent before"
         if one.unacked is not None and one.unacked > len(positions):
             text += f" ({one.unacked} unacknowledged messages in all)"
         if one.permits is not None:

@@ -8,7 +8,7 @@ in between. Works on the log alone, so it shows what was recorded, whatever the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,25 +17,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.deliveries.findings import shown
+from dispatch_core.audit.sentences.lists import listed, positions_listed
+from dispatch_core.audit.sentences.names import numbered
 from dispatch_core.broker import hashing
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.explain.log_lines import (
     SeqAt,
     key_of,
     message_row,
-    names_of,
     position_of,
     row_at,
     touching,
 )
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay.result_rows import names_of
 from dispatch_core.times import clock
 from dispatch_core.verify.tally import Finding
 
 MAX_BEFORE: Final = 24
 MAX_AFTER: Final = 4
-_MAX_NAMED: Final = 6
+_MAX_KEYS: Final = 4
 
 _POSITION: Final = re.compile(r"\b(\d+):(\d+)\b")
 _NUMBER: Final = re.compile(r"\b\d{1,10}\b")
@@ -72,7 +73,7 @@ class Story:
 
 
 def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
-    """What the log says about the key of ``finding``: up to ``MAX_BEFORE`` events up to it and ``MAX_AFTER`` behind."""
+    """List the log's events about the key of ``finding``: up to ``MAX_BEFORE`` up to it and ``MAX_AFTER`` after it."""
     subject = _subject(log, profile, finding)
     about_somebody = bool(len(subject.rows) or subject.consumers)
     events = _events(log, subject, finding.seq) if about_somebody else _around(log, finding.seq)
@@ -90,7 +91,7 @@ def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """Whom the story is about: entries (rows of the message log), a hash, or consumers."""
+    """The subject of a story: entries (rows of the message log), a hash, or consumers."""
 
     title: str
     rows: npt.NDArray[np.int64]
@@ -109,8 +110,8 @@ def _subject(log: DispatcherLog, profile: Profile, finding: Finding) -> _Subject
     if hashes is not None and sticky is not None:
         rows = np.flatnonzero(hashes == sticky)
         keys = sorted({key_of(log, at) for at in rows[:200].tolist()})
-        shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-        return _Subject(f"key {shown or 'unknown'} (hash {sticky})", rows, sticky, frozenset())
+        named = listed(keys, most=_MAX_KEYS) if keys else "unknown"
+        return _Subject(f"key {named} (hash {sticky})", rows, sticky, frozenset())
     if row is not None:
         return _Subject(
             f"entry {position_of(log, row)} ({key_of(log, row)})", np.array([row]), None, frozenset()
@@ -123,7 +124,7 @@ def _consumers(log: DispatcherLog, finding: Finding) -> _Subject:
     event = row_at(log, finding.seq)
     if event is not None and event["consumer"] is not None:
         named |= {event["consumer"]}
-    names = names_of(log)
+    names = names_of(log.events)
     title = ", ".join(_who(names, number) for number in sorted(named)) if named else "the lines around it"
     return _Subject(title, np.zeros(0, np.int64), None, named)
 
@@ -161,7 +162,7 @@ def _hashes(log: DispatcherLog, profile: Profile) -> npt.NDArray[np.int64] | Non
 
 def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[int, int, int, str]]:
     """(seq, order within it, time, text) of what belongs to the story, near ``seq``."""
-    names = names_of(log)
+    names = names_of(log.events)
     touched: set[int] = set(subject.consumers)
     shown_rows: set[int] = set()
     ledger, entry = (np.asarray(log.messages[name])[subject.rows] for name in ("ledger_id", "entry_id"))
@@ -171,9 +172,8 @@ def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[i
             touched.add(event.consumer)
         shown_rows.update(event.rows)
         who = "" if event.consumer is None else f" {_who(names, event.consumer)}"
-        positions = ", ".join(position_of(log, row) for row in event.rows[:_MAX_NAMED])
-        more = f" and {len(event.rows) - _MAX_NAMED} more" if len(event.rows) > _MAX_NAMED else ""
-        yield event.seq, 1, event.t_us, f"{_OF_ENTRIES[event.kind]}{who}: {positions}{more}"
+        positions = positions_listed([position_of(log, row) for row in event.rows])
+        yield event.seq, 1, event.t_us, f"{_OF_ENTRIES[event.kind]}{who}: {positions}"
     seq_at = SeqAt(log)
     for row in sorted(shown_rows)[-MAX_BEFORE:]:
         t_ms = log.messages["publish_time_ms"][row].as_py()
@@ -190,7 +190,7 @@ def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[i
 
 
 def _other_lines(
-    log: DispatcherLog, subject: _Subject, touched: set[int], names: dict[int, str]
+    log: DispatcherLog, subject: _Subject, touched: set[int], names: Mapping[int, str]
 ) -> Iterator[tuple[int, int, int, str]]:
     """Lines that name no entry of the subject: who came and went, its hash, its consumers' permits and sends."""
     columns = ["seq", "t_us", "kind", "consumer", "hash", "positions", "permits", "ref_count_before"]
@@ -218,7 +218,7 @@ def _around(log: DispatcherLog, seq: int) -> Iterator[tuple[int, int, int, str]]
     seqs = np.asarray(log.events["seq"], dtype=np.int64)
     middle = int(np.searchsorted(seqs, seq, side="right"))
     first = max(middle - MAX_BEFORE, 0)
-    names = names_of(log)
+    names = names_of(log.events)
     for row in log.events.slice(first, middle + MAX_AFTER - first).to_pylist():
         who = "" if row["consumer"] is None else f" {_who(names, row['consumer'])}"
         positions = row["positions"]
@@ -226,8 +226,5 @@ def _around(log: DispatcherLog, seq: int) -> Iterator[tuple[int, int, int, str]]
         yield row["seq"], 1, row["t_us"] or 0, f"{row['kind']}{who}{which}"
 
 
-def _who(names: dict[int, str], consumer: int | None) -> str:
-    if consumer is None:
-        return "nobody"
-    name = names.get(consumer)
-    return f"consumer {consumer}" if name is None else f"consumer {consumer} ({shown(name)})"
+def _who(names: Mapping[int, str], consumer: int | None) -> str:
+    return numbered(consumer, None if consumer is None else names.get(consumer))

@@ -1,6 +1,6 @@
-"""Looking things up in one dispatcher's log: which lines name some entries, before which line a time lies, who is who.
+"""Look-ups in one dispatcher's log: the lines that name some entries, the line at a time, positions and keys.
 
-Names and keys come out fit to be shown (``findings.shown``): they are foreign.
+Keys come out fit to be shown (``sentences.names.shown``): they are foreign.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.deliveries.findings import shown
+from dispatch_core.audit.sentences.names import shown
 from dispatch_core.recording.log import DispatcherLog
 
 Ints = npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ def touching(
 
 
 class SeqAt:
-    """Before which line a time lies: the seq of the last line not later than it."""
+    """The line at a time: the seq of the last line not later than it."""
 
     def __init__(self, log: DispatcherLog) -> None:
         self._seqs = np.asarray(log.events["seq"], dtype=np.int64)
@@ -80,12 +80,6 @@ class SeqAt:
         """The seq, 0 before the first line."""
         at = int(np.searchsorted(self._times, t_us, side="right")) - 1
         return int(self._seqs[at]) if at >= 0 else 0
-
-
-def names_of(log: DispatcherLog) -> dict[int, str]:
-    """The names of all connections, as they stand in the log."""
-    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
-    return dict(zip(added["consumer"].to_pylist(), added["name"].to_pylist(), strict=True))
 
 
 def row_at(log: DispatcherLog, seq: int) -> dict[str, Any] | None:

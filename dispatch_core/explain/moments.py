@@ -12,11 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.findings import CAUSE_OF, shown
+from dispatch_core.audit.deliveries.findings import CAUSE_OF
 from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, ADDED, FLOW, REMOVED
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import counted, plural, positions_listed
+from dispatch_core.audit.sentences.names import shown
 from dispatch_core.explain.log_lines import SeqAt, touching
 from dispatch_core.explain.owners import JOINED, Owner, Share, moved_by
-from dispatch_core.explain.reasons import duration, listed, why
+from dispatch_core.explain.reasons import why
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 from dispatch_core.explain.waits import BRIEF_US, Episode, Wait
@@ -124,7 +127,7 @@ class Moments:
             yield from self._refused()
 
     def held(self, episodes: list[Episode]) -> Iterator[Moment]:
-        """What was held, and what let it go."""
+        """The moments at which work was held back and let go."""
         record = self._record
         end_us = record.span_us[1]
         for episode in episodes:
@@ -137,8 +140,9 @@ class Moments:
                 count = sum(hold.entries for hold in held)
             still = ", to the end of the log" if episode.until_us is None else ""
             uncertain = " (uncertain: the log alone cannot tell)" if episode.uncertain else ""
-            waited = "waits" if count == 1 else "wait"
-            text = f"{listed(positions, count)} {waited} {duration(lasted)}{still}: {why(record, episode)}{uncertain}"
+            waited = plural(count, "waits", "wait")
+            what = f"{positions_listed(positions, count)} {waited} {duration(lasted)}{still}"
+            text = f"{what}: {why(record, episode)}{uncertain}"
             yield Moment(
                 self._seq_at(episode.from_us),
                 episode.from_us,
@@ -167,9 +171,9 @@ class Moments:
         text = did.get(code)
         if text is None:
             text = (
-                f"acknowledges {listed(named)}"
+                f"acknowledges {positions_listed(named)}"
                 if code in (ACK, ACK_CUMULATIVE)
-                else f"gives {listed(named)} back"
+                else f"gives {positions_listed(named)} back"
             )
         return Moment(
             record.seq(op),
@@ -236,7 +240,7 @@ class Moments:
                 line.seq,
                 line.t_us,
                 READ,
-                f"read {listed(positions)}",
+                f"read {positions_listed(positions)}",
                 positions=positions,
                 hash=self._subject.hash,
             )
@@ -267,14 +271,14 @@ class Moments:
                 )
                 what, text = (
                     REDELIVERED,
-                    f"sent again, to {record.names[place]}: {listed(positions)}, {said}{late}",
+                    f"sent again, to {record.names[place]}: {positions_listed(positions)}, {said}{late}",
                 )
             moment = self._of_line(op, what, text, place, positions)
             yield replace(moment, reason=cause or None, for_us=longest)
 
     def _told(self, positions: tuple[str, ...], ordinals: np.ndarray[Any, Any]) -> str:
         if self._subject.kind != CONSUMER or len(positions) < 4:
-            return listed(positions)
+            return positions_listed(positions)
         keys = np.unique(self._record.history.entry_key[ordinals])
         return f"{len(positions)} entries of {len(keys)} keys, {positions[0]} to {positions[-1]}"
 
@@ -291,14 +295,14 @@ class Moments:
             who = "" if place < 0 else record.names[place]
             positions = record.positions(np.unique(d[found, at.ENTRY]).tolist())
             if end == at.ACKED:
-                what, text = ACKED, f"{who} acknowledges {listed(positions)}"
+                what, text = ACKED, f"{who} acknowledges {positions_listed(positions)}"
             else:
                 everything = " (all that it holds)" if end == at.NACKED_ALL else ""
-                what, text = ASKED_AGAIN, f"{who} asks for {listed(positions)} again{everything}"
+                what, text = ASKED_AGAIN, f"{who} asks for {positions_listed(positions)} again{everything}"
             yield self._of_line(op, what, text, place, positions)
 
     def _of_line(self, op: int, what: str, text: str, place: int, positions: tuple[str, ...]) -> Moment:
-        """What one line of the log says of entries and the consumer in ``place``."""
+        """The moment of a line of the log about entries and the consumer in ``place``."""
         record = self._record
         return Moment(
             record.seq(op),
@@ -374,7 +378,9 @@ class Moments:
         text = start + ("becomes the active consumer" if active else "owns the hash")
         if before is not None:
             text += f", after {old}" if active else f", which was {old}'s"
-            text += f"; {old} still holds {listed(held)}" if held else f"; {old} holds nothing of it"
+            text += (
+                f"; {old} still holds {positions_listed(held)}" if held else f"; {old} holds nothing of it"
+            )
         return Moment(
             owner.from_seq,
             owner.from_t_us,
@@ -442,7 +448,7 @@ class Moments:
                 record.seq(op),
                 record.t_us(op),
                 GRANTED,
-                f"{record.names[place]} asks for {permits} messages",
+                f"{record.names[place]} asks for {counted(permits, 'message', 'messages')}",
                 consumer=record.number_of(place),
                 amount=permits,
             )

@@ -1,4 +1,4 @@
-"""Who owned a hash when, and which join or leave moved it; who was active, on Failover and Exclusive."""
+"""The owners of a hash over time and the joins and leaves that moved it; on Failover and Exclusive the active consumers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def owners_of(record: Record, ownership: pa.Table, hash_value: int | None) -> li
 
 
 def shares_of(record: Record, ownership: pa.Table, consumers: frozenset[int]) -> list[Share]:
-    """How much of the hash space each of ``consumers`` owned, whenever that changed."""
+    """The part of the hash space that each of ``consumers`` owned, whenever that changed."""
     spans = {name: np.asarray(ownership[name]) for name in ("from_seq", "from_t_us", "consumer")}
     width = np.asarray(ownership["range_end"]) - np.asarray(ownership["range_start"]) + 1
     ended = np.asarray(pc.is_valid(ownership["until_seq"]))
@@ -99,7 +99,7 @@ def shares_of(record: Record, ownership: pa.Table, consumers: frozenset[int]) ->
 
 
 def moved_by(record: Record, seq: int) -> tuple[int | None, str | None]:
-    """Whose coming or going took effect with the line ``seq``, and which of the two it was.
+    """The consumer whose join or leave took effect with the line ``seq``, and which of the two it was.
 
     A trace shows a selector's change apart from the line that adds or removes the consumer; the removal's line comes after.
     """

@@ -18,12 +18,12 @@ from dispatch_core.arrays.columns import Ints, encode, ints
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.checkpoint_state import Seed
-from dispatch_core.audit.deliveries.findings import names_of, shown
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.log_checks import without_repeated_rows
 from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import Hashing, History
+from dispatch_core.audit.sentences.names import consumer_name, display_names, shown
 from dispatch_core.broker import hashing
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import ProfileError
@@ -77,7 +77,7 @@ class Record:
             operations,
             scan.deliveries,
             scanned.ended,
-            names_of(history.consumers),
+            display_names(history.consumers),
             # of two loads of the topic that number their connections alike, this one's are the later
             {one.number: place for place, one in enumerate(history.consumers)},
             history.first_op_of_last_log,
@@ -92,15 +92,15 @@ class Record:
     # connections -----------------------------------------------------------------------------------------------------
 
     def place_of(self, number: int | None) -> int:
-        """Where a connection of this incarnation, by its number in the log, stands in ``names``; -1 = nowhere."""
+        """The place in ``names`` of a connection of this incarnation, by its number in the log; -1 = none."""
         return NONE if number is None else self.places.get(number, NONE)
 
     def who(self, number: int | None) -> str:
-        """How a connection, by its number in the log, is called."""
-        if number is None or number < 0:
-            return "nobody"
+        """The display name of a connection, by its number in the log (``None`` or -1: nobody)."""
         place = self.place_of(number)
-        return f"connection {number}" if place < 0 else self.names[place]
+        if place >= 0:
+            return self.names[place]
+        return consumer_name(None if number is None or number < 0 else number, None)
 
     def number_of(self, place: int) -> int | None:
         """The number in the log of a connection by its place."""
@@ -129,7 +129,7 @@ class Record:
         return None if key < 0 else shown(self.history.keys.text(key))
 
     def stored_us(self, ordinal: int) -> int | None:
-        """When it was stored, by its producer's clock (milliseconds)."""
+        """The time an entry was stored, by its producer's clock (milliseconds)."""
         values, known = self.history.publish_time_ms
         return int(values[ordinal]) * 1000 if known[ordinal] else None
 

@@ -1,4 +1,4 @@
-"""Whose life is asked for: a key, an entry or a consumer, found in a log.
+"""Find the subject of an explanation in a log: a key, an entry or a consumer.
 
 A key is asked for as text, as ``base64:…`` of its bytes, or as ``h31:…``, its masked murmur hash. Keys are compared by
 their bytes; where the log holds only hashes, by these: asking for the key itself finds them too.
@@ -19,7 +19,8 @@ import numpy as np
 
 from dispatch_core.arrays.columns import Ints, valid
 from dispatch_core.arrays.positions import locate
-from dispatch_core.audit.deliveries.findings import shown
+from dispatch_core.audit.sentences.lists import listed
+from dispatch_core.audit.sentences.names import consumer_name, shown
 from dispatch_core.broker import hashing
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.explain.record import Record, h31_of
@@ -50,7 +51,7 @@ class NothingMatchedError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose life it is.
+    """The subject of an explanation.
 
     ``ordinals``: its entries; of a consumer, all that were sent to it. ``mates``: all entries of their hash, these
     included (of a consumer: none). ``keys``: (text or base64 as tables hold it, whether it is base64). ``places``: of a
@@ -70,7 +71,7 @@ class Subject:
 def subject_of(
     record: Record, *, key: str | None = None, position: str | None = None, consumer: str | None = None
 ) -> Subject:
-    """What exactly one of ``key``, ``position`` (``"L:E"``) and ``consumer`` (name or number) means in a log.
+    """Find the subject that exactly one of ``key``, ``position`` (``"L:E"``) and ``consumer`` (name or number) names.
 
     Raises ``NothingMatchedError`` where the log does not hold it.
     """
@@ -100,7 +101,7 @@ def _of_key(record: Record, asked: str) -> Subject:
         raise NothingMatchedError(f"no entry has the key {shown(asked)}", _near_keys(record, asked))
     identities = tuple(_identity(record, k) for k in keys.tolist())
     names = [shown(text) for text, _ in identities]
-    title = f"key {names[0]}" if len(names) == 1 else f"keys {', '.join(names[:3])}"
+    title = f"key {names[0]}" if len(names) == 1 else f"keys {listed(names, most=4)}"
     return _with_mates(record, KEY, title, ordinals, identities)
 
 
@@ -127,7 +128,7 @@ def _keyed(record: Record) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _is_key(record: Record, key: int, wanted: bytes, h31: int) -> bool:
-    """Whether a key with the right hash has the right bytes, as far as the log knows them."""
+    """Check that a key with the right hash has the right bytes, as far as the log knows them."""
     text, is_base64 = _identity(record, key)
     if not is_base64 and text == f"{_H31}{h31}":
         return True  # the log holds hashes instead of keys
@@ -191,7 +192,7 @@ def _of_consumer(record: Record, asked: str) -> Subject:
         )
     ordinals = np.unique(record.deliveries[np.isin(record.deliveries[:, 1], places), 0]).astype(np.int64)
     first = record.history.consumers[places[0]]
-    title = f"consumer {shown(first.name) if first.name else first.number}"
+    title = f"consumer {shown(first.name)}" if first.name else consumer_name(first.number, None)
     if len(places) > 1:
         numbers = ", ".join(str(record.history.consumers[at].number) for at in places)
         title += f" (connections {numbers})"

@@ -33,7 +33,7 @@ _SHORTEST_TICK_US: Final = 10_000
 
 
 class Audited(Protocol):
-    """What is asked of ``audit.whole.WholeAudit``."""
+    """The parts of a ``WholeAudit`` that an explanation needs."""
 
     @property
     def anomalies(self) -> pa.Table:
@@ -41,11 +41,11 @@ class Audited(Protocol):
 
     @property
     def ownership(self) -> pa.Table:
-        """Who owned which range when."""
+        """The owners of the ranges over time."""
 
     @property
     def holds(self) -> Sequence[Hold]:
-        """What waited and why."""
+        """The waits and their reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Life:
 
     @property
     def found(self) -> int:
-        """How many findings touch it that are faults: grave ones, and those of which a promise bears none."""
+        """The number of its findings that are faults: grave ones, and those of which a promise bears none."""
         grave = (CRITICAL, MAJOR)
         return sum(
             row["severity"] in grave
@@ -77,7 +77,7 @@ class Life:
 
 
 def tick_for(log: DispatcherLog) -> int:
-    """How often the audit of a log has to look at what waits (``audit_whole``'s ``tick_us``) for a story of it."""
+    """The interval at which the audit of a log has to sample waits (``audit_whole``'s ``tick_us``) for an explanation."""
     if log.events.num_rows <= _EVERY_LINE:
         return 1
     ends = pc.min_max(log.events["t_us"]).as_py()

@@ -1,4 +1,4 @@
-"""A life for people: first why, then the timeline that proves it.
+"""The explanation of a subject as text: first the answer, then the timeline that proves it.
 
 The first paragraphs answer the question that somebody comes with: what is wrong with it, what it waited for, where it went.
 """
@@ -13,8 +13,10 @@ import numpy as np
 
 from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
 from dispatch_core.audit.deliveries import layout as at
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import counted, counts_by_name, plural, positions_listed
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
-from dispatch_core.explain.reasons import counted, duration, listed, plural, rule_of, why
+from dispatch_core.explain.reasons import rule_of, why
 from dispatch_core.explain.subject import CONSUMER, ENTRY
 from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.timeline import MOST_OF_A_KIND, WIDTH, timeline
@@ -38,7 +40,7 @@ def tell(life: Life, at_us: int | None = None) -> list[str]:
 
 
 def headline(life: Life, at_us: int | None = None) -> list[str]:
-    """Why, in a few paragraphs: findings, what held it back, what became of it, who owned it."""
+    """The answer in a few paragraphs: findings, what held it back, what became of it, who owned it."""
     said = [_at(life, at_us)] if at_us is not None else []
     said += _found(life)
     said += _held(life)
@@ -53,7 +55,7 @@ def headline(life: Life, at_us: int | None = None) -> list[str]:
 
 
 def _found(life: Life) -> list[str]:
-    """What is wrong with it: each grave kind by its first finding, but for what a wait below tells better."""
+    """The faults: each grave kind by its first finding, but for what a wait below tells better."""
     held = {episode.reason for episode in life.episodes}
     first: dict[str, str] = {}
     for row in life.anomalies:
@@ -75,16 +77,14 @@ def _counted(life: Life) -> list[str]:
     allowed = Counter(row["kind"] for row in life.anomalies if row["severity"] == INFO)
     said = []
     if faults:
-        said.append(f"Findings: {', '.join(f'{count} {kind}' for kind, count in faults.items())}.")
+        said.append(f"Findings: {counts_by_name(faults)}.")
     if allowed:
-        said.append(
-            f"Allowed, and counted: {', '.join(f'{count} {kind}' for kind, count in allowed.items())}."
-        )
+        said.append(f"Allowed, and counted: {counts_by_name(allowed)}.")
     return [" ".join(said)]
 
 
 def _came_about(life: Life, kind: str) -> str:
-    """How two consumers came to work on one key: the change of owner before it, and what the old one still held."""
+    """The change of owner that let two consumers work on one key, and what the old one still held."""
     if kind not in ("split_key", "out_of_order") or life.subject.kind == CONSUMER:
         return ""
     seq = next(row["seqs"][-1] for row in life.anomalies if row["kind"] == kind)
@@ -110,7 +110,7 @@ def _held(life: Life) -> list[str]:
 
 
 def _kept(life: Life) -> list[str]:
-    """Whom it kept waiting: the other side of a hold."""
+    """The consumers that it kept waiting: the other side of a hold."""
     told = []
     for one in life.kept[:2]:
         whom = "others" if one.waiting is None else life.record.who(one.waiting)
@@ -123,7 +123,7 @@ def _kept(life: Life) -> list[str]:
 
 
 def _unheld(life: Life) -> list[str]:
-    """How long it waited although nothing held it."""
+    """The longest wait, although nothing held it."""
     end_us = life.record.span_us[1]
     longest = max(life.waits, key=lambda wait: wait.lasted_us(end_us), default=None)
     if longest is None:
@@ -147,7 +147,7 @@ def _sentence(life: Life, episode: Episode) -> str:
     if not positions:
         positions = tuple(dict.fromkeys(p for hold in episode.holds for p in hold.positions))
         count = sum(hold.entries for hold in episode.holds)
-    what = "It" if life.subject.kind == ENTRY else listed(positions, count)
+    what = "It" if life.subject.kind == ENTRY else positions_listed(positions, count)
     until = "to the end of the log" if episode.until_us is None else f"until {clock(episode.until_us)}"
     text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {why(record, episode)}"
     text += _share(episode)
@@ -160,7 +160,7 @@ def _sentence(life: Life, episode: Episode) -> str:
 
 
 def _share(episode: Episode) -> str:
-    """How much of the wait its reason explains, where other reasons explain much of it too."""
+    """The part of the wait that its reason explains, where other reasons explain much of it too."""
     whole = sum(us for _, us in episode.shares)
     own = dict(episode.shares).get(episode.reason, 0)
     others = [
@@ -178,7 +178,7 @@ def _what_freed(life: Life, episode: Episode) -> str:
 
 
 def _fate(life: Life) -> str:
-    """What became of the entries: counts, or for one entry its few stations."""
+    """The fate of the entries: counts, or for a single entry its few stations."""
     record, d = life.record, life.record.deliveries
     if life.subject.kind == CONSUMER:
         return _fate_of_consumer(life)
@@ -266,7 +266,7 @@ def _owned(life: Life) -> list[str]:
 
 
 def _at(life: Life, at_us: int) -> str:
-    """Where everything was just behind a moment."""
+    """The state just after a moment: what was held, what waited, who owned the hash."""
     record, d = life.record, life.record.deliveries
     begin_us, end_us = record.span_us
     if not begin_us <= at_us <= end_us:
@@ -282,20 +282,20 @@ def _at(life: Life, at_us: int) -> str:
         for delivery in held.tolist():
             by_place.setdefault(int(d[delivery, at.CONSUMER]), []).append(int(d[delivery, at.ENTRY]))
         for place, ordinals in by_place.items():
-            said.append(f"{record.names[place]} held {listed(record.positions(sorted(ordinals)))}")
+            said.append(f"{record.names[place]} held {positions_listed(record.positions(sorted(ordinals)))}")
     else:
         for place in life.subject.places:
             mine = np.unique(d[d[:, at.CONSUMER] == place, at.ENTRY]).astype(np.int64)
             held = record.held_at(op, mine, place)
             if len(held):
                 said.append(
-                    f"{record.names[place]} held {listed(record.positions(sorted(d[held, at.ENTRY].tolist())))}"
+                    f"{record.names[place]} held {positions_listed(record.positions(sorted(d[held, at.ENTRY].tolist())))}"
                 )
     waiting = [w for w in life.waits if w.from_us <= at_us and (w.until_us is None or w.until_us > at_us)]
     if waiting and life.subject.kind != CONSUMER:
         oldest = min(wait.from_us for wait in waiting)
         positions = record.positions(sorted(wait.ordinal for wait in waiting))
-        said.append(f"{listed(positions)} waited to be sent, for {duration(at_us - oldest)} so far")
+        said.append(f"{positions_listed(positions)} waited to be sent, for {duration(at_us - oldest)} so far")
     for episode in life.episodes:
         if episode.from_us <= at_us and (episode.until_us is None or episode.until_us > at_us):
             said.append(f"held back, because {why(record, episode)}")

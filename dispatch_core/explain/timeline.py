@@ -1,6 +1,6 @@
-"""The timeline of a life, folded for people.
+"""The timeline of a subject, folded.
 
-Calm stretches, in which entries are stored, sent and acknowledged, become one line for each of these; what another line says
+Calm runs, in which entries are stored, sent and acknowledged, become one line for each of these; what another line says
 already is left out; what is still too long loses its calmest lines first. ``Life.moments`` holds everything.
 """
 
@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 
 from dispatch_core.audit.catalogue import INFO
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import counted, positions_listed
 from dispatch_core.explain.moments import (
     ACKED,
     ANOMALY,
@@ -33,7 +35,6 @@ from dispatch_core.explain.moments import (
     Moment,
 )
 from dispatch_core.explain.owners import JOINED, LEFT
-from dispatch_core.explain.reasons import counted, duration, listed
 from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.waits import BRIEF_US, ITS_OWN
 from dispatch_core.times import clock
@@ -150,20 +151,18 @@ def _sendings(moments: list[Moment]) -> dict[str, list[int]]:
 
 
 def _sent_soon(read: Moment, sendings: dict[str, list[int]]) -> bool:
-    """Whether all that was read was sent at once: the sending says the same."""
+    """Check that all that was read was sent at once: the delivery then says the same."""
     soon = (sendings.get(position, []) for position in read.positions)
     return all(any(0 <= t_us - read.t_us <= BRIEF_US for t_us in times) for times in soon)
 
 
 def _briefly(life: Life, moment: Moment) -> str:
-    """What was held, with the rule by its name only: the answer above says what that means."""
+    """Name what was held and the rule, without the rule's meaning: the answer above gives it."""
     is_behind = bool(moment.held_by) and moment.reason not in ITS_OWN
-    behind = f", behind {listed(moment.held_by)}" if is_behind else ""
+    behind = f", behind {positions_listed(moment.held_by)}" if is_behind else ""
     holder = f" at {life.record.who(moment.holder)}" if is_behind and moment.holder is not None else ""
     lasted = duration(moment.for_us or 0)
-    return (
-        f"{listed(moment.positions)} held back for {lasted}: {moment.reason or 'by no rule'}{behind}{holder}"
-    )
+    return f"{positions_listed(moment.positions)} held back for {lasted}: {moment.reason or 'by no rule'}{behind}{holder}"
 
 
 def _folded(moments: list[Moment]) -> Iterator[_Line]:
@@ -179,7 +178,7 @@ def _folded(moments: list[Moment]) -> Iterator[_Line]:
 
 
 def _run(run: list[Moment]) -> Iterator[_Line]:
-    """A calm stretch: as it is if it is short, else one line for each thing that happened in it."""
+    """A calm run: as it is if it is short, else one line for each thing that happened in it."""
     if len(run) <= _SHORT_RUN:
         yield from (_Line(moment, moment.text) for moment in run)
         return
@@ -197,7 +196,7 @@ def _summary(group: list[Moment]) -> str:
     first = group[0]
     positions = list(dict.fromkeys(p for moment in group for p in moment.positions))
     some = (
-        listed(positions)
+        positions_listed(positions)
         if len(positions) < 7
         else f"{len(positions)} entries, {positions[0]} to {positions[-1]}"
     )
@@ -208,7 +207,7 @@ def _summary(group: list[Moment]) -> str:
         return f"read {some}, in {times} reads"
     if first.what == GRANTED:
         total = sum(moment.amount for moment in group)
-        return f"{first.text.split(' asks ')[0]} asks for {total} messages, in {times} requests"
+        return f"{first.text.split(' asks ')[0]} asks for {counted(total, 'message', 'messages')}, in {times} requests"
     if first.what == ACKED:
         return f"{first.text.split(' acknowledges ')[0]} acknowledges {some}, in {times} requests"
     longest = max((m.for_us for m in group if m.for_us is not None), default=0)
@@ -217,7 +216,7 @@ def _summary(group: list[Moment]) -> str:
 
 
 def _kept(lines: list[_Line], at_us: int | None) -> set[int]:
-    """Which lines are told: all, or those round a moment, or those that weigh most."""
+    """Choose the lines that are shown: all, or those round a moment, or those that weigh most."""
     if at_us is not None:
         middle = sum(line.moment.t_us <= at_us for line in lines)
         return set(range(max(middle - _ROUND_MOMENT, 0), min(middle + _ROUND_MOMENT, len(lines))))

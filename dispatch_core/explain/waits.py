@@ -1,7 +1,7 @@
-"""What waited, from when to when, and which rule held it: the waits of entries, and the holds that cover them.
+"""The waits of entries and the holds that cover them: from when to when, and by which rule.
 
 A wait begins when an entry is stored, or when an earlier delivery of it was taken back, and ends when it is sent. A *hold*
-(``audit.holds``) says of the oldest waiting entry of a hash which rules held it and who kept it; the waits that share a
+(``audit.waits``) says of the oldest waiting entry of a hash which rules held it and who kept it; the waits that share a
 hold are told together, as an ``Episode``.
 """
 
@@ -67,7 +67,7 @@ class Wait:
     cause: str | None
 
     def lasted_us(self, end_us: int) -> int:
-        """How long, if the log ends at ``end_us``."""
+        """The length of the wait in microseconds, if the log ends at ``end_us``."""
         return (end_us if self.until_us is None else self.until_us) - self.from_us
 
 
@@ -133,7 +133,7 @@ def waits_of(record: Record, subject: Subject) -> list[Wait]:
 
 
 def ahead_of(record: Record, wait: Wait) -> int:
-    """How many earlier entries of the topic had still to be sent when a wait began."""
+    """The number of earlier entries of the topic that had still to be sent when a wait began."""
     d = record.deliveries
     ordinals, first = np.unique(d[:, at.ENTRY], return_index=True)
     times = record.history.op_t_us[d[first, at.OPERATION]]
@@ -141,7 +141,7 @@ def ahead_of(record: Record, wait: Wait) -> int:
 
 
 def _began(record: Record, ordinal: int, before: int, begin_us: int) -> tuple[int, int, str | None] | None:
-    """When a wait began (time, operation, cause), ``before`` being the delivery before; None = that one never ended."""
+    """The beginning of a wait (time, operation, cause) after the delivery ``before``; None = that one never ended."""
     if before < 0:
         stored = record.stored_us(ordinal)
         return (begin_us if stored is None else max(stored, begin_us)), -1, None
@@ -163,7 +163,7 @@ def _acked(record: Record) -> set[int]:
 
 
 def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequence[Hold]) -> list[Episode]:
-    """What held the subject's entries back, in order of time; what was on its way only is left out."""
+    """Find what held the subject's entries back, in order of time; entries merely on their way are left out."""
     _, end_us = record.span_us
     by_hash: dict[int | None, list[Hold]] = {}
     numbers = {record.number_of(place) for place in subject.places}
@@ -393,7 +393,7 @@ def _shares(holds: list[Hold]) -> tuple[tuple[str | None, int], ...]:
 
 
 def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episode:
-    """What filled the look-ahead limit meanwhile: work that waited for somebody in particular."""
+    """Add what filled the look-ahead limit meanwhile: work that waited for particular consumers."""
     last = end_us if episode.until_us is None else episode.until_us
     counts: Counter[tuple[str, int | None]] = Counter()
     for hold in holds:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import plain
 from dispatch_core.audit.deliveries.rows import Rows
-from dispatch_core.audit.sentences.names import names_by_number
+from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
 from dispatch_core.verify import divergence_findings
@@ -63,7 +63,7 @@ def _told(
     if not state["divergent"]:
         return found["anomalies"].slice(0, 0)
     beside = others.slice(0, MOST_TOLD).to_pylist()
-    rule, names = state["profile"], names_by_number(result_rows.names_of(log.events))
+    rule, names = state["profile"], ConsumerNames(result_rows.names_of(log.events))
     wrong = {name: _differing(name, by_sending[name]) for name in _MARKS}
     told = divergence_findings.of_sendings(
         wrong["deliveries"].slice(0, MOST_TOLD), wrong["divergences"].slice(0, MOST_TOLD), names, rule, beside

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KIND_ORDER, SEVERITIES
+from dispatch_core.audit.sentences.names import consumer_name, numbered, printable
 from dispatch_core.report.flow import Flow, Lines
-from dispatch_core.report.ring import Change, Ring, name_of, ring_of
+from dispatch_core.report.ring import Change, Ring, ring_of
 
 #: Findings that the page lists; of the others their number stands there.
 MAX_ANOMALIES: Final = 10_000
@@ -31,7 +32,7 @@ EVERYBODY: Final = "everybody"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one rule held back from one consumer: message-seconds, of these needless, time on the clock, holds."""
+    """Work that one rule held back from one consumer: message-seconds, of these needless, time on the clock, holds."""
 
     consumer: str
     reason: str
@@ -131,7 +132,7 @@ def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _finding(row: Mapping[str, Any], names: Mapping[tuple[int, int], str]) -> dict[str, Any]:
     consumers = [
-        f"{name_of(number, names.get((row['incarnation'], number)))} ({number})"
+        numbered(number, names.get((row["incarnation"], number)))
         for number in row["consumers"][:_MAX_EVIDENCE]
     ]
     return {
@@ -139,7 +140,7 @@ def _finding(row: Mapping[str, Any], names: Mapping[tuple[int, int], str]) -> di
         "severity": row["severity"],
         "uncertain": row["uncertain"],
         "t_us": row["t_us"],
-        "key": None if row["key"] is None else shortened(row["key"], _MAX_TEXT),
+        "key": None if row["key"] is None else printable(row["key"], _MAX_TEXT),
         "key_b64": row["key_b64"],
         "hash": row["hash"],
         "consumers": consumers,
@@ -148,13 +149,8 @@ def _finding(row: Mapping[str, Any], names: Mapping[tuple[int, int], str]) -> di
         "seqs": row["seqs"][:_MAX_EVIDENCE],
         "more_seqs": max(0, len(row["seqs"]) - _MAX_EVIDENCE),
         "why": row["cause"] or row["reason"],
-        "explanation": shortened(row["explanation"], _MAX_TEXT),
+        "explanation": printable(row["explanation"], _MAX_TEXT),
     }
-
-
-def shortened(text: str, limit: int) -> str:
-    """``text``, cut where it is longer than ``limit`` characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def gather(
@@ -172,7 +168,7 @@ def gather(
     names: Mapping[tuple[int, int], str] | None = None,
     notes: Sequence[str] = (),
 ) -> ReportData:
-    """What the report of one subscription shows.
+    """Gather the data of one subscription's report.
 
     Args:
         tables: ``ownership``, ``blocked``, ``balance``, ``dispatcher_state``, and ``anomalies`` where they were not
@@ -237,7 +233,7 @@ def held_of(blocked: pa.Table, span_us: tuple[int, int]) -> tuple[Held, ...]:
         np.asarray(blocked["until_t_us"].fill_null(end_us), dtype=np.int64), end_us
     ).tolist()
     waiting = [
-        EVERYBODY if row["consumer"] is None else name_of(row["consumer"], row["consumer_name"])
+        EVERYBODY if row["consumer"] is None else consumer_name(row["consumer"], row["consumer_name"])
         for row in rows
     ]
     message_ms: Counter[str] = Counter()

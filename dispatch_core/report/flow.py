@@ -23,7 +23,7 @@ FIRST, AGAIN, STORED = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What a step holds; ``t_us`` are the starts of the steps, all ``step_us`` long.
+    """Counts per step; ``t_us`` are the starts of the steps, all ``step_us`` long.
 
     ``first``: entries sent for the first time, ``again``: sent again, ``waiting``: stored and sent to nobody yet, at the
     end of the step.

@@ -1,4 +1,4 @@
-"""What reports are called: made of digests, because topics and subscriptions are names out of a log."""
+"""File names of reports: digests, because topics and subscriptions are names out of a log."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from dispatch_core import CORE_VERSION
 from dispatch_core.audit.catalogue import KIND_ORDER, KINDS
-from dispatch_core.report.aggregate import Anomalies, ReportData, shortened
+from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
+from dispatch_core.report.aggregate import Anomalies, ReportData
 from dispatch_core.report.pictures import Picture, pictures
-from dispatch_core.times import from_micros
+from dispatch_core.times import date_and_clock
 
-_MAX_NAME: Final = 300
 _MAX_SENTENCE: Final = 2_000
 #: In HTML a script's data may not hold these, however it is quoted.
 _UNSAFE: Final = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
@@ -62,12 +62,7 @@ def page(data: ReportData) -> str:
     return "\n".join(parts) + "\n"
 
 
-def printable(text: str, limit: int = _MAX_NAME) -> str:
-    """``text`` on one line, without control characters and those that turn the direction of writing."""
-    return shortened("".join(one if one.isprintable() else "�" for one in text), limit)
-
-
-def _text(value: Any, limit: int = _MAX_NAME) -> str:
+def _text(value: Any, limit: int = LONGEST_ON_PAGES) -> str:
     return html.escape(printable(str(value), limit))
 
 
@@ -137,7 +132,7 @@ def _findings(anomalies: Anomalies) -> Iterable[str]:
 
 
 def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
-    """What the page's script reads, as JSON without anything that HTML could take for its own."""
+    """The data of the page's script, as JSON without anything that HTML could take for its own."""
     figures = ", ".join(f'"{one.name}": {one.figure}' for one in drawn if one.figure is not None)
     findings = json.dumps([_finding(row) for row in anomalies.rows], ensure_ascii=False, sort_keys=True)
     meanings = json.dumps(
@@ -149,7 +144,7 @@ def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
 
 def _finding(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _clean(value) for name, value in row.items() if name != "t_us"} | {
-        "at": _moment(row["t_us"])
+        "at": "" if row["t_us"] is None else date_and_clock(row["t_us"])
     }
 
 
@@ -157,15 +152,6 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value, _MAX_SENTENCE)
     return [_clean(one) for one in value] if isinstance(value, list) else value
-
-
-def _moment(t_us: int | None) -> str:
-    if t_us is None:
-        return ""
-    try:
-        return from_micros(t_us).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    except (OverflowError, ValueError):
-        return f"{t_us} us"  # a time no calendar has
 
 
 def _digest(script: str) -> str:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dispatch_core.report.aggregate import Held, ReportData, Share, shortened
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.names import printable
+from dispatch_core.report.aggregate import Held, ReportData, Share
 from dispatch_core.report.flow import Lines
 from dispatch_core.report.ring import Ring
 from dispatch_core.times import clock
@@ -69,8 +71,7 @@ def pictures(data: ReportData) -> list[Picture]:
 
 def label(name: str) -> str:
     """A name from a log as a text for plotly: one line, not too long, and nothing of it is markup."""
-    printable = "".join(one if one.isprintable() else "�" for one in name)
-    return html.escape(shortened(printable, _MAX_LABEL))
+    return html.escape(printable(name, _MAX_LABEL))
 
 
 def _ring(ring: Ring) -> Picture:
@@ -188,7 +189,6 @@ def _flow(lines: Lines) -> Picture:
         return Picture("flow", title, "Nothing was stored and nothing was sent in this interval.", None)
     figure: go.Figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
     at = lines.t_us / 1000
-    seconds = lines.step_us / 1e6
     for values, name, colour in ((lines.first, "sent first", _BLUE), (lines.again, "sent again", _RED)):
         if name == "sent first" or values.any():
             figure.add_bar(
@@ -219,7 +219,7 @@ def _flow(lines: Lines) -> Picture:
     figure.update_yaxes(title="entries per step", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title="entries waiting", rangemode="tozero", row=2, col=1)
     caption = (
-        f"{lines.total:,} sendings, {int(lines.again.sum()):,} of them repeated, in steps of {_duration(seconds)}. "
+        f"{lines.total:,} sendings, {int(lines.again.sum()):,} of them repeated, in steps of {duration(lines.step_us)}. "
         f"Backlog: entries stored and sent to nobody yet, at most {int(lines.waiting.max()):,}."
     )
     return Picture("flow", title, caption, _json(figure))
@@ -260,9 +260,10 @@ def _shares(shares: Sequence[Share]) -> Picture:
     figure.update_xaxes(title="percent", rangemode="tozero")
     _places(figure, [label(one.consumer) for one in shares])
     caption = (
-        "Every sending counts, repeated ones too. The share of the hash space is weighted by time."
+        "Every delivery counts, redeliveries too. The share of the hash space is weighted by messages: of each message a "
+        "consumer is due the part of the hash space that it owned when the message was delivered."
         if owned
-        else "Every sending counts, repeated ones too. Nobody owns hashes here."
+        else "Every delivery counts, redeliveries too. Nobody owns hashes here."
     )
     return Picture("balance", title, caption, _json(figure))
 
@@ -280,10 +281,6 @@ def _places(figure: go.Figure, texts: Sequence[str]) -> None:
 
 def _height(bars: int, each: int = 24) -> int:
     return 130 + each * max(bars, 2)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
 def _json(figure: go.Figure) -> str:

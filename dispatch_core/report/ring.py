@@ -1,4 +1,4 @@
-"""Who owned which part of the hash space over time, as rectangles that a picture can show.
+"""The owners of the hash space over time, as rectangles that a picture can show.
 
 A few hundred ownership rows are drawn as they are. More are looked at on a grid: at some moments, each piece of the hash
 space counts as its largest owner's. The grid is made coarser until its rectangles are few enough to draw.
@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from dispatch_core.audit.sentences.names import consumer_name
 
 I64 = npt.NDArray[np.int64]
 
@@ -56,11 +58,6 @@ class Ring:
     total_changes: int
 
 
-def name_of(number: int | None, name: str | None) -> str:
-    """How a consumer is called; one without a name by the number of its connection."""
-    return name or ("nobody" if number is None else f"consumer {number}")
-
-
 def changes_of(events: pa.Table) -> list[Change]:
     """Joins and leaves among some events of one log (columns ``kind, t_us, seq, consumer, name``), in their order."""
     members = events.filter(pc.is_in(events["kind"].cast(pa.string()), value_set=_MEMBERSHIP))
@@ -72,7 +69,7 @@ def changes_of(events: pa.Table) -> list[Change]:
         if joined and name is not None:
             names[consumer] = name
         if t_us is not None:
-            found.append(Change(t_us, joined, name_of(consumer, names.get(consumer)), seq))
+            found.append(Change(t_us, joined, consumer_name(consumer, names.get(consumer)), seq))
     return found
 
 
@@ -83,7 +80,7 @@ def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, 
     until = ownership["until_t_us"].fill_null(end_us)
     until_us = np.minimum(np.asarray(until, dtype=np.int64), end_us)
     names = [
-        name_of(number, name)
+        consumer_name(number, name)
         for number, name in zip(
             ownership["consumer"].to_pylist(), ownership["consumer_name"].to_pylist(), strict=True
         )

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import DOUBTS, KINDS
 from dispatch_core.audit.deliveries.findings import Finding
-from dispatch_core.audit.sentences.names import shown
+from dispatch_core.audit.sentences.names import ConsumerNames, shown
 from dispatch_core.broker import gates
 from dispatch_core.times import clock
 from dispatch_core.verify.consequences import NOT_ACTIVE, Consequences, holders_of_holes, unfinished
@@ -43,7 +43,7 @@ _CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
 def of_sendings(
     deliveries: pa.Table,
     divergences: pa.Table,
-    names: Mapping[int, str],
+    names: ConsumerNames,
     rule: str,
     anomalies: Sequence[Mapping[str, Any]] = (),
 ) -> list[Finding]:
@@ -57,7 +57,7 @@ def of_sendings(
     Args:
         deliveries: as judged by who was sent each entry (docs/logs-without-trace.md).
         divergences: of the same judgement; they say why.
-        names: how each connection is called in a sentence, by number.
+        names: the display names of the consumers.
         rule: the rules in force, for people.
         anomalies: what else was found in the log.
     """
@@ -97,8 +97,7 @@ def of_sendings(
         position = f"{row['ledger_id']}:{row['entry_id']}"
         key = "" if row["key"] is None else f" (key {shown(row['key'])})"
         expected = row["expected_consumer"]
-        meant = "nobody" if expected is None else names.get(expected, f"consumer {expected}")
-        to = names.get(row["consumer"], f"consumer {row['consumer']}")
+        meant, to = names.of(expected), names.of(row["consumer"])
         text = (
             f"{position}{key} was sent to {to} at {clock(row['t_us'])}; by the rules of {rule} "
             f"it was for {meant}{f': {reason}' if reason else ''}"

@@ -1,4 +1,4 @@
-"""What a prediction takes for granted, in sentences for whoever has to decide on it."""
+"""The assumptions of a prediction, in sentences for the person who decides on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from dispatch_core.audit.sentences.names import shown
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import listed
+from dispatch_core.audit.sentences.names import consumer_name, shown
 
 if TYPE_CHECKING:
     from dispatch_core.what_if.clients import Sendings
@@ -20,7 +22,6 @@ ALWAYS: Final = (
     "was sent nearest to that time under the recorded rules",
     "permits are granted when they were, as soon as what was received justifies them",
 )
-_NAMED: Final = 5
 
 
 def assumptions_of(load: RecordedLoad, sendings: Sendings | None) -> tuple[str, ...]:
@@ -28,13 +29,11 @@ def assumptions_of(load: RecordedLoad, sendings: Sendings | None) -> tuple[str, 
     found = [*ALWAYS, _speed(load, sendings)]
     granted = set(load.flows[1].tolist())
     silent = sorted(
-        {join.name or f"connection {join.number}" for join in load.joins if join.number not in granted}
+        {consumer_name(join.number, join.name) for join in load.joins if join.number not in granted}
     )
     if silent:
-        named = ", ".join(shown(name) for name in silent[:_NAMED])
-        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
         found.append(
-            f"{named}{more}: the log shows no permits of theirs for some connection, so it gets nothing there"
+            f"{listed(map(shown, silent))}: the log shows no permits of theirs for some connection, so it gets nothing there"
         )
     if not len(load.acks.at_us):
         found.append("the log shows no acknowledgement, so nothing is ever acknowledged")
@@ -54,12 +53,10 @@ def _speed(load: RecordedLoad, sendings: Sendings | None) -> str:
             "the broker takes the time of recorded brokers in the median; other seeds take half to twice that"
         )
     delays = sendings.delays
-    stored_ms = (
-        float(np.median(sendings.stored_us - load.published_us)) / 1000 if len(load.published_us) else 0.0
-    )
-    read, replay, write = (_ms(us) for us in (delays.read_us, delays.replay_us, delays.write_us))
+    stored_us = int(np.median(sendings.stored_us - load.published_us)) if len(load.published_us) else 0
+    read, replay, write = (duration(us) for us in (delays.read_us, delays.replay_us, delays.write_us))
     return (
-        f"a read takes {read} ms, a replay read {replay} ms, sending {write} ms, and entries can be read {stored_ms:.1f} ms "
+        f"a read takes {read}, a replay read {replay}, sending {write}, and entries can be read {duration(stored_us)} "
         "after they were published (in the median): of several such brokers the one under which most acknowledgements come "
         f"from clients that hold the entry{_start_up(sendings)}{_moments(sendings)}; other seeds take half to twice as long"
     )
@@ -70,8 +67,8 @@ def _start_up(sendings: Sendings) -> str:
     if found is None:
         return ""
     return (
-        f", with a start that took {found.factor} times as long in everything, half of that {_ms(found.half_us)} ms later, "
-        "and so on"
+        f", with a start that took {found.factor} times as long in everything, half of that {duration(found.half_us)} "
+        "later, and so on"
     )
 
 
@@ -80,7 +77,3 @@ def _moments(sendings: Sendings) -> str:
     # a start-up of 8 is 4 paces: 8, 4, 2 and 1 times as long; a moment is 2
     count = (len(sendings.paces) - (start_up.factor.bit_length() if start_up else 0)) // 2
     return f", with {count} moments in which it was slower or faster" if count else ""
-
-
-def _ms(us: int) -> str:
-    return f"{us / 1000:g}"

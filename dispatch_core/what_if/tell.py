@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dispatch_core.audit.sentences.names import shown
+from dispatch_core.audit.sentences.names import printable, shown
 from dispatch_core.what_if.compare import HIGH, Row
 from dispatch_core.what_if.measure import Measures, Spread
 
@@ -45,11 +45,11 @@ def as_json(row: Row) -> dict[str, Any]:
         "subscription": row.subscription,
         "incarnation": row.incarnation,
         "rules": {
-            "name": _printable(row.rules.name),
+            "name": printable(row.rules.name),
             "broker_version": row.rules.broker_version,
             # given on a command line, so not always text that can be written
             "settings": {
-                name: _printable(value) if isinstance(value, str) else value
+                name: printable(value) if isinstance(value, str) else value
                 for name, value in row.rules.settings.items()
             },
             "profile": row.profile or None,
@@ -99,7 +99,7 @@ def assumptions(rows: Sequence[Row]) -> str:
 
 def problem_of(row: Row) -> str:
     """Why a row has no prediction, for people, in one line."""
-    return _printable(f"{row.recording or row.subscription}: {row.rules.name}: {row.problem}")
+    return printable(f"{row.recording or row.subscription}: {row.rules.name}: {row.problem}")
 
 
 def _cells(measured: Measures) -> list[str]:
@@ -159,18 +159,10 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     found = []
     for row in rows:
         if row.problem is not None:
-            found.append(f"  {shown(row.rules.name)}: {_printable(row.problem)}")
-        found += [f"  {shown(row.rules.name)}: {_printable(warning)}" for warning in row.warnings]
+            found.append(f"  {shown(row.rules.name)}: {printable(row.problem)}")
+        found += [f"  {shown(row.rules.name)}: {printable(warning)}" for warning in row.warnings]
         if row.confidence is not None and row.confidence.level != HIGH:
             found.append(
                 f"  {shown(row.rules.name)}: {row.confidence.level} confidence: {row.confidence.reason}"
             )
     return found
-
-
-def _printable(text: str) -> str:
-    """All of a text that may quote foreign names, with nothing invisible in it."""
-    return "".join(shown(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
-
-
-_PIECE: Final = 100

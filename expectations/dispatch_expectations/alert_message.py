@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from dispatch_core.audit.sentences.lists import counts_by_name, listed
+from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES
 from dispatch_expectations.dispatcher_results import AlertFinding
 from dispatch_expectations.frames import Dispatcher
@@ -20,7 +22,6 @@ MAX_QUOTED: Final = 50
 MAX_QUOTED_IN_CHAT: Final = 10
 #: Findings that the JSON of an alert lists; the table has all.
 MAX_PAYLOAD_FINDINGS: Final = 200
-_MAX_NAME: Final = 300
 _MAX_SENTENCE: Final = 1000
 _MAX_POSITIONS: Final = 10
 #: Chats cut or split what is longer.
@@ -99,14 +100,16 @@ class Alert:
 def _subject(alert: Alert) -> str:
     """One line: what became of whom and when, and how much of it is news."""
     word = "CLEAR" if alert.verdict == PASS else alert.verdict
-    names = f"{line(alert.topic)} {line(alert.subscription)}"
-    return line(f"[dispatch-audit] {word} {names}, {alert.interval}: {counted(alert.news)}", 2 * _MAX_NAME)
+    names = f"{_name(alert.topic)} {_name(alert.subscription)}"
+    return printable(
+        f"[dispatch-audit] {word} {names}, {alert.interval}: {counted(alert.news)}", 2 * LONGEST_ON_PAGES
+    )
 
 
 def counted(news: Sequence[AlertFinding]) -> str:
     """``2 new, 1 clear``."""
     numbers = {state: sum(one.state == state for one in news) for state in STATES}
-    return ", ".join(f"{number:,} {state}" for state, number in numbers.items() if number)
+    return counts_by_name({state: number for state, number in numbers.items() if number})
 
 
 def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
@@ -116,14 +119,16 @@ def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
     """
     lines = [
         f"Verdict: {alert.verdict}",
-        f"Topic: {line(alert.topic)}",
-        f"Subscription: {line(alert.subscription)} (cluster {line(alert.cluster)})",
+        f"Topic: {_name(alert.topic)}",
+        f"Subscription: {_name(alert.subscription)} (cluster {_name(alert.cluster)})",
         f"Interval: {alert.interval} (UTC, from {alert.interval_start})",
         f"News: {counted(alert.news)}",
     ]
     if alert.promises:
         lines += ["", "What broke" if alert.verdict == FAIL else "What could not be judged"]
-        lines += [f"- {name}: {verdict}: {line(why, _MAX_SENTENCE)}" for name, verdict, why in alert.promises]
+        lines += [
+            f"- {name}: {verdict}: {printable(why, _MAX_SENTENCE)}" for name, verdict, why in alert.promises
+        ]
     if alert.counts:
         lines += ["", "How often", *(f"- {kind}: {count:,}" for kind, count in alert.counts.items())]
     present = [finding for finding in quoted if finding.state in (NEW, CHANGED)]
@@ -162,10 +167,9 @@ def block(text: str) -> str:
     return f"```\n{inside}\n```"
 
 
-def line(text: str, limit: int = _MAX_NAME) -> str:
-    """``text`` on one line without control characters: names come from logs and may try to forge mail headers."""
-    clean = "".join(c if c.isprintable() else "�" for c in text)
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+def _name(text: str) -> str:
+    """A name from a log: it may try to forge a mail header."""
+    return printable(text, LONGEST_ON_PAGES)
 
 
 def _escaped(text: str) -> str:
@@ -180,10 +184,8 @@ def _of(shown: int, news: Sequence[AlertFinding], *states: str) -> str:
 def _finding(one: AlertFinding) -> list[str]:
     doubt = ", uncertain" if one.uncertain else ""
     often = "" if one.state == CLEAR else f", {one.count:,} times"
-    lines = [f"- {one.state}: {one.kind} ({one.severity}{doubt}), {line(one.subject)}{often}"]
-    lines.append(f"  {line(one.explanation, _MAX_SENTENCE)}")
+    lines = [f"- {one.state}: {one.kind} ({one.severity}{doubt}), {_name(one.subject)}{often}"]
+    lines.append(f"  {printable(one.explanation, _MAX_SENTENCE)}")
     if one.positions:
-        shown = ", ".join(line(position) for position in one.positions[:_MAX_POSITIONS])
-        more = len(one.positions) - _MAX_POSITIONS
-        lines.append(f"  positions: {shown}" + (f" and {more:,} more" if more > 0 else ""))
+        lines.append(f"  positions: {listed(map(_name, one.positions), most=_MAX_POSITIONS)}")
     return lines

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import DOUBTS, ORDER_NOT_PROMISED
+from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations import warehouse as wh
 from dispatch_expectations.balance import GATES
 from dispatch_expectations.duplicate_delivery import CAUSES
@@ -254,8 +255,7 @@ def label(dispatcher: Iterable[str]) -> str:
 
     Great Expectations puts values into its pages as they are; names come from logs and are hostile input.
     """
-    text = " ".join(dispatcher)[:_MAX_LABEL]
-    return html.escape("".join(c if c.isprintable() else "�" for c in text), quote=True)
+    return html.escape(printable(" ".join(dispatcher), _MAX_LABEL), quote=True)
 
 
 def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
 from dispatch_expectations import data_docs as docs
@@ -163,7 +164,7 @@ def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
         reason = KEPT_UNSEEN
     counts = [(column, int(row[column])) for column in promise.tolerated if row[column]]
     if counts:
-        reason += f"; tolerated: {', '.join(f'{plain(count)} {column}' for column, count in counts)}"
+        reason += f"; tolerated: {counts_by_name(dict(counts))}"
     return reason
 
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import Ints, encoded, ints
-from dispatch_core.audit.hash_share import fair_parts, messages_of, names_in
+from dispatch_core.audit.hash_share import fair_parts, messages_of
+from dispatch_core.audit.sentences.names import names_in
 from dispatch_core.recording.shared_groups import run_starts
 from spark_jobs.warehouse.contracts import LOG, in_one
 from spark_jobs.warehouse.file_rows import file_rows

@@ -33,6 +33,7 @@ from dispatch_core.audit.balance import (
 from dispatch_core.audit.catalogue import KINDS as CATALOGUE
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.sentences.names import NAMELESS
 from dispatch_core.tables import ANOMALIES, BALANCE
 from spark_jobs.aggregates.hash_share_task import FAIR, LOGS, fair_of_logs
 from spark_jobs.aggregates.log_numbers import named, numbered
@@ -218,8 +219,8 @@ def _row(shared: dict[str, Any], found: Uneven) -> dict[str, Any]:
 
 
 def name_of_consumer() -> Any:
-    """A consumer's name; one without a name is known by its connection's number (``fair.names_in``)."""
-    return F.coalesce("consumer_name", F.concat(F.lit("consumer "), F.col("consumer")))
+    """The column ``consumer_name``, as ``sentences.names.names_in`` fills it."""
+    return F.coalesce("consumer_name", F.concat_ws(" ", F.lit(NAMELESS), F.col("consumer")))
 
 
 def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,8 +25,8 @@ from typing import Any, Final
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.report.page import printable
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.maintenance.retention import (
     REMADE_TABLES,
@@ -96,7 +96,7 @@ def verify(landing: Path, tell: Say = say) -> dict[str, Any]:
     checked = []
     for number, one in enumerate(segments.values(), start=1):
         path = one.path(landing)
-        checked.append(Checked(path, printable(one.name), one.sha256, _sha256(path)))
+        checked.append(Checked(path, printable(one.name, LONGEST_ON_PAGES), one.sha256, _sha256(path)))
         read_bytes += one.size_bytes
         if time.monotonic() - told >= _SECONDS_BETWEEN_LINES:
             told = time.monotonic()

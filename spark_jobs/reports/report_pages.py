@@ -24,12 +24,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow
 from dispatch_core.report.names import file_name
-from dispatch_core.report.page import page, printable
+from dispatch_core.report.page import page
 from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, interval
@@ -280,7 +281,7 @@ def _linked(topic: str, name: str | None) -> str:
 
 
 def _shown(name: str) -> str:
-    return html.escape(printable(name))
+    return html.escape(printable(name, LONGEST_ON_PAGES))
 
 
 def _write(path: Path, text: str) -> int:

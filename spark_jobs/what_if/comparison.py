@@ -22,6 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
 from dispatch_core.what_if.compare import Row, groups_of, rows_of
@@ -53,7 +54,6 @@ PREDICTIONS: Final = pa.schema(
 
 
 #: Intervals and subscriptions that a refusal names.
-_NAMED_AT_MOST: Final = 5
 
 
 def what_if(
@@ -130,7 +130,7 @@ def compare(
         names = sorted({f"{one['topic']} / {one['subscription']}" for one in there})
         raise RequestError(
             f"the patterns {wanted.topics!r} (topics) and {wanted.subscriptions!r} (subscriptions) take none of the "
-            f"{len(there)} dispatchers of {span.name}; nothing was simulated. There are {_some(names)}"
+            f"{len(there)} dispatchers of {span.name}; nothing was simulated. There are {listed(names)}"
         )
     say(
         f"what-if {span.name}: {len(found)} of {len(there)} dispatchers, {wanted.seeds} simulations per rules"
@@ -158,17 +158,12 @@ def _check_interval(warehouse: Path, span: Interval) -> None:
         raise RequestError(
             f"no interval that starts at {span.start.isoformat()} was ingested; nothing was simulated. "
             + (
-                f"There are {_some([one.isoformat() for one in nearest])}"
+                f"There are {listed(one.isoformat() for one in nearest)}"
                 if starts
                 else "There is none at all"
             )
             + "; run dispatch_audit (or dispatch-audit pipeline) for the interval first"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
 def write_comparison(out: Path, asked: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:

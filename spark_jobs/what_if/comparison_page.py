@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dispatch_core.report.page import printable
+from dispatch_core.audit.sentences.names import printable
 from dispatch_core.what_if.tell import LEGEND
 
 #: Dispatchers that the page shows one by one; the file for programs has all.

@@ -1,4 +1,4 @@
-"""A finding in words: which key, which positions, which consumers, which lines prove it, and one sentence for people.
+"""Anomaly rows in words: the key, positions and consumers of a finding, the lines that prove it, and one sentence.
 
 Names, positions and clock times (UTC) stand in every sentence; ``seqs`` name the lines of the log that prove it, the
 proving line last.
@@ -28,10 +28,10 @@ from dispatch_core.audit.deliveries.layout import (
 from dispatch_core.audit.deliveries.log_checks import Gaps, LogFinding
 from dispatch_core.audit.deliveries.scan import Scanned
 from dispatch_core.audit.deliveries.window import History
-from dispatch_core.audit.sentences.names import names_of, shown
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.names import shown
+from dispatch_core.audit.sentences.reasons import ORDERING_RULES
 from dispatch_core.broker.profiles import OrderingRule, Profile
-
-__all__ = ["ACK_RACE_US", "CAUSE_OF", "Finding", "Findings", "names_of", "shown"]
 
 #: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a sending
 #: that follows an ack within this time may have overtaken it.
@@ -55,11 +55,11 @@ CAUSE_OF: Final = {
     REWOUND: "rewind",
 }
 
-_DRAINING_WOULD_NOT: Final = ", draining hashes (PIP-379) would not"
+_DRAINING_WOULD_NOT: Final = f", {ORDERING_RULES['draining_hash']} would not"
 _RULE_SAYS: Final = {
-    OrderingRule.READ_POSITION: f"the read-position rule (3.x and classic) lets this happen{_DRAINING_WOULD_NOT}",
-    OrderingRule.LAST_SENT_POSITION: f"the last-sent-position rule (PIP-282) let this happen{_DRAINING_WOULD_NOT}",
-    OrderingRule.DRAINING_HASHES: "the draining-hashes rule (PIP-379) is there to prevent this",
+    OrderingRule.READ_POSITION: f"{ORDERING_RULES['recently_joined']} lets this happen{_DRAINING_WOULD_NOT}",
+    OrderingRule.LAST_SENT_POSITION: f"{ORDERING_RULES['last_sent_position']} lets this happen{_DRAINING_WOULD_NOT}",
+    OrderingRule.DRAINING_HASHES: f"{ORDERING_RULES['draining_hash']} are there to prevent this",
     OrderingRule.NONE: "the consumers had allowed delivery out of order",
 }
 #: Of draining hashes: why an early release does it, and what it means of a later one.
@@ -96,8 +96,9 @@ class Finding(NamedTuple):
 class Findings:
     """Puts the findings of one pass over a dispatcher's operations into words.
 
-    ``names``: of the connections (``names_of``). ``state``: deliveries of the window (``Scan.deliveries``). ``gaps``: of the
-    log up to these operations. ``events``: where a trace may show when acks took effect, ``None`` where there is no trace.
+    ``names``: of the connections (``display_names``). ``state``: deliveries of the window (``Scan.deliveries``).
+    ``gaps``: of the log up to these operations. ``events``: where a trace may show when acks took effect, ``None`` where
+    there is no trace.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class Findings:
             text += (
                 "; the trace does not show that the ack had been applied by then"
                 if state is False
-                else f"; the ack had arrived only {lag_us / 1000:.1f} ms before and may not have been applied yet"
+                else f"; the ack had arrived only {duration(lag_us)} before and may not have been applied yet"
                 if lag_us >= 0
                 else "; that state was read after it was sent"
             )

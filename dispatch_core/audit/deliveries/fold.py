@@ -27,7 +27,7 @@ from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.checkpoint_state import Seed
-from dispatch_core.audit.deliveries.findings import Findings, names_of
+from dispatch_core.audit.deliveries.findings import Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
 from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine, LogFinding
@@ -36,6 +36,7 @@ from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
 from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
 from dispatch_core.errors import NotStreamableError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
@@ -281,7 +282,7 @@ class AuditFold:
 
     def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:
         history, state = self.history, self.scan.deliveries
-        names = names_of(history.consumers) if len(history.consumers) > len(self._names) else self._names
+        names = display_names(history.consumers) if len(history.consumers) > len(self._names) else self._names
         if self._named and names[: len(self._names)] != self._names:
             raise NotStreamableError("a connection has the name of one that findings already name by it")
         self._names = names

@@ -19,6 +19,7 @@ from dispatch_core.arrays.columns import encoded, marked
 from dispatch_core.arrays.columns import ints as _ints
 from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
 from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import checkpoints, named_by
@@ -321,9 +322,8 @@ def unknown_positions(history: History) -> list[LogFinding]:
         consumer = history.consumers[int(history.op_consumer[op])].number
         what = _NAMES[int(history.op_code[op])]
         text = (
-            f"the line {what} at seq {seq} names {', '.join(positions[:5])}"
-            f"{f' and {len(positions) - 5} more' if len(positions) > 5 else ''}, "
-            f"which the message log does not hold: {'its key is' if len(positions) == 1 else 'their keys are'} unknown"
+            f"the line {what} at seq {seq} names {positions_listed(positions)}, which the message log does not hold: "
+            f"{plural(len(positions), 'its key is', 'their keys are')} unknown"
         )
         if empty and not found:
             text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"

@@ -1,29 +1,68 @@
-"""Names in sentences: they are foreign, so nothing invisible may act, and nothing may be endless."""
+"""Names in sentences: how a consumer is called, and how foreign text is made fit to be shown.
+
+Names and keys come out of logs. Nothing invisible of them reaches a terminal, a page or a mail, and nothing is endless.
+
+A consumer is called by the name its client gave it. Two connections of one name are told apart by their numbers in the
+log; a consumer without a name is called by its number. The column ``consumer_name`` of ``balance`` says it the same way
+(``names_in``).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 _LONGEST_NAME: Final = 100
+#: Characters of a name on a page or in a mail.
+LONGEST_ON_PAGES: Final = 300
+#: What stands before the number of a consumer without a name.
+NAMELESS: Final = "consumer"
+NOBODY: Final = "nobody"
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    r"""``text`` on one line, with escapes for what is invisible, cut to ``limit`` characters.
+
+    >>> printable("order-17"), printable("a\x1b[2J\u202eb"), printable("abcdef", 4)
+    ('order-17', 'a\\x1b[2J\\u202eb', 'abc…')
+    """
+    beyond = limit is not None and len(text) > limit
+    visible = text[: limit + 1] if beyond and limit is not None else text
+    if not visible.isprintable():
+        visible = "".join(
+            c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in visible
+        )
+    return visible if limit is None or len(visible) <= limit else f"{visible[: limit - 1]}…"
 
 
 def shown(text: str) -> str:
-    r"""``text`` as it may stand in a sentence: names and keys are foreign, so nothing invisible and nothing endless.
+    """A name or key as it may stand in a sentence."""
+    return printable(text, _LONGEST_NAME)
 
-    >>> shown("order-17")
-    'order-17'
-    >>> shown("a\x1b[2Jb")
-    'a\\x1b[2Jb'
+
+def consumer_name(number: int | None, name: str | None) -> str:
+    """The name of a consumer; one without a name is called by its number, ``None`` is nobody.
+
+    The name comes as it stands in the log, not yet ``shown``.
+
+    >>> consumer_name(7, "worker-1"), consumer_name(7, None), consumer_name(7, ""), consumer_name(None, None)
+    ('worker-1', 'consumer 7', 'consumer 7', 'nobody')
     """
-    short = text if len(text) <= _LONGEST_NAME else text[:_LONGEST_NAME] + "…"
-    if short.isprintable():
-        return short
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in short
-    )
+    return name or (NOBODY if number is None else f"{NAMELESS} {number}")
+
+
+def numbered(number: int | None, name: str | None) -> str:
+    """A consumer by number and name, beside text that calls consumers by their numbers.
+
+    >>> numbered(7, "worker-1"), numbered(7, None), numbered(None, None)
+    ('consumer 7 (worker-1)', 'consumer 7', 'nobody')
+    """
+    plain = consumer_name(number, None)
+    return f"{plain} ({shown(name)})" if name and number is not None else plain
 
 
 class Named(Protocol):
@@ -36,29 +75,43 @@ class Named(Protocol):
 
     @property
     def name(self) -> str | None:
-        """What the client called itself."""
+        """The name that the client gave itself."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    number: int
-    name: str | None
+def display_names(consumers: Sequence[Named]) -> list[str]:
+    """The display name of each connection, in their order."""
+    return _told_apart([(consumer.number, consumer.name) for consumer in consumers])
 
 
-def names_of(consumers: Sequence[Named]) -> list[str]:
-    """How each connection is called in a sentence."""
-    names = [shown(c.name) if c.name else f"connection {c.number}" for c in consumers]
-    counted = Counter(names)
-    # two connections of one name can only be told apart by their numbers
+def _told_apart(consumers: Sequence[tuple[int, str | None]]) -> list[str]:
+    names = [shown(consumer_name(number, name)) for number, name in consumers]
+    connections = Counter(names)
     return [
-        f"{name} (connection {consumer.number})" if counted[name] > 1 else name
-        for name, consumer in zip(names, consumers, strict=True)
+        f"{shown_name} (connection {number})" if connections[shown_name] > 1 else shown_name
+        for shown_name, (number, _) in zip(names, consumers, strict=True)
     ]
 
 
-def names_by_number(names: Mapping[int, str]) -> dict[int, str]:
-    """The same by number of the connection."""
-    consumers = [_Connection(number, name) for number, name in sorted(names.items())]
-    called = names_of(consumers)
-    return {consumer.number: name for consumer, name in zip(consumers, called, strict=True)}
+class ConsumerNames:
+    """Display names by number of the connection.
+
+    >>> names = ConsumerNames({1: "worker-1", 2: "worker-2", 3: "worker-2", 4: None})
+    >>> [names.of(number) for number in (1, 2, 3, 4, 5, None)]
+    ['worker-1', 'worker-2 (connection 2)', 'worker-2 (connection 3)', 'consumer 4', 'consumer 5', 'nobody']
+    """
+
+    def __init__(self, names: Mapping[int, str] | Mapping[int, str | None]) -> None:
+        self._names = dict(zip(names, _told_apart(list(names.items())), strict=True))
+
+    def of(self, number: int | None) -> str:
+        """The display name; a number that the log gives no name is called by the number."""
+        if number is None:
+            return NOBODY
+        return self._names.get(number) or consumer_name(number, None)
+
+
+def names_in(table: pa.Table) -> pa.ChunkedArray:
+    """The column ``consumer_name``, with ``consumer`` (the connection's number) in place of missing names."""
+    number = pc.binary_join_element_wise(NAMELESS, table["consumer"].cast(pa.string()), " ")
+    return pc.coalesce(table["consumer_name"], number)

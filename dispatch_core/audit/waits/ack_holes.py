@@ -13,12 +13,14 @@ import numpy.typing as npt
 
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.findings import Finding, names_of, shown
+from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import History
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import plural, positions_listed
+from dispatch_core.audit.sentences.names import display_names, shown
 from dispatch_core.audit.waits.findings import End
-from dispatch_core.audit.waits.sentences import few, lasting
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS
 from dispatch_core.times import clock
 
@@ -57,7 +59,7 @@ def filled_holes(scan: Scan, history: History, first_op: int, limits: Limits, *,
 
 
 def _acknowledged(scan: Scan, history: History) -> tuple[Ints, Ints]:
-    """When each entry was acknowledged, and when the first later one was; ``_NEVER`` = not yet."""
+    """The time each entry was acknowledged, and the time the first later one was; ``_NEVER`` = not yet."""
     ops = scan.acknowledged_by
     acked_us = np.full(len(ops), _NEVER, np.int64)
     acked = ops >= 0
@@ -80,7 +82,7 @@ def _told(
     gap: bool,
 ) -> list[Finding]:
     """One finding per consumer and key."""
-    names = names_of(history.consumers)
+    names = display_names(history.consumers)
     last = scan.last_delivery[entries]
     groups: dict[tuple[int, int], list[int]] = {}
     for entry, holder in zip(entries.tolist(), scan.deliveries[last, at.CONSUMER].tolist(), strict=True):
@@ -94,9 +96,9 @@ def _told(
         text = None if key < 0 else history.keys.text(key)
         of_key = "" if text is None else f" (key {shown(text)})"
         positions = [history.position(entry) for entry in members[:MOST_POSITIONS]]
-        verb = "were" if len(members) > 1 else "was"
+        verb = plural(len(members), "was", "were")
         state = (
-            f"{verb} acknowledged only {lasting(until_us - since_us)} after later entries were"
+            f"{verb} acknowledged only {duration(until_us - since_us)} after later entries were"
             if ended
             else f"{verb} not acknowledged by {clock(until_us)}, though later entries are since {clock(since_us)}"
         )
@@ -120,7 +122,7 @@ def _told(
                 reason="log_gap" if gap else None,
                 uncertain=gap,
                 explanation=(
-                    f"{few(positions, len(members))}{of_key}, sent to {names[holder]} at "
+                    f"{positions_listed(positions, len(members))}{of_key}, sent to {names[holder]} at "
                     f"{history.when(sent_op)}, {state}: the mark-delete position "
                     f"{'stayed' if ended else 'stays'} before {positions[0]}"
                     + ("; but lines of the log are missing" if gap else "")

@@ -1,4 +1,4 @@
-"""From waits to findings: work that waited too long, work that nothing held and nobody got, and needless waiting.
+"""Turn waits into findings: work that waited too long, work that nothing held and nobody got, and needless waiting.
 
 A finding is an *episode*: a wait that lasted longer than the limit, proven by the line that ended it or by the end of the
 log. Its reason is the rule that held it longest, and that reason says whose trouble it is (``KIND_OF``): one key's, one
@@ -40,7 +40,7 @@ _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a log ends, for what waits still.
+    """The end of a log, for what is still waiting.
 
     ``closed``: the log is all there is; what was never sent by then will never be. ``last_sent_us``: per consumer when it
     was sent something last. ``gap``: lines are missing somewhere.
@@ -230,7 +230,7 @@ def _is_phantom(hold: Hold) -> bool:
 def _of_nothing(
     waiting: int | None, holds: Sequence[Hold], words: Words, limits: Limits, end: End
 ) -> list[Finding]:
-    """What waited though no rule held it: a consumer that got nothing at all, or single keys that did not go on."""
+    """Find what waited though no rule held it: a consumer that got nothing at all, or single keys that did not go on."""
     hashes = {hold.hash for hold in holds}
     since_us = end.last_sent_us.get(-1 if waiting is None else waiting)
     until_us = max(_until_us(hold, end) for hold in holds)

@@ -1,6 +1,6 @@
-"""Entries that were gone over: later ones were sent, they never were. For subscriptions whose rules say no more of it.
+"""Find entries that were skipped: never sent although later ones were. For subscriptions whose rules say no more of it.
 
-Failover and Exclusive send everything in the order of positions, so what was gone over was left out. Where no rule is
+Failover and Exclusive send everything in the order of positions, so what was skipped was left out. Where no rule is
 replayed (Shared, and what a release does that is not known) a limit may have held it: then that is uncertain.
 """
 
@@ -29,7 +29,7 @@ class _Entry:
 
 
 class Skipped:
-    """Call ``look`` after each piece of a log, then ``holds``. ``certain``: nothing but a fault leaves an entry out.
+    """Call ``look`` after each batch of a log, then ``holds``. ``certain``: nothing but a fault leaves an entry out.
 
     ``by_rules``: rules say of what is not acknowledged why it waits. What was acknowledged without having been sent waits
     for nothing, and was left out all the same.
@@ -100,7 +100,7 @@ class Skipped:
                 self._open.setdefault(named, []).append(entry)
 
     def _forget_sent(self, times: npt.NDArray[np.int32], dropped: int) -> None:
-        """What was sent behind its acknowledgement was not left out."""
+        """Forget entries that were sent after their acknowledgement: they were not skipped."""
         within = {position: at - dropped for position, at in self._acknowledged.items() if at >= dropped}
         self._acknowledged = within
         sent = {position for position, ordinal in within.items() if times[ordinal]}
@@ -110,7 +110,7 @@ class Skipped:
             self._settled = {key: entries for key, entries in self._settled.items() if entries}
 
     def holds(self, first_seq: int, first_us: int, as_of_us: int) -> list[Hold]:
-        """One wait for each key of what was gone over, as of the end; the log begins with ``first_seq``."""
+        """One wait for each key of the skipped entries, as of the end; the log begins with ``first_seq``."""
         keys = dict.fromkeys([*self._settled, *self._open])
         return [
             self._hold(

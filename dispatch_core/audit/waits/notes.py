@@ -1,4 +1,4 @@
-"""What a long wait is made of: which entries wait, under which keys, and what is held by whom that keeps them.
+"""Notes on a long wait: the entries that wait, their keys, and the pending entries that keep them waiting.
 
 Asked while the state still shows it; ``sampling`` keeps only numbers.
 """
@@ -53,13 +53,13 @@ class Window(Protocol):
         ...
 
     def times_sent(self) -> npt.NDArray[np.int32]:
-        """How often each entry has been sent."""
+        """The number of deliveries of each entry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a row cannot hold of a wait."""
+    """The parts of a wait that a row cannot hold."""
 
     holder: int | None
     holder_positions: tuple[str, ...]
@@ -102,7 +102,7 @@ class Notes:
         )
 
     def called(self, entries: list[int]) -> dict[str, Any]:
-        """What waits by position and key, as far as it is listed."""
+        """The waiting entries by position and key, as far as they are listed."""
         entries = entries[:MOST_POSITIONS]
         return {
             "positions": tuple(self.window.position(entry) for entry in entries),
@@ -124,7 +124,7 @@ class Notes:
         return [entry for entry in self.waiting(st, hash_id).tolist() if not sent[entry]]
 
     def not_passed(self, never: list[int]) -> int:
-        """How many of them lie behind all of their key that was sent."""
+        """The number of them that lie behind all of their key that was sent."""
         sent = self.window.times_sent()
         highest: dict[Key | None, int] = {}
         count = 0

@@ -1,4 +1,4 @@
-"""Why an entry waits now: the first gate that is closed for it, in a dispatcher's state.
+"""Find why an entry waits now: the first gate that is closed for it, in a dispatcher's state.
 
 An entry *waits* while it is stored, not acknowledged and pending on nobody. Why it does is a function of the state alone,
 and the same for every replay that has one: with a trace it is known what was read, without one that is inferred

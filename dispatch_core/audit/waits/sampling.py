@@ -1,4 +1,4 @@
-"""Who waits at a moment, and for how long each reason has held: the data plane of ``holds``.
+"""Sample who waits, and for how long each reason has held: the data plane of ``tracker``.
 
 One row per hash of which something waits: the wait of its oldest waiting entry, the *head*. A wait begins when the head is
 first seen waiting and ends when it is not seen waiting any more, whatever then stands in its place. Between two samples a
@@ -107,7 +107,7 @@ MOST_AHEAD: Final = AHEAD_ROWS
 
 @compiled
 def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at: I64, listed: I64) -> None:
-    """How many entries wait, and who holds entries of which hash: ``outstanding``, valid where the stamp stands.
+    """Count the waiting entries, and who holds entries of which hash: ``outstanding``, valid where the stamp stands.
 
     Sets ``END``, ``WAITING``, ``PINNED_BY``, ``LISTED``. ``listed`` gets those of the hash that is ``WANTED``.
     """
@@ -138,7 +138,7 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
 
 @compiled
 def waits(st: State, stored_us: I64, now: I64, entry: int) -> bool:
-    """Whether an entry waits: stored long enough ago, not acknowledged, nobody's, and yet to be read or sent again.
+    """Check that an entry waits: stored long enough ago, not acknowledged, nobody's, and yet to be read or sent again.
 
     What was acknowledged is nobody's a moment before it counts as acknowledged, and waits for nothing then.
     """
@@ -303,7 +303,7 @@ def _cannot_tell(
     entry: int,
     ahead: int,
 ) -> bool:
-    """Whether a log without its reads leaves it open which of two rules held an entry.
+    """Check that a log without its reads leaves it open which of two rules held an entry.
 
     What may have been read before a consumer joined is held by its joining for certain only if nothing else holds it: it
     would have been sent. Acknowledgements of parts of entries, which need not be in the log, lower the counters of what is

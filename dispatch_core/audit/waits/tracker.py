@@ -1,4 +1,4 @@
-"""What waited, for how long and why: waits of the oldest entry of each hash, sampled while a log is folded.
+"""Track waits of the oldest entry of each hash, sampled while a log is folded: how long and why.
 
 A fold asks ``due`` before each of its steps and hands over its dispatcher where a sample is due: at ticks of the log's
 clock, and before whoever is connected changes. Ticks are multiples of ``tick_us``, so that a log in pieces gives the same
@@ -88,12 +88,12 @@ class Hold:
 
     @property
     def waited_us(self) -> int:
-        """How long the oldest entry waited, as far as it was looked at."""
+        """The wait of the oldest entry in microseconds, as far as it was sampled."""
         return sum(us for _, us in self.shares)
 
 
 def tick_of(limit_us: int) -> int:
-    """How often to look, where nothing shorter than ``limit_us`` has to be noticed.
+    """Choose how often to look, where nothing shorter than ``limit_us`` has to be noticed.
 
     >>> tick_of(10_000_000), tick_of(100_000), tick_of(10**15)
     (200000, 10000, 500000)
@@ -177,15 +177,15 @@ class Holds:
 
     @property
     def looked_us(self) -> int:
-        """When it was looked last."""
+        """The time of the last sample."""
         return int(self._now[at_.T_US])
 
     def due(self, t_us: int) -> bool:
-        """Whether a sample is due before a step at ``t_us``."""
+        """Check that a sample is due before a step at ``t_us``."""
         return t_us >= self.next_us
 
     def stale(self, t_us: int) -> bool:
-        """Whether the last sample is so old at ``t_us`` that a change is worth one before it."""
+        """Check that the last sample is so old at ``t_us`` that a change is worth one before it."""
         return 10 * (t_us - int(self._now[at_.T_US])) >= self._tick_us
 
     def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
@@ -257,7 +257,7 @@ class Holds:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
     def _aim(self, core: Core, reason: int | None, *, again: bool) -> None:
-        """Which entries are in question, and who says why they wait."""
+        """Take the entries in question and the state that says why they wait."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
             now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1

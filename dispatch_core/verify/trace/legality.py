@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.audit.sentences.lists import positions_listed
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries
 
 _NAMES_ENTRIES: Final = ("sent", "ack", "redeliver")
-_MAX_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,10 @@ def _never_stored(log: DispatcherLog, entries: Entries) -> list[Illegal]:
     found = []
     for row in np.unique(owner[missing]).tolist():
         at = np.flatnonzero(missing & (owner == row))
-        named = ", ".join(f"{ledger[i]}:{entry[i]}" for i in at[:_MAX_SHOWN].tolist())
-        more = f" and {len(at) - _MAX_SHOWN} more" if len(at) > _MAX_SHOWN else ""
-        message = f"{named}{more}: no such entry in the message log; the line was taken without: look for lost messages"
+        named = positions_listed([f"{ledger[i]}:{entry[i]}" for i in at.tolist()])
+        message = (
+            f"{named}: no such entry in the message log; the line was taken without: look for lost messages"
+        )
         found.append(_finding(log, row, message, "only stored entries are sent, acknowledged, asked for"))
     return found
 

@@ -120,7 +120,10 @@ def test_limits_decide_what_is_too_long(capsys: pytest.CaptureFixture[str]) -> N
     *found, verdict = lines(capsys)
     assert verdict["counts"] == {"stuck_key": 6}
     assert {row["reason"] for row in found} == {"draining_hash"}
-    assert "draining hashes (PIP-379) keep it back until c1 has acknowledged them" in found[0]["explanation"]
+    assert (
+        "draining hashes (PIP-379) give c2 nothing of it until c1 has acknowledged that"
+        in found[0]["explanation"]
+    )
 
 
 @pytest.mark.parametrize(

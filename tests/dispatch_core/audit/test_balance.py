@@ -143,7 +143,7 @@ def test_a_consumer_active_for_every_topic_is_found(tmp_path: Path) -> None:
     assert found["explanation"].startswith(
         "c1 is active for 12 of 12 topics of subscription s, an equal part would be 4.0"
     )
-    assert "c2, c3 are active for none" in found["explanation"]
+    assert "c2 and c3 are active for none" in found["explanation"]
     assert across(audits, Limits(min_topics=13)) == []
 
 

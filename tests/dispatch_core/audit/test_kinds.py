@@ -85,7 +85,7 @@ def test_out_of_order_backwards_at_one_connection_tells_the_whole_story(audit: A
 )
 def test_disorder_under_draining_hashes_says_what_it_means(audit: Any, release: str, said: str) -> None:
     (finding,) = of_kind(audit(added(1), sent(1, 3, 0), broker_version=release), "out_of_order")
-    assert finding["explanation"].endswith(f"(PIP-379) is there to prevent this; {said}")
+    assert finding["explanation"].endswith(f"(PIP-379) are there to prevent this; {said}")
 
 
 def test_out_of_order_first_sent_after_a_later_entry_to_anyone(audit: Any) -> None:

@@ -142,7 +142,7 @@ def test_a_draining_hash_names_its_holder_and_what_that_holds(
     for row in stalls:
         assert (row["reason"], row["key"], row["consumers"]) == ("draining_hash", key, [2, 1])
         assert row["positions"] == [f"5:{entry}" for entry in range(10, 20)]
-        assert "worker-1 still holds 5:0 of its hash" in row["explanation"]
+        assert "worker-1 still held 5:0 of the same hash" in row["explanation"]
         assert "10 messages wait" in row["explanation"]
     blocked = replay(log, interval_start=MIDNIGHT, interval_end=from_micros(T0_US + 60 * SECOND))["blocked"]
     (row,) = [row for row in blocked.to_pylist() if row["reason"] == "draining_hash"]

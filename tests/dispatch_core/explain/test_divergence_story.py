@@ -33,13 +33,13 @@ def test_a_dispatch_decision_is_the_story_of_the_entry_that_only_one_answer_name
     story = told(DRAIN, 314, "dispatch", "consumer 1 gets nothing", "gets [3:45, 3:55, 3:65, 3:75] (4)")
     assert story.title == "key key-5 (hash 58952)"
     (marked,) = [line for line in story.lines if line.startswith(">")]
-    assert marked.endswith("sent to consumer 2 (c2): 3:45, 3:55, 3:65, 3:75")
+    assert marked.endswith("sent to consumer 2 (c2): 3:45, 3:55, 3:65 and 3:75")
     text = "\n".join(story.lines)
     for event in (
         "held back from consumer 2 (c2)",
         "acknowledged by consumer 1 (c1): 3:35",
         "no more pending on consumer 1 (c1): 3:35",
-        "asked for in a replay read: 3:45, 3:55, 3:65, 3:75",
+        "asked for in a replay read: 3:45, 3:55, 3:65 and 3:75",
     ):
         assert event in text
     assert len(story.lines) <= MAX_BEFORE + MAX_AFTER + 1

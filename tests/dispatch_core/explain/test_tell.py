@@ -28,7 +28,7 @@ from tests.dispatch_core.explain.lives import CLASSIC, DRAIN, NEGATIVE, OWN, flo
 SIX = [
     (DRAIN, {"key": "key-7"}, ("draining hashes (PIP-379)", "c1 still held 3:7", "acknowledges 3:37")),
     (DRAIN, {"position": "3:47"}, ("It waited 2.7", "c1 still held", "all acknowledged", "sent once")),
-    (DRAIN, {"consumer": "c2"}, ("asked for 1000 messages", "draining hashes", "% of the hash space")),
+    (DRAIN, {"consumer": "c2"}, ("asked for 1,000 messages", "draining hashes", "% of the hash space")),
     (NEGATIVE, {"key": "key-2"}, ("asks for 11:2 and 11:23 again", "overtaken_redelivery")),
     (
         CLASSIC,

@@ -1,0 +1,76 @@
+"""Some of many, and numbers with their nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+#: Names that a sentence lists before it counts the others.
+MOST_LISTED: Final = 6
+
+
+def listed(names: Iterable[str], count: int | None = None, most: int = MOST_LISTED) -> str:
+    """At most ``most`` names, the others counted.
+
+    Args:
+        names: the names, all of them or the first.
+        count: how many there are, where not all are given.
+        most: how many parts the list has at most, "and 3 more" included.
+
+    >>> listed([]), listed(["w1"]), listed(["w1", "w2"]), listed(["w1", "w2", "w3"])
+    ('nothing', 'w1', 'w1 and w2', 'w1, w2 and w3')
+    >>> listed(["w1", "w2", "w3", "w4"], most=3), listed(["w1", "w2"], 1_402)
+    ('w1, w2 and 2 more', 'w1, w2 and 1,400 more')
+    """
+    given = list(names)
+    whole = len(given) if count is None else max(count, len(given))
+    if not given:
+        return "nothing"
+    shown = given if whole <= most else given[: most - 1]
+    if whole > len(shown):
+        return f"{', '.join(shown)} and {whole - len(shown):,} more"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def positions_listed(positions: Sequence[str], count: int | None = None, most: int = MOST_LISTED) -> str:
+    """Positions (``"L:E"``) as ``listed`` has them, or as a range if they follow each other and none is left out.
+
+    >>> positions_listed(["3:7"]), positions_listed(["3:7", "3:17", "3:27"]), positions_listed(["3:7", "3:8"], 40)
+    ('3:7', '3:7, 3:17 and 3:27', '3:7, 3:8 and 38 more')
+    >>> positions_listed([f"3:{entry}" for entry in range(12)])
+    '3:0 to 3:11'
+    """
+    given = list(positions)
+    complete = count is None or count <= len(given)
+    if complete and len(given) > 2 and _follow(given):
+        return f"{given[0]} to {given[-1]}"
+    return listed(given, count, most)
+
+
+def _follow(positions: Sequence[str]) -> bool:
+    places = [tuple(int(part) for part in position.split(":")) for position in positions]
+    return all(a[0] == b[0] and a[1] + 1 == b[1] for a, b in pairwise(places))
+
+
+def plural(count: int, singular: str, plural_form: str) -> str:
+    """The word for ``count`` things."""
+    return singular if count == 1 else plural_form
+
+
+def counted(count: int, singular: str, plural_form: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "entry", "entries"), counted(0, "entry", "entries"), counted(1_200, "entry", "entries")
+    ('1 entry', '0 entries', '1,200 entries')
+    """
+    return f"{count:,} {plural(count, singular, plural_form)}"
+
+
+def counts_by_name(counts: Mapping[str, int]) -> str:
+    """Counts in the order of the mapping.
+
+    >>> counts_by_name({"split_key": 2, "redelivered": 1_403})
+    '2 split_key, 1,403 redelivered'
+    """
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

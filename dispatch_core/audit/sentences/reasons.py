@@ -1,0 +1,173 @@
+"""One sentence for each reason that holds work back (``catalogue.STALL_REASONS``), for somebody who knows Pulsar.
+
+Each is the second half of a sentence that begins with what waited, for whom and how long: "3:7 waited 2.4 s: …".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dispatch_core.audit.sentences.lists import counted, listed, plural, positions_listed
+from dispatch_core.times import clock
+
+#: The rules that keep the order of a key, by the reason they give.
+ORDERING_RULES: Final = {
+    "draining_hash": "draining hashes (PIP-379)",
+    "recently_joined": "the read-position rule (3.x and classic)",
+    "last_sent_position": "the last-sent-position rule (PIP-282)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The rule that held work back and those it concerned, names as they are shown.
+
+    Attributes:
+        reason: one of ``STALL_REASONS``; ``None`` where no rule held it.
+        waiting: the consumer that the work was for; ``None`` = nobody in particular.
+        holder: the consumer that kept it waiting.
+        positions: what the holder had not acknowledged, all or the first of it; with ``no_permits`` and
+            ``unacked_limit_consumer`` what the waiting consumer had not acknowledged.
+        count: how many these are; at the look-ahead limit how many entries wait to be sent again.
+        hashes: how many hashes the work has.
+        phantom: its hash drains although nothing of it is held; ``phantom_since_us``: since when, where that is known.
+        others: at the look-ahead limit, pairs of a reason and the consumer (if any) that waited for it.
+        first_position: an entry that no rule held while others waited behind it (``replay_order``).
+        settings: of the log's release, as far as they are known.
+    """
+
+    reason: str | None
+    waiting: str | None = None
+    holder: str | None = None
+    positions: Sequence[str] = ()
+    count: int = 0
+    hashes: int = 1
+    phantom: bool = False
+    phantom_since_us: int | None = None
+    others: Sequence[tuple[str, str | None]] = ()
+    first_position: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def setting(self, name: str) -> str:
+        """``name = 20``, or the name alone where the value is not known."""
+        value = self.settings.get(name)
+        return name if value is None else f"{name} = {value}"
+
+
+def why(cause: Cause) -> str:
+    """The sentence of a cause.
+
+    >>> why(Cause("no_permits", waiting="w1", positions=["3:7"], count=1))[:43]
+    'w1 had no permits left: its client asked fo'
+    >>> why(Cause("draining_hash", waiting="w2", holder="w1", positions=["3:7", "3:9"], count=2))[:49]
+    'w1 still held 3:7 and 3:9 of the same hash, and d'
+    >>> why(Cause(None))
+    'no rule that the log shows held it back'
+    """
+    who = cause.waiting or "its new owner"
+    held = positions_listed(cause.positions, cause.count) if cause.positions else ""
+    own = f"; it held {held} unacknowledged" if held else ""
+    match cause.reason:
+        case "draining_hash":
+            return _draining(cause, who, held)
+        case "recently_joined":
+            return (
+                f"{who} had joined recently, and {ORDERING_RULES[cause.reason]} sends it nothing that was read after it "
+                f"joined until everything read before is acknowledged{_unacknowledged(cause, held)}"
+            )
+        case "last_sent_position":
+            return (
+                f"{who} had joined recently, and {ORDERING_RULES[cause.reason]} sends it nothing beyond what had been sent "
+                f"when it joined until all of that is acknowledged{_unacknowledged(cause, held)}"
+            )
+        case "no_permits":
+            return (
+                f"{who} had no permits left: its client asked for no more messages (its receiver queue was full, or the "
+                f"application had stopped receiving){own}"
+            )
+        case "unacked_limit_consumer":
+            return (
+                f"{who} had as many unacknowledged messages as {cause.setting('maxUnackedMessagesPerConsumer')} allows, "
+                f"and gets more when it is down to half{own}"
+            )
+        case "unacked_limit_subscription":
+            most = f", most of them at {cause.holder}" if cause.holder else ""
+            return (
+                "the subscription had as many unacknowledged messages as "
+                f"{cause.setting('maxUnackedMessagesPerSubscription')} allows{most}; nothing new is read until it is down "
+                "to half"
+            )
+        case "look_ahead_limit":
+            return _look_ahead(cause)
+        case "replay_order":
+            if cause.first_position:
+                return (
+                    f"no rule that the log shows held {cause.first_position} back, and no later message of the same hash "
+                    "may overtake it"
+                )
+            return "an earlier message of the same hash waited to be sent, and none may overtake it"
+        case "uncovered_range":
+            return "no connected consumer owned its hash: nobody's range covers it"
+        case "failover_delay":
+            active = f"{cause.waiting} had" if cause.waiting else "another consumer had"
+            return (
+                f"{active} become the active consumer, and a new one gets nothing before "
+                f"{cause.setting('activeConsumerFailoverDelayTimeMillis')} has passed"
+            )
+        case "no_consumer":
+            return "no consumer was connected"
+    return "no rule that the log shows held it back"
+
+
+def _draining(cause: Cause, who: str, held: str) -> str:
+    holder = cause.holder or "its old owner"
+    phantom = (
+        f"{holder} held nothing of it any more, and still the broker counted the hash as draining: it counts messages as "
+        "pending that are not there (as in #24736, a fault of 4.0.0 to 4.0.6 and 4.1.0: a hash that moves away, back and "
+        f"away again is counted twice). {who} gets nothing of it until {holder} leaves or owns the hash again"
+    )
+    if cause.phantom_since_us is not None:
+        phantom = f"since {clock(cause.phantom_since_us)} {phantom}"
+    if not held:
+        rule = ORDERING_RULES["draining_hash"]
+        return (
+            phantom
+            if cause.phantom
+            else f"the hash still drained for {holder}, so {who} gets nothing of it ({rule})"
+        )
+    hashes = plural(cause.hashes, "hash", "hashes")
+    still = (
+        f"{holder} still held {held} of the same {hashes}, and {ORDERING_RULES['draining_hash']} give {who} nothing of it "
+        f"until {holder} has acknowledged that, or leaves"
+    )
+    return f"{still}. But {phantom}" if cause.phantom else still
+
+
+def _unacknowledged(cause: Cause, held: str) -> str:
+    if not held:
+        return ""
+    at = f" at {cause.holder}" if cause.holder else ""
+    if cause.count > 1:
+        return f"; {held} were unacknowledged{f', the oldest of them{at}' if at else ''}"
+    return f"; {held} was unacknowledged{at}"
+
+
+def _look_ahead(cause: Cause) -> str:
+    entries = counted(cause.count, "entry", "entries") if cause.count else "entries"
+    for_whom = listed(
+        f"for {consumer} ({reason})" if consumer else f"({reason})" for reason, consumer in cause.others
+    )
+    if cause.others:
+        waited = f", waiting {for_whom},"
+    else:
+        waited = f", most of them for {cause.holder}," if cause.holder else ""
+    limits = ", ".join(
+        cause.setting(f"keySharedLookAheadMsgInReplayThreshold{name}")
+        for name in ("PerConsumer", "PerSubscription")
+    )
+    return (
+        f"nothing new was read: {entries} that had been read and could not be sent{waited} filled the look-ahead limit "
+        f"({limits})"
+    )
