@@ -131,7 +131,8 @@ def _for_people(
     if of["unknown"]:
         lines += ["", "No settings of broker.conf as far as known here (a plugin's own, or misspelt):"]
         lines += [
-            f"  {printable(setting.name)}  ({_where(setting)}){_nearest(setting)}" for setting in of["unknown"]
+            f"  {printable(setting.name)}  ({_where(setting)}){_nearest(setting)}"
+            for setting in of["unknown"]
         ]
     lines.append("")
     shown = ":" if options.verbose else " (--verbose lists them)"

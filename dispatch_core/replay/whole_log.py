@@ -47,7 +47,7 @@ class WholeAudit:
     ``holds``: the waits behind ``blocked`` that are told one by one. ``doubted``: decisions that differ from the rules
     behind lines that are missing or cannot be; they are no findings.
 
-    ``level``: "T" if every recorded decision was compared, "E" if sendings were judged (docs/logs-without-trace.md), "" if the
+    ``level``: "T" if every recorded decision was compared, "E" if deliveries were (docs/logs-without-trace.md), "" if the
     rules were not asked for. ``shortened``: the log is a trace, and too long for "T".
     """
 
