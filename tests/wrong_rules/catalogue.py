@@ -17,43 +17,43 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     # --- the dispatch loop ---------------------------------------------------------------------------------------
     "r0_off": edit(
         "a normal read overtakes what waits in the replay set",
-        "dispatch_loop:choose",
+        "read_loop:choose",
         "and st.replay_count[hash_id] > 0",
         "and False",
     ),
     "r1_off": edit(
         "a read result is sent although a smaller replay position has appeared meanwhile",
-        "dispatch_loop:dropped_by_min_replay",
+        "read_loop:dropped_by_min_replay",
         "0 <= now < st.s[MIN_REPLAYED]",
         "False",
     ),
     "replay_filter_off": edit(
         "every replay position is read again, whoever could take it",
-        "dispatch_loop:replayable",
+        "read_loop:replayable",
         "if hash_id == NO_HASH or",
         "if True or",
     ),
     "replay_filter_without_permits": edit(
         "the replay filter does not look at permits",
-        "dispatch_loop:replayable",
+        "read_loop:replayable",
         "or entries_left(st, slot) <= 0\n",
         "\n",
     ),
     "replay_read_while_one_is_pending": edit(
         "a replay read is issued while another is under way",
-        "dispatch_loop:plan_size",
+        "read_loop:plan_size",
         " or st.s[PENDING_REPLAY] == 1",
         "",
     ),
     "look_ahead_off": edit(
         "a round that could send nothing never looks ahead",
-        "dispatch_loop:wants_look_ahead",
+        "read_loop:wants_look_ahead",
         "if len(entries) == 0:",
         "if True:",
     ),
     "look_ahead_for_empty_results": edit(
         "an empty read result looks ahead too",
-        "dispatch_loop:wants_look_ahead",
+        "read_loop:wants_look_ahead",
         "if len(entries) == 0:",
         "if False:",
     ),
@@ -71,7 +71,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "read_size_without_look_ahead_room": edit(
         "a normal read may fill the replay set beyond the look-ahead limit",
-        "dispatch_loop:plan_normal",
+        "read_loop:plan_normal",
         "min(size, max(look_ahead_limit(st) - st.s[N_REPLAY], 1))",
         "size",
     ),
@@ -142,7 +142,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "subscription_limit_off": edit(
         "the unacked limit of the subscription stops no read",
-        "dispatch_loop:plan_normal",
+        "read_loop:plan_normal",
         "st.s[BLOCKED_ON_UNACKED] == 1 or ",
         "",
     ),
@@ -189,7 +189,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "old_read_is_dispatched": edit(
         "a read from before all consumers left is sent to the next first one",
-        "dispatch_steps:read_done",
+        "commands:read_done",
         "if st.s[REWIND_DUE] == 1:",
         "if False:",
     ),
@@ -331,7 +331,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_r0_off": edit(
         "a normal read overtakes what waits in the replay set",
-        "dispatch_loop_classic:waits_for_replay",
+        "read_loop_classic:waits_for_replay",
         "st.replay_count[hash_id] > 0",
         "False",
     ),
@@ -340,19 +340,19 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_normal_reads_for_newcomers": edit(
         "a normal read is made for newcomers too",
-        "dispatch_loop_classic:normal_read_is_needed",
+        "read_loop_classic:normal_read_is_needed",
         "and st.joined_at[slot] == NOT_TRACKED ",
         "",
     ),
     "classic_stuck_flag_off": edit(
         "a round that could send nothing tries the replay set again",
-        "dispatch_loop_classic:is_stuck",
+        "read_loop_classic:is_stuck",
         "if sent or st.s[N_RECENT] > 0:",
         "if True:",
     ),
     "classic_stuck_with_newcomers": edit(
         "a round is stuck although a newcomer is the reason",
-        "dispatch_loop_classic:is_stuck",
+        "read_loop_classic:is_stuck",
         "if sent or st.s[N_RECENT] > 0:",
         "if sent:",
     ),
@@ -368,7 +368,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_never_retries": edit(
         "a round that could send nothing is not followed by another one at once",
-        "dispatch_steps:classic_goes_on",
+        "commands:classic_goes_on",
         "if sent_to == 0 and (owners > 0 or st.s[N_RECENT] == 0):",
         "if False:",
     ),

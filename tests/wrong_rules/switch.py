@@ -25,7 +25,7 @@ from dispatch_core.broker import profiles
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """``old`` reads ``new`` in ``function`` (``name`` or ``Class.name``) of ``dispatch_core.<module>``."""
+    """``old`` reads ``new`` in ``function`` (``name`` or ``Class.name``) of ``dispatch_core.broker.<module>``."""
 
     module: str
     function: str
@@ -57,7 +57,7 @@ def switched(switches: tuple[Switch, ...]) -> Iterator[None]:
 
 @contextmanager
 def _edited(edit: Edit) -> Iterator[None]:
-    module = importlib.import_module(f"dispatch_core.{edit.module}")
+    module = importlib.import_module(f"dispatch_core.broker.{edit.module}")
     path = edit.function.split(".")
     owner: Any = module
     for name in path[:-1]:
