@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from numba import njit
-from numba.extending import typeof_impl
+from numba.extending import register_jitable, typeof_impl
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,3 +110,8 @@ def compiled_inline(function: Callable[P, R]) -> Callable[P, R]:
             function
         ),
     )
+
+
+def compiled_with_caller(function: Callable[P, R]) -> Callable[P, R]:
+    """A rule over numbers that stays plain Python, and that compiled functions compile together with themselves."""
+    return cast("Callable[P, R]", register_jitable(function))

@@ -6,19 +6,30 @@ back; ``READ_POSITION`` > ``MARK_DELETE``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 
 
 @compiled
 def acknowledge(st: State, entry: int) -> None:
-    """Acknowledge one whole entry; mark-delete moves over the acknowledged prefix."""
+    """Delete one entry (asyncDelete): its batch indexes are forgotten, mark-delete moves over the acknowledged prefix."""
     st.deleted[entry] = 1
+    st.acked_indexes[entry] = 0
     at = st.s[MARK_DELETE] + 1
     while at < len(st.deleted) and st.deleted[at] == 1:
         at += 1
     st.s[MARK_DELETE] = at - 1
     st.s[READ_POSITION] = max(st.s[READ_POSITION], at)
+
+
+@compiled
+def acknowledge_up_to(st: State, entry: int) -> None:
+    """Delete every entry up to and including ``entry`` (asyncMarkDelete): a cumulative ack. Lower ones change nothing."""
+    for earlier in range(st.s[MARK_DELETE] + 1, entry + 1):
+        acknowledge(st, earlier)
 
 
 @compiled
@@ -31,3 +42,27 @@ def rewind(st: State) -> None:
 def moved_by_read(st: State, last_entry: int) -> None:
     """A normal read looked at everything up to ``last_entry``."""
     st.s[READ_POSITION] = max(st.s[READ_POSITION], last_entry + 1)
+
+
+#: All batch indexes of an entry, whatever their number, as bits.
+EVERY_INDEX: Final = -1
+
+
+def ack_set_bits(words: Sequence[int]) -> int:
+    """The words of an ack set, 64 bits each, least significant first, as one number; 1 bits are not acknowledged.
+
+    >>> ack_set_bits([0b1100]), ack_set_bits([-1, 1]) == (1 << 65) - 1
+    (12, True)
+    """
+    return sum((word & (1 << 64) - 1) << 64 * at for at, word in enumerate(words))
+
+
+def indexes_left(left: int, words: Sequence[int]) -> int:
+    """Batch indexes that stay unacknowledged after an ack with an ack set; ``left``: those before it, as bits.
+
+    A batch of four messages, of which the first two were acknowledged before; now the second and the third are:
+
+    >>> bin(indexes_left(0b1100, [0b1001]))
+    '0b1000'
+    """
+    return left & ack_set_bits(words)

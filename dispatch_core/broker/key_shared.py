@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, membership, pending_acks, read_loop, replay_set
+from dispatch_core.broker import commands, membership, read_loop, replay_set
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import (
     Between,
@@ -100,6 +100,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         s[st_.LAZY_RELEASE_COUNTS] = int("added_ranges" in profile.changes)
         s[st_.BLOCKED_HASH_MEMORY] = int("blocked_hash_memory" in profile.changes)
         s[st_.REPLAY_BY_PERMITS] = int("out_of_order_by_permits" in profile.changes)
+        needs_more = "look_ahead_needs_more" if s[st_.IN_ORDER] else "out_of_order_by_permits"
+        s[st_.LOOK_AHEAD_NEEDS_MORE] = int(needs_more in profile.changes)
         trims = "draining_hashes" in profile.changes and "trim_only_on_expiry" not in profile.changes
         s[st_.TRIMS_TO_MARK_DELETE] = int(trims)
 
@@ -293,18 +295,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             for consumer, position in self._sent_when_joining.items()
         }
 
-    # --- acks ------------------------------------------------------------------------------------------------
-
-    def pending_ack_removed(self, entry: int) -> Released:
-        """A pending ack takes its effect: removed from whoever holds it, and released from draining."""
-        self._check_stored(entry)
-        slot = int(self.state.holder[entry])
-        if slot == st_.NOBODY:
-            raise IllegalTransitionError(
-                f"entry {entry} is pending on nobody", rule="only a pending ack is removed"
-            )
-        return self._let_go(slot, entry)
-
     # --- reads and rounds ------------------------------------------------------------------------------------
 
     def attempt_read(self, between: Between = nothing_between) -> Read:
@@ -386,15 +376,14 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether the next replay scan is skipped once to look ahead."""
-        look_ahead = outcome.wants_look_ahead and (has_more or not self.look_ahead_needs_more())
-        commands.finish_round(self.state, look_ahead)
+        answer = int(commands.end_round(self.state, outcome.wants_look_ahead, has_more, len(outcome.sent)))
+        outcome.retry = bool(answer & commands.RETRIES)
         outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
-        return look_ahead
+        return bool(answer & commands.LOOKS_AHEAD)
 
     def look_ahead_needs_more(self) -> bool:
         """Whether a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""
-        in_order = bool(self.state.s[st_.IN_ORDER])
-        return ("look_ahead_needs_more" if in_order else "out_of_order_by_permits") in self.profile.changes
+        return bool(self.state.s[st_.LOOK_AHEAD_NEEDS_MORE])
 
     def no_look_ahead(self) -> None:
         """Take back the look-ahead of the last round: the cursor had nothing more when it was decided."""
@@ -461,13 +450,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
-        hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])
-        before = int(pending_acks.let_go(self.state, slot, entry, closing))
-        if before < 0:
-            raise self._not_the_owner(hash_value, slot)
-        return Released(self._numbers[slot], hash_value, before)
-
     def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
         array, count = np.asarray(entries, dtype=np.int64), len(entries)
         hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -477,12 +459,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         hashes = self._hash_ids.values[hash_ids].tolist()
         number = self._numbers[slot]
         return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
-
-    def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:
-        return IllegalTransitionError(
-            f"hash {hash_value} drains for another consumer than {self._numbers[slot]}",
-            rule="only its owner releases a draining hash",
-        )
 
     def _refused(self) -> Pairs:
         count = int(self._attempts[0])

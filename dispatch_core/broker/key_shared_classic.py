@@ -182,12 +182,10 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         ``owners``: consumers that own entries of the result; -1 = nothing was looked at. Where some were sent entries and
         others not, it reads again at once only if all is written before the turn of the last one that gets nothing.
         """
-        st = self.state
-        if owners >= 0:
-            result.wants_look_ahead = bool(read_loop_classic.is_stuck(st, owners, bool(result.sent)))
-        next_step = int(commands.classic_goes_on(st, owners, len(result.sent)))
-        result.retry = bool(next_step & commands.RETRIES)
-        result.waits_for_writes = bool(next_step & commands.WAITS_FOR_WRITES)
+        answer = int(commands.classic_goes_on(self.state, owners, len(result.sent)))
+        result.wants_look_ahead = bool(answer & commands.LOOKS_AHEAD)
+        result.retry = bool(answer & commands.RETRIES)
+        result.waits_for_writes = bool(answer & commands.WAITS_FOR_WRITES)
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End of a round; returns whether it was stuck, so that the next look at the replay set is skipped once."""

@@ -55,7 +55,7 @@ class Round:
     permits_before: dict[int, int] = field(default_factory=dict)
     wants_look_ahead: bool = False
     look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
-    retry: bool | None = None  # read again at once; None = if it looks ahead or nothing was sent
+    retry: bool = False  # read again at once; known when the round has ended (3.x, classic: before)
     waits_for_writes: bool = False  # it reads again at once only if all is written by then (3.x, classic)
     look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
     in_replay: int = 0
@@ -68,6 +68,24 @@ class Released:
     consumer: int
     hash: int
     ref_count_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Effect of an ack on the consumer that held the entry. ``messages``: by how many its counter is lowered."""
+
+    consumer: int
+    messages: int
+    released: Released
+    flows: commands.Flows
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """Effect of a redelivery request: a release per entry, and the permits that flow."""
+
+    released: list[Released]
+    flows: commands.Flows
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +121,15 @@ class MultipleConsumersDispatcher:
         self._levels: dict[int, int] = {}  # slot → priority level
         self._names: dict[int, str] = {}
         self._last_sent = -1  # highest entry ever handed to a consumer
-        self._sent_deleted: set[int] = set()  # entries that were acknowledged already when they were sent
+        #: Entries that may be pending although acknowledged: so already when they were sent, or index by index since.
+        self._sent_deleted: set[int] = set()
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         self._make_room(len(hashes))
         s, number = self.state.s, profile.number
         s[st_.READ_BATCH_SIZE] = s[st_.MAX_READ_BATCH_SIZE] = number("dispatcherMaxReadBatchSize")
         s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
         s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
+        s[st_.REDELIVERS_IN_ONE_BATCH] = int("redeliver_in_one_batch" in profile.changes)
         if "unblock_before_lowering" in profile.changes:
             again = "unblock_again_after_lowering" in profile.changes
             s[st_.UNBLOCK_TEST] = st_.UNBLOCK_BEFORE_AND_AFTER if again else st_.UNBLOCK_BEFORE
@@ -232,23 +252,35 @@ class MultipleConsumersDispatcher:
         if consumer in self._slots:
             commands.apply_flow(self.state, self._slots[consumer], count)
 
-    def ack_begins(self, consumer: int) -> int:
-        """A pending entry of ``consumer`` was acknowledged; its unacked counter is not lowered yet.
+    def ack(self, entry: int) -> Acked | None:
+        """A whole entry is acknowledged, with all that follows but the flow of permits, which is ``flow_applied``.
 
-        Returns how often the dispatcher is told of permits (``consumerFlow``), parked ones or none.
+        Returns the effect on the consumer that held it; None where it was pending on nobody.
         """
-        return int(permits.unblock_before_lowering(self.state, self.slot(consumer)))
+        self._check_stored(entry)
+        hash_id = int(self.state.pending_hash[entry])
+        done = self._acked(entry, hash_id, commands.ack(self.state, entry))
+        self._unacked_indexes.pop(entry, None)
+        return done
 
-    def ack_ends(self, consumer: int, messages: int) -> int:
-        """The unacked counter is lowered by ``messages``. Returns how often the dispatcher is told of permits."""
-        return int(permits.lower_unacked(self.state, self.slot(consumer), messages))
+    def begin_ack(self, entry: int) -> Acked | None:
+        """First part of ``ack``: the pending ack goes; ``end_ack`` and ``acknowledge`` follow."""
+        self._check_stored(entry)
+        hash_id = int(self.state.pending_hash[entry])
+        return self._acked(entry, hash_id, commands.begin_ack(self.state, entry))
 
-    def unacked_messages(self, entry: int) -> int:
-        """Messages of an entry that the cursor does not have as acknowledged."""
-        return int(self.state.num_messages[entry] - self.state.acked_indexes[entry])
+    def end_ack(self, consumer: int, messages: int) -> commands.Flows:
+        """Second part of ``ack``: the unacked counter is lowered by ``messages``."""
+        return commands.end_ack(self.state, self.slot(consumer), messages)
+
+    def acknowledge(self, entry: int) -> None:
+        """Last part of ``ack``: the cursor deletes the entry."""
+        self._check_stored(entry)
+        commands.acknowledge(self.state, entry)
+        self._unacked_indexes.pop(entry, None)
 
     def acknowledge_indexes(self, entry: int, words: Sequence[int]) -> int:
-        """The cursor takes a batch-index ack: ``words`` hold a one for every index still unacknowledged.
+        """Messages of a batch are acknowledged: ``words`` hold a one for every index still unacknowledged.
 
         Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing happens.
         """
@@ -258,19 +290,15 @@ class MultipleConsumersDispatcher:
             or self.state.deleted[entry]
         ):
             return 0
-        given = sum((word & (1 << 64) - 1) << (64 * at) for at, word in enumerate(words))
-        size = int(self.state.num_messages[entry])
-        before = self._unacked_indexes.get(entry, (1 << size) - 1)
-        after = before & given
-        self._unacked_indexes[entry] = after
-        self.state.acked_indexes[entry] = size - after.bit_count()
-        return before.bit_count() - after.bit_count()
-
-    def acknowledge(self, entry: int) -> None:
-        """The cursor deletes an entry."""
-        self._check_stored(entry)
-        commands.acknowledge(self.state, entry)
-        self._unacked_indexes.pop(entry, None)
+        all_indexes = (1 << int(self.state.num_messages[entry])) - 1
+        left = cursor.indexes_left(self._unacked_indexes.get(entry, all_indexes), words)
+        if left:
+            self._unacked_indexes[entry] = left
+        else:
+            self._unacked_indexes.pop(entry, None)
+            if self.state.holder[entry] != st_.NOBODY:
+                self._sent_deleted.add(entry)
+        return int(commands.ack_indexes(self.state, entry, left.bit_count()))
 
     def unblock(self, consumer: int) -> int:
         """Clear the consumer's block on unacked messages; its parked permits flow. Returns 1 if there are any."""
@@ -279,49 +307,60 @@ class MultipleConsumersDispatcher:
         permits.unblock(self.state, slot)
         return int(parked > 0)
 
-    def lower_unacked(self, consumer: int, messages: int) -> None:
-        """Batch indexes of a pending entry were acknowledged: the counter alone follows."""
-        permits.add_unacked(self.state, self.slot(consumer), -messages)
+    def redeliver(self, consumer: int, entries: Sequence[int], *, everything: bool = False) -> Redelivery:
+        """The consumer requests ``entries`` that are pending on it again, with all that follows but the flow of permits.
 
-    def redeliver(self, consumer: int, entries: Sequence[int]) -> int:
-        """Entries that the consumer asked for again, already off its pending acks, go to the replay set without hash.
+        ``everything``: the request named none.
+        """
+        slot = self.slot(consumer)
+        for entry in entries:
+            self._check_stored(entry)
+            if self.state.holder[entry] != slot:
+                raise IllegalTransitionError(
+                    f"entry {entry} is not pending on consumer {consumer}",
+                    rule="only a pending entry is taken back",
+                )
+        wanted, before = np.asarray(entries, np.int64), np.zeros(len(entries), np.int64)
+        hashes = self._hash_ids.values[self.state.pending_hash[wanted]].tolist()
+        flows = commands.redeliver(self.state, slot, wanted, everything, before)
+        for value in (hashes[at] for at in np.flatnonzero(before < 0)):
+            raise self._not_the_owner(value, slot)
+        pairs = zip(hashes, before.tolist(), strict=True)
+        return Redelivery([Released(consumer, value, count) for value, count in pairs], flows)
 
-        Returns the messages by which its unacked counter is to be lowered; ``redelivered`` follows.
+    def pending_ack_removed(self, entry: int) -> Released:
+        """First part of ``redeliver``: a pending ack goes, and its hash is released from draining."""
+        self._check_stored(entry)
+        slot = int(self.state.holder[entry])
+        if slot == st_.NOBODY:
+            raise IllegalTransitionError(
+                f"entry {entry} is pending on nobody", rule="only a pending ack is removed"
+            )
+        return self._let_go(slot, entry)
+
+    def add_requested(self, consumer: int, entries: Sequence[int]) -> int:
+        """Part of ``redeliver``: entries, already off the pending acks, go to the replay set without hash.
+
+        Returns the messages by which the unacked counter is to be lowered.
         """
         self.slot(consumer)
         for entry in entries:
             self._check_stored(entry)
         for entry in entries:
-            if replay_set.add_to_replay(self.state, entry, st_.NO_HASH):
-                self.state.redelivery_count[entry] += 1
+            commands.add_requested(self.state, entry)
         return sum(self.unacked_messages(entry) for entry in entries)
 
-    def redelivered(self, consumer: int, messages: int, *, everything: bool = False) -> int:
-        """The counters after a redelivery request: unacked lowered, block cleared, parked permits flow.
+    def lower_for_redelivery(self, consumer: int, messages: int, *, everything: bool = False) -> None:
+        """Part of ``redeliver``: the unacked counter is lowered, the consumer's block cleared."""
+        commands.lower_for_redelivery(self.state, self.slot(consumer), messages, everything)
 
-        ``everything``: it asked for all it holds; then the counter was set to 0 until #25589. Returns how often the
-        dispatcher is told of permits: with a list of entries only for parked ones, until then.
-        """
-        st, slot = self.state, self.slot(consumer)
-        always = everything or "redeliver_in_one_batch" in self.profile.changes
-        if everything and "redeliver_in_one_batch" not in self.profile.changes:
-            messages = int(st.unacked[slot])
-        permits.add_unacked(st, slot, -messages)
-        told = always or st.parked_permits[slot] > 0
-        permits.unblock(st, slot)
-        return int(told)
+    def flow_parked(self, consumer: int, *, everything: bool = False) -> commands.Flows:
+        """Last part of ``redeliver``: permits that were parked while the consumer was blocked count now."""
+        return commands.flow_parked(self.state, self.slot(consumer), everything)
 
-    def asked_again(self, consumer: int, messages: int) -> None:
-        """First half of ``redelivered``, where it comes before the dispatcher has the request: counter and block."""
-        slot = self.slot(consumer)
-        permits.add_unacked(self.state, slot, -messages)
-        self.state.blocked[slot] = 0
-
-    def parked_flow(self, consumer: int) -> None:
-        """Second half: permits that were parked while the consumer was blocked count now."""
-        slot = self.slot(consumer)
-        self.state.permits[slot] += self.state.parked_permits[slot]
-        self.state.parked_permits[slot] = 0
+    def unacked_messages(self, entry: int) -> int:
+        """Messages of an entry that the cursor does not have as acknowledged."""
+        return int(pending_acks.unacked_messages(self.state, entry))
 
     # --- reads -----------------------------------------------------------------------------------------------
 
@@ -428,6 +467,29 @@ class MultipleConsumersDispatcher:
         assert s[st_.READ_POSITION] > s[st_.MARK_DELETE], "read position behind mark-delete"
 
     # --- inside ----------------------------------------------------------------------------------------------
+
+    def _acked(self, entry: int, hash_id: int, done: commands.Ack) -> Acked | None:
+        if done.holder == st_.NOBODY:
+            return None
+        hash_value = int(self._hash_ids.values[hash_id])
+        if done.ref_count_before < 0:
+            raise self._not_the_owner(hash_value, done.holder)
+        consumer = self._numbers[done.holder]
+        released = Released(consumer, hash_value, done.ref_count_before)
+        return Acked(consumer, done.messages, released, commands.Flows(done.flows, done.permits))
+
+    def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
+        hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])
+        before = int(pending_acks.let_go(self.state, slot, entry, closing))
+        if before < 0:
+            raise self._not_the_owner(hash_value, slot)
+        return Released(self._numbers[slot], hash_value, before)
+
+    def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:
+        return IllegalTransitionError(
+            f"hash {hash_value} drains for another consumer than {self._numbers[slot]}",
+            rule="only its owner releases a draining hash",
+        )
 
     def _other_hashes(self, profile: Profile) -> list[int]:
         """Sticky key hashes that the rules use although no entry may have them."""

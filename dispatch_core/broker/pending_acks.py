@@ -7,10 +7,8 @@ that ``c`` holds, as long as nothing but whole entries is acknowledged.
 from __future__ import annotations
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.ordering.draining_hashes import release
-from dispatch_core.broker.permits import lower_unacked, unblock_before_lowering
-from dispatch_core.broker.state import I64, NO_HASH, NOBODY, STORED_HASH, TOTAL_PERMITS, WIDE, State
+from dispatch_core.broker.state import I64, NO_HASH, NOBODY, STORED_HASH, WIDE, State
 
 
 @compiled
@@ -52,22 +50,6 @@ def held_by(st: State, slot: int, first: int, last: int, out: I64) -> int:
 
 
 @compiled
-def apply_ack(st: State, entry: int) -> None:
-    """An individual ack of a whole entry takes its effect: pending ack, draining, counters, permits, cursor.
-
-    The order of Consumer.individualAckNormal: the unblock rule is tested before the counter is lowered, after it, or both
-    (``permits``); permits that were parked reach the dispatcher.
-    """
-    slot = st.holder[entry] + WIDE
-    if slot != NOBODY:
-        messages = st.num_messages[entry] - st.acked_indexes[entry]
-        let_go(st, slot, entry)
-        parked = st.parked_permits[slot]
-        if unblock_before_lowering(st, slot) > 0:
-            st.s[TOTAL_PERMITS] += parked
-            parked = 0
-        if lower_unacked(st, slot, messages) > 0:
-            st.s[TOTAL_PERMITS] += parked
-    acknowledge(st, entry)
-    st.redelivery_count[entry] = 0
-    st.acked_indexes[entry] = 0
+def unacked_messages(st: State, entry: int) -> int:
+    """Messages of an entry that the cursor does not have as acknowledged (getUnAckedCountForBatchIndexLevelEnabled)."""
+    return st.num_messages[entry] - st.acked_indexes[entry] + WIDE

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import ceil, floor
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker.state import (
     BLOCKED_ON_UNACKED,
     LOOK_AHEAD_PER_CONSUMER,
@@ -98,13 +99,32 @@ def lower_unacked(st: State, slot: int, messages: int) -> int:
     return unblock_if_due(st, slot)
 
 
+@compiled_with_caller
+def average_after(average: float, messages: int, entries: int) -> float:
+    """``avgMessagesPerEntry`` after a delivery, unrounded (Consumer.sendMessages); IEEE doubles in the broker's order.
+
+    >>> average_after(0.0, 30, 10), average_after(3.0, 10, 10)
+    (3.0, 2.8000000000000003)
+    """
+    if average < 1:
+        return 1.0 * messages / entries
+    return average * 0.9 + (1 - 0.9) * messages / entries
+
+
+@compiled_with_caller
+def messages_per_entry(average: float) -> int:
+    """``avgMessagesPerEntry`` as the broker uses and shows it: rounded half up, 0 before the first delivery.
+
+    >>> messages_per_entry(0.0), messages_per_entry(2.5)
+    (0, 3)
+    """
+    return floor(average + 0.5)
+
+
 @compiled
 def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -> None:
     """Book on the consumer a send of ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged."""
-    if st.average[slot] < 1:
-        st.average[slot] = 1.0 * messages / entries
-    else:
-        st.average[slot] = st.average[slot] * 0.9 + (1 - 0.9) * messages / entries
+    st.average[slot] = average_after(st.average[slot], messages, entries)
     st.permits[slot] -= messages - acked
     add_unacked(st, slot, messages - acked)
     if at_unacked_limit(st, slot):
@@ -141,7 +161,7 @@ def usable_permits(st: State, slot: int) -> int:
         return permits
     if room == 0:
         return 0
-    average = max(floor(st.average[slot] + 0.5), 1)
+    average = max(messages_per_entry(st.average[slot]), 1)
     return min(permits, ceil(room / average))
 
 

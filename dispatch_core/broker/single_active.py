@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import floor
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ import pyarrow as pa
 from dispatch_core.broker import cursor, hashing
 from dispatch_core.broker import single_active_rules as rules
 from dispatch_core.broker.gates import lacks_permits
+from dispatch_core.broker.permits import average_after, messages_per_entry
 from dispatch_core.broker.profiles import FailoverRule, Profile
 from dispatch_core.broker.selectors import factory, failover
 from dispatch_core.broker.selectors.selector import Selector
@@ -362,7 +362,7 @@ class SingleActiveDispatcher:
         if total:
             acked = sum(self._acked_indexes(entry) for entry in stored)
             average = self._average.get(consumer, 0.0)
-            self._average[consumer] = rules.average_after(average, total, len(stored))
+            self._average[consumer] = average_after(average, total, len(stored))
             self.permits[consumer] += acked - total
         return consumer, before
 
@@ -416,7 +416,7 @@ class SingleActiveDispatcher:
         if ack_set:
             if not self._batch_index_acks:
                 return
-            left = self._left_of(entry) & rules.ack_set_bits(ack_set)
+            left = cursor.indexes_left(self._left_of(entry), ack_set)
             if left:
                 self._unacked_indexes[entry] = left
                 return
@@ -426,9 +426,10 @@ class SingleActiveDispatcher:
     def acknowledge_up_to(self, entry: int, ack_set: Sequence[int] = ()) -> None:
         """A cumulative ack: everything up to ``entry``; with ``ack_set`` that entry only in part."""
         self._check_stored(entry)
-        last = entry - 1 if ack_set and rules.ack_set_bits(ack_set) else entry
-        for earlier in range(int(self.state.s[MARK_DELETE]) + 1, last + 1):
-            self.acknowledge(earlier)
+        last = entry - 1 if ack_set and cursor.ack_set_bits(ack_set) else entry
+        for earlier in [known for known in self._unacked_indexes if known <= last]:
+            del self._unacked_indexes[earlier]
+        cursor.acknowledge_up_to(self.state, last)
         if last < entry:
             self.acknowledge(entry, ack_set)
 
@@ -462,7 +463,7 @@ class SingleActiveDispatcher:
 
     def messages_per_entry(self, consumer: int) -> int:
         """``avgMessagesPerEntry``: the smoothed average, rounded half up; 0 before the first send."""
-        return floor(self._average.get(consumer, 0.0) + 0.5)
+        return messages_per_entry(self._average.get(consumer, 0.0))
 
 
 def sticky_hashes(messages: pa.Table, profile: Profile) -> list[int]:

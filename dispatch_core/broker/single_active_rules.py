@@ -7,15 +7,11 @@ Source: PersistentDispatcherSingleActiveConsumer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil
-from typing import Final
 
 from dispatch_core.errors import DispatchAuditError
-
-_AVERAGE_KEEPS: Final = 0.9  # share of the old value in avgMessagesPerEntry
 
 Told = tuple[tuple[int, int], ...]  # (consumer who is told, consumer who is active)
 
@@ -98,19 +94,3 @@ def read_size(permits: int, batch_size: int, *, writable: bool = True, per_entry
     usable = permits if writable else 1
     wanted = ceil(usable / max(per_entry, 1)) if per_entry else usable
     return max(min(wanted, batch_size), 1)
-
-
-def average_after(average: float, messages: int, entries: int) -> float:
-    """``avgMessagesPerEntry`` after a send (Consumer.sendMessages); IEEE doubles in the broker's order.
-
-    >>> average_after(0.0, 30, 10), average_after(3.0, 10, 10)
-    (3.0, 2.8000000000000003)
-    """
-    if average < 1:
-        return 1.0 * messages / entries
-    return average * _AVERAGE_KEEPS + (1 - _AVERAGE_KEEPS) * messages / entries
-
-
-def ack_set_bits(words: Sequence[int]) -> int:
-    """64-bit words of an ack set, least significant first, as one number; 1 bits are not acknowledged."""
-    return sum((word & (1 << 64) - 1) << 64 * at for at, word in enumerate(words))

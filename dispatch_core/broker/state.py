@@ -85,7 +85,9 @@ PRE_FILTERS_REPLAY: Final = (
 N_RECENT: Final = 39  # recently joined consumers (read position, last sent position)
 STUCK_MEMORY: Final = 40  # consumers without permits in one round are passed over in the next (until #20335)
 SORTS_RECENT: Final = 41  # recently joined consumers are kept in position order (#23795, #23802)
-N_SCALARS: Final = 42
+REDELIVERS_IN_ONE_BATCH: Final = 42  # redelivery counts what is pending and always flows (#25589)
+LOOK_AHEAD_NEEDS_MORE: Final = 43  # a round looks ahead only if the cursor has more entries (#26236, #26268)
+N_SCALARS: Final = 44
 
 UNBLOCK_AFTER: Final = 0  # the unacked counter was lowered
 UNBLOCK_BEFORE: Final = 1

@@ -25,12 +25,13 @@ The first consumer runs out of permits; when it leaves, what it holds goes to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dispatch_core.broker import hashing
 from dispatch_core.broker import state as st_
+from dispatch_core.broker.commands import Flows
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
@@ -133,13 +134,9 @@ class Walk:
     def ack(self, *positions: str) -> None:
         """Entries are acknowledged by whoever holds them."""
         for entry in [self._entry(position) for position in positions]:
-            holder = self.core.holder(entry)
-            if holder is not None:
-                messages = self.core.unacked_messages(entry)
-                self.core.pending_ack_removed(entry)
-                self._told(holder, self.core.ack_begins)
-                self._told(holder, self.core.ack_ends, messages)
-            self.core.acknowledge(entry)
+            done = self.core.ack(entry)
+            if done is not None:
+                self._flows(done.consumer, done.flows)
 
     def nack(self, name: str, *positions: str) -> None:
         """A consumer asks for entries it holds to be sent again (negative ack, or its ack timeout)."""
@@ -150,10 +147,7 @@ class Walk:
             raise IllegalTransitionError(
                 f"{name} does not hold {', '.join(missing)}", rule="a consumer asks for what it holds"
             )
-        for entry in entries:
-            self.core.pending_ack_removed(entry)
-        messages = self.core.redeliver(number, entries)
-        self._told(number, self.core.redelivered, messages)
+        self._flows(number, self.core.redeliver(number, entries).flows)
 
     # --- what the broker does ------------------------------------------------------------------------------------
 
@@ -254,11 +248,10 @@ class Walk:
             self._waiting = 0
         return (kind, entries) if core.read_done(kind, entries) else None
 
-    def _told(self, number: int, action: Callable[..., int], *arguments: int) -> None:
-        """Do what may unblock a consumer; the dispatcher is told of the permits that were parked."""
-        parked = int(self.core.state.parked_permits[self.core.slot(number)])
-        if action(number, *arguments):
-            self.core.flow_applied(number, parked)
+    def _flows(self, number: int, flows: Flows) -> None:
+        """The dispatcher counts permits that an ack or a redelivery request has set free."""
+        if flows.notices:
+            self.core.flow_applied(number, flows.permits)
 
     def _progress(self) -> tuple[int, int, int]:
         s = self.core.state.s

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -55,6 +54,7 @@ import numpy.typing as npt
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position
+from dispatch_core.broker.permits import messages_per_entry
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.assignments import Range
 from dispatch_core.broker.single_active import SingleActiveDispatcher
@@ -293,7 +293,7 @@ def _counters(core: KeySharedDispatcher, number: int) -> dict[str, Any]:
         "consumerName": core.name_of(number),
         "availablePermits": int(st.permits[slot]),
         "unackedMessages": int(st.unacked[slot]),
-        "avgMessagesPerEntry": floor(st.average[slot] + 0.5),
+        "avgMessagesPerEntry": messages_per_entry(float(st.average[slot])),
         "blockedConsumerOnUnackedMsgs": bool(st.blocked[slot]),
     }
 

@@ -15,8 +15,7 @@ from dispatch_core.arrays.jit import compiled_inside
 from dispatch_core.broker import commands, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ordering import last_sent_position, read_position
-from dispatch_core.broker.pending_acks import let_go
-from dispatch_core.broker.permits import count_flow, lower_unacked, unblock_before_lowering
+from dispatch_core.broker.permits import count_flow
 from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
@@ -124,12 +123,13 @@ def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
     number = entry + w[w_.BASE]
     line(out, kinds.ACK, w[w_.NOW], world.number[slot], w_.NO)
     item(out, number)
-    holder = st.holder[entry] + w_.NO  # numba: 64 bits, as everywhere
+    hash_id = st.pending_hash[entry] + w_.NO  # numba: 64 bits, as everywhere
+    was_blocked, before_delete = st.s[st_.BLOCKED_ON_UNACKED], st.s[st_.MARK_DELETE]
+    done = commands.ack(st, entry)
+    holder = done.holder
     if holder != st_.NOBODY:
-        messages = st.num_messages[entry] - st.acked_indexes[entry]
-        hash_value = world.hash_value[st.pending_hash[entry]]
-        before = let_go(st, holder, entry)
         if w[w_.TRACE] == 1 and w[w_.REMOVALS_SHOWN] == 1:
+            hash_value = world.hash_value[hash_id]
             line(out, kinds.PENDING_ACK_REMOVED, w[w_.NOW], world.number[holder], hash_value)
             item(out, number)
             if w[w_.RELEASES_SHOWN] == 1:
@@ -140,20 +140,12 @@ def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
                     world.number[holder],
                     hash_value,
                     w_.NO,
-                    before,
+                    done.ref_count_before,
                     w_.NO,
                 )
-        was_blocked = st.s[st_.BLOCKED_ON_UNACKED]
-        parked = st.parked_permits[holder]
-        if unblock_before_lowering(st, holder) > 0:
-            permits_applied(st, world, out, holder, parked)
-        parked = st.parked_permits[holder]
-        if lower_unacked(st, holder, messages) > 0:
-            permits_applied(st, world, out, holder, parked)
+        flows_applied(st, world, out, holder, done.flows, done.permits)
         if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
             attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
-    before_delete = st.s[st_.MARK_DELETE]
-    commands.acknowledge(st, entry)
     if st.s[st_.MARK_DELETE] != before_delete:
         mark_delete_moved(st, world, out)
     unblocked(st, world)
@@ -166,7 +158,7 @@ def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64
         ack(st, world, out, slot, entry)
 
 
-@compiled_inside
+@compiled
 def mark_delete_moved(st: State, world: World, out: Lines) -> None:
     """Consumers that joined recently may be held back no longer; then a read is attempted."""
     w = world.w
@@ -243,6 +235,13 @@ def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
 
 
 @compiled
+def flows_applied(st: State, world: World, out: Lines, slot: int, notices: int, permits: int) -> None:
+    """Permits that an ack or a redelivery request has set free reach the dispatcher; see ``commands.Flows``."""
+    for at in range(notices):
+        permits_applied(st, world, out, slot, permits if at == 0 else w_.NO)
+
+
+@compiled_inside
 def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
     """Permits reach the dispatcher, which looks for something to read."""
     w = world.w
@@ -428,15 +427,12 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
     read_loop.send_groups(st, is_replay, entries, world.outcome)
     sent_to = sent_lines(st, world, out, entries)
     has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
-    retry = sent_to == 0
     if w[w_.CLASSIC] == 1:
-        look = owners >= 0 and read_loop_classic.is_stuck(st, owners, sent_to > 0)
-        retry = commands.classic_goes_on(st, owners, sent_to) & commands.RETRIES != 0
+        goes_on = commands.end_classic_round(st, owners, sent_to)
     else:
-        look = look and read_loop.wants_look_ahead(st, entries, world.outcome)
-        look = look and (has_more or w[w_.LOOK_AHEAD_NEEDS_MORE] == 0)
-        retry = retry or look
-    commands.finish_round(st, look)
+        wants = look and read_loop.wants_look_ahead(st, entries, world.outcome)
+        goes_on = commands.end_round(st, wants, has_more, sent_to)
+    looks_ahead, retry = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
     if trace:
         due = st.s[st_.SKIP_NEXT_REPLAY]
         line4(
@@ -449,7 +445,7 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
             due,
             int(has_more),
         )
-    reads_again(world, sent_to, retry, look, len(entries) * w[w_.WRITE_ENTRY_US])
+    reads_again(world, sent_to, retry, looks_ahead, len(entries) * w[w_.WRITE_ENTRY_US])
 
 
 @compiled_inside

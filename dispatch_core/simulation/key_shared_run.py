@@ -41,7 +41,6 @@ class KeySharedRun(Life):
         w = world.w
         w[w_.CLASSIC] = self._classic
         w[w_.RETRY_BACK_OFF] = "retry_backoff" in profile.changes and not self._classic
-        w[w_.LOOK_AHEAD_NEEDS_MORE] = self.core.look_ahead_needs_more()
         w[w_.REMOVALS_SHOWN] = "last_sent_position" not in profile.changes
         w[w_.RELEASES_SHOWN] = profile.ordering is OrderingRule.DRAINING_HASHES
         return world
@@ -189,20 +188,16 @@ class KeySharedRun(Life):
         """A consumer asks for entries again that it holds. ``everything``: for all of them, without naming any."""
         w, number = self._world.w, self.core.number_of(slot)
         base = int(w[w_.BASE])
-        for entry in entries:
+        done = self.core.redeliver(number, entries, everything=everything)
+        for entry, released in zip(entries, done.released, strict=True):
             self._make_room()
-            held_hash = self.core.hash_value(int(self.core.state.pending_hash[entry]))
-            released = self.core.pending_ack_removed(entry)
             if w[w_.REMOVALS_SHOWN]:
-                if self._line(kinds.PENDING_ACK_REMOVED, number, held_hash):
+                if self._line(kinds.PENDING_ACK_REMOVED, number, released.hash):
                     w_.item(self._lines, entry + base)
                 if w[w_.RELEASES_SHOWN]:
                     self._line(kinds.DRAINING_RELEASE, number, released.hash, 0, released.ref_count_before)
-        messages = self.core.redeliver(number, entries)
         self._asked(number, None if everything else [entry + base for entry in entries])
-        parked = int(self.core.state.parked_permits[slot])
-        if self.core.redelivered(number, messages, everything=everything):
-            loop.permits_applied(self.core.state, self._world, self._lines, slot, parked)
+        loop.flows_applied(self.core.state, self._world, self._lines, slot, *done.flows)
         loop.unblocked(self.core.state, self._world)
         w_.attempt_at(self._world, self._now + int(w[w_.HOP_US]))
 
@@ -227,9 +222,10 @@ class KeySharedRun(Life):
         if entry < 0 or words is None:
             return  # forgotten by now; cumulative acks mean nothing to Key_Shared
         self._acked(self.core.number_of(slot), entry + base, words)
-        holder, newly = self.core.holder(entry), self.core.acknowledge_indexes(entry, words)
-        if holder is not None and newly:
-            self.core.lower_unacked(holder, newly)
+        before_delete = int(st.s[st_.MARK_DELETE])
+        self.core.acknowledge_indexes(entry, words)
+        if int(st.s[st_.MARK_DELETE]) != before_delete:
+            loop.mark_delete_moved(st, self._world, self._lines)
 
 
 def core_of(profile: Profile) -> type[KeySharedDispatcher]:

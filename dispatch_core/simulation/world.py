@@ -65,7 +65,6 @@ TRACE: Final = 18  # lines of level T are wanted
 CLASSIC: Final = 19  # the dispatch loop of 3.x
 RETRY_BACK_OFF: Final = 20  # a round that sent nothing waits before it reads again (#23226)
 EMPTY_WHEN_WAITED: Final = 21  # a read that had to wait comes back empty (before #24898)
-LOOK_AHEAD_NEEDS_MORE: Final = 22
 REMOVALS_SHOWN: Final = 23  # pending_ack_removed is a line of this release
 RELEASES_SHOWN: Final = 24  # draining_release follows it
 READ_US: Final = 25  # the storage answers a normal read

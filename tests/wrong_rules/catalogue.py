@@ -99,14 +99,14 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "average_rounded_down": edit(
         "the average of messages per entry is rounded down, not half up",
-        "permits:usable_permits",
-        "floor(st.average[slot] + 0.5)",
-        "floor(st.average[slot])",
+        "permits:messages_per_entry",
+        "floor(average + 0.5)",
+        "floor(average)",
     ),
     "average_not_smoothed": edit(
         "the average is that of the last send alone",
-        "permits:charge_send",
-        "st.average[slot] * 0.9 + (1 - 0.9) * messages / entries",
+        "permits:average_after",
+        "average * 0.9 + (1 - 0.9) * messages / entries",
         "1.0 * messages / entries",
     ),
     "unacked_room_ignored": edit(
@@ -168,9 +168,9 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "nack_keeps_its_hash": edit(
         "a negatively acknowledged entry enters the replay set with its hash",
-        "multiple_consumers:MultipleConsumersDispatcher.redeliver",
-        "st_.NO_HASH",
-        "int(self.state.hash_id[entry])",
+        "commands:add_requested",
+        "add_to_replay(st, entry, NO_HASH)",
+        "add_to_replay(st, entry, st.hash_id[entry] + 0)",
     ),
     "redeliver_all_counts_each": release(
         "a request for everything subtracts what is pending where it sets 0, and the other way round (#25589)",

@@ -84,9 +84,7 @@ def subscription_unblocks_below_half() -> None:
     core.attempt_read()
     dispatch(core, "Normal", [0, 1, 2, 3])
     for entry, held in ((0, True), (1, True), (2, False)):
-        core.pending_ack_removed(entry)
-        core.ack_ends(1, 1)
-        core.acknowledge(entry)
+        core.ack(entry)
         assert (core.attempt_read().kind == "None") is held
 
 
@@ -98,7 +96,7 @@ def everything_asked_for_sets_the_counter_to_zero_until_4_2_2() -> None:
         core.attempt_read()
         dispatch(core, "Normal", [0])
         core.pending_ack_removed(0)
-        core.redelivered(1, 2, everything=True)
+        core.lower_for_redelivery(1, 2, everything=True)
         assert core.unacked(1) == left
 
 

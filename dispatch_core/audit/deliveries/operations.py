@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import Ints, Mask, encoded, ints, marked, valid
+from dispatch_core.broker.cursor import EVERY_INDEX, indexes_left
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import joins
 
@@ -189,7 +190,7 @@ class Connections:
                 self._consumers.append(Consumer(number, name, free))
 
 
-def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, list[int]]) -> Mask:
+def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, int]) -> Mask:
     """Which positions count: all but acks of a part of a batch, until the last of its messages is acked.
 
     A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of several acks are ANDed
@@ -211,7 +212,6 @@ def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, li
                 continue
             at = int(starts[row]) + index
             ordinal = int(ordinals[at])
-            before = left.get(ordinal, [-1] * len(words))
-            left[ordinal] = [old & new for old, new in zip(before, words, strict=False)]
-            keep[at] = not any(left[ordinal])
+            left[ordinal] = indexes_left(left.get(ordinal, EVERY_INDEX), words)
+            keep[at] = left[ordinal] == 0
     return keep

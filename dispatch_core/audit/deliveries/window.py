@@ -58,7 +58,7 @@ class History:
         self._streaming = streaming
         self._flows = flows
         self._connections = Connections(self.consumers)
-        self._left: dict[int, list[int]] = {}  # of entries acked in part: ordinal → what is not acked yet
+        self._left: dict[int, int] = {}  # of entries acked in part: ordinal → what is not acked yet
         self._dropped_any = False
         self._ledger = Growing(np.int64)
         self._entry = Growing(np.int64)
@@ -276,7 +276,7 @@ class History:
         kept = np.flatnonzero(operations)
         for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
             column.keep(kept)
-        self._left = {o - entries: words for o, words in self._left.items() if o >= entries}
+        self._left = {o - entries: left for o, left in self._left.items() if o >= entries}
         self._dropped_any = self._dropped_any or entries > 0
 
     def forget_keys(self, *, at_once: bool) -> npt.NDArray[np.int32] | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
+from dispatch_core.broker.multiple_consumers import Acked
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
@@ -31,11 +32,10 @@ _PARKED: Final = "parked permits"
 
 @dataclass(slots=True)
 class _Ack:
-    """One acknowledged entry, and who held it when its pending ack went."""
+    """An acknowledged entry, and what its first part did."""
 
     entry: int
-    holder: int | None = None
-    messages: int = 0
+    begun: Acked | None = None  # None: not begun, or pending on nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,17 @@ class PreviewVerifier(NewcomersVerifier):
 
     def begin_command(self, command: Command) -> object:
         """All of an ack that has arrived; no line to come says more."""
-        self._whole(_Ack(command.entry))
+        self.core.ack(command.entry)
         return None
 
     def finish_command(self, command: Command) -> None:
         """The last step of a redelivery request; a part of an ack, or all of one that arrived in the window."""
         if command.result is _PARKED:
-            self.core.parked_flow(command.connection)
+            self.core.flow_parked(command.connection)
         elif isinstance(command.result, _Part):
             self._do(command.result.ack, command.result.part)
         else:
-            self._whole(_Ack(command.entry))
+            self.core.ack(command.entry)
 
     def _on_redeliver(self, line: Line) -> None:
         """The client's thread lowers the counter, tells the dispatcher (the line), then counts parked permits."""
@@ -112,26 +112,17 @@ class PreviewVerifier(NewcomersVerifier):
         asked = held if wanted is None else sorted(set(held) & set(wanted))
         for entry in asked:
             self.core.pending_ack_removed(entry)
-        everything = self.core.unacked(consumer) if wanted is None else None
-        messages = self.core.redeliver(consumer, asked)
-        self.core.asked_again(consumer, messages if everything is None else everything)
+        messages = self.core.add_requested(consumer, asked)
+        self.core.lower_for_redelivery(consumer, messages, everything=wanted is None)
         command = Command(line.seq, consumer, "redelivery request", result=_PARKED)
         self.connection(consumer).late.append(command)
 
-    def _whole(self, ack: _Ack) -> None:
-        for part in (_REMOVE, _LOWER, _DELETE):
-            self._do(ack, part)
-
     def _do(self, ack: _Ack, part: int) -> None:
         if part == _REMOVE:
-            ack.holder = self.core.holder(ack.entry)
-            if ack.holder is not None:
-                ack.messages = self.core.unacked_messages(ack.entry)
-                self.core.pending_ack_removed(ack.entry)
-                self.core.ack_begins(ack.holder)
+            ack.begun = self.core.begin_ack(ack.entry)
         elif part == _LOWER:
-            if ack.holder is not None:
-                self.core.ack_ends(ack.holder, ack.messages)
+            if ack.begun is not None:
+                self.core.end_ack(ack.begun.consumer, ack.begun.messages)
         else:
             self.core.acknowledge(ack.entry)
 

@@ -7,11 +7,11 @@ request works the other way round: what it lets go is logged first, its own line
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
-from dispatch_core.broker.multiple_consumers import Released
+from dispatch_core.broker.multiple_consumers import Acked, Released
+from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import who
@@ -73,40 +73,27 @@ class PendingAcksDriver(RacingDriver):
                     self._acks[entry] = command
                 continue
             if words:
-                self._acknowledge_indexes(entry, words)
+                self.core.acknowledge_indexes(entry, words)
             elif self.core.holder(entry) is None:
                 self.core.acknowledge(entry)
             else:
                 connection.waiting.append(command)
                 self._acks[entry] = command
 
-    def _acknowledge_indexes(self, entry: int, words: Sequence[int]) -> None:
-        holder, newly = self.core.holder(entry), self.core.acknowledge_indexes(entry, words)
-        if holder is not None and newly:
-            self.core.lower_unacked(holder, newly)
-
     def begin_command(self, command: Command) -> object:
-        """An ack: the pending ack goes, the counters of its holder follow, the cursor deletes."""
-        holder = self.core.holder(command.entry)
-        if holder is None:
-            self.core.acknowledge(command.entry)
-            return None
-        messages = self.core.unacked_messages(command.entry)
-        released = self.core.pending_ack_removed(command.entry)
-        self.core.ack_begins(holder)
-        self.core.ack_ends(holder, messages)
-        self.core.acknowledge(command.entry)
-        return released
+        """An ack takes its whole effect; returns the release that follows it, None where the entry was pending on nobody."""
+        acked = self.core.ack(command.entry)
+        return None if acked is None else acked.released
 
     def finish_command(self, command: Command) -> None:
-        """The counters of the holder, then the cursor; of a redelivery request, the counters."""
+        """The later parts of an ack (counter of the holder, cursor) or of a redelivery request (counter, parked permits)."""
         if isinstance(command.result, _Redelivered):
-            asked = command.result
-            self.core.redelivered(command.connection, asked.messages, everything=asked.everything)
+            asked, consumer = command.result, command.connection
+            self.core.lower_for_redelivery(consumer, asked.messages, everything=asked.everything)
+            self.core.flow_parked(consumer, everything=asked.everything)
             return
-        assert isinstance(command.result, tuple), "an ack that took effect knows its holder"
-        holder, messages = command.result
-        self.core.ack_ends(holder, messages)
+        assert isinstance(command.result, Acked), "an ack that took effect knows its holder"
+        self.core.end_ack(command.result.consumer, command.result.messages)
         self.core.acknowledge(command.entry)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
@@ -131,16 +118,19 @@ class PendingAcksDriver(RacingDriver):
                 continue
             if command is not None:
                 self._settle(self.connection(command.connection))
-            holder, messages = self.core.holder(entry), self.core.unacked_messages(max(entry, 0))
-            released = self.core.pending_ack_removed(entry)
-            connection = released.consumer if command is None else command.connection
-            self._releases.expect([released], connection=connection)
             if command is None:
+                released = self.core.pending_ack_removed(entry)
+                self._releases.expect([released], connection=released.consumer)
                 self._removed.setdefault(released.consumer, []).append(entry)
                 continue
+            acked = self.core.begin_ack(entry)
+            if acked is None:
+                raise IllegalTransitionError(
+                    f"entry {entry} is pending on nobody", rule="only a pending ack is removed"
+                )
+            self._releases.expect([acked.released], connection=command.connection)
             self._forget(command)
-            self.core.ack_begins(released.consumer)
-            command.result = (holder, messages)
+            command.result = acked
             self.connection(command.connection).late.append(command)
 
     def _removed_entry(self, holder: int) -> int | None:
@@ -180,7 +170,7 @@ class PendingAcksDriver(RacingDriver):
         self._let_go_for(line)
         self._requests[who(line)].popleft()
         asked = self._removed.pop(who(line), [])
-        messages = self.core.redeliver(who(line), sorted(asked))
+        messages = self.core.add_requested(who(line), sorted(asked))
         command = Command(line.seq, who(line), "redelivery request")
         command.result = _Redelivered(messages, everything=line.inputs["positions"] is None)
         self.connection(who(line)).late.append(command)

@@ -114,14 +114,11 @@ def differing_round(
         found.append(
             Difference("replay_set", str(outcome.in_replay), str(said["in_replay"]), seq=seq, weight=weight)
         )
-    retry = outcome.retry
-    if retry is None:
-        retry = outcome.look_ahead or not outcome.sent
-    if (retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
+    if (outcome.retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
         found.append(
             Difference(
                 "round",
-                f"retry {retry}, look ahead {outcome.look_ahead_due}",
+                f"retry {outcome.retry}, look ahead {outcome.look_ahead_due}",
                 f"retry {said['retry']}, look ahead {said['look_ahead']}",
                 seq=seq,
             )

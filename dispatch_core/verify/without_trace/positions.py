@@ -22,8 +22,8 @@ from dispatch_core.audit.deliveries.operations import (
     REWIND,
     SENT,
 )
-from dispatch_core.broker.cursor import acknowledge, moved_by_read, rewind
-from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, WIDE, State
+from dispatch_core.broker.cursor import acknowledge, acknowledge_up_to, moved_by_read, rewind
+from dispatch_core.broker.state import READ_POSITION, WIDE, State
 
 Array = npt.NDArray[Any]
 
@@ -69,8 +69,7 @@ def fold(
                 acknowledge(st, op_ordinals[at] + WIDE)
         elif code == ACK_CUMULATIVE:
             for at in range(op_start[op], op_start[op + 1]):
-                for entry in range(st.s[MARK_DELETE] + 1, op_ordinals[at] + 1):
-                    acknowledge(st, entry)
+                acknowledge_up_to(st, op_ordinals[at] + WIDE)
         elif code in (REDELIVER, REDELIVER_ALL, REWIND):
             rewind_due = True
         elif code <= 1:  # ADDED, REMOVED

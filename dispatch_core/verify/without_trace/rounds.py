@@ -23,25 +23,24 @@ import numpy.typing as npt
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.audit.deliveries.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, SENT
 from dispatch_core.broker import read_loop_classic
+from dispatch_core.broker.commands import ack, apply_flow, flow, redeliver, redeliver_all
 from dispatch_core.broker.cursor import moved_by_read
 from dispatch_core.broker.gates import GATES, OPEN, RECENTLY_JOINED, first_gate_for
 from dispatch_core.broker.ordering.draining_hashes import give_up
 from dispatch_core.broker.ordering.last_sent_position import advance, begin_round, note_sent
 from dispatch_core.broker.ordering.read_position import prune
-from dispatch_core.broker.pending_acks import apply_ack, hold, let_go
-from dispatch_core.broker.permits import add_unacked, count_flow, unblock
+from dispatch_core.broker.pending_acks import hold, let_go
+from dispatch_core.broker.permits import add_unacked
 from dispatch_core.broker.read_loop import choose, requeue, send_groups
-from dispatch_core.broker.replay_set import add_to_replay, remove_from_replay
+from dispatch_core.broker.replay_set import remove_from_replay
 from dispatch_core.broker.state import (
     I64,
     MARK_DELETE,
     N_RECENT,
-    NO_HASH,
     NOBODY,
     READ_POSITION,
     REPLAY_HIGH,
     STAMP,
-    TOTAL_PERMITS,
     TRACK_LAST_SENT,
     WIDE,
     State,
@@ -109,17 +108,21 @@ def fold(
             continue
         slot = slot_of[op_consumer[op]] + WIDE if op_consumer[op] >= 0 else NOBODY
         if code == FLOW:
-            if slot != NOBODY and count_flow(st, slot, op_value[op]) and st.connected[slot] == 1:
-                st.s[TOTAL_PERMITS] += op_value[op]
+            if slot != NOBODY:
+                flow(st, slot, op_value[op])
         elif code == ACK:
             for at in range(op_start[op], op_start[op + 1]):
                 _ack(st, op_ordinals[at] + WIDE)
         elif code == REDELIVER:
             if slot != NOBODY:
-                _asked_again(st, slot, op_ordinals, op_start[op], op_start[op + 1])
+                named = op_ordinals[op_start[op] : op_start[op + 1]]
+                flows = redeliver(st, slot, named, False, attempts[:0])
+                apply_flow(st, slot, flows.permits)
         elif code == REDELIVER_ALL:
             if slot != NOBODY:
-                _asked_for_all(st, slot)
+                last = max(st.s[READ_POSITION], st.s[REPLAY_HIGH])
+                flows = redeliver_all(st, slot, st.s[MARK_DELETE] + 1, last, attempts[:0])
+                apply_flow(st, slot, flows.permits)
         else:
             return op
         op += 1
@@ -128,35 +131,12 @@ def fold(
 
 @compiled
 def _ack(st: State, entry: int) -> None:
-    apply_ack(st, entry)
+    """Apply an ack with its permits. The entry leaves the replay set now: replay reads, which drop it, are unseen here."""
+    acked = ack(st, entry)
+    if acked.flows > 0:
+        apply_flow(st, acked.holder, acked.permits)
     if st.in_replay[entry] == 1:
-        # The next replay read would drop it; reads are unseen here.
         remove_from_replay(st, entry)
-
-
-@compiled
-def _asked_again(st: State, slot: int, ordinals: Array, start: int, stop: int) -> None:
-    messages = 0
-    for at in range(start, stop):
-        entry = ordinals[at] + WIDE
-        if st.holder[entry] == slot:
-            let_go(st, slot, entry)
-            add_to_replay(st, entry, NO_HASH)
-            messages += st.num_messages[entry]
-    add_unacked(st, slot, -messages)
-    unblock(st, slot)
-
-
-@compiled
-def _asked_for_all(st: State, slot: int) -> None:
-    messages = 0
-    for entry in range(st.s[MARK_DELETE] + 1, max(st.s[READ_POSITION], st.s[REPLAY_HIGH])):
-        if st.holder[entry] == slot:
-            let_go(st, slot, entry)
-            add_to_replay(st, entry, NO_HASH)
-            messages += st.num_messages[entry]
-    add_unacked(st, slot, -messages)
-    unblock(st, slot)
 
 
 @compiled

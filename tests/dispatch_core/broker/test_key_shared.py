@@ -35,10 +35,7 @@ def give(core: KeySharedDispatcher, number: int, permits: int) -> None:
 
 
 def ack(core: KeySharedDispatcher, entry: int) -> None:
-    released = core.pending_ack_removed(entry)
-    core.ack_begins(released.consumer)
-    core.ack_ends(released.consumer, 1)
-    core.acknowledge(entry)
+    assert core.ack(entry) is not None
 
 
 def turn(core: KeySharedDispatcher, stored: int) -> dict[int, list[int]]:
@@ -145,8 +142,7 @@ def test_a_nack_forgets_the_hash_and_comes_again() -> None:
     core = dispatcher(A, A, A)
     join(core, 2, "c2", permits=3)
     run(core, stored=3)
-    core.pending_ack_removed(1)
-    core.redelivered(2, core.redeliver(2, [1]))
+    core.redeliver(2, [1])
     assert core.state.redelivery_count[1] == 1
     give(core, 2, 5)
     assert run(core, stored=3) == {2: [1]}

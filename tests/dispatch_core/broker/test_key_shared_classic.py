@@ -65,12 +65,7 @@ class Life:
         self.run()
 
     def ack(self, entry: int) -> None:
-        holder = self.core.holder(entry)
-        if holder is not None:
-            self.core.pending_ack_removed(entry)
-            self.core.ack_begins(holder)
-            self.core.ack_ends(holder, 1)
-        self.core.acknowledge(entry)
+        self.core.ack(entry)
         self.core.prune()
 
     def unread(self, size: int) -> list[int]:
@@ -327,9 +322,7 @@ def test_invariants_hold_in_any_history(version: str, events: list[tuple[str, in
         elif connected and what == "nack":
             consumer = connected[n % len(connected)]
             asked = life.core.held(consumer)
-            for entry in asked:
-                life.core.pending_ack_removed(entry)
-            life.core.redelivered(consumer, life.core.redeliver(consumer, asked), everything=True)
+            life.core.redeliver(consumer, asked, everything=True)
         life.core.check_invariants()
         for consumer, position in life.core.newcomers().items():
             assert consumer in life.core.connected()

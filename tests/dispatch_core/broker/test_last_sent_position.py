@@ -58,13 +58,7 @@ class Life:
             self.core.flow_applied(number, permits)
 
     def ack(self, entry: int) -> None:
-        holder = self.core.holder(entry)
-        if holder is not None:
-            messages = self.core.unacked_messages(entry)
-            self.core.pending_ack_removed(entry)
-            self.core.ack_begins(holder)
-            self.core.ack_ends(holder, messages)
-        self.core.acknowledge(entry)
+        self.core.ack(entry)
 
     def leave(self, number: int, turns: int = 4) -> None:
         """The broker attempts to read before it forgets a newcomer that leaves, and after."""
@@ -400,8 +394,7 @@ def test_any_history_keeps_the_rule(history: list[tuple[str, int]], keys: list[i
             if what == "ack":
                 life.ack(entry)
             else:
-                life.core.pending_ack_removed(entry)
-                life.core.redelivered(owner, life.core.redeliver(owner, [entry]))
+                life.core.redeliver(owner, [entry])
         else:
             turn()
         model.compare()
