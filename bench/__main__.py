@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pipeline_messages": options.pipeline_messages,
     }
     sizes = replace(
-        QUICK if options.quick else FULL, **{name: one for name, one in given.items() if one is not None}
+        QUICK if options.quick else FULL,
+        **{name: value for name, value in given.items() if value is not None},
     )
     wanted = [
         case

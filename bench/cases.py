@@ -30,7 +30,7 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured, and how often."""
+    """Sizes and repetitions of the measurements."""
 
     messages: int
     growth: tuple[int, int]
@@ -89,7 +89,7 @@ def against_copy(log: Log, times: int, name: str) -> Iterator[Bar]:
 
 
 def _memory(name: str, measured: Sequence[Measured], detail: str) -> Bar:
-    return Bar(name, max(one.peak_mb for one in measured), 600, "MB", detail)
+    return Bar(name, max(run.peak_mb for run in measured), 600, "MB", detail)
 
 
 def _growth_logs(sizes: Sizes) -> list[Log]:
@@ -103,8 +103,8 @@ def _growth(sizes: Sizes) -> Iterator[Bar]:
         found = _both(short, long, scratch, sizes.times)
     yield _compared("time per message, {} to {} messages", found, short.messages, long.messages, 1.15)
     yield _memory("peak memory, longest log", found["after"], f"{long.messages:,} messages")
-    peaks = {name: median(one.peak_mb for one in side) for name, side in found.items()}
-    highest = ", then ".join(f"{max(one.peak_mb for one in side):.0f} MB" for side in found.values())
+    peaks = {name: median(run.peak_mb for run in side) for name, side in found.items()}
+    highest = ", then ".join(f"{max(run.peak_mb for run in side):.0f} MB" for side in found.values())
     yield Bar(
         f"peak memory, {short.messages:,} to {long.messages:,} messages",
         peaks["after"] / peaks["before"],
@@ -143,11 +143,11 @@ def _dispatchers_logs(sizes: Sizes) -> list[Log]:
 
 
 def _dispatchers(sizes: Sizes) -> Iterator[Bar]:
-    _, one, many = _dispatchers_logs(sizes)
+    _, one_log, many = _dispatchers_logs(sizes)
     with _scratch("dispatchers") as scratch:
-        found = _both(one, many, scratch, sizes.times)
+        found = _both(one_log, many, scratch, sizes.times)
     name = f"1 to {sizes.small_dispatchers:,} dispatchers, one task"
-    yield _compared(name, found, one.messages, many.messages, 2)
+    yield _compared(name, found, one_log.messages, many.messages, 2)
     yield _memory(f"peak memory, {sizes.small_dispatchers:,} dispatchers", found["after"], "one task")
 
 
@@ -236,7 +236,7 @@ def _pipeline(sizes: Sizes) -> Iterator[Bar]:
         )
     yield ratio("pipeline on local[2] against Spark alone", found["pipeline"], found["Spark alone"], 3)
     for stage in ("ingest", "replay", "aggregates"):
-        spent = sorted(one.facts[f"{stage}_seconds"] for one in found["pipeline"])
+        spent = sorted(run.facts[f"{stage}_seconds"] for run in found["pipeline"])
         yield Bar(f"  of it {stage}", spent[len(spent) // 2], None, "s", f"{log.messages:,} messages")
 
 
@@ -245,16 +245,16 @@ def _spread_logs(sizes: Sizes) -> list[Log]:
 
 
 def _spread(sizes: Sizes) -> Iterator[Bar]:
-    one, many = _spread_logs(sizes)
-    _, day = dispatchers(_source(one))
+    one_log, many = _spread_logs(sizes)
+    _, day = dispatchers(_source(one_log))
     with _scratch("spread") as scratch:
         homes = {name: {"home": str(scratch / name), "day": day} for name in ("before", "after")}
-        for log, home in zip((one, many), homes.values(), strict=True):
+        for log, home in zip((one_log, many), homes.values(), strict=True):
             measure("bench.pipeline:prepare", {"source": _source(log), **home})
         sides = [(name, "bench.pipeline:product", home) for name, home in homes.items()]
         found = in_turns(sides, sizes.times, cores=2)
     name = f"1 to {sizes.small_dispatchers:,} dispatchers, whole pipeline"
-    yield _compared(name, found, one.messages, many.messages, 2)
+    yield _compared(name, found, one_log.messages, many.messages, 2)
 
 
 def _start(sizes: Sizes) -> Iterator[Bar]:

@@ -58,7 +58,7 @@ class Log:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept: as it was generated in ``log``, as ingest lays out what tasks read in ``tables``."""
+        """The folder of this log: ``log`` as it was generated, ``tables`` as ingest lays it out for tasks."""
         digest = hashlib.sha256("\0".join(self.arguments).encode()).hexdigest()[:16]
         return _LOGS / f"{self.messages}-{digest}"
 
@@ -144,7 +144,9 @@ def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     first_us = None
     for path in events:
-        of_folder = [one for one in messages if Path(one).parent == Path(path).parent]
+        of_folder = [
+            message_file for message_file in messages if Path(message_file).parent == Path(path).parent
+        ]
         with pq.ParquetFile(path) as file:
             for identity in _identities(file):
                 fresh = {**identity, "event_files": [], "message_files": of_folder}

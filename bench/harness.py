@@ -54,7 +54,7 @@ class Bar:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the value is within its bar; None where there is none."""
+        """True if the value is within its bar; None without a bar."""
         return None if self.bar is None else self.value <= self.bar
 
 
@@ -112,11 +112,11 @@ def in_turns(
     for number in range(times):
         for name, target, arguments in sides:
             found[name].append(measure(target, arguments, cores=cores))
-            one = found[name][-1]
+            run = found[name][-1]
             first = (
-                f", after compiling {one.facts['compiled_first']}" if "compiled_first" in one.facts else ""
+                f", after compiling {run.facts['compiled_first']}" if "compiled_first" in run.facts else ""
             )
-            say(f"  {number + 1}/{times} {name}: {one.seconds:.2f} s, {one.peak_mb:.0f} MB{first}")
+            say(f"  {number + 1}/{times} {name}: {run.seconds:.2f} s, {run.peak_mb:.0f} MB{first}")
     return found
 
 
@@ -125,7 +125,7 @@ def ratio(
 ) -> Bar:
     """The median of one side over the median of the other, with the spread of the ratios turn by turn."""
     above, below = median_seconds(product), median_seconds(baseline)
-    each = [one.seconds / other.seconds for one, other in zip(product, baseline, strict=True)]
+    each = [run.seconds / other.seconds for run, other in zip(product, baseline, strict=True)]
     return Bar(
         name,
         above / below,
@@ -138,12 +138,12 @@ def ratio(
 
 def per_message(measured: Sequence[Measured], messages: int) -> list[Measured]:
     """The same in microseconds per message instead of seconds."""
-    return [replace(one, seconds=one.seconds / messages * 1e6) for one in measured]
+    return [replace(run, seconds=run.seconds / messages * 1e6) for run in measured]
 
 
 def median_seconds(measured: Sequence[Measured]) -> float:
     """The median of wall seconds."""
-    return statistics.median(one.seconds for one in measured)
+    return statistics.median(run.seconds for run in measured)
 
 
 def say(line: str) -> None:
@@ -155,12 +155,12 @@ def say(line: str) -> None:
 def table(bars: Sequence[Bar]) -> str:
     """The bars as text: value, bar, whether it holds, what it stands for."""
     rows = [("", "value", "bar", "", "")]
-    for one in bars:
-        spread = "" if one.spread is None else f" ({one.spread[0]:.2f}-{one.spread[1]:.2f})"
-        verdict = {None: "", True: "holds", False: "MISSED"}[one.holds]
-        shown = f"{one.value:,.2f}" if one.value < 1000 else f"{one.value:,.0f}"
-        limit = "" if one.bar is None else f"<= {one.bar:g}"
-        rows.append((one.name, f"{shown} {one.unit}{spread}", limit, verdict, one.detail))
+    for bar in bars:
+        spread = "" if bar.spread is None else f" ({bar.spread[0]:.2f}-{bar.spread[1]:.2f})"
+        verdict = {None: "", True: "holds", False: "MISSED"}[bar.holds]
+        shown = f"{bar.value:,.2f}" if bar.value < 1000 else f"{bar.value:,.0f}"
+        limit = "" if bar.bar is None else f"<= {bar.bar:g}"
+        rows.append((bar.name, f"{shown} {bar.unit}{spread}", limit, verdict, bar.detail))
     widths = [max(len(row[at]) for row in rows) for at in range(5)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -168,7 +168,7 @@ def table(bars: Sequence[Bar]) -> str:
 
 
 def results_file(name: str) -> Path:
-    """Where the results of a kind of run are kept."""
+    """The file with the results of a kind of run."""
     return RESULTS / f"{name}.json"
 
 
@@ -190,7 +190,7 @@ def keep(name: str, case: str, bars: Sequence[Bar], facts: Mapping[str, Any]) ->
         "cores": len(os.sched_getaffinity(0)),
         "python": sys.version.split()[0],
         **facts,
-        "bars": [{**asdict(one), "holds": one.holds} for one in bars],
+        "bars": [{**asdict(bar), "holds": bar.holds} for bar in bars],
     }
     path.write_text(json.dumps({"cases": cases}, indent=1) + "\n")
     return path

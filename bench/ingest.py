@@ -66,14 +66,15 @@ def product(source: str, into: str, day: str) -> tuple[float, dict[str, Any]]:
     began = time.perf_counter()
     reports = stage_files("bench", files, folder, span, threads=usable_threads())
     seconds = time.perf_counter() - began
-    runs = [run for one in reports for run in one["runs"]]
+    runs = [run for report in reports for run in report["runs"]]
     for table in {run["table"] for run in runs}:
         if not_runs((run["paths"], run["groups"]) for run in runs if run["table"] == table):
             raise ValueError(
                 f"{source}: the rows of {table} did not come in order: this would measure half the work"
             )
     facts = {
-        name: sum(one[name] for one in reports) for name in ("rows_in", "rows_accepted", "rows_quarantined")
+        name: sum(report[name] for report in reports)
+        for name in ("rows_in", "rows_accepted", "rows_quarantined")
     }
     return seconds, facts
 

@@ -45,7 +45,7 @@ def product(home: str, day: str) -> tuple[float, dict[str, Any]]:
             aggregate(spark, warehouse, span),
         ]
         seconds = time.perf_counter() - began
-    facts: dict[str, Any] = {f"{one['stage']}_seconds": one["seconds"] for one in done}
+    facts: dict[str, Any] = {f"{report['stage']}_seconds": report["seconds"] for report in done}
     facts |= {"rows_accepted": done[0]["rows_accepted"], "deliveries": done[1]["rows"]["deliveries"]}
     return seconds, facts | {"dispatchers": done[1]["dispatchers"], "failed": done[1]["dispatchers_failed"]}
 

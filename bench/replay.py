@@ -1,4 +1,4 @@
-"""What is measured of a replay: the whole task, its start, the fold inside it, and ``verify`` of a trace."""
+"""Measurements of a replay: the whole task, its start, the fold inside it, and ``verify`` of a trace."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def verify_trace(source: str, warm: str) -> tuple[float, dict[str, Any]]:
     from dispatch_core.verify.trace.runner import verify
 
     def verified(folder: str) -> tuple[float, dict[str, Any]]:
-        logs = [log for one in find_recordings([folder]) for log in read_recording(one).logs]
+        logs = [log for source in find_recordings([folder]) for log in read_recording(source).logs]
         began = time.perf_counter()
         tallies = [verify(log).tally for log in logs]
         seconds = time.perf_counter() - began
-        counts = {name: sum(one.total(name) for one in tallies) for name in ("decisions", "divergent")}
+        counts = {name: sum(tally.total(name) for tally in tallies) for name in ("decisions", "divergent")}
         if not counts["decisions"] or counts["divergent"]:
             raise BenchError(f"{folder}: {counts}: verify does not hold on it")
         return seconds, counts | {"messages": sum(log.messages.num_rows for log in logs)}
@@ -95,7 +95,7 @@ def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
 
 
 def _checked(source: str, state_files: Sequence[str]) -> dict[str, int]:
-    """What the replay says of itself, over all dispatchers: every entry sent, every sending judged, none wrong."""
+    """The replay's own counts over all dispatchers, checked: every entry sent, every delivery judged, none wrong."""
     states = pa.concat_tables([pq.read_table(path, columns=list(_COUNTS)) for path in state_files])
     counts = {name: int(pc.sum(states[name]).as_py() or 0) for name in _COUNTS}
     whole = counts["entries_sent"] >= counts["entries_stored"] > 0

@@ -42,7 +42,7 @@ _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What the audit says about one incarnation of one dispatcher."""
+    """The audit's result for one incarnation of one dispatcher."""
 
     log: DispatcherLog
     anomalies: list[dict[str, Any]]
@@ -55,7 +55,7 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the options ask for."""
+    """The options of the command, parsed."""
 
     overrides: Overrides
     policy: Policy
@@ -107,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(_for_people(recording, judged, verdict, options.top))
         sys.stdout.flush()
-        times += [time for one in judged for time in one.times]
-    once = [one for one in times if not recurring.again(one.cluster, one.topic, one.subscription)]
+        times += [time for result in judged for time in result.times]
+    once = [time for time in times if not recurring.again(time.cluster, time.topic, time.subscription)]
     together = failover_imbalances(once, asked.limits)
     if (problem := recurring.complaint()) is not None:
         print(problem, file=sys.stderr)
@@ -147,7 +147,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Jud
         sent.append(audit.deliveries.select(_POSITION))
         kind = subscription_type(log)
         seen = _seen(audit, log, sent if last else [], asked.limits) if asked.rules else None
-        recorded = any(one.events.num_rows for one in [*earlier, log])
+        recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
         yield _Judged(
             log,
             audit.anomalies.to_pylist(),
@@ -161,7 +161,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Jud
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: Limits) -> Seen:
-    """What the replay saw; ``sent``: positions that this and earlier loads sent, empty = more will be."""
+    """The replay's counts; ``sent``: positions that this and earlier loads sent, empty = more will be."""
     state = audit.state.to_pylist()[0]
     unsent = never_sent(pa.concat_tables(sent), log.messages) if sent else 0
     return Seen(
@@ -177,7 +177,7 @@ def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: L
 
 
 def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
-    """Why the rules of a log are unknown (None = they are known), and what has to be said about them."""
+    """The reason a log's rules are unknown (None = they are known), and warnings about them."""
     if log.header.get("broker_version") is None:
         return None, ()  # nothing the audit decides depends on the release
     try:
@@ -188,8 +188,8 @@ def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
 
 def _verdict(recording: Recording, judged: list[_Judged]) -> str:
     """The verdict on a recording: on all its dispatchers, and on what could not be read of them."""
-    verdict = overall(promise for one in judged for promise in one.promises)
-    incomplete = recording.quarantine.num_rows > 0 or not judged or any(one.problem for one in judged)
+    verdict = overall(promise for result in judged for promise in result.promises)
+    incomplete = recording.quarantine.num_rows > 0 or not judged or any(result.problem for result in judged)
     return UNKNOWN if verdict == PASS and incomplete else verdict
 
 
@@ -203,7 +203,7 @@ def _complain(recording: Recording, judged: list[_Judged]) -> None:
         )
     if not judged:
         print(f"{recording.name}: no dispatcher's events could be read, nothing to audit", file=sys.stderr)
-    for problem in sorted({one.problem for one in judged if one.problem}):
+    for problem in sorted({result.problem for result in judged if result.problem}):
         print(f"{recording.name}: {problem}; deliveries were audited without it", file=sys.stderr)
 
 
@@ -225,9 +225,9 @@ def _json_lines_of_all(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> Iterator[dict[str, Any]]:
     counts: Counter[str] = Counter()
-    for one in judged:
-        names = _names(one.log)
-        for anomaly in one.anomalies:
+    for result in judged:
+        names = _names(result.log)
+        for anomaly in result.anomalies:
             counts[anomaly["kind"]] += 1
             yield {
                 "recording": recording.name,
@@ -253,41 +253,43 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "verdict": verdict,
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
-        "levels": sorted({one.level for one in judged}),
+        "levels": sorted({result.level for result in judged}),
         "quarantined": recording.quarantine.num_rows,
-        "warnings": sorted({*recording.mismatches, *(text for one in judged for text in one.warnings)}),
+        "warnings": sorted({*recording.mismatches, *(text for result in judged for text in result.warnings)}),
         "promises": [
             {
-                "topic": one.log.topic,
-                "subscription": one.log.subscription,
+                "topic": result.log.topic,
+                "subscription": result.log.subscription,
                 "promise": promise.promise,
                 "verdict": promise.verdict,
                 "findings": promise.findings,
                 "tolerated": promise.tolerated,
                 "reason": promise.reason,
             }
-            for one in judged
-            for promise in one.promises
+            for result in judged
+            for promise in result.promises
         ],
     }
 
 
 def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: int) -> str:
     rows = [f"{recording.name}  {verdict}"]
-    rows += sorted({f"  warning: {warning}" for one in judged for warning in one.warnings})
-    for one in judged:
+    rows += sorted({f"  warning: {warning}" for result in judged for warning in result.warnings})
+    for result in judged:
         if len(judged) > 1:
-            rows.append(f"  {one.log.topic}  {one.log.subscription}  incarnation {one.log.incarnation}")
-        rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in one.promises]
-        if one.level == "E" and is_trace(one.log):
+            rows.append(
+                f"  {result.log.topic}  {result.log.subscription}  incarnation {result.log.incarnation}"
+            )
+        rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
+        if result.level == "E" and is_trace(result.log):
             rows.append(
                 "  the trace is long: who was sent each entry was compared with the rules, not every decision"
             )
-        told = [text for promise in one.promises for text in promise.top_findings][:top]
-        rows += [f"    - {text}" for text in told]
-        open_findings = sum(promise.findings for promise in one.promises)
-        if told and open_findings > len(told):
-            rows.append(f"    … and {open_findings - len(told)} more: --json lists all")
+        findings = [text for promise in result.promises for text in promise.top_findings][:top]
+        rows += [f"    - {text}" for text in findings]
+        open_findings = sum(promise.findings for promise in result.promises)
+        if findings and open_findings > len(findings):
+            rows.append(f"    … and {open_findings - len(findings)} more: --json lists all")
     return "\n".join(rows) + "\n"
 
 

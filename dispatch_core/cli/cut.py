@@ -85,8 +85,8 @@ def run(options: argparse.Namespace) -> int:
     code = CLEAN
     for source in one_by_one(find_recordings(options.paths)):
         folders = {
-            one: target(source, options.late_out if one in options.late else options.out)
-            for one in range(1, cut.segments + 1)
+            segment: target(source, options.late_out if segment in options.late else options.out)
+            for segment in range(1, cut.segments + 1)
         }
         counts = cut_recording(source, folders, options.format, cut)
         progress("")

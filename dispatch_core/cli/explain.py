@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain in all recordings; returns 0 told, 1 a finding touches it, 2 nothing matched or a log is incomplete."""
+    """Explain in all recordings; returns 0 explained, 1 a finding touches it, 2 nothing matched or a log is incomplete."""
     overrides = overrides_given(options)
-    told = found = 0
+    explained = found = 0
     incomplete = False
     near: dict[str, None] = {}
     complaint = ""
@@ -66,10 +66,10 @@ def run(options: argparse.Namespace) -> int:
             _print(recording.name, result, options)
         if options.json and here:
             print(json.dumps({"explained": recording.name, "entries": moments, "anomalies": here_found}))
-        told += here
+        explained += here
         found += here_found
         sys.stdout.flush()
-    if not told:
+    if not explained:
         which = f"; near it: {', '.join(list(near)[:5])}" if near else ""
         print(f"dispatch-audit explain: {complaint or 'no dispatcher was found'}{which}", file=sys.stderr)
         return COULD_NOT_JUDGE
@@ -124,7 +124,7 @@ def _print(name: str, life: Life, options: argparse.Namespace) -> None:
 
 def _json_lines(name: str, life: Life) -> Iterator[dict[str, Any]]:
     log = life.record.log
-    names = {one.number: one.name for one in life.record.history.consumers}
+    names = {consumer.number: consumer.name for consumer in life.record.history.consumers}
     for moment in life.moments:
         yield {
             "recording": name,

@@ -179,10 +179,10 @@ def run(options: argparse.Namespace) -> int:
 
     made = generate(scenario, out, form=options.form, dispatchers_per_file=options.dispatchers_per_file)
     messages = lines = left = 0
-    for one in with_progress_bar(made, scenario.dispatchers, "dispatchers"):
-        messages += one.messages
-        lines += one.lines
-        left += one.unacknowledged
+    for dispatcher in with_progress_bar(made, scenario.dispatchers, "dispatchers"):
+        messages += dispatcher.messages
+        lines += dispatcher.lines
+        left += dispatcher.unacknowledged
     print(f"{out}: {scenario.dispatchers} dispatchers, {messages} messages, {lines} lines", file=sys.stderr)
     if left:
         print(

@@ -1,4 +1,4 @@
-"""Where golden vector files are, and what is in them, unpacked."""
+"""Find and unpack golden vector files."""
 
 from __future__ import annotations
 

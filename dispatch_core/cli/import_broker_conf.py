@@ -58,15 +58,15 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsFileError(f"{options.conf}: no setting in it; nothing was written")
     judged = broker_conf_file.judge(found, version)
     config = broker_conf_file.config_of(judged)
-    unreadable = [one for one in judged if one.status == broker_conf_file.UNREADABLE]
+    unreadable = [setting for setting in judged if setting.status == broker_conf_file.UNREADABLE]
     written = options.out is not None and not unreadable
     if written:
         write_settings(options.out, options.conf, version, config)
     for warning in warnings:
         print(f"dispatch-audit import-broker-conf: {warning}", file=sys.stderr)
-    for one in unreadable:
+    for setting in unreadable:
         print(
-            f"{options.conf}:{one.lines[-1]}: {one.name}: {one.reason}"
+            f"{options.conf}:{setting.lines[-1]}: {setting.name}: {setting.reason}"
             f"{'; no settings file was written' if options.out else ''}",
             file=sys.stderr,
         )
@@ -85,11 +85,11 @@ def _print_json(
     warnings: list[str],
     out: str | None,
 ) -> None:
-    for one in judged:
-        row = asdict(one)
+    for setting in judged:
+        row = asdict(setting)
         row["setting"] = row.pop("name")
         print(json.dumps(row, ensure_ascii=False))
-    counts = Counter(one.status for one in judged)
+    counts = Counter(setting.status for setting in judged)
     summary = {
         "summary": "import-broker-conf",
         "broker_version": version,
@@ -104,34 +104,40 @@ def _print_json(
 def _for_people(
     judged: Sequence[Judged], options: argparse.Namespace, version: str, out: str | None
 ) -> list[str]:
-    of = {status: [one for one in judged if one.status == status] for status in broker_conf_file.STATUSES}
-    given = len([one for one in judged if one.lines])
+    of = {
+        status: [setting for setting in judged if setting.status == status]
+        for status in broker_conf_file.STATUSES
+    }
+    given = len([setting for setting in judged if setting.lines])
     lines = [f"{options.conf}: {given} settings, compared with the defaults of Pulsar {version}"]
     lines += ["", "Settings that matter for dispatch:"]
     lines += [
-        f"  {one.status:11}{_line(one)}"
-        for one in [*of["unreadable"], *of["changed"], *of["default"]]
-        if one.lines
+        f"  {setting.status:11}{_line(setting)}"
+        for setting in [*of["unreadable"], *of["changed"], *of["default"]]
+        if setting.lines
     ]
-    if absent := [one.name for one in of["default"] if not one.lines]:
+    if absent := [setting.name for setting in of["default"] if not setting.lines]:
         lines.append(f"  not in the file, so the default: {', '.join(absent)}")
     if of["what_if"]:
         lines += [
             "",
             "Timers, which only what-if simulates with:",
-            *(f"  {_line(one)}" for one in of["what_if"]),
+            *(f"  {_line(setting)}" for setting in of["what_if"]),
         ]
     if of["no_effect"]:
         lines += ["", f"Without effect in {version}:"]
-        lines += [f"  {one.name}  ({_where(one)})" for one in of["no_effect"]]
+        lines += [f"  {setting.name}  ({_where(setting)})" for setting in of["no_effect"]]
     if of["unknown"]:
         lines += ["", "No settings of broker.conf as far as known here (a plugin's own, or misspelt):"]
-        lines += [f"  {_printable(one.name)}  ({_where(one)}){_nearest(one)}" for one in of["unknown"]]
+        lines += [
+            f"  {_printable(setting.name)}  ({_where(setting)}){_nearest(setting)}"
+            for setting in of["unknown"]
+        ]
     lines.append("")
     shown = ":" if options.verbose else " (--verbose lists them)"
     lines.append(f"{len(of['ignored'])} other settings do not matter for dispatch{shown}")
     if options.verbose:
-        lines += [f"  {one.name}  ({_where(one)})" for one in of["ignored"]]
+        lines += [f"  {setting.name}  ({_where(setting)})" for setting in of["ignored"]]
     lines.append(_REPLACED)
     if out is not None:
         lines += [
@@ -144,23 +150,23 @@ def _for_people(
     return lines
 
 
-def _line(one: Judged) -> str:
-    value = "?" if one.value is None else _text(one.value)
-    reason = f"; {one.reason}" if one.reason and one.status != broker_conf_file.UNREADABLE else ""
-    return f"{one.name} = {value}  (default {_text(one.default)}; {_where(one)}{reason})"
+def _line(setting: Judged) -> str:
+    value = "?" if setting.value is None else _text(setting.value)
+    reason = f"; {setting.reason}" if setting.reason and setting.status != broker_conf_file.UNREADABLE else ""
+    return f"{setting.name} = {value}  (default {_text(setting.default)}; {_where(setting)}{reason})"
 
 
-def _where(one: Judged) -> str:
-    if len(one.lines) == 1:
-        return f"line {one.lines[0]}"
-    shown = [str(line) for line in one.lines[-4:-1]]
-    return f"lines {', '.join(shown)} and {one.lines[-1]}: the one in line {one.lines[-1]} holds"
+def _where(setting: Judged) -> str:
+    if len(setting.lines) == 1:
+        return f"line {setting.lines[0]}"
+    shown = [str(line) for line in setting.lines[-4:-1]]
+    return f"lines {', '.join(shown)} and {setting.lines[-1]}: the one in line {setting.lines[-1]} holds"
 
 
-def _nearest(one: Judged) -> str:
-    if one.reason:
-        return f": {one.reason}"
-    return f": the nearest is {one.nearest}" if one.nearest else ""
+def _nearest(setting: Judged) -> str:
+    if setting.reason:
+        return f": {setting.reason}"
+    return f": the nearest is {setting.nearest}" if setting.nearest else ""
 
 
 def _text(value: settings.Value | str | None) -> str:

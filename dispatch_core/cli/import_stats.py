@@ -100,20 +100,20 @@ def run(options: argparse.Namespace) -> int:
         shutil.copyfile(file, folder / file.name)
     kind = "trace" if any(file.name.lower().startswith("trace") for file in source.events) else "events"
     with new_file(folder / f"{kind}.{options.format}", "events") as out:
-        for one in recording.logs:
-            out.take(_with_header(made.log if one is log else one))
+        for incarnation in recording.logs:
+            out.take(_with_header(made.log if incarnation is log else incarnation))
     for note in made.notes:
         print(f"dispatch-audit import-stats: {note}", file=sys.stderr)
     print(_summary(made.log, snapshot, made.told, folder))
     return code_of_copy(source, recording.counts) if recording.quarantine.num_rows else CLEAN
 
 
-def _summary(log: DispatcherLog, snapshot: Snapshot, told: int, folder: Path) -> str:
-    unacked = sum(one.unacked or 0 for one in snapshot.consumers)
+def _summary(log: DispatcherLog, snapshot: Snapshot, known: int, folder: Path) -> str:
+    unacked = sum(consumer.unacked or 0 for consumer in snapshot.consumers)
     who = "1 consumer" if len(snapshot.consumers) == 1 else f"{len(snapshot.consumers)} consumers"
     return (
         f"{shown(log.topic)} / {shown(log.subscription)}: {log.events.num_rows - 1} lines behind a checkpoint of {who} "
-        f"({unacked} unacknowledged messages by the stats, {told} entries of them known) in {folder}"
+        f"({unacked} unacknowledged messages by the stats, {known} entries of them known) in {folder}"
     )
 
 

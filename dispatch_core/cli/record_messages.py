@@ -28,7 +28,7 @@ _LOCK: Final = ".record-messages.lock"
 
 
 class RecordError(DispatchAuditError):
-    """What cannot be recorded as asked."""
+    """Raised when messages cannot be recorded as requested."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What the subcommands that read recordings share: options, overrides, progress, where a bad row stands."""
+"""Common parts of the subcommands that read recordings: options, overrides, progress, the place of a bad row."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ _NAMED_AT_MOST: Final = 3
 
 @dataclass(slots=True)
 class Recurring:
-    """Which dispatchers stand in several of the recordings that one call names.
+    """Dispatchers that occur in several of the recordings that one call names.
 
     A dispatcher is (cluster, topic, subscription). Recordings of two clusters whose headers name none look like one; so do
     two parts of one log. Which of these it is cannot be told, so each recording is judged by itself, and what is judged over
@@ -132,16 +132,16 @@ class Recurring:
 
     def note(self, recording: Recording) -> None:
         """Take the dispatchers of one more recording."""
-        for one in dict.fromkeys((log.cluster, log.topic, log.subscription) for log in recording.logs):
-            self._recordings.setdefault(one, []).append(recording.name)
+        for dispatcher in dict.fromkeys((log.cluster, log.topic, log.subscription) for log in recording.logs):
+            self._recordings.setdefault(dispatcher, []).append(recording.name)
 
     def again(self, cluster: str, topic: str, subscription: str) -> bool:
-        """Whether the dispatcher stands in more than one."""
+        """True if the dispatcher occurs in more than one recording."""
         return len(self._recordings.get((cluster, topic, subscription), ())) > 1
 
     def complaint(self) -> str | None:
-        """What to say of them; ``None`` = there are none."""
-        several = {one: names for one, names in self._recordings.items() if len(names) > 1}
+        """The message about them; ``None`` = there are none."""
+        several = {dispatcher: names for dispatcher, names in self._recordings.items() if len(names) > 1}
         if not several:
             return None
         from dispatch_core.audit.sentences.names import shown
@@ -204,7 +204,7 @@ def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 
 def set_aside(recording: Recording) -> str | None:
-    """What was quarantined of a recording and where the first of it stands; None for nothing."""
+    """A sentence with the number of quarantined rows of a recording and the place of the first; None without any."""
     if not recording.quarantine.num_rows:
         return None
     first = recording.quarantine.slice(0, 1).to_pylist()[0]

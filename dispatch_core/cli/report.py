@@ -48,7 +48,7 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What one line of the output says."""
+    """The content of one line of the output."""
 
     recording: str
     topic: str
@@ -157,7 +157,9 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
         recorded=any(log.events.num_rows for log in logs),
     )
     verdict = overall(promises)
-    reason = "; ".join(f"{one.promise}: {one.reason}" for one in promises if one.verdict == verdict)
+    reason = "; ".join(
+        f"{promise.promise}: {promise.reason}" for promise in promises if promise.verdict == verdict
+    )
     notes = []
     if problem is not None:
         verdict = UNKNOWN if verdict == PASS else verdict
@@ -176,8 +178,8 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
         subscription=logs[0].subscription,
         interval=_called(span),
         span_us=span,
-        verdicts=[whole, *(asdict(one) for one in promises)],
-        changes=[one for log in logs for one in changes_of(log.events)],
+        verdicts=[whole, *(asdict(promise) for promise in promises)],
+        changes=[change for log in logs for change in changes_of(log.events)],
         flow=flow_of(tables["deliveries"], logs[-1].messages, span),
         never_sent=unsent,
         notes=notes,
@@ -186,20 +188,20 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
 
 
 def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
-    """What the replay of all incarnations saw beside its findings; ``doubted``: differences behind what is missing."""
+    """The replay's counts over all incarnations; ``doubted``: differences behind what is missing."""
     from dispatch_core.audit.balance import not_judged
     from dispatch_core.audit.totals import unexplained
 
     states = tables["dispatcher_state"].to_pylist()
-    reasons = sorted({one["not_judged_reason"] for one in states if one["not_judged_reason"]})
+    reasons = sorted({state["not_judged_reason"] for state in states if state["not_judged_reason"]})
     return Seen(
-        decisions=sum(one["decisions"] for one in states),
-        divergent=sum(one["divergent"] for one in states) - doubted,
+        decisions=sum(state["decisions"] for state in states),
+        divergent=sum(state["divergent"] for state in states) - doubted,
         doubted=doubted,
-        uncertain=sum(one["uncertain"] for one in states),
+        uncertain=sum(state["uncertain"] for state in states),
         not_judged="; ".join(reasons) or None,
-        sent=sum(one["entries_sent"] for one in states),
-        undelivered=unexplained(unsent, tables["anomalies"], max(one["incarnation"] for one in states)),
+        sent=sum(state["entries_sent"] for state in states),
+        undelivered=unexplained(unsent, tables["anomalies"], max(state["incarnation"] for state in states)),
         balance=not_judged(tables["balance"], DEFAULT_LIMITS),
     )
 
@@ -220,8 +222,8 @@ def _tables(
         found.append(
             audit_whole(log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on)
         )
-    tables = {table: pa.concat_tables([getattr(one, name) for one in found]) for table, name in _TABLES}
-    doubted = sum(one.doubted for one in found)
+    tables = {table: pa.concat_tables([getattr(audit, name) for audit in found]) for table, name in _TABLES}
+    doubted = sum(audit.doubted for audit in found)
     return (tables if span is None else _of_interval(tables, logs, span)), doubted
 
 
@@ -252,8 +254,8 @@ def _of_interval(
 def _whole(logs: Sequence[DispatcherLog]) -> tuple[int, int]:
     """From the first to just behind the last event of some logs."""
     ends = [pc.min_max(log.events["t_us"]).as_py() for log in logs]
-    known = [one for one in ends if one["min"] is not None]
-    return (min(one["min"] for one in known), max(one["max"] for one in known) + 1) if known else (0, 1)
+    known = [end for end in ends if end["min"] is not None]
+    return (min(end["min"] for end in known), max(end["max"] for end in known) + 1) if known else (0, 1)
 
 
 def _called(span: tuple[int, int]) -> str:
@@ -265,14 +267,15 @@ def _called(span: tuple[int, int]) -> str:
 
 
 def _place(out: Path, recording: Recording, log: DispatcherLog, taken: set[Path]) -> Path:
-    """Where a report goes: named after its recording; two that would share a name get one of their own.
+    """The file of a report, named after its recording; two that would share a name get one of their own.
 
     Topics and subscriptions are names out of a log and never part of a path.
     """
     parts = [re.sub(r"[^A-Za-z0-9._-]", "_", part) for part in recording.name.split("/")]
     parts = [part if part.strip(".") else "_" for part in parts]
     name = parts.pop()
-    if len({(one.cluster, one.topic, one.subscription) for one in recording.logs}) > 1:
+    dispatchers = {(other.cluster, other.topic, other.subscription) for other in recording.logs}
+    if len(dispatchers) > 1:
         identity = json.dumps([log.cluster, log.topic, log.subscription])
         name += f"-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     where, number = out.joinpath(*parts, f"{name}.html"), 1

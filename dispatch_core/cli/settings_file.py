@@ -43,15 +43,15 @@ def settings_of(paths: list[Path]) -> dict[str, settings.Value | str]:
     """
     found: dict[str, settings.Value | str] = {}
     for path in paths:
-        for one in read_assignments(path):
-            if not one.value:
-                found.pop(one.name, None)
+        for assignment in read_assignments(path):
+            if not assignment.value:
+                found.pop(assignment.name, None)
                 continue
             try:
-                found |= settings.given([f"{one.name}={one.value}"])
+                found |= settings.given([f"{assignment.name}={assignment.value}"])
             except ProfileError as error:
                 raise SettingsFileError(
-                    f"{path}:{one.line}: {error.what}: "
+                    f"{path}:{assignment.line}: {error.what}: "
                     "correct it there; of a broker.conf, `dispatch-audit import-broker-conf` makes such a file"
                 ) from error
     return found

@@ -33,7 +33,7 @@ from dispatch_core.recording.reader import RecordingSource, find_recordings, rea
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What is asked of one process."""
+    """The work for one process."""
 
     source: RecordingSource
     overrides: Overrides
@@ -43,7 +43,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _Verified:
-    """What came out for one recording. ``complaints`` go to stderr; ``stopped``: the error that ended a strict run."""
+    """The result for one recording. ``complaints`` go to stderr; ``stopped``: the error that ended a strict run."""
 
     name: str
     results: list[str] = field(default_factory=list)

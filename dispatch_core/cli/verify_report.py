@@ -1,4 +1,4 @@
-"""What ``dispatch-audit verify`` says to people about one recording: the table, and the story of what parted."""
+"""Text output of ``dispatch-audit verify`` for one recording: the table, and the story of each divergence."""
 
 from __future__ import annotations
 

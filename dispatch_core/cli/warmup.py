@@ -61,7 +61,7 @@ class _Tables:
         self._events.append(_whole(table, EVENTS))
 
     def log(self) -> DispatcherLog:
-        """What was appended."""
+        """The log that was appended."""
         (log,) = dispatcher_logs(pa.concat_tables(self._messages), pa.concat_tables(self._events))
         return log
 

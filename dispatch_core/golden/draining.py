@@ -25,7 +25,7 @@ Answer = dict[str, Any]
 
 
 def rules(version: str, _line: dict[str, Any]) -> bool | None:
-    """Whether a lazy release counts as cleared (#24736); None for a release without draining hashes."""
+    """True if a lazy release counts as cleared (#24736); None for a release without draining hashes."""
     changes = profiles.resolve(version).changes
     return "added_ranges" in changes if "draining_hashes" in changes else None
 

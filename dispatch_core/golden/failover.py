@@ -1,4 +1,4 @@
-"""Player of ``failover`` histories: who is active after every join and leave, and who is told at once."""
+"""Player of ``failover`` histories: the active consumer after every join and leave, and who is notified at once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def play(version: str, line: dict[str, Any]) -> Iterator[Answer]:
     )
     identity: dict[int, tuple[int, str]] = {}
 
-    def same(one: int, other: int) -> bool:
-        return identity[one] == identity[other]
+    def same(consumer: int, other: int) -> bool:
+        return identity[consumer] == identity[other]
 
     order: tuple[int, ...] = ()
     for step in line["steps"]:

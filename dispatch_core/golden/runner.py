@@ -77,7 +77,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How histories of one kind are played. ``rules``: what a release has for a line; None = it has no such thing.
+    """The way to play histories of one kind. ``rules``: a release's rules for a line; None = it has none.
 
     ``play`` gets these rules, or, ``by_version``, a release that has them.
     """
@@ -100,7 +100,7 @@ _KINDS: Final[dict[str, _Kind]] = {
 
 
 def judge(file: VectorFile, progress: Callable[[int, int], None] | None = None) -> Judgement:
-    """Play every line of ``file``. ``progress``: told the number of lines done and of all lines."""
+    """Play every line of ``file``. ``progress``: called with the number of lines done and of all lines."""
     kind = _KINDS[file.kind]
     result = Judgement(file.name, file.kind, file.versions, problems=list(file.problems))
     known: dict[tuple[str, str], Hashable] = {}
@@ -122,7 +122,7 @@ def _by_rules(
     unknown: set[str],
     problems: list[str],
 ) -> dict[Hashable, list[str]]:
-    """The file's releases by the rules they have for a line; one without rules is a problem, told once."""
+    """The file's releases by the rules they have for a line; one without rules is a problem, reported once."""
     out: dict[Hashable, list[str]] = {}
     names = (*_HISTORY[1:4], "partition_index", "consistent_hashing_flag")
     config = json.dumps([line.values.get(name) for name in names])

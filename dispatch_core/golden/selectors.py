@@ -50,14 +50,14 @@ def impacted_rules(version: str, line: dict[str, Any]) -> tuple[SelectorRules, b
 
 
 class _Members:
-    """Who is who in a history: identity is the number, ``equals`` compares consumer id and address."""
+    """The consumers of a history: identity is the number, ``equals`` compares consumer id and address."""
 
     def __init__(self) -> None:
         self.joins: dict[int, dict[str, Any]] = {}
 
-    def same(self, one: int, other: int) -> bool:
-        mine, its = self.joins[one], self.joins[other]
-        return (mine["cid"], mine["addr"]) == (its["cid"], its["addr"])
+    def same(self, consumer: int, other: int) -> bool:
+        join, its = self.joins[consumer], self.joins[other]
+        return (join["cid"], join["addr"]) == (its["cid"], its["addr"])
 
 
 def play(rules: SelectorRules, line: dict[str, Any]) -> Iterator[Answer]:
@@ -111,7 +111,7 @@ def _probe(
     announced: Sequence[Range] | None,
     probed: list[int],
 ) -> None:
-    """The connection of a consumer in the way is checked; a dead one is gone before the newcomer is judged."""
+    """The connection of a consumer in the way is checked; a dead one is removed before the new consumer is checked."""
     other = selector.in_the_way(joining, announced)
     if other is None:
         return

@@ -146,7 +146,7 @@ _MEMBERSHIP: Final[dict[str, dict[str, Any]]] = {"join": _JOIN, "leave": _INST}
 
 
 def _wrong(kind: str, values: Any) -> str | None:
-    """What keeps a line from being played; None for nothing."""
+    """The reason a line cannot be played; None if it can."""
     if not isinstance(values, dict):
         return "no JSON object"
     wrong = _missing(values, _LINE[kind])

@@ -1,4 +1,4 @@
-"""What a user's own ``broker.conf`` or ``standalone.conf`` says about dispatch.
+"""Read the settings of dispatch from a user's own ``broker.conf`` or ``standalone.conf``.
 
 ``assignments`` reads the file's form (``java.util.Properties``, as the broker loads it: Latin-1, the last of equal names
 holds); ``judge`` sorts the names by what they mean to a release. Values of settings without a meaning for dispatch are
@@ -158,8 +158,8 @@ def judge(found: Iterable[Assignment], broker_version: str) -> list[Judged]:
     In the order of ``STATUSES``, then by name. Raises ``ProfileError`` for a release that is none.
     """
     by_name: dict[str, list[Assignment]] = {}
-    for one in found:
-        by_name.setdefault(one.name, []).append(one)
+    for assignment in found:
+        by_name.setdefault(assignment.name, []).append(assignment)
     defaults = resolve(broker_version).settings
     unknown_to_release = set(resolve(broker_version, defaults).ignored_settings)
     judged = [
@@ -176,16 +176,16 @@ def judge(found: Iterable[Assignment], broker_version: str) -> list[Judged]:
         for name, value in defaults.items()
         if name not in by_name and name not in unknown_to_release
     ]
-    return sorted(judged, key=lambda one: (STATUSES.index(one.status), one.name))
+    return sorted(judged, key=lambda setting: (STATUSES.index(setting.status), setting.name))
 
 
 def _judged(
     name: str, given: list[Assignment], defaults: Mapping[str, Value], unknown_to_release: set[str]
 ) -> Judged:
     # The container's start script writes what the environment says into the file: it goes before.
-    ordered = [one for one in given if not one.prefixed] + [one for one in given if one.prefixed]
-    held = ordered[-1]
-    lines = tuple(one.line for one in ordered)
+    ordered = sorted(given, key=lambda assignment: assignment.prefixed)
+    effective = ordered[-1]
+    lines = tuple(assignment.line for assignment in ordered)
     timers = TIMERS
     if name in SETTINGS and name in unknown_to_release:
         return Judged(name, NO_EFFECT, lines=lines, reason="the release does not know it")
@@ -193,16 +193,20 @@ def _judged(
         return Judged(name, IGNORED, lines=lines)
     default: Value | str = defaults[name] if name in SETTINGS else timers[name]
     reason = (
-        "written as PULSAR_PREFIX_, as the container takes it from its environment" if held.prefixed else None
+        "written as PULSAR_PREFIX_, as the container takes it from its environment"
+        if effective.prefixed
+        else None
     )
-    if not held.value:
+    if not effective.value:
         return Judged(name, DEFAULT, default, default, lines, reason="empty in the file: the default holds")
     if name in timers:
-        if not (held.value.isascii() and held.value.isdecimal() and len(held.value) < 10):
+        if not (effective.value.isascii() and effective.value.isdecimal() and len(effective.value) < 10):
             return Judged(name, UNREADABLE, None, default, lines, reason="expected a number of milliseconds")
-        return Judged(name, WHAT_IF, int(held.value), default, lines, reason=reason)
+        return Judged(name, WHAT_IF, int(effective.value), default, lines, reason=reason)
     try:
-        value = SETTINGS[name].read(held.value[1:] if _PLUS.fullmatch(held.value) else held.value)
+        value = SETTINGS[name].read(
+            effective.value[1:] if _PLUS.fullmatch(effective.value) else effective.value
+        )
     except ProfileError as error:
         return Judged(name, UNREADABLE, None, default, lines, reason=error.what.removeprefix("setting "))
     return Judged(name, DEFAULT if value == default else CHANGED, value, default, lines, reason=reason)
@@ -213,7 +217,7 @@ def _is_unknown(name: str) -> bool:
 
 
 def _unknown(name: str, given: list[Assignment], *, look: bool) -> Judged:
-    lines = tuple(one.line for one in given)
+    lines = tuple(assignment.line for assignment in given)
     if not name.startswith(_MARK):
         return Judged(name, UNKNOWN, lines=lines, nearest=_nearest(name) if look else None)
     name = name.removeprefix(_MARK)
@@ -230,7 +234,7 @@ def _nearest(name: str) -> str | None:
 def config_of(judged: Iterable[Judged]) -> dict[str, Value | str]:
     """The settings that the file itself gives a value and that mean something, under their names: the audit's settings."""
     return {
-        one.name: one.value
-        for one in judged
-        if one.status in (CHANGED, DEFAULT, WHAT_IF) and one.lines and one.value is not None
+        setting.name: setting.value
+        for setting in judged
+        if setting.status in (CHANGED, DEFAULT, WHAT_IF) and setting.lines and setting.value is not None
     }

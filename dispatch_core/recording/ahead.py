@@ -16,7 +16,7 @@ _MOST_THREADS: Final = 4
 
 
 def usable_threads() -> int:
-    """How many threads a single file is worth: the cores that this process may use, within bounds."""
+    """The number of threads to read a single file with: the cores that this process may use, within bounds."""
     return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint line says: the state of a dispatcher at one point of its log, so that it can be judged without its past.
+"""Checkpoint lines: the state of a dispatcher at one point of its log, so that it can be judged without its past.
 
 A checkpoint is a JSON object. Every field may be absent, which says that it is not known. ``fault_in`` finds what is
 wrong with one, ``read`` gives its meaning. Consumers are the log's numbers, positions are ``"ledger:entry"``.
@@ -55,7 +55,7 @@ class Connected:
 
     @property
     def has_policy(self) -> bool:
-        """Whether the line says what the consumer agreed to when it subscribed (KeySharedMeta)."""
+        """True if the line gives the policy with which the consumer subscribed (KeySharedMeta)."""
         return self.mode is not None or self.allow_out_of_order is not None
 
 
@@ -79,13 +79,13 @@ class Checkpoint:
     not_yet_acked: tuple[Position, ...] = ()
 
     def is_below(self, position: Position) -> bool:
-        """Whether a position is not above ``mark_delete``."""
+        """True if a position is not above ``mark_delete``."""
         return self.mark_delete is not None and position <= self.mark_delete
 
     @property
     def named(self) -> list[Position]:
         """Every position of a single entry: holes and pending acknowledgements."""
-        return [*self.ack_holes, *(one for many in self.pending.values() for one in many)]
+        return [*self.ack_holes, *(position for many in self.pending.values() for position in many)]
 
 
 class _FaultError(Exception):
@@ -104,7 +104,7 @@ def fault_in(text: str) -> tuple[str | None, str] | None:
 
 
 def read(text: str) -> Checkpoint | None:
-    """What a checkpoint line says; ``None`` for one that says nothing that could be understood (``fault_in`` tells why)."""
+    """Read a checkpoint line; ``None`` for one that cannot be understood (``fault_in`` gives the reason)."""
     try:
         return _checkpoint(text)
     except _FaultError:
@@ -122,7 +122,7 @@ def checkpoints(events: pa.Table) -> list[Checkpoint]:
     if texts.null_count == len(texts):
         return []
     found = texts.filter(pc.equal(events["kind"].cast(pa.string()), "checkpoint")).to_pylist()
-    return [one for text in found if text and (one := read(text)) is not None]
+    return [said for text in found if text and (said := read(text)) is not None]
 
 
 def leading(events: pa.Table) -> Checkpoint | None:
@@ -180,7 +180,7 @@ def first_after(position: Position) -> Position:
 
 
 def upto(ledger: Any, entry: Any, position: Position) -> int:
-    """How many of the positions (two ascending arrays) are not later than ``position``."""
+    """The number of positions (two ascending arrays) that are not later than ``position``."""
     low, high = np.searchsorted(ledger, [position[0], position[0] + 1])
     return int(low + np.searchsorted(entry[low:high], position[1], side="right"))
 
@@ -218,12 +218,12 @@ def _consumers(value: Any) -> tuple[Connected, ...] | None:
         return None
     if not isinstance(value, list):
         raise _FaultError("consumers", f"expected a list, found {_short(value)}")
-    found = tuple(_consumer(one, f"consumers[{at}]") for at, one in enumerate(value))
+    found = tuple(_consumer(item, f"consumers[{at}]") for at, item in enumerate(value))
     seen: set[int] = set()
-    for at, one in enumerate(found):
-        if one.number in seen:
-            raise _FaultError(f"consumers[{at}]", f"connection {one.number} is named twice")
-        seen.add(one.number)
+    for at, consumer in enumerate(found):
+        if consumer.number in seen:
+            raise _FaultError(f"consumers[{at}]", f"connection {consumer.number} is named twice")
+        seen.add(consumer.number)
     return found
 
 
@@ -279,7 +279,7 @@ def _ranges(value: Any, where: str) -> tuple[tuple[int, int], ...] | None:
 
 
 def _is_range(pair: Any) -> bool:
-    if not (isinstance(pair, list) and len(pair) == 2 and all(type(one) is int for one in pair)):
+    if not (isinstance(pair, list) and len(pair) == 2 and all(type(bound) is int for bound in pair)):
         return False
     return 0 <= pair[0] <= pair[1] < _INT32
 
@@ -289,7 +289,7 @@ def _pending(value: Any, consumers: tuple[Connected, ...] | None) -> dict[int, t
         return {}
     if not isinstance(value, dict):
         raise _FaultError("pending_acks", f"expected an object, found {_short(value)}")
-    connected = {one.number for one in consumers or ()}
+    connected = {consumer.number for consumer in consumers or ()}
     pending = {}
     for number, positions in value.items():
         if not (number.isascii() and number.isdecimal() and len(number) <= 19 and int(number) in connected):
@@ -303,7 +303,7 @@ def _positions(value: Any, where: str) -> tuple[Position, ...]:
         return ()
     if not isinstance(value, list):
         raise _FaultError(where, f"expected a list, found {_short(value)}")
-    return tuple(sorted({_position(one, where) for one in value}))
+    return tuple(sorted({_position(position, where) for position in value}))
 
 
 def _optional_position(value: Any, where: str) -> Position | None:

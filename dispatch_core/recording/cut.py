@@ -35,7 +35,7 @@ class CutError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where to: from ``start_us`` (microseconds UTC) on, so many intervals of so many microseconds, each in segments.
+    """The new times of a recording: intervals of equal length from ``start_us`` (microseconds UTC) on, each in segments.
 
     ``at_us``: the recorded moments at which the second, third, ... interval begins; without them all last equally long.
     """
@@ -65,7 +65,7 @@ class Cut:
 
     @property
     def segments(self) -> int:
-        """How many in all."""
+        """The number of segments in all intervals."""
         return self.intervals * self.segments_per_interval
 
     def segment_of(self, times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -92,11 +92,11 @@ def in_words(name: str) -> str:
     >>> in_words("events-\udcff.jsonl"), in_words("events-1.jsonl")
     ('events-%FF.jsonl', 'events-1.jsonl')
     """
-    return "".join(f"%{ord(one) - 0xDC00:02X}" if "\udc80" <= one <= "\udcff" else one for one in name)
+    return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in name)
 
 
 def file_format(name: str) -> tuple[Content, Encoding] | None:
-    """What a file of this name holds and how; None if the name is none of the format's."""
+    """Content and encoding of a file of this name; None if the name is none of the format's."""
     base = name.rsplit("/", 1)[-1].lower()
     content = next((content for prefix, content in _PREFIXES.items() if base.startswith(prefix)), None)
     encoding = next((encoding for suffix, encoding in _SUFFIXES.items() if base.endswith(suffix)), None)

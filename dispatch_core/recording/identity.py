@@ -1,4 +1,4 @@
-"""Whose line is it: headers, and the dispatcher that each line of a file belongs to.
+"""Headers, and the dispatcher that each line of a file belongs to.
 
 A line may name its dispatcher itself; what it leaves open, a header fills in. A header that names a topic
 speaks for the lines that name none, and for those that name just that dispatcher; a header that names no

@@ -29,7 +29,7 @@ _MEMBERSHIP: Final = ("consumer_added", "consumer_removed", "checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the consumers of a Key_Shared dispatcher agree on (KeySharedMeta)."""
+    """The policy that the consumers of a Key_Shared dispatcher agree on (KeySharedMeta)."""
 
     mode: str = "AUTO_SPLIT"
     allow_out_of_order: bool = False
@@ -51,7 +51,7 @@ class Overrides:
 
     @property
     def told(self) -> list[str]:
-        """What is replaced, ``NAME=VALUE`` each, for people.
+        """The replaced settings as text, ``NAME=VALUE`` each.
 
         >>> Overrides("4.0.6", {"dispatcherMaxReadBatchSize": 16, "preciseDispatcherFlowControl": False}).told
         ['broker version 4.0.6', 'dispatcherMaxReadBatchSize=16', 'preciseDispatcherFlowControl=false']
@@ -70,14 +70,14 @@ class Overrides:
     def of_json(cls, text: str) -> Overrides:
         """Overrides written by ``json``; raises ``ProfileError`` for other text and for settings no rule follows from."""
         try:
-            held: Any = json.loads(text)
+            document: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ProfileError(f"overrides are not JSON ({error}): {text[:80]!r}") from error
-        if not (isinstance(held, dict) and set(held) == {"broker_version", "settings"}):
+        if not (isinstance(document, dict) and set(document) == {"broker_version", "settings"}):
             raise ProfileError(
                 f"overrides must be an object of broker_version and settings, not {text[:80]!r}"
             )
-        version, given = held["broker_version"], held["settings"]
+        version, given = document["broker_version"], document["settings"]
         if not (isinstance(version, str | None) and isinstance(given, dict)):
             raise ProfileError(f"overrides have a text and an object, not {text[:80]!r}")
         if version is not None:
@@ -142,7 +142,7 @@ def profile_of(log: DispatcherLog) -> Profile:
 
 
 def rebuilt_at(log: DispatcherLog, profile: Profile) -> tuple[int, Policy] | None:
-    """Where the broker built a new dispatcher for another Key_Shared policy: seq of the consumer that brought it.
+    """Find the consumer for which the broker built a new dispatcher with another Key_Shared policy: its seq, the policy.
 
     That can happen only when nobody is connected (PersistentSubscription.reuseOrCreateDispatcher); None = it did not.
     """

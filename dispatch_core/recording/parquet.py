@@ -152,7 +152,7 @@ def _damaged(first_row: int, why: str) -> DamagedFileError:
 
 
 def _within(texts: pa.DictionaryArray) -> bool:
-    """Whether all indices of a dictionary lie in it: Arrow takes them from a file as they are."""
+    """True if all indices of a dictionary lie in it: Arrow takes them from a file as they are."""
     found = pc.min_max(texts.indices)
     least, most = found["min"].as_py(), found["max"].as_py()
     return least is None or (least >= 0 and most < len(texts.dictionary))
@@ -211,7 +211,7 @@ def _usable_columns(reading: RowJudge, schema: pa.Schema) -> list[str]:
 
 
 def _holds_same(found: pa.DataType, wanted: pa.DataType, name: str) -> bool:
-    """Whether a type holds the values of another and means the same by them: no time in another unit, no number as text."""
+    """True if a type holds the values of another with the same meaning: no time in another unit, no number as text."""
     types = pa.types
     if types.is_dictionary(found):
         found = found.value_type

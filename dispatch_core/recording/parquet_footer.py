@@ -1,4 +1,4 @@
-"""What a Parquet file says about itself, read from its footer: row groups, and which columns of them hold no value.
+"""Read a Parquet file's footer: its row groups, and the columns of each that hold no value.
 
 pyarrow tells the same (``ParquetFile.metadata``), but where a damaged footer contradicts itself its
 ``RowGroupMetaData.column`` ends the whole process ("terminate called after throwing 'parquet::ParquetException'"), which
@@ -124,7 +124,7 @@ def _row_group(group: Fields, stream: BinaryIO) -> RowGroup:
 
 
 def _is_wordy(about: Fields, stream: BinaryIO) -> bool:
-    """Whether a column chunk begins with a large dictionary, or nobody can tell."""
+    """True if a column chunk begins with a large dictionary, or if that cannot be read."""
     stream.seek(max(0, min(int(about[_DATA_PAGE]), int(about.get(_DICTIONARY_PAGE) or about[_DATA_PAGE]))))
     try:
         page = _Compact(stream.read(_PAGE_HEADER_BYTES)).struct()

@@ -39,7 +39,7 @@ _KEY_SHARED: Final = {"key_shared_mode": "mode", "key_shared_allow_out_of_order"
 
 
 def _raw_type(field: pa.Field) -> pa.DataType:
-    """How a column of the schema stands in a JSON line."""
+    """The type of a column of the schema as it stands in a JSON line."""
     if field.name == "ranges":
         return _PAIRS
     if field.name == "positions":
@@ -77,7 +77,7 @@ RAW_MESSAGES: Final = _raw_messages()
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a line is no row: ``line`` counts from 0 within its block, ``field`` is None for the whole line."""
+    """The reason a line is no row: ``line`` counts from 0 within its block, ``field`` is None for the whole line."""
 
     line: int
     field: str | None
@@ -198,7 +198,7 @@ def _objects(body: bytes) -> int:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether the bytes are UTF-8 throughout."""
+    """True if the bytes are UTF-8 throughout."""
     if data.isascii():
         return True
     try:
@@ -267,8 +267,7 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer
 
 
 def explain(line: bytes, schema: pa.Schema) -> tuple[str | None, str] | None:
-    """Why a line cannot be a row of ``schema``: field (None: the line itself) and reason; None if it seems
-    right.
+    """Field (None: the line itself) and reason for which a line cannot be a row of ``schema``; None if it seems right.
 
     Everything named here Arrow's parser refuses too, or was checked before it.
     """

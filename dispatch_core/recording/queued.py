@@ -45,7 +45,7 @@ def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
     sent: set[Position] = set()
     done: set[Position] = set()
     for line in lines.select([name for name in _COLUMNS if name in lines.column_names]).to_pylist():
-        positions = [(one["ledger_id"], one["entry_id"]) for one in line["positions"] or ()]
+        positions = [(position["ledger_id"], position["entry_id"]) for position in line["positions"] or ()]
         if line["kind"] == "sent":
             sent.update(positions)
             pending.get(line["consumer"], set()).difference_update(positions)

@@ -256,7 +256,7 @@ class _Lines:
         return self.raw(line).decode("utf-8-sig").strip(" \t\r")
 
     def start(self, line: int) -> int:
-        """Where the line begins in the block; ``start(line + 1)`` is where it ends, with its line end."""
+        """The offset in the block at which the line begins; ``start(line + 1)`` is where it ends, with its line end."""
         if self._starts is None:
             breaks = np.flatnonzero(np.frombuffer(self.block.data, dtype=np.uint8) == ord("\n"))
             self._starts = np.concatenate([[0], breaks + 1, [len(self.block.data)]])

@@ -28,7 +28,11 @@ def resumes_at(events: pa.Table, *, after_gap: bool = False) -> list[int]:
     rows = np.flatnonzero(marked(events["kind"], "checkpoint") & gap).tolist()
     texts = events["checkpoint_json"].take(pa.array(rows, pa.int64())).to_pylist()
     said = [None if text is None else checkpoint.read(text) for text in texts]
-    return [row for row, one in zip(rows, said, strict=True) if one is not None and one.consumers is not None]
+    return [
+        row
+        for row, state in zip(rows, said, strict=True)
+        if state is not None and state.consumers is not None
+    ]
 
 
 def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
@@ -48,18 +52,18 @@ def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
 
 def _with_names(before: pa.Table, line: pa.Table) -> pa.Table:
     """A checkpoint's line in which consumers that it only numbers are as lines before it say."""
-    known = {one.number: one for one in checkpoint.named_by(checkpoint.checkpoints(before))}
+    known = {consumer.number: consumer for consumer in checkpoint.named_by(checkpoint.checkpoints(before))}
     added = before.filter(pc.equal(before["kind"], "consumer_added"))
     columns = ["consumer", "name", "consumer_id", "address", "priority_level", "ranges"]
     columns += ["key_shared_mode", "key_shared_allow_out_of_order"]
     lines = {row["consumer"]: row for row in added.select(columns).to_pylist()}
     said = json.loads(line["checkpoint_json"][0].as_py())
     consumers: list[Any] = []
-    for one in said["consumers"]:
-        row = None if isinstance(one, dict) else lines.get(one)
-        if row is None and not isinstance(one, dict) and one in known:
-            row = checkpoint.as_line(known[one])
-        consumers.append(one if row is None else _consumer(row))
+    for consumer in said["consumers"]:
+        row = None if isinstance(consumer, dict) else lines.get(consumer)
+        if row is None and not isinstance(consumer, dict) and consumer in known:
+            row = checkpoint.as_line(known[consumer])
+        consumers.append(consumer if row is None else _consumer(row))
     column = line.column_names.index("checkpoint_json")
     text = pa.array([json.dumps(said | {"consumers": consumers})], pa.string())
     return line.set_column(column, line.schema.field(column), text)
@@ -70,7 +74,9 @@ def _consumer(row: dict[str, Any]) -> dict[str, Any]:
     policy = {
         "mode": row["key_shared_mode"],
         "allow_out_of_order": row["key_shared_allow_out_of_order"],
-        "ranges": None if row["ranges"] is None else [[one["start"], one["end"]] for one in row["ranges"]],
+        "ranges": None
+        if row["ranges"] is None
+        else [[bounds["start"], bounds["end"]] for bounds in row["ranges"]],
     }
     said = {name: row[name] for name in names} | {
         "key_shared": {name: value for name, value in policy.items() if value is not None} or None

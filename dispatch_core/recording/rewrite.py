@@ -40,7 +40,7 @@ class WouldOverwriteError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written of a recording: into which folder, how many lines, how many input lines could not be read."""
+    """The copy of a recording: its folder, the lines written, and the input lines that could not be read."""
 
     folder: Path
     lines: int
@@ -48,7 +48,7 @@ class Written:
 
 
 def target(source: RecordingSource, out: Path) -> Path:
-    """Where the copy of a recording goes: ``out/<parent>/<folder>``. Raises ``WouldOverwriteError``."""
+    """The folder of a recording's copy: ``out/<parent>/<folder>``. Raises ``WouldOverwriteError``."""
     folder = out / source.folder.parent.name / source.folder.name
     if folder.resolve() == source.folder.resolve():
         raise WouldOverwriteError(
@@ -171,7 +171,7 @@ class _JsonLines(NewFile):
         super().__init__(path)
         self._raw: BinaryIO = self._partial.open("wb")
         self._lines = FootedLines(compressed(self._raw, path.name))
-        self._one: tuple[Any, ...] | None = None  # the only dispatcher so far, and its header is written
+        self._identity: tuple[Any, ...] | None = None  # the only dispatcher so far, and its header is written
         self._many = False
 
     def __enter__(self) -> _JsonLines:
@@ -195,10 +195,10 @@ class _JsonLines(NewFile):
         table = table.filter(pc.not_equal(table["kind"].cast(pa.string()), "footer"))
         if not table.num_rows:
             return
-        one = _identity_of_all(table)
-        if self._one is None and not self._many and table["kind"][0].as_py() == "header":
-            self._one = one
-        self._many = self._many or one is None or one != self._one
+        identity = _identity_of_all(table)
+        if self._identity is None and not self._many and table["kind"][0].as_py() == "header":
+            self._identity = identity
+        self._many = self._many or identity is None or identity != self._identity
         self.rows(table.drop_columns(list(_SOURCE)), names=self._many)
 
     def _finish(self) -> None:
@@ -210,7 +210,7 @@ class _JsonLines(NewFile):
 def _identity_of_all(table: pa.Table) -> tuple[Any, ...] | None:
     """The incarnation that all rows belong to; ``None`` if there are several."""
     values = [pc.unique(table[name]) for name in IDENTITY]
-    return tuple(one[0].as_py() for one in values) if all(len(one) == 1 for one in values) else None
+    return tuple(found[0].as_py() for found in values) if all(len(found) == 1 for found in values) else None
 
 
 def _whole_lines(events: pa.Table, *, names: bool) -> pa.Table:

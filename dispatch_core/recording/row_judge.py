@@ -35,7 +35,7 @@ class Batch:
 
 @dataclass(slots=True)
 class FileCounts:
-    """What became of a file's lines (Parquet: rows); complete when the file has been read to its end.
+    """Counts of a file's lines (Parquet: rows) by outcome; complete when the file has been read to its end.
 
     ``lines`` = ``about_file`` + ``accepted`` + ``quarantined``, always. Blank lines are counted apart.
     ``about_file`` are headers, and footers that name no dispatcher. ``file_problems`` are quarantine rows
@@ -108,9 +108,9 @@ class RowJudge:
         if self.content == "messages":
             rules.judge_messages(columns, count, faults)
             if "num_messages" not in columns or columns["num_messages"].null_count:
-                one = pa.repeat(pa.scalar(1, pa.int64()), count)
+                ones = pa.repeat(pa.scalar(1, pa.int64()), count)
                 columns["num_messages"] = (
-                    pc.fill_null(columns["num_messages"], 1) if "num_messages" in columns else one
+                    pc.fill_null(columns["num_messages"], 1) if "num_messages" in columns else ones
                 )
         else:
             _gap_defaults(columns, count)

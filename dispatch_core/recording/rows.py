@@ -212,7 +212,7 @@ def _numbers(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def _only_digits(texts: pa.StringArray) -> bool:
-    """Whether all bytes are digits, ``-`` or ``:``. Keeps out what Arrow's number parser takes beyond that (0x10)."""
+    """True if all bytes are digits, ``-`` or ``:``. Keeps out what Arrow's number parser takes beyond that (0x10)."""
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32, count=len(texts) + 1, offset=texts.offset * 4)
     data = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     return bool(_POSITION_BYTES[data].all())

@@ -27,8 +27,10 @@ _Place = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a row group's statistics say. ``between``: lowest and highest value of each column of texts. ``empty``: the
-    columns, but for lists and structs, in which no row has a value; most kinds of lines leave most columns empty.
+    """The statistics of a row group.
+
+    ``between``: lowest and highest value of each column of texts. ``empty``: the columns, but for lists and structs, in
+    which no row has a value; most kinds of lines leave most columns empty.
     """
 
     num_rows: int
@@ -37,7 +39,7 @@ class Group:
     empty: frozenset[str]
 
     def may_hold(self, dispatcher: Mapping[str, str]) -> bool:
-        """Whether rows of the dispatcher (columns and their values) may be in it."""
+        """True if rows of the dispatcher (columns and their values) may be in the row group."""
         return all(
             low <= dispatcher[name] <= high
             for name, (low, high) in self.between.items()
@@ -45,7 +47,7 @@ class Group:
         )
 
     def holds_only(self, dispatcher: Mapping[str, str]) -> bool:
-        """Whether it can hold no other rows than the dispatcher's."""
+        """True if the row group can hold no other rows than the dispatcher's."""
         return all(
             self.between.get(name) == (value, value) and name not in self.with_nulls
             for name, value in dispatcher.items()
@@ -54,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a file's footer says. ``columns``: in their order."""
+    """The content of a file's footer. ``columns``: in their order."""
 
     metadata: pq.FileMetaData
     columns: tuple[str, ...]

@@ -68,7 +68,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a look at the kinds of lines tells of a log.
+    """Facts about a log that the kinds of its lines show.
 
     ``rare``: the lines of the kinds asked for, and the headers, in full (``EVENTS``). ``incarnations``: how many there are.
     ``traced``: whether there are lines that only a dispatcher trace holds.
@@ -104,7 +104,7 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
 
 @lru_cache(maxsize=8)
 def _columns_of(kinds: frozenset[str]) -> list[str]:
-    """What lines of these kinds may say. Not the lists of positions: they are most of a log, and no rare line has any."""
+    """The columns of lines of these kinds, but for the lists of positions: most of a log, and in no rare line."""
     known = [KINDS[kind] for kind in sorted(kinds)]
     named = dict.fromkeys(name for kind in known for name in (*kind.required, *kind.optional))
     return [*_IDENTITY, *named]
@@ -122,7 +122,7 @@ def _lines(tables: Iterable[pa.Table], kinds: Set[str]) -> Iterator[pa.Table]:
 
 
 def _among(column: pa.DictionaryArray, kinds: Set[str]) -> npt.NDArray[np.bool_]:
-    """Where an encoded column without nulls holds one of ``kinds``."""
+    """Mark the rows in which an encoded column without nulls holds one of ``kinds``."""
     wanted = np.array([word in kinds for word in column.dictionary.to_pylist()] or [False])
     found: npt.NDArray[np.bool_] = wanted[np.asarray(column.indices)]
     return found
@@ -164,7 +164,7 @@ def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
     """The same rows, up to ``PIECE_ROWS`` at a time."""
     waiting = [none]
     for table in tables:
-        if len(waiting) > 1 and sum(one.num_rows for one in waiting) + table.num_rows > PIECE_ROWS:
+        if len(waiting) > 1 and sum(batch.num_rows for batch in waiting) + table.num_rows > PIECE_ROWS:
             yield pa.concat_tables(waiting[1:])
             waiting = [none]
         waiting.append(table)
@@ -206,11 +206,11 @@ class _Messages:
                 break
             self._begun = True
             taken.append(table)
-        beyond = (_positions(one, position) for one in (*self._beyond, *map(_named, taken)))
+        beyond = (_positions(batch, position) for batch in (*self._beyond, *map(_named, taken)))
         self._beyond = [
-            one for one in beyond if one.num_rows
+            batch for batch in beyond if batch.num_rows
         ]  # else every piece would go through all that were
-        while self._begun and sum(one.num_rows for one in self._beyond) < AHEAD_ROWS:
+        while self._begun and sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
             table = self._take()
             if table is None:
                 break

@@ -1,4 +1,4 @@
-"""Who answers when: how long a consumer takes for an entry, and whether it asks for it again.
+"""The simulated clients: how long a consumer takes for an entry, and whether it requests a redelivery.
 
 Kept apart from what the broker decides, because there are two kinds of clients. *Synthetic* ones: latencies are drawn
 beforehand, a table of samples, of which each delivery takes one that its entry, consumer and number of deliveries pick. So
@@ -51,7 +51,7 @@ def latencies(random: np.random.Generator, mean_us: int, sigma: float = 0.8) -> 
 
 
 def refusals(random: np.random.Generator, share: float) -> npt.NDArray[np.uint8]:
-    """Which deliveries are asked for again: a share of the table."""
+    """Draw the deliveries that are followed by a redelivery request: a share of the table."""
     return (random.random(SAMPLES) < share).astype(np.uint8)
 
 
@@ -63,14 +63,14 @@ def _sample(world: World, number: int, slot: int, deliveries: int, size: int) ->
 
 @compiled
 def answers_after(world: World, slot: int, number: int, deliveries: int) -> int:
-    """How long after its arrival a consumer is done with an entry, microseconds."""
+    """The time that a consumer takes for an entry after its arrival, microseconds."""
     at = _sample(world, number, slot, deliveries, len(world.latency_us))
     return world.latency_us[at] * world.slowness[slot]
 
 
 @compiled
 def asks_again(world: World, slot: int, number: int, deliveries: int) -> bool:
-    """Whether the consumer gives the entry back instead of acknowledging it."""
+    """True if the consumer requests a redelivery of the entry instead of acknowledging it."""
     return world.refuses[_sample(world, number, slot + 1, deliveries, len(world.refuses))] == 1
 
 
@@ -110,7 +110,7 @@ def flows_due(world: World, slot: int) -> None:
 
 @compiled
 def acts_on(world: World, slot: int, number: int) -> None:
-    """What a recorded client will do with an entry that it is sent now, each at its time.
+    """Schedule what a recorded client will do with an entry that it is sent now, each act at its time.
 
     What the log shows of this client and this entry from now on, up to the first act that ends it. Where it shows nothing,
     the client does what it did with what it was sent nearest to now.
@@ -156,7 +156,7 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
 
 @compiled
 def answers_as_others(world: World, slot: int, number: int) -> int:
-    """When a client is done with an entry that it did not answer in the log: when another was, if it is there by then.
+    """The time at which a client is done with an entry it did not answer in the log: when another was, if still connected.
 
     NEVER = the entry was lost with the connection, or nobody ever was done with it.
     """
@@ -168,7 +168,7 @@ def answers_as_others(world: World, slot: int, number: int) -> int:
 
 @compiled
 def answers_like(world: World, slot: int, number: int) -> int:
-    """When a client answers an entry that another had got in the log; NEVER = it does not."""
+    """The time at which a client answers an entry that another had got in the log; NEVER = it does not."""
     now, who = world.w[NOW], world.who[slot]
     first, end = world.like_start[who], world.like_start[who + 1]
     if first == end:

@@ -1,4 +1,4 @@
-"""Who comes and goes, and when: the membership changes of one dispatcher, drawn before its life begins.
+"""The membership changes of one dispatcher, drawn before its run begins.
 
 Consumers have numbers of their own (0 … ``consumers`` - 1, and further ones that come for others); one that comes back is a
 new connection under the same name.
@@ -65,24 +65,24 @@ class _Life:
 
     def add(self, at_us: int, joins: bool, who: int, pause_us: int, finishes: bool) -> None:
         """A change that comes after all of this consumer so far."""
-        mine = self._of.setdefault(who, [])
-        if mine:
-            at_us = max(at_us, mine[-1].at_us + pause_us)
-        mine.append(Change(at_us, joins, who, finishes))
+        changes = self._of.setdefault(who, [])
+        if changes:
+            at_us = max(at_us, changes[-1].at_us + pause_us)
+        changes.append(Change(at_us, joins, who, finishes))
 
     def crash(self, at_us: int, who: int, pause_us: int) -> None:
         """Leave with everything unacknowledged, and come back; only while connected for a while before and after."""
-        mine = self._of[who]
-        before = [change for change in mine if change.at_us <= at_us - pause_us]
-        near = [change for change in mine if at_us - pause_us < change.at_us < at_us + 2 * pause_us]
+        changes = self._of[who]
+        before = [change for change in changes if change.at_us <= at_us - pause_us]
+        near = [change for change in changes if at_us - pause_us < change.at_us < at_us + 2 * pause_us]
         if before and before[-1].joins and not near:
-            mine += [Change(at_us, False, who), Change(at_us + pause_us, True, who)]
-            mine.sort(key=lambda change: change.at_us)
+            changes += [Change(at_us, False, who), Change(at_us + pause_us, True, who)]
+            changes.sort(key=lambda change: change.at_us)
 
     def in_order(self) -> list[Change]:
         """All changes, by time."""
         return sorted(
-            (change for mine in self._of.values() for change in mine),
+            (change for changes in self._of.values() for change in changes),
             key=lambda change: (change.at_us, change.who),
         )
 
@@ -145,7 +145,7 @@ def _wanted(scenario: Scenario) -> int:
 
 
 def _time_to_come_back(left: int, missing: int) -> bool:
-    """Whether one more may leave: in the end all are there, and ``left`` changes are to come."""
+    """True if one more consumer may leave: in the end all are connected, and ``left`` changes are to come."""
     return left >= missing + 2
 
 

@@ -1,4 +1,4 @@
-"""What the lives of all simulated dispatchers have in common: time that goes on, stretches of the log, lines handed over.
+"""Common base of all simulated dispatchers: time that advances, batches of the log, lines handed over.
 
 Control plane around a compiled loop: the loop runs until it needs a decision that is made here, and says why it stopped.
 """
@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long the parts of the simulated broker take, microseconds: medians of recorded traces.
+    """Delays of the parts of the simulated broker, microseconds: medians of recorded traces.
 
     ``read_us``: the storage answers a normal read, ``replay_us``: a replay read. ``write_us``: what was sent is written to
     the connection. Each of these is longer by its ``…_entry_us`` for every entry. ``hop_us``: a task is handed to the
@@ -84,7 +84,7 @@ def timer_us(timers: Mapping[str, object], setting: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What recorded clients do and when; see ``world.World`` for the arrays."""
+    """The acts of recorded clients and their times; see ``world.World`` for the arrays."""
 
     start: Ints
     us: Ints
@@ -155,7 +155,7 @@ class Clients(Protocol):
 
     @property
     def acts(self) -> Acts | None:
-        """What recorded clients do; None = they are synthetic."""
+        """The acts of recorded clients; None = the clients are synthetic."""
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
         """A client connects."""
@@ -169,7 +169,7 @@ class Clients(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one dispatcher's life is made of.
+    """The input of one dispatcher's run.
 
     ``timers``: settings by their ``broker.conf`` names, of which ``TIMERS`` are used. ``changes``: by time. ``until_us``:
     when its log ends; ``NEVER`` = when all is done. ``delays``: how long the parts of the simulated broker take; ``paces``:
@@ -303,7 +303,7 @@ class Life(ABC):
 
     @abstractmethod
     def _step_in(self, reason: int) -> None:
-        """What the loop stopped for and only this kind of dispatcher has."""
+        """Handle a stop of the loop that only this kind of dispatcher has."""
 
     @abstractmethod
     def _join(self, change: Change) -> None:
@@ -357,7 +357,7 @@ class Life(ABC):
             _take_time(self._world.w, pace.delays)
 
     def _not_before(self, at_us: int) -> int:
-        """When a membership change that is due can take place."""
+        """The earliest time at which a membership change that is due can take place."""
         return at_us
 
     def _all_acknowledged(self) -> bool:
@@ -395,20 +395,20 @@ class Life(ABC):
         self._connected = change.number or self._connected + 1
         return self._connected
 
-    def _connect(self, change: Change, slot: int, number: int, one: Connecting) -> None:
+    def _connect(self, change: Change, slot: int, number: int, connecting: Connecting) -> None:
         """A new connection has its slot; the client's first permits arrive a little later."""
         world = self._world
         self._numbers[change.who] = number
         world.number[slot] = number
-        world.slowness[slot], world.queue[slot] = one.slowness, one.queue
-        world.who[slot], world.until_us[slot] = one.who, one.until_us
-        world.flow_next[slot], world.flow_end[slot] = one.flows
-        if one.flow_us is not None:
-            world.granted[slot] = one.queue
-            w_.push(world, one.flow_us, w_.event(w_.FLOW, slot, one.queue))
+        world.slowness[slot], world.queue[slot] = connecting.slowness, connecting.queue
+        world.who[slot], world.until_us[slot] = connecting.who, connecting.until_us
+        world.flow_next[slot], world.flow_end[slot] = connecting.flows
+        if connecting.flow_us is not None:
+            world.granted[slot] = connecting.queue
+            w_.push(world, connecting.flow_us, w_.event(w_.FLOW, slot, connecting.queue))
             return
         flows_due(world, slot)
-        for at_us, row in one.requests:
+        for at_us, row in connecting.requests:
             self._make_room_in_heap()
             w_.push(self._world, at_us, w_.event(w_.ACT, slot, row))
 

@@ -85,7 +85,7 @@ def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64
 
 @compiled
 def read_on(st: State, world: World, limit: int) -> int:
-    """What is stored from the read position on and not acknowledged, into ``world.entries``; returns how many."""
+    """Put unacknowledged entries from the read position on into ``world.entries``; returns how many."""
     count = 0
     at = st.s[st_.READ_POSITION]
     while at < world.w[w_.STORED] and count < limit:

@@ -141,7 +141,7 @@ class FailoverRun(Life):
         self._round(entries, read_at, deleted_to)
 
     def _round(self, entries: npt.NDArray[np.int64], read_at: int, deleted_to: int) -> None:
-        """What was read goes to the active consumer; when it is written, the next read is attempted."""
+        """Send the entries read to the active consumer; when they are written, the next read is attempted."""
         active = self.core.active or 0
         if self._line(kinds.ROUND_BEGIN, active, 0, read_at, deleted_to):
             loop.items(self._world, self._lines, entries)
@@ -163,9 +163,9 @@ class FailoverRun(Life):
             self._line(kinds.HANDOVER_SCHEDULED, 0, int(self.core.pending))
             if self.core.pending:
                 self._cancel()
-            step, told = self.core.hand_over()
+            step, notified = self.core.hand_over()
             if step is HandOver.AT_ONCE:
-                self._rewound(told)
+                self._rewound(notified)
                 self._attempt()
             elif step is HandOver.DELAY_STARTS:
                 w_.push(self._world, self._now + self._delay_us, w_.event(w_.DELAY, 0, 0))
@@ -188,19 +188,19 @@ class FailoverRun(Life):
         if waits:
             w[w_.READ_NUMBER] += 1
 
-    def _rewound(self, told: Told) -> None:
+    def _rewound(self, notified: Told) -> None:
         self._line(kinds.REWIND, 0, *self._cursor())
-        self._tell(told)
+        self._tell(notified)
 
-    def _tell(self, told: Told) -> None:
-        for consumer, active in told:
+    def _tell(self, notified: Told) -> None:
+        for consumer, active in notified:
             self._line(kinds.ACTIVE_NOTIFIED, consumer, active)
 
     def _delay_over(self) -> None:
         """The failover delay's task rewinds, tells everybody, and attempts a read."""
-        told = self.core.delay_over()
+        notified = self.core.delay_over()
         self._task_until = self._now + _TASK_TAIL_US
-        self._rewound(told)
+        self._rewound(notified)
         self._attempt()
 
     # --- membership ------------------------------------------------------------------------------------------
@@ -213,17 +213,19 @@ class FailoverRun(Life):
     def _join(self, change: Change) -> None:
         """A client subscribes; the choice happens inside the add."""
         number = self._number(change)
-        one = self._clients.connecting(change, self._now)
+        connecting = self._clients.connecting(change, self._now)
         self._slots[number] = len(self._slots)
         try:
             self._chosen(
-                self.core.join(number, one.client.name, one.client.priority_level, one.client.ranges)
+                self.core.join(
+                    number, connecting.client.name, connecting.client.priority_level, connecting.client.ranges
+                )
             )
         except ConsumerBusyError as error:
             self._clients.refused(change, error)
             return
-        self._added(number, one.client)
-        self._connect(change, self._slot(number), number, one)
+        self._added(number, connecting.client)
+        self._connect(change, self._slot(number), number, connecting)
 
     def _leave(self, change: Change) -> None:
         """A client disconnects; who is active then gets what it did not acknowledge."""
@@ -265,7 +267,7 @@ class FailoverRun(Life):
         self._rewinds(number, [entry])
 
     def _reading_or_late(self) -> bool:
-        """Whether a read is running, or the delay's task: what comes now would race with it."""
+        """True if a read or the delay's task is running, with which a request would race."""
         running = self.core.pending and int(self._world.w[w_.READ_READY_AT]) <= self._now
         return running or self._now <= self._task_until
 
@@ -284,7 +286,7 @@ class FailoverRun(Life):
         self._attempt()
 
     def _act(self, slot: int, row: int) -> None:
-        """What a recorded client does: it acknowledges, one by one or up to an entry, or asks for entries again."""
+        """Carry out an act of a recorded client: an individual or cumulative acknowledgement, or a redelivery request."""
         world, st, base = self._world, self.core.state, int(self._world.w[w_.BASE])
         number = int(world.number[slot])
         if not number:

@@ -233,12 +233,12 @@ def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
     w = world.w
     now, consumer = w[w_.NOW], world.number[slot]
     line4(out, kinds.FLOW, now, consumer, permits, st.blocked[slot] + w_.NO, w_.NO, w_.NO)
-    told = count_flow(st, slot, permits)
+    reaches_dispatcher = count_flow(st, slot, permits)
     if w[w_.TRACE] == 1:
         line4(
             out, kinds.FLOW_COUNTED, now, consumer, st.permits[slot], st.blocked[slot] + w_.NO, w_.NO, w_.NO
         )
-    if told:
+    if reaches_dispatcher:
         permits_applied(st, world, out, slot, permits)
 
 
@@ -454,7 +454,7 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
 
 @compiled_inside
 def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool, longer_us: int) -> None:
-    """When the dispatcher reads again: at once, after a while, or when what was sent is written."""
+    """Schedule the dispatcher's next read: at once, after a while, or when what was sent is written."""
     w = world.w
     if sent_to > 0:
         w[w_.BACK_OFF_US] = 0

@@ -80,7 +80,7 @@ class KeySharedRun(Life):
         return drop
 
     def _tell_core(self) -> None:
-        """What the loop has sent, for what the dispatcher keeps outside its state."""
+        """Pass the entries that the loop has sent to what the dispatcher keeps outside its state."""
         w = self._world.w
         base, count = int(w[w_.BASE]), int(w[w_.N_SENT_ACKED])
         sent_acked = self._world.sent_acked[:count] - base
@@ -100,14 +100,14 @@ class KeySharedRun(Life):
         self._tell_core()
         s = self.core.state.s
         number = self._number(change)
-        one = self._clients.connecting(change, self._now)
+        connecting = self._clients.connecting(change, self._now)
         first = int(s[st_.N_CONSUMERS]) == 0
-        self.core.join(number, one.client.name, one.client.priority_level)
+        self.core.join(number, connecting.client.name, connecting.client.priority_level)
         if first and not s[st_.REWIND_DUE]:
             self._line(kinds.REWIND, 0, *self._cursor())
-        self._added(number, one.client)
+        self._added(number, connecting.client)
         try:
-            moved = self.core.select_in(number, list(one.client.ranges) or None)
+            moved = self.core.select_in(number, list(connecting.client.ranges) or None)
         except SelectorRefusedError as error:
             self._clients.refused(change, error)
             self.core.refuse(number)
@@ -116,7 +116,7 @@ class KeySharedRun(Life):
         self._line(kinds.SELECTOR_ADDED, number)
         self._drained(*self.core.register(moved, skip=number))
         self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.newcomers())
-        self._connect(change, self.core.slot(number), number, one)
+        self._connect(change, self.core.slot(number), number, connecting)
 
     def _leave(self, change: Change) -> None:
         """A client disconnects. What it holds is sent to others, unless it is done with it before."""
@@ -155,10 +155,10 @@ class KeySharedRun(Life):
     def _finish(self, number: int) -> None:
         """All that the consumer holds is acknowledged."""
         slot = self.core.slot(number)
-        held = np.array(self.core.held(number), np.int64)
-        for at in range(0, len(held), FINISHED_AT_ONCE):
+        pending = np.array(self.core.held(number), np.int64)
+        for at in range(0, len(pending), FINISHED_AT_ONCE):
             self._make_room()
-            some = held[at : at + FINISHED_AT_ONCE]
+            some = pending[at : at + FINISHED_AT_ONCE]
             loop.acknowledge_all(self.core.state, self._world, self._lines, slot, some)
 
     def _cancel_read(self) -> None:
@@ -207,7 +207,7 @@ class KeySharedRun(Life):
         w_.attempt_at(self._world, self._now + int(w[w_.HOP_US]))
 
     def _act(self, slot: int, row: int) -> None:
-        """What a recorded client does besides acknowledging an entry."""
+        """Carry out an act of a recorded client other than the acknowledgement of an entry."""
         st, base = self.core.state, int(self._world.w[w_.BASE])
         if not st.connected[slot]:
             return
@@ -215,12 +215,12 @@ class KeySharedRun(Life):
             self._tell_core()
             wanted = self._requested(row)
             if wanted is None:
-                held = self.core.held(self.core.number_of(slot))
+                requested = self.core.held(self.core.number_of(slot))
             else:
-                held = [entry - base for entry in wanted if entry >= base]
-                held = sorted({entry for entry in held if int(st.holder[entry]) == slot})
-            if held:
-                self._again(slot, held, everything=wanted is None)
+                requested = [entry - base for entry in wanted if entry >= base]
+                requested = sorted({entry for entry in requested if int(st.holder[entry]) == slot})
+            if requested:
+                self._again(slot, requested, everything=wanted is None)
             return
         entry = int(self._world.act_entry[row]) - base
         words = self._words(row)

@@ -92,7 +92,7 @@ ALL: Final = 1
 
 
 def ack_details(words: int, *, up_to: bool) -> int:
-    """What ``a`` of an ack's line holds: number of its ack set among those noted (0 = none), and whether it is cumulative.
+    """The value of ``a`` in an ack's line: number of its ack set among those noted (0 = none), and whether it is cumulative.
 
     An individual ack of whole entries has 0.
     """

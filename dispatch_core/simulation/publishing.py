@@ -1,4 +1,4 @@
-"""What producers publish: keys, sizes and times, drawn stretch by stretch so that any number of messages fits in memory."""
+"""Published messages: keys, sizes and times, drawn batch by batch so that any number of messages fits in memory."""
 
 from __future__ import annotations
 

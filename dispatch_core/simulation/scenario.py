@@ -1,4 +1,4 @@
-"""What is to be simulated: how much is published, who consumes it, who comes and goes, under which rules."""
+"""The scenario of a simulation: messages, consumers, membership changes, rules."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ class Scenario:
 
     @property
     def is_failover(self) -> bool:
-        """Whether one consumer at a time is active."""
+        """True if one consumer at a time is active."""
         return self.subscription_type == "Failover"
 
     def messages_of(self, dispatcher: int) -> int:
-        """How many messages the topic of a dispatcher has."""
+        """The number of messages on the topic of a dispatcher."""
         return self.messages // self.dispatchers + int(dispatcher < self.messages % self.dispatchers)
 
     def rate_of(self, dispatcher: int) -> int:

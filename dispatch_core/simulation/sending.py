@@ -1,4 +1,4 @@
-"""What a round of a simulated Key_Shared dispatcher sends: its lines, and what the clients will do with the entries.
+"""Deliveries of a simulated Key_Shared dispatcher's round: their lines, and what the clients will do with the entries.
 
 Data plane, called by ``key_shared_loop``.
 

@@ -1,4 +1,4 @@
-"""Where a simulation's messages and lines go: the tables of one log, appended to the files of a recording."""
+"""The destination of a simulation's messages and lines: tables of one log, appended to the files of a recording."""
 
 from __future__ import annotations
 

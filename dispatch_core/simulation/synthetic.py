@@ -1,4 +1,4 @@
-"""What a scenario draws for one dispatcher: its messages, its clients, and who of them comes and goes."""
+"""Draw a scenario's input for one dispatcher: its messages, its clients, and their membership changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HASH_SLOTS: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What all dispatchers of a simulation share: drawn once."""
+    """The draws that all dispatchers of a simulation share."""
 
     keys: KeySpace
     latency_us: npt.NDArray[np.int64]

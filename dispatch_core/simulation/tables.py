@@ -119,7 +119,7 @@ class Client:
 
 @dataclass(slots=True)
 class Log:
-    """Whose lines they are, and what the lines only refer to."""
+    """The dispatcher that the lines belong to, and the values that the lines only refer to."""
 
     topic: str
     header: Mapping[str, Any]
@@ -297,7 +297,7 @@ class _Columns:
         }
 
     def _added(self) -> dict[str, Any]:
-        """What a ``consumer_added`` line says of its consumer. There are few of them."""
+        """The fields of ``consumer_added`` lines about their consumers. There are few such lines."""
         rows = np.flatnonzero(self._kind == kinds.CONSUMER_ADDED)
         clients = [self._log.clients[number] for number in self._lines.consumer[rows].tolist()]
         given: dict[str, list[Any]] = {

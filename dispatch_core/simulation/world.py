@@ -224,7 +224,7 @@ def item(out: Lines, value: int) -> None:
 
 @compiled
 def event(kind: int, slot: int, number: int) -> int:
-    """What is to happen, as one integer."""
+    """Pack an event to come into one integer."""
     return (number << (_KIND_BITS + _SLOT_BITS)) | (slot << _KIND_BITS) | kind
 
 

@@ -1,1 +1,1 @@
-"""How per-key order is kept when the owner of a hash changes. One file per rule."""
+"""Rules that keep per-key order when the owner of a hash changes, one file per rule."""

@@ -66,7 +66,7 @@ _NOTICE_OF_HASH: Final = 2  # + hash id
 
 
 def drainable(sticky_hash: int) -> bool:
-    """Whether a sticky key hash can drain at all: 0 means "not set", counting it is an error of the broker's.
+    """True if a sticky key hash can drain at all: 0 means "not set", and a broker that counts it is in error.
 
     >>> drainable(0), drainable(1)
     (False, True)
@@ -116,7 +116,7 @@ def release(st: State, slot: int, hash_id: int, closing: bool = False) -> int:
 
 @compiled
 def should_block(st: State, slot: int, hash_id: int, attempts: I64) -> bool:
-    """Whether ``slot`` must not be sent entries of ``hash_id`` now.
+    """True if ``slot`` must not be sent entries of ``hash_id`` now.
 
     A refusal is counted, and noted in ``attempts``: ``attempts[0]`` = how many, then pairs (slot, hash id) as far as
     they fit. A hash that drains for ``slot`` itself is freed: it has come back.
@@ -201,7 +201,7 @@ def take_notice(st: State) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What ``topics stats`` shows of one consumer; ``hashes``: see ``listed``."""
+    """The draining hashes of one consumer as ``topics stats`` shows them; ``hashes``: see ``listed``."""
 
     hashes: list[tuple[int, int, int]]
     cleared_total: int  # drainingHashesClearedTotal

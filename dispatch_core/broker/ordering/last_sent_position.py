@@ -91,7 +91,7 @@ def begin_round(st: State) -> None:
 
 @compiled
 def raise_to_mark_delete(st: State) -> None:
-    """What is acknowledged was sent; an unknown last sent position stays unknown."""
+    """Raise the last sent position to the mark-delete position; an unknown one stays unknown."""
     if st.s[LAST_SENT] != NOT_TRACKED and st.s[MARK_DELETE] > st.s[LAST_SENT]:
         st.s[LAST_SENT] = st.s[MARK_DELETE]
 
@@ -167,7 +167,7 @@ def prune(st: State) -> bool:
 
 @compiled
 def is_passed(st: State, joined_at: int) -> bool:
-    """Whether everything that was sent before a newcomer joined is acknowledged."""
+    """True if everything that was sent before a recently joined consumer came is acknowledged."""
     return joined_at <= st.s[MARK_DELETE]
 
 
@@ -190,7 +190,7 @@ def position_limit(st: State, slot: int, is_replay: bool) -> int:
 
 @compiled
 def within(entry: int, limit: int) -> bool:
-    """Whether a position limit allows an entry: the limit itself was sent before the newcomer joined."""
+    """True if a position limit allows an entry: the limit itself was sent before the consumer joined."""
     return entry <= limit
 
 

@@ -77,7 +77,7 @@ def consumer_joined(st: State, slot: int) -> int:
 
 @compiled
 def is_restricted_newcomer(st: State) -> bool:
-    """Whether who joins now is held back: others are connected, and more than one entry is read and not acknowledged."""
+    """True if a consumer that joins now is held back: others are connected, and more than one entry is unacknowledged."""
     if st.s[IN_ORDER] == 0 or (st.s[SORTS_RECENT] == 1 and st.s[REWIND_DUE] == 1):
         return False
     return st.s[N_CONSUMERS] > 1 and st.s[READ_POSITION] - st.s[MARK_DELETE] > 1
@@ -118,7 +118,7 @@ def prune(st: State) -> bool:
 
 @compiled
 def is_passed(st: State, joined_at: int) -> bool:
-    """Whether everything that was read before a newcomer joined is acknowledged."""
+    """True if everything that was read before a recently joined consumer came is acknowledged."""
     return joined_at <= st.s[MARK_DELETE] + 1
 
 
@@ -136,7 +136,7 @@ def position_limit(st: State, slot: int, is_replay: bool) -> int:
 
 @compiled
 def within(entry: int, limit: int) -> bool:
-    """Whether a position limit allows an entry: the limit itself was not read when the newcomer joined."""
+    """True if a position limit allows an entry: the limit itself was not read when the consumer joined."""
     return entry < limit
 
 

@@ -51,7 +51,7 @@ class Assignments:
         return tuple((start, end) for start, end, owner in self.ranges if owner == consumer)
 
     def slots(self) -> dict[int, int]:
-        """How many hashes each consumer owns."""
+        """The number of hashes that each consumer owns."""
         owned: dict[int, int] = {}
         for start, end, owner in self.ranges:
             owned[owner] = owned.get(owner, 0) + end - start + 1
@@ -128,12 +128,12 @@ class Impacted:
 
     @cached_property
     def removed(self) -> dict[int, tuple[Range, ...]]:
-        """What each consumer lost."""
+        """The ranges that each consumer lost."""
         return self.lost.by_owner()
 
     @cached_property
     def added(self) -> dict[int, tuple[Range, ...]]:
-        """What each consumer won."""
+        """The ranges that each consumer won."""
         return self.won.by_owner()
 
     def __eq__(self, other: object) -> bool:
@@ -169,7 +169,7 @@ def impacted(
 def changed_hands(
     stretches: Iterable[Stretch], touched: Bounds, same: Callable[[int, int], bool] = operator.eq
 ) -> Impacted:
-    """What moved, by the ascending, disjoint ``stretches`` of hashes that have another owner than before."""
+    """The ranges that moved, from the ascending, disjoint ``stretches`` of hashes with another owner than before."""
     moved = [
         (start, end, NOBODY if old is None else old, NOBODY if new is None else new)
         for start, end, old, new in stretches
@@ -181,7 +181,7 @@ def changed_hands(
 
 
 def contains(ranges: tuple[Range, ...], hash_value: int) -> bool:
-    """Whether a hash lies in one of the ascending, disjoint ``ranges``."""
+    """True if a hash lies in one of the ascending, disjoint ``ranges``."""
     index = bisect_left(ranges, hash_value, key=lambda item: item[1])
     return index < len(ranges) and ranges[index][0] <= hash_value
 

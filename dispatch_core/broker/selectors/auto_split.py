@@ -142,7 +142,7 @@ class AutoSplitSelector:
 
     @staticmethod
     def _split(lower: int, upper: int) -> int:
-        """Where a range is cut: the newcomer owns up to here, an odd slot is the newcomer's."""
+        """The hash at which a range is split: the new consumer owns up to here, the odd slot included."""
         return upper - ((upper - lower) >> 1)
 
     def _note(self, consumer: int, boundary: int) -> None:

@@ -84,7 +84,7 @@ class ConsistentHashingSelector:
         return queue[0]
 
     def _leave_queue(self, point: int, consumer: int) -> int:
-        queue = [one for one in self._queues[point] if one != consumer]
+        queue = [queued for queued in self._queues[point] if queued != consumer]
         if queue:
             self._queues[point] = queue
         else:
@@ -124,7 +124,7 @@ class ConsistentHashingSelector:
 
     @staticmethod
     def _meet(queue: list[int], newcomer: int) -> None:
-        """Who owns a point after ``newcomer`` came to it: the first of the queue, the newcomer waits at its end."""
+        """Append ``newcomer`` to a point's queue; the first of the queue stays the owner."""
         queue.append(newcomer)
 
     def _points_of(self, name: str, index: int) -> _Points:

@@ -94,7 +94,7 @@ class ReplacingPointsSelector:
 
     @staticmethod
     def _meet(_owner: int | None, newcomer: int) -> int:
-        """Who owns a point after ``newcomer`` came to it: always the newcomer."""
+        """The owner of a point after ``newcomer`` came to it: always the newcomer."""
         return newcomer
 
 

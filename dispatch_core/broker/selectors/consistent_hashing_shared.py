@@ -116,7 +116,7 @@ class SharedPointsSelector:
 
     @staticmethod
     def _share(sticky_hash: npt.NDArray[np.int64], consumers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Whose turn it is on a point that several share, by hash."""
+        """The index of the consumer that gets a hash, among those that share its point."""
         return sticky_hash % consumers
 
     def _points_of(self, name: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which selector a Key_Shared subscription has: the one place that goes from a profile to a selector.
+"""The selector of a Key_Shared subscription: the one place that goes from a profile to a selector.
 
 >>> from dispatch_core.broker.profiles import resolve
 >>> build(resolve("4.2.4")).assignments()

@@ -47,7 +47,7 @@ class Arcs:
     after: I64
 
     def changed_hands(self, first: int, last: int, same: Same = operator.eq) -> Impacted:
-        """What moved, of the hashes ``first`` to ``last`` that a range report covers."""
+        """The ranges that moved, of the hashes ``first`` to ``last`` that a range report covers."""
         if same is operator.eq:
             room = len(self.starts)
             touched, lost, won = np.empty((2, room), np.int64), *np.empty((2, 3, room), np.int64)
@@ -91,7 +91,7 @@ class Ring:
         return Arcs(below + 1, arc_ends, before, after)
 
     def owners_at(self, points: I64) -> I64:
-        """Whose these points (ascending) are; ``NOBODY`` where the ring has no such point."""
+        """The owners of these points (ascending); ``NOBODY`` where the ring has no such point."""
         owners = np.empty(len(points), np.int64)
         _owners_at(self.points, self.owners, points, owners)
         return owners

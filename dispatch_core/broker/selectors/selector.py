@@ -1,4 +1,4 @@
-"""What every Key_Shared selector can do (StickyKeyConsumerSelector), and what the broker takes for *the same* consumer.
+"""The interface of the Key_Shared selectors (StickyKeyConsumerSelector), and the broker's notion of *the same* consumer.
 
 A consumer has an identity (the object, here its number) and an ``equals`` (consumer id and client address). On a healthy
 broker no two connected consumers are equal; where they are, the selectors differ in which of the two they look at, so
@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 
 class Selector(Protocol):
-    """Who gets which sticky key hash. Consumers are the log's numbers."""
+    """The assignment of sticky key hashes to consumers. Consumers are the log's numbers."""
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
         """Take a consumer in; returns the ranges that changed hands (none where consumers share points, 3.0.0 to 3.3.1).
@@ -47,7 +47,7 @@ class Selector(Protocol):
         ...
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where hashes lie in the space that ``Impacted.touched`` counts in: the hash itself, or its slot."""
+        """The hashes' places in the space that ``Impacted.touched`` counts in: the hash itself, or its slot."""
         ...
 
     def assignments(self) -> Assignments:
@@ -65,7 +65,7 @@ def equal_key(mapping: dict[int, V], consumer: int, same: Same) -> int | None:
 
 
 def any_equal(consumers: Sequence[int], consumer: int, same: Same) -> bool:
-    """Whether one of ``consumers`` equals ``consumer``."""
+    """True if ``consumer`` equals any of ``consumers``."""
     return consumer in consumers if same is operator.eq else any(same(other, consumer) for other in consumers)
 
 

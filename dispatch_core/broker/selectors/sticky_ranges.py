@@ -51,14 +51,14 @@ from dispatch_core.errors import SelectorRefusedError
 
 
 class _StickyRanges(ABC):
-    """What both selection rules share: the checks of a newcomer, and slots."""
+    """Common base of both selection rules: the checks of a new consumer, and slots."""
 
     def __init__(self, same: Same) -> None:
         self._same = same
         self._announced: dict[int, tuple[Range, ...]] = {}  # consumer → its ranges in the order given
 
     def in_the_way(self, consumer: int, ranges: Announced) -> int | None:
-        """Whose connection the broker probes before it takes ``consumer``; None for nobody.
+        """The consumer whose connection the broker probes before it takes ``consumer``; None for nobody.
 
         Raises ``SelectorRefusedError`` when the announced ranges cannot stand by themselves: then nobody is probed.
         """

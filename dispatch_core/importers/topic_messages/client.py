@@ -26,7 +26,7 @@ class TopicError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the service. Of tokens and keys only the files' names are kept."""
+    """Address and credentials of the service. Of tokens and keys only the files' names are kept."""
 
     service_url: str
     token_file: Path | None = None

@@ -34,7 +34,7 @@ class MessageIdError(DispatchAuditError):
 
 
 class MessageId(Protocol):
-    """What is used of ``pulsar``'s message ids."""
+    """The part of ``pulsar``'s message ids that is used here."""
 
     def ledger_id(self) -> int: ...  # noqa: D102
     def entry_id(self) -> int: ...  # noqa: D102
@@ -43,7 +43,7 @@ class MessageId(Protocol):
 
 
 class Message(Protocol):
-    """What is used of ``pulsar.Message``."""
+    """The part of ``pulsar.Message`` that is used here."""
 
     def message_id(self) -> MessageId: ...  # noqa: D102
     def partition_key(self) -> str: ...  # noqa: D102
@@ -162,7 +162,7 @@ def _first(message: Message, position: Position) -> Entry:
 
 
 def _text_bytes(text: Callable[[], str]) -> bytes | None:
-    """What a call gives as text, as its bytes; those that are no UTF-8 too. None = empty: the client's "not set"."""
+    """The bytes of the text that a call returns, even if they are not UTF-8. None = empty: the client's "not set"."""
     try:
         found = utf8(text())
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Reads topics to their end, or until told to stop, into message logs; knows no client, only what its readers can do.
+"""Read topics to their end, or until asked to stop, into message logs, through the interface of a reader only.
 
 Readers of several topics take turns. Whatever ends the reading, the segments are closed: nothing that was read is lost.
 """
@@ -30,7 +30,7 @@ NOTHING_CAME: Final = "nothing more came, though the broker has more"
 
 
 class Reader(Protocol):
-    """What is used of ``pulsar.Reader``."""
+    """The part of ``pulsar.Reader`` that is used here."""
 
     def has_message_available(self) -> bool: ...  # noqa: D102
     def read_next(self, timeout_millis: int | None = None) -> Message: ...  # noqa: D102

@@ -77,7 +77,7 @@ class MessageSegments:
             self.close()
 
     def flush(self) -> None:
-        """What was written stands in the partial file: a killed process loses none of it."""
+        """Flush what was written to the partial file, so that a killed process loses none of it."""
         if self._file is not None:
             self._file.flush()
             if self._clock() - self._file.began >= self._seconds:
@@ -185,7 +185,7 @@ class _Segment:
 
 
 def stem_of(topic: str) -> str:
-    """How the names of a topic's segments begin: legible, and another for every topic.
+    """The prefix of the names of a topic's segments: legible, and unique to the topic.
 
     >>> stem_of("persistent://public/default/orders-partition-0")
     'messages-public-default-orders-partition-0-3a6b83b9'

@@ -113,8 +113,8 @@ def from_snapshot(
             known = profile if isinstance(profile, Profile) else None
             pending = _pending(log.messages, snapshot, known, hashes, numbers, (before_span, within), touched)
     said["consumers"] = [
-        _as_line(number, one, snapshot, permits=covered and number not in granted)
-        for number, one in zip(numbers, snapshot.consumers, strict=True)
+        _as_line(number, consumer, snapshot, permits=covered and number not in granted)
+        for number, consumer in zip(numbers, snapshot.consumers, strict=True)
     ]
     said["pending_acks"] = pending
     return Made(
@@ -172,9 +172,9 @@ def _sent_hashes(messages: pa.Table, hashes: npt.NDArray[np.int64], after: pa.Ta
     rows = calm.filter(pc.equal(calm["kind"], "sent")).select(["consumer", "positions"]).to_pylist()
     hash_of = dict(zip(_positions(messages), hashes.tolist(), strict=True))
     pairs = {
-        (row["consumer"], hash_of.get((one["ledger_id"], one["entry_id"])))
+        (row["consumer"], hash_of.get((position["ledger_id"], position["entry_id"])))
         for row in rows
-        for one in row["positions"]
+        for position in row["positions"]
     }
     return [(number, sticky) for number, sticky in pairs if sticky is not None]
 
@@ -189,7 +189,7 @@ def _acknowledged(messages: pa.Table, cursor: Cursor) -> dict[str, Any]:
         else:
             rows = range(upto(ledger, entry, lower), upto(ledger, entry, upper))
             holes += [(int(ledger[at]), int(entry[at])) for at in rows]
-    return {"mark_delete": _text(cursor.mark_delete), "ack_holes": [_text(one) for one in holes]}
+    return {"mark_delete": _text(cursor.mark_delete), "ack_holes": [_text(position) for position in holes]}
 
 
 def _unsent(cursor: Cursor, within: pa.Table) -> Position:
@@ -222,10 +222,10 @@ def _pending(
     first = upto(ledger, entry, cursor.mark_delete)
     unacked = np.ones(len(ledger) - first, bool)
     for lower, upper in cursor.acked:
-        low, high = (max(upto(ledger, entry, one) - first, 0) for one in (lower, upper))
+        low, high = (max(upto(ledger, entry, bound) - first, 0) for bound in (lower, upper))
         unacked[low:high] = False
     rows = np.flatnonzero(unacked) + first
-    row_of = {one: at for at, one in enumerate(_positions(messages))}
+    row_of = {position: at for at, position in enumerate(_positions(messages))}
     shown = Shown()
     shown.take(lines[0])
     seen = [np.intersect1d(rows, shown.rows(number, row_of)) for number in numbers]
@@ -236,30 +236,30 @@ def _pending(
         read = rows[rows < behind]
         proven = pending_of(snapshot, profile, read, seen, hashes, messages["num_messages"].to_numpy())
     shown.take(lines[1])
-    told: dict[int, list[str]] = {}
+    pending: dict[int, list[str]] = {}
     for number, its in zip(numbers, proven, strict=True):
         rows_of = shown.rows(number, row_of)
         if number not in touched:
             rows_of = np.union1d(rows_of, its)
-        gone = [row_of[one] for one in shown.settled if one in row_of]
+        gone = [row_of[position] for position in shown.settled if position in row_of]
         kept = np.setdiff1d(np.intersect1d(rows_of, rows), np.array(gone, np.int64))
         if len(kept):
-            told[number] = [_text((int(ledger[at]), int(entry[at]))) for at in kept.tolist()]
-    return told
+            pending[number] = [_text((int(ledger[at]), int(entry[at]))) for at in kept.tolist()]
+    return pending
 
 
-def _as_line(number: int, one: ConsumerStats, snapshot: Snapshot, *, permits: bool) -> dict[str, Any]:
+def _as_line(number: int, consumer: ConsumerStats, snapshot: Snapshot, *, permits: bool) -> dict[str, Any]:
     """A consumer of a checkpoint. Priority and consumer id stand in no statistics."""
-    line: dict[str, Any] = {"consumer": number, "name": one.name, "address": one.address}
+    line: dict[str, Any] = {"consumer": number, "name": consumer.name, "address": consumer.address}
     if permits:
-        line["permits"] = one.permits
-        line["unacked"] = None if one.unacked is None else max(one.unacked, 0)
-    if one.ranges is not None:
-        line["hash_ranges"] = [list(pair) for pair in one.ranges]
+        line["permits"] = consumer.permits
+        line["unacked"] = None if consumer.unacked is None else max(consumer.unacked, 0)
+    if consumer.ranges is not None:
+        line["hash_ranges"] = [list(pair) for pair in consumer.ranges]
     if snapshot.mode is not None:
         policy: dict[str, Any] = {"mode": snapshot.mode, "allow_out_of_order": snapshot.allow_out_of_order}
-        if snapshot.mode == "STICKY" and one.ranges is not None:
-            policy["ranges"] = [list(pair) for pair in one.ranges]
+        if snapshot.mode == "STICKY" and consumer.ranges is not None:
+            policy["ranges"] = [list(pair) for pair in consumer.ranges]
         line["key_shared"] = policy
     return {name: value for name, value in line.items() if value is not None}
 

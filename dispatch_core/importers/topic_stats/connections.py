@@ -1,4 +1,4 @@
-"""Which number each consumer of a snapshot has in a log.
+"""Find the number that each consumer of a snapshot has in a log.
 
 A log numbers connections, the broker's statistics name consumers. A line that adds a connection gives both, and so may
 the user. Of connections that joined before the log begins, what they are sent tells: each hash has one owner. What is
@@ -65,7 +65,7 @@ def numbers_of(
         if at not in taken:
             found[unused] = at
             unused += 1
-    return [number for number, _ in sorted(found.items(), key=lambda one: one[1])]
+    return [number for number, _ in sorted(found.items(), key=lambda pair: pair[1])]
 
 
 def _settle(possible: dict[int, set[int]], found: dict[int, int]) -> None:
@@ -115,17 +115,19 @@ def _named(after: pa.Table) -> set[int]:
 
 
 def _same(shown_address: str | None, logged: str | None) -> bool:
-    """Whether two addresses may be one: the broker's has a slash before it, and a log's may lack the port."""
+    """True if two addresses may be the same: the broker's has a slash before it, and a log's may lack the port."""
     if not shown_address or not logged:
         return True
-    one, other = shown_address.rpartition("/")[2], logged.rpartition("/")[2]
-    return one == other or one.rpartition(":")[0] == other
+    address, other = shown_address.rpartition("/")[2], logged.rpartition("/")[2]
+    return address == other or address.rpartition(":")[0] == other
 
 
 def _highest(before: pa.Table, after: pa.Table, found: Mapping[int, int]) -> int:
-    numbers = [one for table in (before, after) for one in table["consumer"].to_pylist() if one is not None]
+    numbers = [
+        number for table in (before, after) for number in table["consumer"].to_pylist() if number is not None
+    ]
     return max([*numbers, *found], default=0)
 
 
 def _names(consumers: Sequence[ConsumerStats]) -> str:
-    return ", ".join(shown(one.name) for one in consumers) or "nobody"
+    return ", ".join(shown(consumer.name) for consumer in consumers) or "nobody"

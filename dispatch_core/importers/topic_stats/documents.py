@@ -65,13 +65,13 @@ class ConsumerStats:
     last_us: int = 0
 
     def owns(self, sticky_hash: int) -> bool:
-        """Whether a hash lies in its ranges."""
+        """True if a hash lies in the consumer's ranges."""
         return any(start <= sticky_hash <= end for start, end in self.ranges or ())
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What the subscription has acknowledged, and up to where the topic was stored and read.
+    """The subscription's acknowledged entries, and the positions up to which the topic was stored and read.
 
     ``waits``: all that is stored was read, and the dispatcher's read waits for more.
     """
@@ -102,7 +102,7 @@ class Snapshot:
     @property
     def last_us(self) -> int:
         """The latest moment that the document names: it was made then or later."""
-        return max((one.last_us for one in self.consumers), default=0)
+        return max((consumer.last_us for consumer in self.consumers), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Document:
         """The subscriptions that the document is about."""
         if self.kind == STATS:
             return list(self.fields["subscriptions"])
-        return [unquote_plus(one) for one in self.fields["cursors"]]
+        return [unquote_plus(name) for name in self.fields["cursors"]]
 
 
 _ADVICE: Final = (
@@ -149,14 +149,14 @@ _ADVICE: Final = (
 
 
 def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
-    """What one or two documents say of a subscription; raises ``TopicStatsError`` naming file and field."""
+    """Read a subscription's snapshot from one or two documents; ``TopicStatsError`` names file and field."""
     by_kind: dict[str, Document] = {}
-    for one in documents:
-        if one.kind in by_kind:
+    for document in documents:
+        if document.kind in by_kind:
             raise TopicStatsError(
-                f"{by_kind[one.kind].name} and {one.name} are both of `{one.kind}`; {_ADVICE}"
+                f"{by_kind[document.kind].name} and {document.name} are both of `{document.kind}`; {_ADVICE}"
             )
-        by_kind[one.kind] = one
+        by_kind[document.kind] = document
     if STATS not in by_kind:
         raise TopicStatsError(
             f"{documents[0].name} is of `{INTERNAL}`, which does not say who is connected; add what "
@@ -167,8 +167,8 @@ def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
         near = ", ".join(stats.subscriptions[:5]) or "none"
         raise TopicStatsError(f"{stats.name}: it has no subscription {subscription}; those it has: {near}")
     found = _Fields(stats.name, f"subscriptions.{subscription}", stats.fields["subscriptions"][subscription])
-    consumers = [_consumer(one) for one in found.objects("consumers")]
-    consumers.sort(key=lambda one: one.connected_us or 0)
+    consumers = [_consumer(fields) for fields in found.objects("consumers")]
+    consumers.sort(key=lambda consumer: consumer.connected_us or 0)
     kind = found.of("type", str)
     return Snapshot(
         subscription,
@@ -213,7 +213,7 @@ class _Fields:
     def objects(self, name: str) -> list[_Fields]:
         listed = self.of(name, list) or []
         where = f"{self._where}.{name}" if self._where else name
-        return [_Fields(self._file, f"{where}[{at}]", one) for at, one in enumerate(listed)]
+        return [_Fields(self._file, f"{where}[{at}]", value) for at, value in enumerate(listed)]
 
     def position(self, name: str) -> Position:
         text = self.of(name, str)
@@ -243,13 +243,13 @@ class _Fields:
         if arrays is None and texts is None:
             return None
         pairs = []
-        for one in texts if arrays is None else arrays:
-            pair = one
-            if isinstance(one, str) and (found := _RANGE_TEXT.fullmatch(one)):
+        for value in texts if arrays is None else arrays:
+            pair = value
+            if isinstance(value, str) and (found := _RANGE_TEXT.fullmatch(value)):
                 pair = [int(found[1]), int(found[2])]
             right = isinstance(pair, list) and len(pair) == 2 and all(type(end) is int for end in pair)
             if not (right and 0 <= pair[0] <= pair[1] < _INT32):
-                raise self.error(name, f"expected ranges of hashes [start, end], found {_short(one)}")
+                raise self.error(name, f"expected ranges of hashes [start, end], found {_short(value)}")
             pairs.append((pair[0], pair[1]))
         return tuple(pairs)
 
@@ -266,8 +266,8 @@ class _Fields:
 
 def _consumer(fields: _Fields) -> ConsumerStats:
     draining: dict[int, int] = {}
-    for one in fields.objects("drainingHashes"):
-        sticky, left = one.number("hash", 0, _INT32 - 1), one.number("unackMsgs")
+    for listed in fields.objects("drainingHashes"):
+        sticky, left = listed.number("hash", 0, _INT32 - 1), listed.number("unackMsgs")
         if sticky is not None and left:
             draining[sticky] = left
     times = [
@@ -287,7 +287,7 @@ def _consumer(fields: _Fields) -> ConsumerStats:
 
 
 def _cursor(document: Document, subscription: str) -> Cursor:
-    names = [one for one in document.fields["cursors"] if subscription in (one, unquote_plus(one))]
+    names = [name for name in document.fields["cursors"] if subscription in (name, unquote_plus(name))]
     if not names:
         near = ", ".join(document.subscriptions[:5]) or "none"
         raise TopicStatsError(

@@ -1,4 +1,4 @@
-"""What was sent to each consumer of a snapshot and not acknowledged: as far as counts and owners prove it.
+"""Entries pending on each consumer of a snapshot, as far as counts and owners prove it.
 
 The statistics count unacknowledged messages and do not list them. The cursor tells which stored entries are not
 acknowledged; each of those that was read is pending on a consumer or waits in the replay set. Who may hold it:
@@ -48,30 +48,32 @@ def pending_of(
     rest = np.setdiff1d(unacked, np.concatenate([unacked[:0], *seen]))
     if snapshot.subscription_type in ("Failover", "Exclusive"):
         waits = snapshot.cursor is not None and snapshot.cursor.waits
-        return [rest if one and waits else rest[:0] for one in _is_active(snapshot)]
-    if snapshot.subscription_type != "Key_Shared" or any(one.ranges is None for one in snapshot.consumers):
+        return [rest if active and waits else rest[:0] for active in _is_active(snapshot)]
+    if snapshot.subscription_type != "Key_Shared" or any(
+        consumer.ranges is None for consumer in snapshot.consumers
+    ):
         return nothing
     by_position = profile.ordering in (OrderingRule.READ_POSITION, OrderingRule.LAST_SENT_POSITION)
     drains = profile.ordering is OrderingRule.DRAINING_HASHES
     if not (drains or snapshot.mode == "STICKY" or (by_position and not snapshot.newcomers)):
         return nothing
-    listed = Counter(sticky for one in snapshot.consumers for sticky in one.draining)
+    listed = Counter(sticky for consumer in snapshot.consumers for sticky in consumer.draining)
     return [
-        _of(one, listed, rest, shown, hashes, messages)
-        for one, shown in zip(snapshot.consumers, seen, strict=True)
+        _of(consumer, listed, rest, shown, hashes, messages)
+        for consumer, shown in zip(snapshot.consumers, seen, strict=True)
     ]
 
 
 def _of(
-    one: ConsumerStats, listed: Counter[int], rest: Ints, seen: Ints, hashes: Ints, messages: Ints
+    consumer: ConsumerStats, listed: Counter[int], rest: Ints, seen: Ints, hashes: Ints, messages: Ints
 ) -> Ints:
     """``listed``: for how many consumers each hash drains. ``rest``: what the log shows at nobody."""
-    if one.unacked is None:
+    if consumer.unacked is None:
         return rest[:0]
     found = []
     sure = True  # how many messages the draining hashes take
     of_draining = 0
-    for sticky, entries in one.draining.items():
+    for sticky, entries in consumer.draining.items():
         of_hash, of_seen = rest[hashes[rest] == sticky], seen[hashes[seen] == sticky]
         # Before #24736 a hash may be listed for a consumer that it drains for no more, too.
         once = listed[sticky] == 1
@@ -80,15 +82,15 @@ def _of(
         if once and len(of_hash) + len(of_seen) == entries:
             found.append(of_hash)
     draining = np.fromiter(listed, np.int64, len(listed))
-    own = rest[_within(one.ranges or (), hashes[rest]) & ~np.isin(hashes[rest], draining)]
-    own_seen = seen[~np.isin(hashes[seen], np.fromiter(one.draining, np.int64, len(one.draining)))]
-    if sure and one.unacked - of_draining == int(messages[own].sum() + messages[own_seen].sum()):
+    own = rest[_within(consumer.ranges or (), hashes[rest]) & ~np.isin(hashes[rest], draining)]
+    own_seen = seen[~np.isin(hashes[seen], np.fromiter(consumer.draining, np.int64, len(consumer.draining)))]
+    if sure and consumer.unacked - of_draining == int(messages[own].sum() + messages[own_seen].sum()):
         found.append(own)
     return np.sort(np.concatenate(found)) if found else rest[:0]
 
 
 def _within(ranges: Sequence[tuple[int, int]], hashes: Ints) -> npt.NDArray[np.bool_]:
-    """Which of ``hashes`` lie in any of the ranges."""
+    """Mark those of ``hashes`` that lie in any of the ranges."""
     bounds = np.array(sorted(ranges), np.int64).reshape(-1, 2)
     place = np.searchsorted(bounds[:, 0], hashes, side="right") - 1
     inside: npt.NDArray[np.bool_] = (place >= 0) & (hashes <= np.append(bounds[:, 1], -1)[place])
@@ -96,8 +98,8 @@ def _within(ranges: Sequence[tuple[int, int]], hashes: Ints) -> npt.NDArray[np.b
 
 
 def _is_active(snapshot: Snapshot) -> list[bool]:
-    """Which consumer is active, where that is sure: by its name, or as the only one."""
-    names = [one.name for one in snapshot.consumers]
+    """Mark the active consumer, if it is certain: by its name, or because it is the only one."""
+    names = [consumer.name for consumer in snapshot.consumers]
     if len(names) == 1:
         return [True]
     return [name == snapshot.active and names.count(name) == 1 for name in names]
