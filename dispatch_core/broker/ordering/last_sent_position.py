@@ -165,7 +165,7 @@ def prune(st: State) -> bool:
 
 @compiled
 def passed(st: State) -> int:
-    """How many of the first consumers mark-delete has passed; ``prune`` frees them, before every decision."""
+    """The number of first consumers that mark-delete has passed; ``prune`` frees them, before every decision."""
     count = 0
     while count < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[count]]):
         count += 1
