@@ -88,7 +88,7 @@ def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts:
         "- out_of_order: 2",
         "new: out_of_order (critical), key order-17, 2 times",
         "out_of_order: key order-17 went backwards at worker-2: it got 5:2 and then 5:1",
-        "positions: 5:2, 5:1",
+        "positions: 5:2 and 5:1",
         "new: split_key (critical), key order-18, 1 times",
         f"Data Docs: {home / 'docs/2026-11-21/index.html'}",
         str(home / "warehouse"),
