@@ -129,7 +129,7 @@ def _draining(cause: Cause, who: str, held: str) -> str:
         f"away again is counted twice). {who} gets nothing of it until {holder} leaves or owns the hash again"
     )
     if cause.phantom_since_us is not None:
-        phantom = f"since {clock(cause.phantom_since_us)} {phantom}"
+        phantom = f"from {clock(cause.phantom_since_us)} on {phantom}"
     if not held:
         rule = ORDERING_RULES["draining_hash"]
         return (

@@ -127,7 +127,7 @@ def test_a_drain_without_messages_is_told_beside_one_with_messages() -> None:
     )
     assert "#24736" not in why(real)
     assert why(phantom).startswith("w1 held nothing of it any more")
-    assert ". But since 08:24:21.936 w1 held nothing of it any more" in why(both)
+    assert ". But from 08:24:21.936 on w1 held nothing of it any more" in why(both)
 
 
 def test_a_time_that_no_calendar_has_is_told_as_its_number() -> None:
