@@ -220,7 +220,7 @@ def _row(shared: dict[str, Any], found: Uneven) -> dict[str, Any]:
 
 def name_of_consumer() -> Any:
     """The column ``consumer_name``, as ``sentences.names.names_in`` fills it."""
-    return F.coalesce("consumer_name", F.concat_ws(" ", F.lit(NAMELESS), F.col("consumer")))
+    return F.coalesce("consumer_name", F.concat(F.lit(f"{NAMELESS} "), F.col("consumer")))
 
 
 def _with_evidence(deliveries: DataFrame, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
