@@ -1,1 +1,1 @@
-"""TODO."""
+"""The model of the broker: releases and settings, hashing, selectors, ordering rules and dispatchers."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Importers: logs and settings from other sources than recorded log files."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Replay: one dispatcher's log in, the result tables out."""

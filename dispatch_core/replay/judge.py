@@ -43,7 +43,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class DispatcherPosition:
-    """Where a dispatcher stands: ``"L:E"`` of its mark-delete and read position, and its statistics as JSON."""
+    """Position of a dispatcher at a moment: ``"L:E"`` of its mark-delete and read position, and its statistics as JSON."""
 
     mark_delete: str | None = None
     read_position: str | None = None
@@ -54,7 +54,7 @@ class Positions(Protocol):
     """Entries by ordinal."""
 
     def __len__(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         ...
 
     def position(self, ordinal: int) -> str:
@@ -73,7 +73,7 @@ class Judge(ABC):
     @property
     @abstractmethod
     def not_judged(self) -> str | None:
-        """Why nothing is compared; ``None`` = it is."""
+        """Reason why nothing is compared; ``None`` = it is."""
 
     @abstractmethod
     def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:

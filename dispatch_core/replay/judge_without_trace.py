@@ -257,7 +257,7 @@ class WindowEntries:
 
 
 def _seed_operations(seed: Seed, count: int) -> SeedOperations | None:
-    """What a checkpoint says beside its operations: where ranges end, where each consumer has one, if in several pieces."""
+    """Return what a checkpoint says beside its operations: where each consumer's range ends, if each has one."""
     if not count:
         return None
     consumers = seed.checkpoint.consumers or ()
@@ -283,7 +283,7 @@ def _messages_sent(
 
 
 def _members(events: pa.Table) -> dict[int, Member]:
-    """What each consumer brought when it joined, by its number."""
+    """Return what each consumer brought when it joined, by its number."""
     names = (
         "consumer",
         "name",
@@ -310,7 +310,7 @@ def _members(events: pa.Table) -> dict[int, Member]:
 
 
 def _near(ahead: pa.Table | None, last_t_us: int) -> Racing:
-    """What follows and may race with the events up to ``last_t_us``."""
+    """Return the operations that follow and may race with the events up to ``last_t_us``."""
     if ahead is None or not ahead.num_rows:
         return Racing.none()
     near = ahead.filter(pc.less_equal(ahead["t_us"], last_t_us + RACE_US))

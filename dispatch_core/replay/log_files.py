@@ -61,7 +61,7 @@ def _fed(
 
 
 def _head(identity: Mapping[str, str], event_files: list[str]) -> DispatcherLog:
-    """Whose log it is, with the rare lines of all of it."""
+    """Read the identity of a log, with the rare lines of all of it."""
     found = survey(event_files, identity, RARE_KINDS)
     is_header = pc.equal(found.rare["kind"], "header")
     texts = [text for text in found.rare["header_json"].filter(is_header).to_pylist() if text]

@@ -1,4 +1,4 @@
-"""Who owned what over time: gathered while the fold runs, or from membership alone where rules are not replayed."""
+"""Gather who owned what over time: while the replay runs, or from membership alone where rules are not replayed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class History:
 
 
 def ownership_alone(log: DispatcherLog, profile: Profile) -> OwnershipSpans:
-    """Who owned which range, from joins and leaves alone: for logs of level E and for rules that are not replayed.
+    """Compute who owned which range from joins and leaves alone: for logs of level E and for rules that are not replayed.
 
     The selector follows an add within a millisecond; here it takes effect with the ``consumer_added`` line. Empty for
     selectors that this core version does not know (3.x, auto-split range, sticky ranges) and for single-active

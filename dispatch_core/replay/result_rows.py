@@ -1,4 +1,4 @@
-"""What a replay found, as rows of the result tables: one place for the columns, whatever kind of log was replayed."""
+"""Make the rows of the result tables: one place for the columns, whatever kind of log was replayed."""
 
 from __future__ import annotations
 

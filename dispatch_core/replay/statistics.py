@@ -84,7 +84,7 @@ class NoStateError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who a consumer is for the broker beside its name; None where the log does not say."""
+    """Identity of a consumer for the broker beside its name; None where the log does not say."""
 
     consumer_id: int | None = None
     address: str | None = None
@@ -123,7 +123,7 @@ class Positions(Protocol):
     entry_ids: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of entries."""
         ...
 
     def position(self, ordinal: int) -> str:
@@ -166,7 +166,7 @@ def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:
 def subscription_stats(
     core: Core, entries: Positions, clients: Mapping[int, Client] | None = None, *, ranges: bool = True
 ) -> dict[str, Any]:
-    """What ``pulsar-admin topics stats`` would show of a dispatcher; consumers in its own order.
+    """Make what ``pulsar-admin topics stats`` would show of a dispatcher; consumers in its own order.
 
     ``entries``: positions of the entries the dispatcher numbers. ``clients``: consumer id and address of its consumers,
     as far as they are known. ``ranges``: with everybody's hash ranges.
@@ -219,7 +219,7 @@ def with_pip_379_names(stats: Mapping[str, Any]) -> dict[str, Any]:
 def draining_pending_acks(
     core: Core, entries: Positions, consumer: int | None = None
 ) -> list[dict[str, Any]]:
-    """Which messages hold a draining hash: the listing that PIP-379 only considered. Ascending by hash.
+    """List the messages that hold a draining hash: the listing that PIP-379 only considered. Ascending by hash.
 
     One object per draining hash, of ``consumer`` or of all: ``hash``; ``consumer`` and ``consumerName``, for whom it
     drains; ``waiting`` and ``waitingName``, who owns the hash now and waits (absent: nobody does); ``unackMsgs`` and
@@ -351,7 +351,7 @@ def _address(clients: Mapping[int, Client], number: int) -> dict[str, str]:
 def _newcomers(
     core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client]
 ) -> dict[str, str]:
-    """Who is held back as a newcomer, and by which position. By names alone, the last of equal ones is left."""
+    """Name the recently joined consumers that are held back, each with its position; of equal names the last is left."""
     if _is_classic(core.profile):
         return {
             core.name_of(number): next_position(entries, read) for number, read in core.newcomers().items()
@@ -363,7 +363,7 @@ def _newcomers(
 
 
 def _long_name(name: str, client: Client) -> str:
-    """How PIP-282 keeps consumers of one name apart."""
+    """Name a consumer as PIP-282 does to keep consumers of one name apart."""
     parts = {"consumerName": name, "consumerId": client.consumer_id, "address": client.address}
     return ", ".join(f"{part}={value}" for part, value in parts.items() if value is not None)
 

@@ -1,4 +1,4 @@
-"""What waits while a trace is verified: asked between lines, where the dispatcher is between two of its steps.
+"""Track what waits while a trace is verified: sampled between lines, where the dispatcher is between two of its steps.
 
 A trace shows what was read, so nothing is inferred; ``UserLevelFold`` asks the same of a log without one.
 """
@@ -95,7 +95,7 @@ def _only_one(driver: Verifier) -> bool:
 
 
 class _Rows:
-    """The rows of a message log, as waits ask for them (``audit.holds.Window``); the audit numbers entries otherwise."""
+    """The rows of a message log as a ``Window`` of waits (``audit.waits.tracker``); the audit numbers entries otherwise."""
 
     def __init__(self, log: DispatcherLog, audited: AuditFold) -> None:
         self.ledger_ids = np.asarray(log.messages["ledger_id"], dtype=np.int64)

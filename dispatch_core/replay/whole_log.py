@@ -153,7 +153,7 @@ def across(
 
 
 def active_times(log: DispatcherLog, ownership: pa.Table) -> list[ActiveTime]:
-    """Who of a Failover topic's consumers was active for how long; ``ownership`` as ``audit_whole`` gives it."""
+    """Compute for how long each consumer of a Failover topic was active; ``ownership`` as ``audit_whole`` gives it."""
     last_us = int(pc.max(log.events["t_us"]).as_py() or 0)
     active_us = dict.fromkeys(result_rows.names_of(log.events).values(), 0)
     for span in ownership.select(["from_t_us", "until_t_us", "consumer_name"]).to_pylist():

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.errors import DispatchAuditError, describe
+from dispatch_core.errors import DispatchAuditError, NotStreamableError, describe
 from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.log import DispatcherLog
@@ -164,7 +164,6 @@ def _in_batches(
 ) -> Outcome:
     """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
     # Imported late: they bring the compiled kernels along.
-    from dispatch_core.errors import NotStreamableError
     from dispatch_core.replay.log_files import NotUserLevelError, replay_files
 
     try:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Message logs read from the topics themselves."""

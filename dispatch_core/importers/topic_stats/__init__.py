@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checkpoints of logs from ``pulsar-admin topics stats`` and ``stats-internal``."""

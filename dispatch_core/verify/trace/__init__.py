@@ -1,1 +1,1 @@
-"""TODO."""
+"""Comparison of a dispatcher trace with the rules, decision by decision."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Judgement of the deliveries of a log without a trace: reads and rounds are inferred."""
