@@ -172,7 +172,7 @@ BALANCE: Final = _table(
     _required("size_bytes", pa.int64()),
     _required("keys", pa.int64()),
     _required("message_share", pa.float64()),
-    # of the messages, by the hashes it owned when they were sent (audit.fair); null for Failover/Exclusive
+    # of the messages, by the hashes it owned when they were sent (audit.hash_share); null for Failover/Exclusive
     pa.field("hash_share", pa.float64()),
 )
 
@@ -207,11 +207,11 @@ REPLAY_TABLES: Final[dict[str, pa.Schema]] = {
     "divergences": DIVERGENCES,
     "dispatcher_state": DISPATCHER_STATE,
     "anomalies": ANOMALIES,
+    "balance": BALANCE,
+    "waits": WAITS,
 }
 
 ALL_TABLES: Final[dict[str, pa.Schema]] = {
     **REPLAY_TABLES,
-    "balance": BALANCE,
-    "waits": WAITS,
     "verdicts": VERDICTS,
 }

@@ -1,28 +1,32 @@
-"""Is the work spread as it should be? Findings about consumers and keys that carry too much, and about Failover's topics.
+"""Balance of a subscription: the table ``balance``, consumers and keys that carry too much, and Failover's active topics.
 
-A consumer's fair part is what it would have got if every message sent had been spread over the hash space (or over the
-consumers) as it was owned at that moment (``fair``). So neither who came late nor who stayed short is blamed for it. Here
-is judged, from sums: those of a log in memory, or those that Spark brings (``spark_jobs.aggregates.load_findings``).
+A consumer's fair share is what it would have got if every message sent had been spread over the hash space (or over the
+consumers) as it was owned at that moment (``hash_share``). So a consumer that joined late or stayed briefly is not blamed
+for it. All is judged from the sums that a replay gathers (``key_totals``), which take the same room for any log.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import ints
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
-from dispatch_core.audit.hash_share import fair_of, messages_of
+from dispatch_core.audit.hash_share import FairPart
+from dispatch_core.audit.key_totals import EVIDENCE
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import listed, plural
 from dispatch_core.audit.sentences.names import names_in, shown
+from dispatch_core.tables import BALANCE
 
 _NAMED_AT_MOST: Final = 5
+_SUMMED: Final = ("entries", "messages", "size_bytes")
 
 
 def not_judged(balance: pa.Table, limits: Limits) -> str | None:
@@ -41,33 +45,63 @@ def not_judged(balance: pa.Table, limits: Limits) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The messages of one consumer name, and its fair part (``hash_share.fair_parts``).
+def balance_rows(
+    totals: pa.Table, ownership: pa.Table, fair: Mapping[str, FairPart] | None, identity: Mapping[str, Any]
+) -> pa.Table:
+    """Compare what each consumer name got with its share of the hash space: the table ``balance``, ordered by name.
 
-    ``hottest`` is the key that makes up at least half of it, ``None`` if no key does.
+    Connections of one name are one consumer: that is what a rolling restart keeps. ``connections`` counts those that got
+    something or owned hashes (Failover: were active). A consumer that owned hashes and got nothing has a row of zeros.
+
+    Args:
+        totals: rows of ``key_totals.TOTALS``; redeliveries count too.
+        ownership: rows of ``tables.OWNERSHIP`` of the same incarnation.
+        fair: fair parts by name; ``None`` for subscriptions whose consumers own no hashes. Their ``hash_share`` is null, as
+            it is where nothing was sent while anything was owned.
+        identity: columns that every row begins with.
     """
+    totals = totals.append_column("name", names_in(totals))
+    rows = {
+        row["name"]: {column: row[f"{column}_sum"] for column in _SUMMED}
+        for row in _grouped(totals, ["name"], [(column, "sum") for column in _SUMMED])
+    }
+    keys = _grouped(totals.filter(pc.is_valid(totals["key"])), ["name", "key", "key_b64"], [])
+    for row in keys:
+        rows[row["name"]]["keys"] = rows[row["name"]].get("keys", 0) + 1
+    connections: dict[str, set[int]] = defaultdict(set)
+    owners = pa.table({"name": names_in(ownership), "consumer": ownership["consumer"]})
+    for pairs in (totals, owners):
+        for pair in _grouped(pairs, ["name", "consumer"], []):
+            connections[pair["name"]].add(pair["consumer"])
+    if fair is None:
+        connections = {name: numbers for name, numbers in connections.items() if name in rows}
+    messages = sum(row["messages"] for row in rows.values())
+    hashes = 0.0 if fair is None else sum(part.by_hashes for part in fair.values())
+    nothing = {"keys": 0, **dict.fromkeys(_SUMMED, 0)}
+    found = []
+    for name, numbers in sorted(connections.items()):
+        row = nothing | rows.get(name, {})
+        part = None if fair is None or not hashes else fair.get(name, FairPart(0.0, 0.0))
+        found.append(
+            {
+                **identity,
+                **row,
+                "consumer_name": name,
+                "connections": len(numbers),
+                "message_share": row["messages"] / messages if messages else 0.0,
+                "hash_share": None if part is None else part.by_hashes / hashes,
+            }
+        )
+    return pa.Table.from_pylist(found, schema=BALANCE)
 
-    consumer_name: str
-    messages: int
-    by_hashes: float
-    by_number: float
-    hottest: str | None = None
-    hottest_messages: int = 0
+
+def _grouped(table: pa.Table, by: list[str], sums: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.group_by(by, use_threads=False).aggregate(sums).to_pylist()
+    return rows
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLoad:
-    """The messages that one key carries, whoever got them."""
-
-    key: str
-    key_b64: bool
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class Uneven:
-    """A finding about a consumer name, or about a key."""
+class Uneven(NamedTuple):
+    """A consumer name, or a key, that carries too much."""
 
     kind: str
     consumer_name: str | None
@@ -76,96 +110,108 @@ class Uneven:
     explanation: str
 
 
-def uneven(loads: Iterable[Load], keys: Iterable[KeyLoad], limits: Limits) -> list[Uneven]:
-    """``imbalance``, ``hot_consumer`` and ``hot_key`` of one Key_Shared log, for the command line and the pipeline alike.
+def load_findings(
+    totals: pa.Table, balance: pa.Table, fair: Mapping[str, FairPart], limits: Limits, deliveries: int
+) -> list[Finding]:
+    """Find consumers and keys that carry too much (``imbalance``, ``hot_consumer``, ``hot_key``) in a Key_Shared log.
 
-    ``loads``: all consumer names that got or owned anything. ``keys``: at least those with more than ``hot_key_share``.
-    Whether there is enough to judge at all is ``not_judged``'s to say.
-    """
-    loads = sorted(loads, key=lambda one: one.consumer_name)
-    total = sum(one.messages for one in loads)
-    found = []
-    for kind, means in (("imbalance", "its part of the hash space"), ("hot_consumer", "an equal part")):
-        for one in loads:
-            fair = one.by_hashes if kind == "imbalance" else one.by_number
-            if fair <= 0 or one.messages <= limits.share_ratio * fair:
-                continue
-            text = (
-                f"{shown(one.consumer_name)} got {_percent(one.messages, total)} of {total:,} messages, "
-                f"{one.messages / fair:.1f} times {means} ({_percent(fair, total)})"
-            )
-            if one.hottest is not None and 2 * one.hottest_messages >= one.messages:
-                part = one.hottest_messages / one.messages
-                text += f"; key {shown(one.hottest)} alone is {part:.0%} of what it got"
-            elif kind == "hot_consumer":
-                text += f"; it owned {_percent(one.by_hashes, total)} of the hash space"
-            found.append(Uneven(kind, one.consumer_name, None, False, text))
-    for key in sorted(keys, key=lambda one: (-one.messages, one.key, one.key_b64)):
-        if key.messages > limits.hot_key_share * total:
-            text = (
-                f"key {shown(key.key)} carries {_percent(key.messages, total)} of {total:,} messages: "
-                "whoever owns its hash gets at least as much, however the ranges are cut; split the key, or give its "
-                "consumer room"
-            )
-            found.append(Uneven("hot_key", None, key.key, key.key_b64, text))
-    return found
+    Nothing is found where there is too little to judge (``not_judged``). The proving lines are those of the first and the
+    last delivery to the consumer, or of the key.
 
-
-def imbalances(deliveries: pa.Table, ownership: pa.Table, balance: pa.Table, limits: Limits) -> list[Finding]:
-    """``uneven`` of a whole log in memory; nothing where it is not judged.
-
-    The proving lines are the first and the last sending to the consumer, or of the key.
+    Args:
+        totals: rows of ``key_totals.TOTALS``.
+        balance: ``balance_rows`` of them.
+        fair: fair parts by name.
+        limits: how much is too much.
+        deliveries: number of deliveries that ``totals`` sum up.
     """
     if not_judged(balance, limits) is not None:
         return []
-    fair = fair_of(deliveries, ownership)
-    sent = pa.table(
-        {
-            "name": names_in(deliveries),
-            "key": deliveries["key"],
-            "key_b64": deliveries["key_b64"],
-            "messages": messages_of(deliveries),
-        }
-    )
-    by_key = sent.filter(pc.is_valid(sent["key"])).group_by(["name", "key", "key_b64"])
-    carried = by_key.aggregate([("messages", "sum")]).rename_columns(["name", "key", "key_b64", "messages"])
-    ranked = carried.sort_by([("messages", "descending"), ("key", "ascending"), ("key_b64", "ascending")])
-    hottest: dict[str, dict[str, Any]] = {}
-    for row in ranked.to_pylist():
-        hottest.setdefault(row["name"], row)
-    loads = []
-    for row in balance.to_pylist():
-        parts = fair.get(row["consumer_name"], (0.0, 0.0))
-        key = hottest.get(row["consumer_name"], {"key": None, "messages": 0})
-        loads.append(Load(row["consumer_name"], row["messages"], *parts, key["key"], key["messages"]))
-    totals = carried.group_by(["key", "key_b64"]).aggregate([("messages", "sum")]).to_pylist()
-    keys = [KeyLoad(row["key"], row["key_b64"], row["messages_sum"]) for row in totals]
-    return [_finding(one, deliveries, sent) for one in uneven(loads, keys, limits)]
+    totals = totals.append_column("name", names_in(totals))
+    return [_finding(uneven, totals, deliveries) for uneven in _uneven(totals, balance, fair, limits)]
 
 
-def _finding(one: Uneven, deliveries: pa.Table, sent: pa.Table) -> Finding:
-    """With its evidence; ``sent`` is of ``deliveries``, row by row."""
-    if one.key is None:
-        mine = pc.equal(sent["name"], one.consumer_name)
+def _uneven(
+    totals: pa.Table, balance: pa.Table, fair: Mapping[str, FairPart], limits: Limits
+) -> list[Uneven]:
+    got = dict(zip(balance["consumer_name"].to_pylist(), balance["messages"].to_pylist(), strict=True))
+    total = sum(got.values())
+    found = []
+    for kind, means in (("imbalance", "its part of the hash space"), ("hot_consumer", "an equal part")):
+        for name, messages in got.items():
+            part = fair.get(name, FairPart(0.0, 0.0))
+            expected = part.by_hashes if kind == "imbalance" else part.by_number
+            if expected <= 0 or messages <= limits.share_ratio * expected:
+                continue
+            text = (
+                f"{shown(name)} got {_percent(messages, total)} of {total:,} messages, "
+                f"{messages / expected:.1f} times {means} ({_percent(expected, total)})"
+            )
+            key, of_key = _hottest_key(totals, name)
+            if key is not None and 2 * of_key >= messages:
+                text += f"; key {shown(key)} alone is {of_key / messages:.0%} of what it got"
+            elif kind == "hot_consumer":
+                text += f"; it owned {_percent(part.by_hashes, total)} of the hash space"
+            found.append(Uneven(kind, name, None, False, text))
+    for key, key_b64, messages in _keys_above(totals, limits.hot_key_share * total):
+        text = (
+            f"key {shown(key)} carries {_percent(messages, total)} of {total:,} messages: "
+            "whoever owns its hash gets at least as much, however the ranges are cut; split the key, or give its "
+            "consumer room"
+        )
+        found.append(Uneven("hot_key", None, key, key_b64, text))
+    return found
+
+
+def _hottest_key(totals: pa.Table, name: str) -> tuple[str | None, int]:
+    """Return the key of which a consumer got most messages, and their number."""
+    keyed = totals.filter(pc.and_(pc.equal(totals["name"], name), pc.is_valid(totals["key"])))
+    rows = _grouped(keyed, ["key", "key_b64"], [("messages", "sum")])
+    if not rows:
+        return None, 0
+    first = min(rows, key=lambda row: (-row["messages_sum"], row["key"], row["key_b64"]))
+    return first["key"], first["messages_sum"]
+
+
+def _keys_above(totals: pa.Table, most: float) -> list[tuple[str, bool, int]]:
+    """Return keys that carry more than ``most`` messages, whoever got them: key, ``key_b64``, messages; most first."""
+    keyed = totals.filter(pc.is_valid(totals["key"])).group_by(["key", "key_b64"], use_threads=False)
+    summed = keyed.aggregate([("messages", "sum")])
+    above = summed.filter(pc.greater(summed["messages_sum"], most)).to_pylist()
+    above.sort(key=lambda row: (-row["messages_sum"], row["key"], row["key_b64"]))
+    return [(row["key"], row["key_b64"], row["messages_sum"]) for row in above]
+
+
+def _finding(uneven: Uneven, totals: pa.Table, deliveries: int) -> Finding:
+    """Make the finding, with its first and last delivery as evidence."""
+    if uneven.key is None:
+        concerned = pc.equal(totals["name"], uneven.consumer_name)
     else:
-        mine = pc.and_(pc.equal(sent["key"], one.key), pc.equal(sent["key_b64"], one.key_b64))
-    rows = deliveries.filter(pc.fill_null(mine, False))
-    ends = [rows.slice(at, 1).to_pylist()[0] for at in (0, rows.num_rows - 1)]
+        same_key = pc.equal(totals["key"], uneven.key)
+        concerned = pc.and_(same_key, pc.equal(totals["key_b64"], uneven.key_b64))
+    rows = totals.filter(pc.fill_null(concerned, False))
+    first, last = (
+        {name: rows[f"{end}_{name}"][at].as_py() for name in EVIDENCE}
+        for end, at in (
+            ("first", int(np.argmin(ints(rows["first_number"])))),
+            ("last", int(np.argmax(ints(rows["last_number"])))),
+        )
+    )
     return Finding(
-        kind=one.kind,
-        severity=KINDS[one.kind].severity,
-        key=one.key,
-        key_b64=one.key_b64,
-        hash=None if one.key is None else ends[1]["hash"],
-        positions=list(dict.fromkeys(f"{end['ledger_id']}:{end['entry_id']}" for end in ends)),
+        kind=uneven.kind,
+        severity=KINDS[uneven.kind].severity,
+        key=uneven.key,
+        key_b64=uneven.key_b64,
+        hash=None if uneven.key is None else last["hash"],
+        positions=list(dict.fromkeys(f"{end['ledger_id']}:{end['entry_id']}" for end in (first, last))),
         consumers=sorted(pc.unique(rows["consumer"]).to_pylist()),
-        seqs=sorted({end["seq"] for end in ends}),
-        t_us=ends[1]["t_us"],
+        seqs=sorted({first["seq"], last["seq"]}),
+        t_us=last["t_us"],
         cause=None,
         reason=None,
         uncertain=False,
-        explanation=one.explanation,
-        place=deliveries.num_rows,
+        explanation=uneven.explanation,
+        place=deliveries,
     )
 
 
@@ -180,9 +226,53 @@ def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveTime:
-    """The time that a consumer of one topic was its active one. ``active_us`` 0: never."""
+#: One row per topic and consumer of Failover subscriptions; ``active_us`` 0: it was never the active one.
+ACTIVE_TIMES: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("cluster", "topic", "subscription", "consumer_name")),
+        ("active_us", pa.int64()),
+    ]
+)
+_TOPIC: Final = ("cluster", "topic", "subscription")
+
+
+def active_times(
+    ownership: pa.Table, connected: pa.Table, last_t_us: pa.Table, start_us: int, end_us: int
+) -> pa.Table:
+    """Compute for how long each consumer of each Failover topic was the active one in [``start_us``, ``end_us``).
+
+    Args:
+        ownership: rows of ``tables.OWNERSHIP`` of any number of topics; topics that ``last_t_us`` lacks are left out.
+        connected: consumers that were connected in the interval: ``cluster``, ``topic``, ``subscription``,
+            ``consumer_name``. One that was never active has a row with 0.
+        last_t_us: by topic the time of its last line, ``last_t_us``: an activity without an end lasts until then.
+        start_us: start of the interval, in microseconds since the epoch.
+        end_us: its end.
+
+    Returns:
+        Rows of ``ACTIVE_TIMES``, sorted. Connections of one name are one consumer.
+    """
+    spans = ownership.select([*_TOPIC, "from_t_us", "until_t_us", "consumer_name"]).join(
+        last_t_us, list(_TOPIC), join_type="inner", use_threads=False
+    )
+    until = pc.min_element_wise(pc.coalesce(spans["until_t_us"], spans["last_t_us"]), end_us)
+    active_us = pc.max_element_wise(
+        pc.subtract(until, pc.max_element_wise(spans["from_t_us"], start_us)), pa.scalar(0, pa.int64())
+    )
+    times = [
+        [*(rows[name] for name in _TOPIC), pc.fill_null(rows["consumer_name"], ""), us]
+        for rows, us in ((spans, active_us), (connected, pa.repeat(pa.scalar(0), connected.num_rows)))
+    ]
+    both = pa.concat_tables(
+        [pa.table(columns, names=ACTIVE_TIMES.names).cast(ACTIVE_TIMES) for columns in times]
+    )
+    by = [*_TOPIC, "consumer_name"]
+    summed = both.group_by(by, use_threads=False).aggregate([("active_us", "sum")])
+    return summed.rename_columns(ACTIVE_TIMES.names).sort_by([(name, "ascending") for name in by])
+
+
+class _ActiveTime(NamedTuple):
+    """A row of ``ACTIVE_TIMES``."""
 
     cluster: str
     topic: str
@@ -191,20 +281,20 @@ class ActiveTime:
     active_us: int
 
 
-def failover_imbalances(times: Iterable[ActiveTime], limits: Limits) -> list[dict[str, Any]]:
+def failover_imbalances(times: pa.Table, limits: Limits) -> list[dict[str, Any]]:
     """``failover_imbalance`` over all topics of each Failover subscription: who is active for how many of them.
 
     A topic counts for the consumer that was active for longest. Findings are rows of ``anomalies`` without
     ``interval_start`` and ``incarnation``; their ``topic`` is what the names of all topics begin with, and ``*``.
     """
-    of: defaultdict[tuple[str, str], list[ActiveTime]] = defaultdict(list)
-    for time in times:
-        of[time.cluster, time.subscription].append(time)
+    of: defaultdict[tuple[str, str], list[_ActiveTime]] = defaultdict(list)
+    for row in times.select(ACTIVE_TIMES.names).to_pylist():
+        of[row["cluster"], row["subscription"]].append(_ActiveTime(**row))
     found = []
     for (cluster, subscription), group in sorted(of.items()):
         topics = sorted({time.topic for time in group})
         active = dict.fromkeys(sorted({time.consumer_name for time in group}), 0)
-        longest: dict[str, ActiveTime] = {}
+        longest: dict[str, _ActiveTime] = {}
         for time in group:
             if time.active_us > (longest[time.topic].active_us if time.topic in longest else 0):
                 longest[time.topic] = time

@@ -50,6 +50,11 @@ class OwnershipSpans:
         """Of the last change; 0 = there was none."""
         return len(self._changes) - 1
 
+    @property
+    def changes(self) -> Ints:
+        """The ``seq`` of every change by now, ascending."""
+        return np.array([seq for seq, _t_us in self._changes[1:]], np.int64)
+
     def reported(self, seq: int, t_us: int, ranges: Iterable[tuple[int, int, int]]) -> None:
         """The whole report (start, end, owner) after an event. One dispatcher is told this way, or by what moved."""
         before, self._report = self._report, Assignments(tuple(sorted(ranges)))

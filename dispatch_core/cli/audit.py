@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
+from dispatch_core.audit.balance import ACTIVE_TIMES, failover_imbalances, not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
-from dispatch_core.audit.totals import never_sent, unexplained
+from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, PromiseVerdict, Seen, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
@@ -31,12 +31,11 @@ from dispatch_core.errors import ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
-from dispatch_core.replay.whole_log import WholeAudit, active_times, audit_whole
+from dispatch_core.replay.whole_log import WholeAudit, active_times_of, audit_whole
 from dispatch_core.verify.trace.runner import is_trace
 
 #: Stands for the recording in findings over the topics of many.
 _ALL: Final = "*"
-_POSITION: Final = ("ledger_id", "entry_id")
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 
@@ -50,7 +49,7 @@ class _Judged:
     problem: str | None  # why its rules are unknown
     warnings: tuple[str, ...]  # about its rules
     level: str
-    times: list[ActiveTime]  # of a Failover topic's consumers
+    times: pa.Table  # ``ACTIVE_TIMES`` of a Failover topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         not options.no_rules,
     )
     given: list[str] = []
-    times: list[ActiveTime] = []
+    times = [ACTIVE_TIMES.empty_table()]
     recurring = Recurring()
     for recording in read_all(options.paths):
         recurring.note(recording)
@@ -107,8 +106,10 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(_for_people(recording, judged, verdict, options.top))
         sys.stdout.flush()
-        times += [time for result in judged for time in result.times]
-    once = [time for time in times if not recurring.again(time.cluster, time.topic, time.subscription)]
+        times += [result.times for result in judged]
+    by_topic = pa.concat_tables(times)
+    topics = zip(*(by_topic[name].to_pylist() for name in ("cluster", "topic", "subscription")), strict=True)
+    once = by_topic.filter(pa.array([not recurring.again(*topic) for topic in topics], pa.bool_()))
     together = failover_imbalances(once, asked.limits)
     if (problem := recurring.complaint()) is not None:
         print(problem, file=sys.stderr)
@@ -138,15 +139,15 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Judged]:
-    sent: list[pa.Table] = []
     for number, log in enumerate(logs):
         earlier = logs[:number]
         # what a load of the topic leaves unsent is for the next one
         last = log is logs[-1]
-        audit = audit_whole(log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules)
-        sent.append(audit.deliveries.select(_POSITION))
+        audit = audit_whole(
+            log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules, last=last
+        )
         kind = subscription_type(log)
-        seen = _seen(audit, log, sent if last else [], asked.limits) if asked.rules else None
+        seen = _seen(audit, log, asked.limits) if asked.rules else None
         recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
         yield _Judged(
             log,
@@ -156,14 +157,16 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Jud
             ),
             *_rules(log),
             audit.level,
-            active_times(log, audit.ownership) if kind == "Failover" and asked.rules else [],
+            active_times_of(log, audit.ownership)
+            if kind == "Failover" and asked.rules
+            else ACTIVE_TIMES.empty_table(),
         )
 
 
-def _seen(audit: WholeAudit, log: DispatcherLog, sent: list[pa.Table], limits: Limits) -> Seen:
-    """The replay's counts; ``sent``: positions that this and earlier loads sent, empty = more will be."""
+def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits) -> Seen:
+    """Return the counts of the replay that verdicts rest on."""
     state = audit.state.to_pylist()[0]
-    unsent = never_sent(pa.concat_tables(sent), log.messages) if sent else 0
+    unsent = audit.waits["never_delivered"][0].as_py()
     return Seen(
         decisions=state["decisions"],
         divergent=state["divergent"] - audit.doubted,

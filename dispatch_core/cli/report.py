@@ -43,6 +43,7 @@ _TABLES: Final = (
     ("blocked", "blocked"),
     ("dispatcher_state", "state"),
     ("balance", "balance"),
+    ("waits", "waits"),
 )
 
 
@@ -138,7 +139,6 @@ def _begun(logs: list[DispatcherLog], span: tuple[int, int] | None) -> list[Disp
 
 def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: str | None) -> tuple[str, str]:
     """The page of one dispatcher, and its verdict."""
-    from dispatch_core.audit.totals import never_sent
     from dispatch_core.report.aggregate import gather
     from dispatch_core.report.flow import flow_of
     from dispatch_core.report.page import page
@@ -147,7 +147,7 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
     tables, doubted = _tables(logs, span, DEFAULT_LIMITS)
     if span is None:
         span = _whole(logs)
-    unsent = never_sent(tables["deliveries"], logs[-1].messages)
+    unsent = tables["waits"]["never_delivered"][-1].as_py()
     kind = subscription_type(logs[-1])
     promises = verdicts(
         tables["anomalies"],
@@ -190,7 +190,7 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
 def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
     """The replay's counts over all incarnations; ``doubted``: differences behind what is missing."""
     from dispatch_core.audit.balance import not_judged
-    from dispatch_core.audit.totals import unexplained
+    from dispatch_core.audit.unsent_entries import unexplained
 
     states = tables["dispatcher_state"].to_pylist()
     reasons = sorted({state["not_judged_reason"] for state in states if state["not_judged_reason"]})
@@ -212,28 +212,31 @@ def _tables(
     """Result tables of all incarnations of a dispatcher, of the interval where there is one; and comparisons in doubt."""
     from dispatch_core.replay.whole_log import audit_whole
 
-    found = []
+    of_incarnations = []
+    doubted = 0
     for number, log in enumerate(logs):
         until = None if span is None else span[1] - 1
+        last = number == len(logs) - 1
         # What an incarnation leaves unsent is for the next one; a log that goes on is judged as of the interval's end.
-        goes_on = number + 1 < len(logs) or (
+        goes_on = not last or (
             until is not None and bool(pc.any(pc.greater(log.events["t_us"], until)).as_py())
         )
-        found.append(
-            audit_whole(log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on)
+        audit = audit_whole(
+            log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on, last=last
         )
-    tables = {table: pa.concat_tables([getattr(audit, name) for audit in found]) for table, name in _TABLES}
-    doubted = sum(audit.doubted for audit in found)
-    return (tables if span is None else _of_interval(tables, logs, span)), doubted
+        doubted += audit.doubted
+        tables = {table: getattr(audit, name) for table, name in _TABLES}
+        of_incarnations.append(tables if span is None else _of_interval(tables, log, span, limits))
+    return {
+        name: pa.concat_tables([tables[name] for tables in of_incarnations]) for name, _ in _TABLES
+    }, doubted
 
 
 def _of_interval(
-    tables: Mapping[str, pa.Table], logs: Sequence[DispatcherLog], span: tuple[int, int]
+    tables: Mapping[str, pa.Table], log: DispatcherLog, span: tuple[int, int], limits: Limits
 ) -> dict[str, pa.Table]:
-    """The rows that belong to an interval: those whose proving event lies in it, or that reach into it."""
-    from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
-    from dispatch_core.audit.totals import balance_table
-    from dispatch_core.replay.result_rows import identity_of
+    """Return the rows that belong to an interval: those whose proving event lies in it, or that reach into it."""
+    from dispatch_core.replay.interval_totals import with_totals
 
     start_us = span[0]
     since = {name: pc.greater_equal(tables[name]["t_us"], start_us) for name in ("deliveries", "anomalies")}
@@ -242,13 +245,9 @@ def _of_interval(
         for name in ("ownership", "blocked")
     }
     of_it = {name: tables[name].filter(pc.fill_null(mask, True)) for name, mask in (since | reaching).items()}
-    balance = balance_table(
-        of_it["deliveries"],
-        of_it["ownership"],
-        identity_of(logs[-1], from_micros(start_us)),
-        key_shared=subscription_type(logs[-1]) not in (*SINGLE_ACTIVE, "Shared"),
-    )
-    return {**tables, **of_it, "balance": balance}
+    unsent = tables["waits"]["never_delivered"][0].as_py()
+    totals = with_totals(log, of_it, from_micros(start_us), limits, never_delivered=unsent)
+    return {**tables, **of_it, "balance": totals["balance"], "waits": totals["waits"]}
 
 
 def _whole(logs: Sequence[DispatcherLog]) -> tuple[int, int]:

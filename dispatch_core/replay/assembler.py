@@ -25,6 +25,7 @@ from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, positions_sent
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import Skipped
@@ -84,6 +85,7 @@ class Replay:
             profile=self._judge.profile,
         )
         self._limits, self._closed = limits, closed
+        self._unsent = UnsentEntries()
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: Skipped | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
@@ -105,6 +107,8 @@ class Replay:
         """
         first = self._first_line is None
         self._count_stored(messages)
+        self._unsent.stored(*positions_of(messages))
+        self._unsent.sent(*positions_sent(events))
         audit = self._audit.feed(messages, events)
         self._count(events)
         deliveries = audit.deliveries
@@ -142,8 +146,18 @@ class Replay:
         }
 
     def pass_over(self, messages: pa.Table) -> None:
-        """Count entries that no event names."""
+        """Count entries that no event names: those before the first that one does, or behind the last line."""
         self._count_stored(messages)
+        self._unsent.stored_behind(*positions_of(messages))
+
+    @property
+    def ownership_changes(self) -> npt.NDArray[np.int64]:
+        """Lines that changed ownership by now, ascending."""
+        return self._judge.ownership().changes
+
+    def never_delivered(self) -> int:
+        """Return how many entries were not sent by the lines that were fed (``UnsentEntries``)."""
+        return self._unsent.count()
 
     def finish(self, reported_waits: list[Hold] | None = None) -> dict[str, pa.Table]:
         """Return what the log as a whole says: rows of ``ownership``, ``blocked``, ``dispatcher_state``, ``anomalies``.

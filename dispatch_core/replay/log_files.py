@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import Piece, kept, pieces, survey
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_pieces
+from dispatch_core.replay.interval_totals import IntervalTotals
 
 
 class NotUserLevelError(DispatchAuditError):
@@ -34,29 +35,36 @@ def replay_files(
     interval_end: datetime,
     limits: Limits = DEFAULT_LIMITS,
     overrides: Overrides = RECORDED,
+    open_file: Callable[[], IO[bytes]] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Rows of the result tables, as they become known.
 
     ``dispatcher``: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
-    ``limits``: how long is too long. ``overrides``: what holds in place of the log's header.
+    ``limits``: how long is too long. ``overrides``: what holds in place of the log's header. ``open_file``: opens an empty
+    file for sums that outgrow memory (``EntryWaits``).
     Raises ``NotUserLevelError``, and ``NotStreamableError`` for what a window cannot judge: rows handed out before are void.
     """
     identity = {name: dispatcher[name] for name in DISPATCHER_KEY}
     events, messages = dispatcher["event_files"], dispatcher["message_files"]
     head = overrides.of(_head(identity, events))
     replay = Replay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
-    yield from in_pieces(head, interval_start, _fed(replay, identity, events, messages))
-
-
-def _fed(
-    replay: Replay, identity: Mapping[str, str], events: list[str], messages: list[str]
-) -> Iterator[dict[str, pa.Table]]:
+    totals = IntervalTotals(head, interval_start, limits, open_file)
     log = pieces(events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS)
+    whole: dict[str, pa.Table] = {}
+    for found in in_pieces(head, interval_start, _fed(replay, totals, log)):
+        whole |= found
+        yield found
+    yield totals.finish(whole["ownership"], whole["blocked"], replay.never_delivered())
+
+
+def _fed(replay: Replay, totals: IntervalTotals, log: Iterator[Piece]) -> Iterator[dict[str, pa.Table]]:
     for piece, following in _with_next(log):
         if piece.nobodys:
             replay.pass_over(piece.messages)
-        else:
-            yield replay.feed(piece.messages, piece.events, following)
+            continue
+        found = replay.feed(piece.messages, piece.events, following)
+        totals.add(found["deliveries"], replay.ownership_changes)
+        yield found
     yield replay.finish()
 
 

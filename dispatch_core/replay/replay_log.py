@@ -14,14 +14,15 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core import tables
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.unsent_entries import unsent_of
 from dispatch_core.audit.waits.findings import LEFT_WAITING
 from dispatch_core.audit.waits.tracker import Hold
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import with_divergences
+from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.join_parts import joined
 from dispatch_core.times import micros
 from dispatch_core.verify.trace.runner import is_trace
@@ -35,8 +36,9 @@ def replay(
     earlier: Sequence[DispatcherLog] = (),
     limits: Limits = DEFAULT_LIMITS,
     closed: bool = False,
-    user_level: bool = False,
-    holds: list[Hold] | None = None,
+    last: bool = True,
+    without_trace: bool = False,
+    reported_waits: list[Hold] | None = None,
     tick_us: int | None = None,
 ) -> dict[str, pa.Table]:
     """Fold ``log`` up to ``interval_end``; return the tables of ``tables.REPLAY_TABLES`` for [start, end), UTC.
@@ -47,13 +49,14 @@ def replay(
         interval_end: what waits is judged as of then.
         earlier: the incarnations of the same dispatcher before this one, oldest first; what they sent and this one sends
             again is ``redelivered`` with cause ``topic_reload``.
-        limits: how long is too long.
+        limits: how long, or how much, is too much.
         closed: the log is all there is: what waits at its end will never be sent.
-        user_level: judge a trace as the user-level log that it contains.
-        holds: gets every wait that is told one by one.
+        last: no incarnation follows: entries that none of them has sent are counted (``never_delivered`` of ``waits``).
+        without_trace: judge a trace as the log without a trace that it contains.
+        reported_waits: gets every wait that is reported one by one.
         tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
 
-    A log that goes on from a checkpoint behind lost lines is judged in parts (``resumed``).
+    A log that goes on from a checkpoint behind lost lines is judged in parts (``recording.resumed_parts``).
 
     Never raises for what a log may hold: a log that cannot be judged gets a ``dispatcher_state`` row that says why, and
     deliveries and anomalies all the same.
@@ -61,38 +64,47 @@ def replay(
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
     asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, tick_us)
-    parts = [log] if is_trace(log) else parts_of(log)
-    if len(parts) > 1:
-        found_of = [
-            replay(
+    waits: list[Hold] = [] if reported_waits is None else reported_waits
+    if is_trace(log):
+        found = _part(log, asked, waits, trace=not without_trace)
+    else:
+        parts = parts_of(log)
+        of_parts = [
+            _part(
                 part,
-                interval_start=interval_start,
-                interval_end=interval_end,
-                earlier=() if number else earlier,
-                limits=limits,
-                closed=closed or number < len(parts) - 1,
-                holds=holds,
-                tick_us=tick_us,
+                replace(
+                    asked,
+                    earlier=() if number else asked.earlier,
+                    closed=closed or number < len(parts) - 1,
+                ),
+                waits,
             )
             for number, part in enumerate(parts)
         ]
-        return joined(parts, found_of, micros(interval_start))
-    waited: list[Hold] = []
-    trace = is_trace(log) and not user_level
-    found = by_sending = _in_one_batch(log, asked, waited, trace=trace)
+        found = of_parts[0] if len(parts) == 1 else joined(parts, of_parts, micros(interval_start))
+    logs = [*(before.events for before in earlier), log.events]
+    never_delivered = unsent_of(log.messages, logs) if last else 0
+    return with_totals(log, found, interval_start, limits, never_delivered=never_delivered)
+
+
+def _part(
+    log: DispatcherLog, asked: _Asked, reported_waits: list[Hold], *, trace: bool = False
+) -> dict[str, pa.Table]:
+    """Return the tables of a log, or of one part of it, but for ``balance`` and ``waits``."""
+    waits: list[Hold] = []
+    found = by_deliveries = _in_one_batch(log, asked, waits, trace=trace)
     if trace and any(found["dispatcher_state"]["divergent"].to_pylist()):
-        waited_then: list[Hold] = []
-        by_sending = _in_one_batch(log, asked, waited_then)
-        if by_sending["dispatcher_state"]["not_judged_reason"].null_count:
-            waited, found = waited_then, _with_waits(found, by_sending)
-    if holds is not None:
-        holds.extend(waited)
-    return found | {"anomalies": with_divergences(log, interval_start, found, by_sending)}
+        other_waits: list[Hold] = []
+        by_deliveries = _in_one_batch(log, asked, other_waits)
+        if by_deliveries["dispatcher_state"]["not_judged_reason"].null_count:
+            waits, found = other_waits, _with_waits(found, by_deliveries)
+    reported_waits.extend(waits)
+    return found | {"anomalies": with_divergences(log, asked.interval_start, found, by_deliveries)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The arguments of ``replay`` that hold on every level."""
+    """The arguments of ``replay`` that hold for every part of a log."""
 
     interval_start: datetime
     interval_end: datetime
@@ -102,15 +114,17 @@ class _Asked:
     tick_us: int | None
 
 
-def _with_waits(found: dict[str, pa.Table], by_sending: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """The tables of a trace whose decisions differ from the rules, with what waited by what was sent.
+def _with_waits(found: dict[str, pa.Table], by_deliveries: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Take the waits of a trace whose decisions differ from the rules from what was delivered.
 
-    What follows the rules sent what the broker left out, so that to them nothing waits.
+    By the rules that its decisions were compared with, entries were sent that the broker left out: nothing of them waits.
     """
-    waits = pa.array(LEFT_WAITING)
-    ours, others = (pc.is_in(one["anomalies"]["kind"], value_set=waits) for one in (by_sending, found))
-    anomalies = [found["anomalies"].filter(pc.invert(others)), by_sending["anomalies"].filter(ours)]
-    return found | {"blocked": by_sending["blocked"], "anomalies": pa.concat_tables(anomalies)}
+    of_trace, of_deliveries = (
+        (tables["anomalies"], pc.is_in(tables["anomalies"]["kind"], value_set=pa.array(LEFT_WAITING)))
+        for tables in (found, by_deliveries)
+    )
+    anomalies = [of_trace[0].filter(pc.invert(of_trace[1])), of_deliveries[0].filter(of_deliveries[1])]
+    return found | {"blocked": by_deliveries["blocked"], "anomalies": pa.concat_tables(anomalies)}
 
 
 def _in_one_batch(
@@ -131,5 +145,4 @@ def _in_one_batch(
     batch = replay.feed(log.messages, log.events)
     rest = replay.finish(reported_waits)
     anomalies = pa.concat_tables([batch["anomalies"], rest["anomalies"]])
-    empty = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
-    return empty | batch | rest | {"anomalies": anomalies}
+    return batch | rest | {"anomalies": anomalies}

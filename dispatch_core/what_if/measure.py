@@ -16,12 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.positions import distinct, locate
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
+from dispatch_core.audit.entry_waits import waits_us
+from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
-from dispatch_core.replay.whole_log import WholeAudit, active_times
+from dispatch_core.replay.whole_log import WholeAudit, active_times_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -285,7 +286,7 @@ def _waits(first: pa.Table) -> tuple[Waits, Waits]:
     """Waits of messages, and the longest of each key."""
     known = first.filter(pc.is_valid(first["publish_time_ms"]))
     # The producer's clock may be ahead of the broker's: nothing is sent before it was published.
-    us = np.maximum(_ints(known["t_us"]) - _ints(known["publish_time_ms"]) * 1000, 0)
+    us = np.maximum(waits_us(known), 0)
     waits = Waits.of(us, _weights(known))
     by_key = known.append_column("wait_us", pa.array(us)).filter(pc.is_valid(known["key"]))
     longest = by_key.group_by(["key", "key_b64"]).aggregate([("wait_us", "max")])["wait_us_max"]
@@ -293,24 +294,16 @@ def _waits(first: pa.Table) -> tuple[Waits, Waits]:
 
 
 def _never_sent(messages: pa.Table, first: pa.Table, begin: tuple[int, int] | None) -> int:
-    """Stored entries, from ``begin`` on, that nobody was sent."""
-    ledger, entry = _ints(messages["ledger_id"]), _ints(messages["entry_id"])
-    order = distinct(ledger, entry)
-    ledger, entry = ledger[order], entry[order]
-    at = locate(ledger, entry, _ints(first["ledger_id"]), _ints(first["entry_id"]))
-    at = at[at >= 0]
-    if begin is None:
-        since = int(at.min(initial=len(order))) if len(at) else 0
-    else:
-        since = int(np.count_nonzero((ledger < begin[0]) | ((ledger == begin[0]) & (entry < begin[1]))))
-    missing = np.ones(len(order), np.bool_)
-    missing[at] = False
-    return int(missing[since:].sum())
+    """Return how many stored entries, from ``begin`` on, nobody was sent; all of them where nothing was sent at all."""
+    unsent = UnsentEntries()
+    unsent.stored(*positions_of(messages))
+    unsent.sent(*positions_of(first))
+    return unsent.count(begin if begin is not None or first.num_rows else (-1, -1))
 
 
 def _active(log: DispatcherLog, ownership: pa.Table) -> dict[str, int]:
     """1 for the consumer name that was active longest, 0 for every other that was there."""
-    times = {time.consumer_name: time.active_us for time in active_times(log, ownership)}
+    times = {row["consumer_name"]: row["active_us"] for row in active_times_of(log, ownership).to_pylist()}
     found = dict.fromkeys(sorted(times), 0)
     longest = max(times, key=lambda name: (times[name], name), default="")
     if times.get(longest):

@@ -16,6 +16,7 @@ counted by a marker file, and after ``MAX_WORKER_DEATHS`` the dispatcher is set 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.audit.entry_waits import EntryWaits
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError, NotStreamableError, describe
@@ -35,7 +37,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.stream import named_extent
 from dispatch_core.replay import result_rows
-from dispatch_core.tables import DISPATCHER_STATE, REPLAY_TABLES
+from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval
 from spark_jobs.replay.dispatcher_log import load_logs
@@ -140,7 +142,8 @@ def _replay_one(
     deaths = sum(marker.exists() for marker in attempts)
     if deaths >= MAX_WORKER_DEATHS:
         died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
-        sink.write("dispatcher_state", _state_row(identity, None, span, died))
+        for name, table in _nothing_but(_state_row(identity, None, span, died)).items():
+            sink.write(name, table)
         return Outcome(died)
     attempts[deaths].touch()
     outcome = Outcome() if rule is None else Outcome(whole_log_reason="another rule takes whole logs")
@@ -149,7 +152,7 @@ def _replay_one(
     if outcome != Outcome():
         chosen = rule or partial(recorded_rule, limits=limits)
         results, reason = _results(
-            identity, dispatcher, span, chosen, overrides, failed=outcome.not_judged_reason
+            identity, dispatcher, span, chosen, limits, overrides, failed=outcome.not_judged_reason
         )
         outcome = Outcome(reason, outcome.whole_log_reason)
         for name, table in results.items():
@@ -173,6 +176,7 @@ def _in_batches(
             interval_end=span.end,
             limits=limits,
             overrides=overrides,
+            open_file=tempfile.TemporaryFile,
         )
         for number, tables in enumerate(batches, 1):
             for name, table in tables.items():
@@ -196,13 +200,19 @@ def recorded_rule(
     interval_start: datetime,
     interval_end: datetime,
     earlier: Sequence[DispatcherLog] = (),
+    last: bool = True,
     limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, pa.Table]:
     """The rule that the log's own broker followed (imported late: it brings the compiled kernels along)."""
     from dispatch_core.replay import replay_log
 
     return replay_log.replay(
-        log, interval_start=interval_start, interval_end=interval_end, earlier=earlier, limits=limits
+        log,
+        interval_start=interval_start,
+        interval_end=interval_end,
+        earlier=earlier,
+        last=last,
+        limits=limits,
     )
 
 
@@ -215,6 +225,7 @@ def _results(
     dispatcher: dict[str, Any],
     span: Interval,
     rule: Rule,
+    limits: Limits,
     overrides: Overrides,
     failed: str | None = None,
 ) -> tuple[dict[str, pa.Table], str | None]:
@@ -232,24 +243,26 @@ def _results(
     parts: dict[str, list[pa.Table]] = {name: [] for name in REPLAY_TABLES}
     reasons = []
     for number, log in enumerate(logs):
+        earlier, last = logs[:number], number == len(logs) - 1
         if failed is not None:
             reasons.append(failed)
-            for name, table in _audit_alone(identity, log, span, failed).items():
+            for name, table in _audit_alone(identity, log, span, failed, limits, earlier, last=last).items():
                 parts[name].append(table)
             continue
         try:
             end = _judged_until(log, logs[number + 1 :], span)
             log = _with_what_it_had(log, logs[number + 1 :])  # noqa: PLW2901 - the same log, of its own entries
-            results = rule(log, interval_start=span.start, interval_end=end, earlier=logs[:number])
+            results = rule(log, interval_start=span.start, interval_end=end, earlier=earlier, last=last)
             tables = _checked(results, span)
         except Exception as error:  # noqa: BLE001 - as above
             reasons.append(describe(error))
-            tables = _audit_alone(identity, log, span, reasons[-1])
+            tables = _audit_alone(identity, log, span, reasons[-1], limits, earlier, last=last)
         for name, table in tables.items():
             parts[name].append(table)
     if not logs:
         reasons.append("no event of it is in the tables")
-        parts["dispatcher_state"].append(_state_row(identity, None, span, reasons[-1]))
+        for name, table in _nothing_but(_state_row(identity, None, span, reasons[-1])).items():
+            parts[name].append(table)
     merged = {
         name: pa.concat_tables([REPLAY_TABLES[name].empty_table(), *tables]) for name, tables in parts.items()
     }
@@ -286,18 +299,30 @@ def _with_what_it_had(log: DispatcherLog, later: Sequence[DispatcherLog]) -> Dis
 
 
 def _audit_alone(
-    identity: dict[str, str], log: DispatcherLog, span: Interval, reason: str
+    identity: dict[str, str],
+    log: DispatcherLog,
+    span: Interval,
+    reason: str,
+    limits: Limits,
+    earlier: Sequence[DispatcherLog],
+    *,
+    last: bool,
 ) -> dict[str, pa.Table]:
-    """Deliveries and anomalies without the rule: what the log alone shows is kept."""
+    """Audit a log without the rule: deliveries, anomalies, balance and waits, as the log alone shows them."""
     try:
         from dispatch_core.audit.deliveries.whole_log import audit_log
+        from dispatch_core.audit.unsent_entries import unsent_of
+        from dispatch_core.replay.interval_totals import with_totals
 
         audit = audit_log(log, interval_start=span.start)
         found = {
             "deliveries": _of_interval(audit.deliveries, span),
             "anomalies": _of_interval(audit.anomalies, span),
         }
-        return _nothing_but(_state_row(identity, log, span, reason)) | found
+        found = _nothing_but(_state_row(identity, log, span, reason)) | found
+        logs = [*(before.events for before in earlier), log.events]
+        never_delivered = unsent_of(log.messages, logs) if last else 0
+        return with_totals(log, found, span.start, limits, never_delivered=never_delivered)
     except Exception as error:  # noqa: BLE001 - as above
         both = f"{reason}; and the audit failed: {describe(error)}"
         return _nothing_but(_state_row(identity, log, span, both))
@@ -325,9 +350,11 @@ def _checked(results: dict[str, pa.Table], span: Interval) -> dict[str, pa.Table
 
 
 def _nothing_but(state: pa.Table) -> dict[str, pa.Table]:
-    return {name: contract.empty_table() for name, contract in REPLAY_TABLES.items()} | {
-        "dispatcher_state": state
-    }
+    """Return the tables of a dispatcher of which nothing is known but its state."""
+    (row,) = state.select([field.name for field in IDENTITY]).to_pylist()
+    waits = EntryWaits().row(row, REPLAY_TABLES["blocked"].empty_table(), never_delivered=0)
+    empty = {name: contract.empty_table() for name, contract in REPLAY_TABLES.items()}
+    return empty | {"dispatcher_state": state, "waits": waits}
 
 
 def _state_row(identity: dict[str, str], log: DispatcherLog | None, span: Interval, reason: str) -> pa.Table:

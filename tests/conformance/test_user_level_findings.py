@@ -53,7 +53,7 @@ Agreed = Counter[tuple[str, bool]]  # reason, whether both levels say it → wai
 Told = set[tuple[str, str | None, str | None, tuple[str, ...]]]
 
 
-def holds_of(log: DispatcherLog, *, user_level: bool) -> list[Hold]:
+def holds_of(log: DispatcherLog, *, without_trace: bool) -> list[Hold]:
     """Waits of 100 ms and more."""
     holds: list[Hold] = []
     replay(
@@ -62,8 +62,8 @@ def holds_of(log: DispatcherLog, *, user_level: bool) -> list[Hold]:
         interval_end=END,
         closed=True,
         limits=LOWERED,
-        user_level=user_level,
-        holds=holds,
+        without_trace=without_trace,
+        reported_waits=holds,
     )
     return [hold for hold in holds if hold.first_position is not None]
 
@@ -94,9 +94,9 @@ def overlap(one: Hold, other: Hold) -> int:
     return min(ends, default=1 << 62) - max(one.from_t_us, other.from_t_us)
 
 
-def told(log: DispatcherLog, *, user_level: bool) -> Told:
+def told(log: DispatcherLog, *, without_trace: bool) -> Told:
     """Findings of stalls and losses under the default limits; of stalls, whose and why."""
-    tables = replay(log, interval_start=START, interval_end=END, closed=True, user_level=user_level)
+    tables = replay(log, interval_start=START, interval_end=END, closed=True, without_trace=without_trace)
     found: Told = set()
     for row in tables["anomalies"].to_pylist():
         if row["kind"] in LOSSES:
@@ -110,8 +110,8 @@ def told(log: DispatcherLog, *, user_level: bool) -> Told:
 def compared(folder: str) -> tuple[str, Agreed, Told, Told]:
     recording = read_recording(find_recordings([folder])[0])
     log = recording.logs[0]
-    waits = agreed(holds_of(log, user_level=False), holds_of(log, user_level=True))
-    return recording.name, waits, told(log, user_level=False), told(log, user_level=True)
+    waits = agreed(holds_of(log, without_trace=False), holds_of(log, without_trace=True))
+    return recording.name, waits, told(log, without_trace=False), told(log, without_trace=True)
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from spark_jobs.intervals import Interval, interval
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings"
 
@@ -65,26 +64,3 @@ def sample(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hom
     home = Home(tmp_path_factory.mktemp("sample home"), interval("2026-11-21"))
     all_stages(spark, home, SAMPLE)
     return home
-
-
-def empty_row(contract: pa.Schema) -> dict[str, Any]:
-    """What a row says that leaves everything out: zero or empty, or null where it may be."""
-    zeros: dict[str, object] = {"string": "", "bool": False}
-    return {
-        one.name: None if one.nullable else [] if pa.types.is_list(one.type) else zeros.get(str(one.type), 0)
-        for one in contract
-    }
-
-
-def tables_of(
-    spark: SparkSession, warehouse: Path, span: Interval, frames: Mapping[str, DataFrame], *read: str
-) -> list[DataFrame]:
-    """Make ``frames`` the interval's rows of the tables of their names; those of ``read``, as Spark reads them."""
-    from spark_jobs.warehouse import spark_tables
-    from spark_jobs.warehouse.delta_tables import replace_interval
-
-    for name, one in frames.items():
-        staging = warehouse / "_staging" / name
-        staging.mkdir(parents=True)
-        replace_interval(warehouse, name, span, spark_tables.stage(one, name, staging))
-    return [spark_tables.read(spark, warehouse, name, span) for name in read]

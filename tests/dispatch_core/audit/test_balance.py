@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dispatch_core import tables
-from dispatch_core.audit.balance import ActiveTime, failover_imbalances, not_judged
+from dispatch_core.audit.balance import ACTIVE_TIMES, active_times, failover_imbalances, not_judged
 from dispatch_core.audit.limits import Limits
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.whole_log import WholeAudit, across, audit_whole
 from tests.dispatch_core.audit.small_logs import (
     Event,
@@ -23,6 +26,7 @@ from tests.dispatch_core.audit.small_logs import (
     sent,
     write,
 )
+from tests.dispatch_core.audit.table_rows import table
 from tests.dispatch_core.logs_without_trace import CLASSIC, log_of
 
 #: Low enough that a small log is judged.
@@ -147,13 +151,15 @@ def test_a_consumer_active_for_every_topic_is_found(tmp_path: Path) -> None:
     assert across(audits, Limits(min_topics=13)) == []
 
 
-def times(counts: dict[str, int]) -> list[ActiveTime]:
+def times(counts: dict[str, int]) -> pa.Table:
     active = [name for name, count in counts.items() for _ in range(count)]
-    return [
-        ActiveTime("c", f"t{topic:03}", "s", name, int(name == one))
-        for topic, one in enumerate(active)
+    rows = [
+        {"cluster": "c", "topic": f"t{topic:03}", "subscription": "s"}
+        | {"consumer_name": name, "active_us": int(name == of_topic)}
+        for topic, of_topic in enumerate(active)
         for name in counts
     ]
+    return pa.Table.from_pylist(rows, schema=ACTIVE_TIMES)
 
 
 @pytest.mark.parametrize(
@@ -170,3 +176,59 @@ def times(counts: dict[str, int]) -> list[ActiveTime]:
 )
 def test_topics_are_counted_per_consumer(counts: dict[str, int], found: int) -> None:
     assert len(failover_imbalances(times(counts), Limits())) == found
+
+
+def test_active_times_are_those_inside_the_interval() -> None:
+    topics = [{"cluster": "c", "topic": name, "subscription": "s"} for name in ("t", "other")]
+    spans = [("a", 0, 30), ("b", 30, 70), ("a", 70, None), ("a", 0, 5)]
+    ownership = [
+        {**topics[0], "consumer_name": name, "from_t_us": since, "until_t_us": until}
+        for name, since, until in spans
+    ] + [{**topics[1], "consumer_name": "x", "from_t_us": 0, "until_t_us": None}]
+    found = active_times(
+        table(tables.OWNERSHIP, ownership),
+        pa.Table.from_pylist([{**topics[0], "consumer_name": "idle"}], schema=ACTIVE_TIMES.remove(4)),
+        pa.Table.from_pylist([{**topics[0], "last_t_us": 95}]),
+        20,
+        90,
+    )
+    assert found.schema == ACTIVE_TIMES
+    assert [(row["consumer_name"], row["active_us"]) for row in found.to_pylist()] == [
+        ("a", 10 + 20),
+        ("b", 40),
+        ("idle", 0),
+    ]
+
+
+def test_balance_sums_up_all_connections_of_a_name(tmp_path: Path) -> None:
+    """Four messages while ``a`` was alone, the last of them before ``b`` joins, and one after; two connections are ``a``."""
+    ranges = ((1, "a", 0, 99, 1, 100), (1, "a", 0, 49, 100, None), (2, "b", 50, 99, 100, None))
+    ownership = [
+        {"consumer": consumer, "consumer_name": name, "range_start": start, "range_end": end}
+        | {"from_seq": since, "until_seq": until}
+        for consumer, name, start, end, since, until in ranges
+    ]
+    deliveries = [
+        {"consumer": to, "consumer_name": "a", "seq": seq, "key": key, "num_messages": number}
+        | {"size_bytes": 5, "key_b64": coded}
+        for to, seq, key, number, coded in (
+            (1, 2, "x", 3, False),
+            (3, 99, "x", 1, False),
+            (1, 101, "eA==", 1, True),
+        )
+    ]
+    log = read(
+        write(tmp_path / "a" / "b", [message(0, "x")], numbered([added(1)]), format="pulsar-consumer-events")
+    )
+    found = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
+    found |= {
+        "deliveries": table(tables.DELIVERIES, deliveries),
+        "ownership": table(tables.OWNERSHIP, ownership),
+    }
+    totals = with_totals(log, found, datetime(2026, 11, 21, tzinfo=UTC), Limits(), never_delivered=0)
+    rows = {row["consumer_name"]: row for row in totals["balance"].to_pylist()}
+    assert rows["a"]["hash_share"] == pytest.approx((4 + 0.5) / 5)
+    assert rows["b"]["hash_share"] == pytest.approx(0.5 / 5)
+    columns = ("connections", "entries", "messages", "size_bytes", "keys")
+    assert tuple(rows["a"][name] for name in columns) == (2, 3, 5, 15, 2)
+    assert tuple(rows["b"][name] for name in columns) == (1, 0, 0, 0, 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.totals import unexplained
+from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.waits.notes import MOST_POSITIONS
 from dispatch_core.replay.whole_log import WholeAudit, audit_whole
 from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, read, sent, write

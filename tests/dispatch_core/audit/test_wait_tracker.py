@@ -34,7 +34,7 @@ def waits(log: DispatcherLog, *, tick_us: int | None = None, limit_ms: int = 100
         interval_end=END,
         closed=True,
         limits=limits,
-        holds=found,
+        reported_waits=found,
         tick_us=tick_us,
     )
     return found

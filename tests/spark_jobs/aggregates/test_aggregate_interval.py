@@ -1,31 +1,29 @@
-"""Balance and waits against the same figures counted naively in Python."""
+"""Balance and waits in the tables against plain counting, and Failover over all topics of a subscription (PIP-392)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import timedelta
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 
-from spark_jobs.aggregates.aggregate_interval import aggregate, balance, by_key, waits
-from spark_jobs.aggregates.entry_waits import (
-    first_waits,
-    never_delivered,
-    sent_earlier,
-    sent_words,
-    wait_buckets,
+from dispatch_core.audit.limit_rules import LimitRule, LimitRules
+from dispatch_core.audit.limits import Limits
+from spark_jobs.aggregates.aggregate_interval import (
+    _has_kinds,
+    _publish,
+    activity,
+    aggregate,
+    enough_topics,
+    uneven_topics,
 )
-from spark_jobs.aggregates.load_findings import fair_loads
-from spark_jobs.aggregates.log_numbers import log_numbers
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse.contracts import stored_schema
 from spark_jobs.warehouse.delta_tables import read_table
 from spark_jobs.warehouse.spark_tables import spark_schema
-from tests.spark_jobs.conftest import empty_row, tables_of
+from tests.dispatch_core.audit.table_rows import empty_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +34,7 @@ pytestmark = pytest.mark.spark
 
 DAY = interval("2026-11-21")
 T0 = DAY.start_us
+TOPICS, CONSUMERS = 100, 10
 
 
 def test_balance_counts_what_was_delivered(sample: Home) -> None:
@@ -54,7 +53,7 @@ def test_balance_counts_what_was_delivered(sample: Home) -> None:
         if "failover" not in row["topic"]
     }
     found = read_table(sample.warehouse, "balance").to_pylist()
-    assert len(found) == sample.summaries["aggregates"]["rows"]["balance"]
+    assert len(found) == sample.summaries["replay"]["rows"]["balance"]
     by_name = {(row["topic"], row["consumer_name"]): row for row in found}
     for who, count in entries.items():
         assert (by_name[who]["entries"], by_name[who]["size_bytes"]) == (count, size_bytes[who]), who
@@ -99,109 +98,101 @@ def test_aggregating_again_changes_nothing(spark: SparkSession, sample: Home) ->
     }
 
 
-def frame(spark: SparkSession, name: str, *rows: dict[str, object]) -> DataFrame:
+def frame(spark: SparkSession, name: str, rows: list[dict[str, Any]]) -> DataFrame:
     """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
     contract = stored_schema(name)
-    same = {"interval_start": DAY.start, "cluster": "c", "topic": "t", "subscription": "s", "incarnation": 0}
+    same = {"interval_start": DAY.start, "cluster": "c", "subscription": "s", "incarnation": 0}
     return spark.createDataFrame(
         [{**empty_row(contract), **same, **row} for row in rows], spark_schema(contract)
     )
 
 
-def test_the_hash_share_is_of_the_messages_sent_while_it_was_owned(
+def topic(number: int) -> str:
+    return f"persistent://public/default/t-{number:03}"
+
+
+def times(spark: SparkSession, active_of: list[int], *, left: int | None = None) -> pa.Table:
+    """Topics with ten connected consumers; ``active_of[t]`` is active for topic t; ``left`` had left the day before."""
+    ownership = [
+        {
+            "topic": topic(number),
+            "consumer": active,
+            "consumer_name": f"w{active}",
+            "from_t_us": T0 - 10,
+            "range_end": 65_535,
+        }
+        for number, active in enumerate(active_of)
+    ]
+    member = {"kind": "consumer_added", "t_us": T0 - 20}
+    events = [
+        member | {"topic": topic(number), "consumer": one, "name": f"w{one}"}
+        for number in range(len(active_of))
+        for one in range(CONSUMERS)
+    ]
+    if left is not None:
+        events += [
+            {"topic": topic(number), "consumer": left, "kind": "consumer_removed", "t_us": T0 - 1}
+            for number in range(len(active_of))
+        ]
+    states = [
+        {"topic": topic(number), "subscription_type": "Failover", "last_t_us": T0 + 100}
+        for number in range(len(active_of))
+    ]
+    states.append({"topic": "keys", "subscription_type": "Key_Shared", "last_t_us": T0 + 100})
+    ownership.append({"topic": "keys", "consumer": 1, "consumer_name": "w1", "from_t_us": T0, "range_end": 5})
+    made = frame(spark, "dispatcher_state", states)
+    assert enough_topics(made, LimitRules())
+    assert not enough_topics(made.limit(9), LimitRules())
+    return activity(frame(spark, "ownership", ownership), frame(spark, "consumer_events", events), made, DAY)
+
+
+def test_one_consumer_active_for_every_topic_is_found_and_told(spark: SparkSession) -> None:
+    measured = times(spark, [0] * TOPICS)
+    rows = measured.to_pylist()
+    assert len(rows) == TOPICS * CONSUMERS
+    assert {(row["consumer_name"] == "w0", row["active_us"]) for row in rows} == {(True, 100), (False, 0)}
+    (one,) = uneven_topics(measured, DAY, LimitRules())
+    assert one["kind"] == "failover_imbalance"
+    assert one["interval_start"] == DAY.start
+    assert "w0 is active for 100 of 100 topics" in one["explanation"]
+    assert "PIP-392" in one["explanation"]
+
+
+def test_active_topics_that_are_spread_evenly_are_no_finding(spark: SparkSession) -> None:
+    assert uneven_topics(times(spark, [at % CONSUMERS for at in range(TOPICS)]), DAY, LimitRules()) == []
+
+
+def test_who_left_before_the_interval_is_not_counted(spark: SparkSession) -> None:
+    measured = times(spark, [at % (CONSUMERS - 1) for at in range(TOPICS)], left=9)
+    assert "w9" not in {row["consumer_name"] for row in measured.to_pylist()}
+    assert uneven_topics(measured, DAY, LimitRules()) == []
+
+
+def test_limits_follow_the_topic(spark: SparkSession) -> None:
+    anything = LimitRules((LimitRule("persistent://public/*", "*", Limits(min_topics=1_000)),))
+    assert uneven_topics(times(spark, [0] * TOPICS), DAY, anything) == []
+
+
+def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    ranges = ((1, "a", 0, 99, 1, 100), (1, "a", 0, 49, 100, None), (2, "b", 50, 99, 100, None))
-    spans = [
-        {"consumer": consumer, "consumer_name": name, "range_start": start, "range_end": end}
-        | {"from_seq": since, "until_seq": until}
-        for consumer, name, start, end, since, until in ranges
-    ]
-    states = frame(spark, "dispatcher_state", {"subscription_type": "Key_Shared"})
-    # Four messages while a was alone, the last of them in the stretch of the log in which b joins, and one after.
-    sendings = ((1, 2, "x", 3, False), (3, 99, "x", 1, False), (1, 101, "eA==", 1, True))
-    sent = frame(
-        spark,
-        "deliveries",
-        *(
-            {"consumer": to, "consumer_name": "a", "seq": seq, "key": key, "num_messages": number}
-            | {"size_bytes": 5, "key_b64": coded}
-            for to, seq, key, number, coded in sendings
-        ),
+    from spark_jobs.warehouse import spark_tables
+    from spark_jobs.warehouse.delta_tables import replace_interval
+
+    replayed = frame(spark, "anomalies", [{"topic": "t", "kind": "out_of_order"}] * 3)
+    (tmp_path / "first").mkdir()
+    replace_interval(
+        tmp_path, "anomalies", DAY, spark_tables.stage(replayed, "anomalies", tmp_path / "first")
     )
-    made = {"deliveries": sent, "ownership": frame(spark, "ownership", *spans), "dispatcher_state": states}
-    (sent,) = tables_of(spark, tmp_path, DAY, made, "deliveries")
-    fair = fair_loads(spark, tmp_path, DAY)
-    logs = log_numbers(states)
-    found = balance(sent, by_key(sent, logs), logs, fair, DAY).collect()
-    rows = {row["consumer_name"]: row.asDict() for row in found}
-    assert rows["a"]["hash_share"] == pytest.approx((4 + 0.5) / 5)
-    assert rows["b"]["hash_share"] == pytest.approx(0.5 / 5)
-    measured = {
-        name: rows["a"][name] for name in ("connections", "entries", "messages", "size_bytes", "keys")
-    }
-    assert measured == {"connections": 2, "entries": 3, "messages": 5, "size_bytes": 15, "keys": 2}
-    assert (rows["b"]["entries"], rows["b"]["message_share"], rows["b"]["connections"]) == (0, 0.0, 1)
+    assert not _has_kinds(tmp_path, DAY)
+    none: list[dict[str, Any]] = []
+    rows = uneven_topics(times(spark, [0] * TOPICS), DAY, LimitRules())
 
+    def kinds(published: list[dict[str, Any]], run: str) -> list[str]:
+        (tmp_path / run).mkdir()
+        _publish(spark, tmp_path, DAY, published, tmp_path / run)
+        return sorted(read_table(tmp_path, "anomalies", DAY)["kind"].to_pylist())
 
-def test_waits_and_missing_entries_are_exact(spark: SparkSession) -> None:
-    """Against plain counting, over waits of all sizes and signs and positions at every place of a word."""
-    random = Random(5)
-    sent: list[dict[str, Any]] = []
-    stored: list[dict[str, Any]] = []
-    for topic, entries in (("a", 700), ("b", 31), ("c", 1), ("silent", 40)):
-        places = [
-            (random.choice([1, 2, 7]), random.randrange(-1 if topic == "b" else 0, 500))
-            for _ in range(entries)
-        ]
-        stored += [
-            {"topic": topic, "ledger_id": ledger, "entry_id": entry} for ledger, entry in places if entry >= 0
-        ]
-        for ledger, entry in {} if topic == "silent" else set(places[: entries * 2 // 3 + 1]):
-            wait_us = random.choice([-1, 1]) * random.randrange(1 << random.randrange(1, 40))
-            one = {"topic": topic, "ledger_id": ledger, "entry_id": entry, "delivery_number": 1}
-            published = T0 // 1000 if random.random() < 0.9 or topic == "c" else None
-            sent.append({**one, "t_us": T0 + wait_us, "publish_time_ms": published})
-            if random.random() < 0.2:
-                sent.append({**sent[-1], "delivery_number": 2, "t_us": T0 + (1 << 50)})
-    topics = ("a", "b", "c", "silent")
-    known: list[dict[str, Any]] = [{"topic": topic, "incarnation": at} for topic in topics for at in (0, 3)]
-    states = frame(spark, "dispatcher_state", *known)
-    deliveries = frame(spark, "deliveries", *sent)
-    held = [
-        {"topic": "a", "incarnation": 3, "reason": reason, "message_ms": 40, "needless_ms": 15}
-        for reason in ("draining_hash", "no_permits")
-    ]
-    blocked = frame(spark, "blocked", *held)
-    measured = first_waits(deliveries, wait_buckets(deliveries, DAY), DAY)
-    # Half of them in an earlier interval, which was not replayed: its log says what was sent.
-    here = deliveries.where("entry_id % 2 = 0")
-    before = [
-        {"topic": row["topic"], "kind": "sent", "positions": [(row["ledger_id"], row["entry_id"])]}
-        | {"interval_start": DAY.start - timedelta(days=1)}
-        for row in sent
-        if row["entry_id"] % 2
-    ]
-    earlier = sent_earlier(frame(spark, "consumer_events", *before), DAY)
-    missing = never_delivered(sent_words(here, earlier), frame(spark, "messages", *stored), states)
-    found = waits(measured, missing, states, blocked).collect()
-    rows = {(row["topic"], row["incarnation"]): row for row in found}
-    assert len(rows) == len(found) == 8
-    sums = {who: (row["blocked_message_ms"], row["needless_message_ms"]) for who, row in rows.items()}
-    assert sums == dict.fromkeys(rows, (0, 0)) | {("a", 3): (80, 30)}
-    for topic in topics:
-        mine = [row for row in sent if row["topic"] == topic]
-        positions = {(row["ledger_id"], row["entry_id"]) for row in mine}
-        all_stored = {(row["ledger_id"], row["entry_id"]) for row in stored if row["topic"] == topic}
-        unsent = {one for one in all_stored - positions if not positions or one >= min(positions)}
-        assert rows[topic, 3]["never_delivered"] == len(unsent), topic
-        assert rows[topic, 0]["never_delivered"] == 0
-        first = [row for row in mine if row["delivery_number"] == 1]
-        assert rows[topic, 0]["entries"] == len(first)
-        measured = [(row["t_us"] - T0) / 1000 for row in first if row["publish_time_ms"] is not None]
-        figures = [rows[topic, 0][name] for name in ("wait_ms_p50", "wait_ms_p99", "wait_ms_max")]
-        if measured:
-            expected = [*np.percentile(measured, [50, 99]).tolist(), max(measured)]
-            assert figures == pytest.approx(expected, rel=1e-12), topic
-        else:
-            assert figures == [None, None, None]
+    both = ["failover_imbalance", *["out_of_order"] * 3]
+    assert kinds(rows, "second") == kinds(rows, "third") == both
+    assert kinds(none, "fourth") == both[1:], "what is no longer so goes"

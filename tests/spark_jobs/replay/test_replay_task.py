@@ -69,6 +69,7 @@ def test_two_logs_of_one_dispatcher_are_not_mixed(log: DispatcherLog, tmp_path: 
     assert "seq 1 stands twice and differs" in reason
     assert "other/trace.jsonl, line 2" in reason
     assert [state["not_judged_reason"] for state in tables.pop("dispatcher_state")] == [reason]
+    assert [row["entries"] for row in tables.pop("waits")] == [0]
     assert tables == {}
 
 

@@ -1,0 +1,143 @@
+"""Waits of entries from being stored to first being sent: the table ``waits``.
+
+Percentiles are exact. A few million waits are kept in memory; of a larger interval they go into a file that the caller
+provides (8 bytes each), and a percentile is found by counting over it. So memory does not follow the number of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dispatch_core.arrays.columns import Ints, ints
+from dispatch_core.tables import WAITS
+
+#: Values that are kept in memory, and read at once.
+_IN_MEMORY: Final = 2_000_000
+#: Equal parts into which a range of values is divided for counting.
+_PARTS: Final = 4096
+
+
+def waits_us(first_deliveries: pa.Table) -> Ints:
+    """Time from publishing to delivery of each row, in microseconds; the producer's clock may be ahead (negative waits).
+
+    Rows whose time of publishing is not known are left out.
+    """
+    known = first_deliveries.filter(pc.is_valid(first_deliveries["publish_time_ms"]))
+    return ints(known["t_us"]) - ints(known["publish_time_ms"]) * 1000
+
+
+class EntryWaits:
+    """Waits of the entries first sent in an interval. Feed it every delivery of the interval."""
+
+    def __init__(
+        self, open_file: Callable[[], IO[bytes]] | None = None, *, in_memory: int = _IN_MEMORY
+    ) -> None:
+        """Begin without deliveries.
+
+        Args:
+            open_file: opens an empty file for writing and reading; by default all waits are kept in memory.
+            in_memory: waits above which a file is used.
+        """
+        self._open_file = open_file
+        self._in_memory = in_memory
+        self._entries = 0
+        self._values: list[Ints] = []
+        self._count = 0  # in ``_values``
+        self._file: IO[bytes] | None = None
+        self._total = 0
+        self._lowest, self._highest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+    def add(self, deliveries: pa.Table) -> None:
+        """Add the next deliveries: rows of ``tables.DELIVERIES``. Raises ``OSError`` where the file cannot be written."""
+        first = deliveries.filter(pc.equal(deliveries["delivery_number"], 1))
+        self._entries += first.num_rows
+        values = waits_us(first)
+        if not len(values):
+            return
+        self._total += len(values)
+        self._lowest = min(self._lowest, int(values.min()))
+        self._highest = max(self._highest, int(values.max()))
+        self._values.append(values)
+        self._count += len(values)
+        if self._count > self._in_memory and self._open_file is not None:
+            if self._file is None:
+                self._file = self._open_file()
+            for part in self._values:
+                self._file.write(part.data)
+            self._values, self._count = [], 0
+
+    def percentile_us(self, share: float) -> float | None:
+        """Return the wait below which ``share`` of all lie, interpolated between the two nearest; ``None`` without waits.
+
+        >>> waits = EntryWaits()
+        >>> waits.add(pa.table({"delivery_number": [1, 1], "publish_time_ms": [0, 0], "t_us": [1000, 3000]}))
+        >>> waits.percentile_us(0.5)
+        2000.0
+        """
+        if not self._total:
+            return None
+        place = share * (self._total - 1)
+        below = int(place)
+        low, high = self._at_ranks(below, min(below + 1, self._total - 1))
+        fraction = place - below
+        return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
+
+    def row(self, identity: Mapping[str, Any], blocked: pa.Table, never_delivered: int) -> pa.Table:
+        """Return the row of ``waits``.
+
+        Args:
+            identity: columns that every row begins with.
+            blocked: rows of ``tables.BLOCKED`` of the same incarnation: what rules held back is summed up.
+            never_delivered: entries that nobody was sent by the end of the interval (``UnsentEntries``).
+        """
+        at_ms = {share: self.percentile_us(share) for share in (0.5, 0.99)}
+        row = {
+            **identity,
+            "entries": self._entries,
+            "never_delivered": never_delivered,
+            **{
+                f"wait_ms_p{share * 100:.0f}": None if wait_us is None else wait_us / 1000
+                for share, wait_us in at_ms.items()
+            },
+            "wait_ms_max": self._highest / 1000 if self._total else None,
+            "blocked_message_ms": int(pc.sum(blocked["message_ms"]).as_py() or 0),
+            "needless_message_ms": int(pc.sum(blocked["needless_ms"]).as_py() or 0),
+        }
+        return pa.Table.from_pylist([row], schema=WAITS)
+
+    def _at_ranks(self, low: int, high: int) -> tuple[int, int]:
+        """Return the values of two neighbouring ranks, counted from 0."""
+        found = [self._at_rank(rank) for rank in dict.fromkeys((low, high))]
+        return found[0], found[-1]
+
+    def _at_rank(self, rank: int) -> int:
+        """Return the value of a rank: count in ever narrower ranges until the values of one can be sorted."""
+        lowest, highest, inside, before = self._lowest, self._highest, self._total, 0
+        while inside > self._in_memory and lowest < highest:
+            width = (highest - lowest) // _PARTS + 1
+            counts = np.zeros(_PARTS, np.int64)
+            for values in self._chunks():
+                within = values[(values >= lowest) & (values <= highest)]
+                counts += np.bincount((within - lowest) // width, minlength=_PARTS)
+            upto = before + np.cumsum(counts)
+            part = int(np.searchsorted(upto, rank, "right"))
+            before, inside = int(upto[part] - counts[part]), int(counts[part])
+            lowest, highest = lowest + part * width, min(lowest + (part + 1) * width - 1, highest)
+        chosen = [values[(values >= lowest) & (values <= highest)] for values in self._chunks()]
+        return (
+            int(np.partition(np.concatenate(chosen), rank - before)[rank - before])
+            if lowest < highest
+            else lowest
+        )
+
+    def _chunks(self) -> Iterator[Ints]:
+        if self._file is not None:
+            self._file.seek(0)
+            while data := self._file.read(8 * _IN_MEMORY):
+                yield np.frombuffer(data, np.int64)
+        yield from self._values

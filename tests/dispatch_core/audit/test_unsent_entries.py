@@ -1,0 +1,52 @@
+"""Entries that were never sent against plain sets of positions."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch_core.arrays.columns import Ints
+from dispatch_core.audit.unsent_entries import UnsentEntries
+
+Position = tuple[int, int]
+
+_POSITIONS = st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 6)), max_size=15)
+
+
+def columns(positions: list[Position]) -> tuple[Ints, Ints]:
+    return np.array([p[0] for p in positions], np.int64), np.array([p[1] for p in positions], np.int64)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    _POSITIONS, _POSITIONS, st.integers(0, 15), st.none() | st.tuples(st.integers(0, 3), st.integers(-1, 6))
+)
+def test_entries_are_counted_from_the_first_that_was_sent(
+    stored: list[Position], sent: list[Position], cut: int, begin: Position | None
+) -> None:
+    unsent = UnsentEntries()
+    unsent.stored(*columns(stored))
+    unsent.sent(*columns(sent[:cut]))
+    unsent.sent(*columns(sent[cut:]))
+    first = begin or min(sent, default=None)
+    expected = {p for p in stored if first is not None and p >= first} - set(sent)
+    assert unsent.count(begin) == len(expected)
+
+
+@given(_POSITIONS, _POSITIONS)
+def test_entries_come_batch_by_batch(stored: list[Position], behind: list[Position]) -> None:
+    """Each batch is sent but for its last entry; what comes behind the last line is only counted."""
+    unsent = UnsentEntries()
+    left: set[Position] = set()
+    ordered = sorted(set(stored))
+    for start in range(0, len(ordered), 4):
+        batch = ordered[start : start + 4]
+        unsent.stored(*columns(batch))
+        unsent.sent(*columns(batch[:-1]))
+        left.add(batch[-1])
+    later = [(ledger + 10, entry) for ledger, entry in behind]
+    unsent.stored_behind(*columns(later))
+    first = ordered[0] if len(ordered) > 1 else None
+    expected = {p for p in (*left, *later) if first is not None and p >= first}
+    assert unsent.count() == len(expected)
