@@ -13,6 +13,7 @@ from tests.wrong_rules.rule import WrongRule, edit, release
 
 _LAST_SENT = "ordering.last_sent_position"
 _READ_POSITION = "ordering.read_position"
+_RECENTLY_JOINED = "ordering.recently_joined"
 
 WRONG_RULES: Final[dict[str, WrongRule]] = {
     # --- the dispatch loop ---------------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "disconnect_drops_the_hash": edit(
         "entries of a consumer that leaves enter the replay set without their hash",
-        "membership:replay_held",
+        "membership:replay_pending",
         "add_to_replay(st, entry, st.pending_hash[entry] + WIDE)",
         "add_to_replay(st, entry, -1)",
     ),
@@ -245,22 +246,22 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "a newcomer is not held back", f"{_LAST_SENT}:within", "entry <= limit", "True"
     ),
     "last_sent_limit_without_the_oldest": edit(
-        "in a replay read a newcomer is held to its own limit only",
-        f"{_LAST_SENT}:limit_now",
+        "in a replay read a recently joined consumer is held to its own limit only",
+        f"{_RECENTLY_JOINED}:limit_now",
         "if is_replay:",
         "if False:",
     ),
     "last_sent_never_pruned": edit(
         "mark-delete never frees a newcomer",
-        f"{_LAST_SENT}:is_passed",
-        "joined_at <= st.s[MARK_DELETE]",
-        "False",
+        f"{_LAST_SENT}:reached",
+        "st.s[MARK_DELETE]",
+        "-2",
     ),
     "last_sent_pruned_late": edit(
         "mark-delete frees a newcomer one entry late",
-        f"{_LAST_SENT}:is_passed",
-        "joined_at <= st.s[MARK_DELETE]",
-        "joined_at < st.s[MARK_DELETE]",
+        f"{_LAST_SENT}:reached",
+        "st.s[MARK_DELETE]",
+        "st.s[MARK_DELETE] - 1",
     ),
     "last_sent_survives": edit(
         "the last sent position is kept when all consumers have left",
@@ -297,20 +298,20 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "a newcomer is not held back", f"{_READ_POSITION}:within", "entry < limit", "True"
     ),
     "classic_limit_without_the_first": edit(
-        "in a replay read a newcomer is held to its own limit only",
-        f"{_READ_POSITION}:limit_now",
+        "in a replay read a recently joined consumer is held to its own limit only",
+        f"{_RECENTLY_JOINED}:limit_now",
         "if is_replay:",
         "if False:",
     ),
     "classic_never_pruned": edit(
         "mark-delete never frees a newcomer",
-        f"{_READ_POSITION}:is_passed",
-        "joined_at <= st.s[MARK_DELETE] + 1",
-        "False",
+        f"{_READ_POSITION}:reached",
+        "st.s[MARK_DELETE] + 1",
+        "-2",
     ),
     "classic_pruned_late": edit(
         "mark-delete frees a newcomer one entry late",
-        f"{_READ_POSITION}:is_passed",
+        f"{_READ_POSITION}:reached",
         "st.s[MARK_DELETE] + 1",
         "st.s[MARK_DELETE]",
     ),
@@ -322,7 +323,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "classic_a_newcomer_with_one_entry_read": edit(
         "a consumer that joins one entry past mark-delete is held back too",
-        f"{_READ_POSITION}:is_restricted_newcomer",
+        f"{_READ_POSITION}:is_held_back_when_joining",
         "st.s[READ_POSITION] - st.s[MARK_DELETE] > 1",
         "st.s[READ_POSITION] - st.s[MARK_DELETE] > 0",
     ),

@@ -158,7 +158,7 @@ def test_what_drains_and_comes_back_is_found_consumer_by_consumer(steps: list[tu
         return [
             (consumer, int(hashes[entry]))
             for consumer, ranges in moved.items()
-            for entry in core.held(consumer)
+            for entry in core.pending_on(consumer)
             if contains(ranges, int(hashes[entry]))
         ]
 
