@@ -8,7 +8,6 @@ Entries 0 to 3 are read; 1 is acknowledged, which leaves a hole, then 0; a rewin
 >>> import numpy as np
 >>> from dispatch_core.broker.state import new_state
 >>> st = new_state(np.zeros(5, np.int32), np.ones(5, np.int32), n_hashes=1, n_consumers=1)
->>> st.s[MARK_DELETE], st.s[READ_POSITION] = -1, 0
 >>> moved_by_read(st, 3)
 >>> acknowledge(st, 1)
 >>> int(st.s[MARK_DELETE]), int(st.s[READ_POSITION])

@@ -400,7 +400,7 @@ def beyond_last_sent(st: State, slot: int, entry: int, is_replay: bool) -> bool:
     >>> from dispatch_core.broker.ordering.recently_joined import hold_back
     >>> from dispatch_core.broker.state import MARK_DELETE, example_state
     >>> st = example_state(entries=9, consumers=2)
-    >>> st.s[TRACK_LAST_SENT], st.s[MARK_DELETE] = 1, -1
+    >>> st.s[TRACK_LAST_SENT] = 1
     >>> hold_back(st, 1, 4)
     >>> [beyond_last_sent(st, 1, entry, False) for entry in (4, 5)]
     [False, True]
