@@ -1,4 +1,4 @@
-"""``python -m bench``: measure, print the table, keep it as JSON. ``make bench``, ``make bench-quick``."""
+"""Run the benchmark, print its table and keep it as JSON (``python -m bench``; ``make bench``, ``make bench-quick``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GENERATORS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 whatever the figures are, and 2 where something could not be measured."""
+    """Measure the wanted cases; returns 0 whatever the figures are, and 2 if a case could not be measured."""
     options = _parser().parse_args(arguments)
     given = {
         "times": options.times,
@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"bench: {case.name} was not measured: {error}", file=sys.stderr)
             continue
         bars += found
-        # After each, so that what was measured in hours outlives whatever ends the run.
+        # After each case, so that measurements of hours survive an interrupted run.
         keep(name, case.name, found, {"sizes": asdict(sizes)})
     print(table(bars))
     if options.quick:
-        print("The bars are for the full run (make bench): on small logs what is paid once weighs more.")
+        print("The bars are for the full run (make bench): on small logs the cost of the start weighs more.")
     if failed:
-        print(f"not measured: {', '.join(failed)}; the reasons stand above")
+        print(f"not measured: {', '.join(failed)}; see the reasons above")
     print(os.path.relpath(results_file(name)))
     return 2 if failed else 0
 

@@ -1,4 +1,4 @@
-"""The cases of the benchmark: which inputs each needs, what it measures, which bars come of it."""
+"""The cases of the benchmark: the inputs of each, its measurement and its bars."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bench.harness import DATA, Bar, Measured, in_turns, measure, median_seconds
 
 _SCRATCH: Final = DATA / "scratch"
 _ROLLING: Final = "--churn=rolling-restart"
-#: A small log: what a process pays once is paid on it, before the clock starts.
+#: A small log, replayed before the clock starts, so that the costs of the first replay of a process do not count.
 TINY: Final = Log(1000, ("--keys=100", "--consumers=4", _ROLLING))
 
-#: Which release and settings put which rule in force.
+#: The arguments of ``generate`` that put each rule in force.
 RULES: Final = {
     "draining-hashes": (),
     "read-position": ("--broker-version=3.0.17",),
@@ -48,7 +48,7 @@ QUICK: Final = Sizes(300_000, (300_000, 900_000), 1, 300_000, 150, 200, 100_000,
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement: its inputs, and what makes bars of them. ``quick``: part of the quick run."""
+    """A measurement: its inputs, and the function that makes bars of them. ``quick``: part of the quick run."""
 
     name: str
     logs: Callable[[Sizes], Sequence[Log]]
@@ -57,7 +57,7 @@ class Case:
 
 
 def replay_log(sizes: Sizes, rule: str = "draining-hashes") -> Log:
-    """The log of the replay under one rule, a rolling restart going on."""
+    """Return the log of the replay under a rule, with a rolling restart."""
     return Log(sizes.messages, (_ROLLING, *RULES[rule]))
 
 
@@ -69,7 +69,7 @@ def _of_rule(rule: str) -> Case:
 
 
 def against_copy(log: Log, times: int, name: str) -> Iterator[Bar]:
-    """The replay of ``log`` on one core against the copy of its bytes, and its peak memory."""
+    """Measure the replay of ``log`` on one core against the copy of its bytes, and its peak memory."""
     with _scratch(name) as scratch:
         found = in_turns(
             [
@@ -97,7 +97,7 @@ def _growth_logs(sizes: Sizes) -> list[Log]:
 
 
 def _growth(sizes: Sizes) -> Iterator[Bar]:
-    """Time per message and memory, from a short log to a long one."""
+    """Compare time per message and memory of a short log and a long one."""
     _, short, long = _growth_logs(sizes)
     with _scratch("growth") as scratch:
         found = _both(short, long, scratch, sizes.times)
@@ -271,7 +271,7 @@ def _compile(sizes: Sizes) -> Iterator[Bar]:
 
 def _later_start(scratch: Path, times: int, cache: str | None) -> Bar:
     arguments = {"source": _tables(TINY), "staging": str(scratch / "staging"), "cache": cache}
-    # The first one brings the libraries into the page cache.
+    # The first start brings the libraries into the page cache.
     found = in_turns([("start", "bench.compiling:later_start", arguments)], times + 1, cores=2)["start"][1:]
     return Bar(
         "compile, at a later start", median_seconds(found), 2, "s", "a whole process with a first replay"

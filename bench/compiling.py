@@ -1,4 +1,4 @@
-"""The compiled code: how long set-up compiles it, and what a process pays that finds it compiled."""
+"""Measurements of compiled code: compiling it in set-up, and starting a process that finds it compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_REPLAY: Final = "import sys; from bench.replay import product; product(sy
 
 
 def warm_up(cache: str) -> tuple[float, dict[str, Any]]:
-    """Compile everything into an empty ``cache``, as ``make setup`` does. Seconds, and the cache's size."""
+    """Compile everything into an empty ``cache``, as ``make setup`` does; returns seconds, and the cache's size."""
     folder = Path(cache)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -29,7 +29,7 @@ def warm_up(cache: str) -> tuple[float, dict[str, Any]]:
 
 
 def later_start(source: str, staging: str, cache: str | None) -> tuple[float, dict[str, Any]]:
-    """A new process from its start to its end, with the first replay of a tiny log in it.
+    """Time a new process from its start to its end, with the first replay of a tiny log in it.
 
     ``cache``: where ``warm_up`` left the compiled code; None = where set-up did.
     """

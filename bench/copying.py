@@ -15,7 +15,7 @@ from dispatch_core.recording.parquet import open_writer
 
 
 def beside(source: str, staged: str, into: str) -> tuple[float, dict[str, Any]]:
-    """Copy the log in ``source``, and the files that a replay of it left in ``staged``: seconds, and rows."""
+    """Copy the log in ``source``, and the files that a replay of it left in ``staged``; returns seconds, and rows."""
     events, messages = files(source)
     outputs = sorted(str(path) for path in Path(staged).rglob("*.parquet"))
     try:
@@ -25,9 +25,9 @@ def beside(source: str, staged: str, into: str) -> tuple[float, dict[str, Any]]:
 
 
 def copy(sources: Sequence[str], outputs: Sequence[str], into: str) -> tuple[float, dict[str, Any]]:
-    """Read and write ``sources``, write ``outputs``; reading the outputs does not count. Seconds, and rows.
+    """Read and write ``sources``, write ``outputs``; reading the outputs does not count. Returns seconds, and rows.
 
-    Both with the writer of the product's own files, one row group at a time, so that neither side is short of memory.
+    Both use the writer of the product's own files, one row group at a time, so that neither side is short of memory.
     """
     folder = Path(into)
     folder.mkdir(parents=True, exist_ok=True)

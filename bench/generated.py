@@ -1,7 +1,7 @@
 """Generated logs as input of benchmarks, made once and kept under ``.dispatch-audit/bench`` by their arguments.
 
-A *message* of every figure: one entry of one message, acknowledged alone, 10^5 keys with a Zipf exponent of 1.1, 20
-consumers, level E, unless a case says otherwise. These are the generator's defaults.
+Every figure counts messages of this kind, the generator's default: an entry of one message, acknowledged individually, 10^5
+keys with a Zipf exponent of 1.1, 20 consumers, level E. Cases name what differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_jobs.intervals import day_of
 from spark_jobs.warehouse.staging import FILE_ROWS
 
 _LOGS: Final = DATA / "logs"
-#: What a generated log depends on beside its arguments: with other sources it is made again.
+#: Sources that a generated log depends on, besides its arguments: when one changes, the log is made again.
 _SOURCES: Final = (
     "dispatch_core/simulation/*.py",
     "dispatch_core/recording/parquet.py",
@@ -39,7 +39,7 @@ _IDENTITY_ROWS: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One generated input: its number of messages (over all dispatchers) and further arguments of ``generate``."""
+    """A generated input: its number of messages (over all dispatchers) and further arguments of ``generate``."""
 
     messages: int
     options: tuple[str, ...] = ()
@@ -64,13 +64,13 @@ class Log:
 
 
 def provide(logs: Iterable[Log], at_once: int = 1) -> None:
-    """Make those of ``logs`` that are missing, or were made by other sources of the generator; ``at_once`` side by side.
+    """Generate those of ``logs`` that are missing, or were made by other sources; ``at_once`` in parallel.
 
     Raises ``BenchError`` where the generator fails.
     """
     sources = _digest_of_sources()
     missing = [log for log in dict.fromkeys(logs) if _made_by(log) != sources]
-    # The largest first, so that none of them is waited for alone.
+    # The largest first, so that none of them runs alone at the end.
     missing.sort(key=lambda log: -log.messages)
     with ThreadPoolExecutor(max(1, at_once)) as pool:
         for log, _ in zip(missing, pool.map(lambda log: _make(log, sources), missing), strict=True):
@@ -115,7 +115,7 @@ def _lay_out(source: Path, into: Path) -> None:
 
 
 def _made_by(log: Log) -> str | None:
-    """The digest of the sources that made a log; None if it is not there, or not whole."""
+    """Return the digest of the sources that made a log; None if it is missing or incomplete."""
     try:
         found: str = json.loads((log.folder / "made.json").read_text())["sources"]
     except (OSError, ValueError, KeyError):
@@ -132,14 +132,14 @@ def _digest_of_sources() -> str:
 
 
 def files(source: str) -> tuple[list[str], list[str]]:
-    """The event files and the message files of a generated log, in order."""
+    """Return the event files and the message files of a generated log, in order."""
     found = sorted(str(path) for path in Path(source).rglob("*.parquet"))
     events = [path for path in found if Path(path).name.startswith("events")]
     return events, [path for path in found if path not in set(events)]
 
 
 def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
-    """The dispatchers of a generated log as a replay task takes them, with their files, and the UTC day of its start."""
+    """Return the dispatchers of a generated log with their files, as for a replay task, and the UTC day of its start."""
     events, messages = files(source)
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     first_us = None
@@ -160,7 +160,7 @@ def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
 
 
 def _identities(file: pq.ParquetFile) -> Iterator[dict[str, str]]:
-    """Each dispatcher of a file once, in order; a dispatcher is one run of rows."""
+    """Yield each dispatcher of a file once, in order; the rows of a dispatcher are contiguous."""
     before: dict[str, str] | None = None
     names = list(DISPATCHER_KEY)
     for batch in file.iter_batches(_IDENTITY_ROWS, columns=names, use_threads=False):

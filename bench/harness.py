@@ -1,8 +1,8 @@
-"""Measure in turns, in processes of their own, and keep what was measured.
+"""Measure in turns, each in a process of its own, and keep the measurements.
 
-A *bar* is a ratio of two measurements of one run: absolute seconds say more about the machine than about the product. The
-two sides of a ratio take turns, so that a machine that slows down slows both; every measurement is a fresh process, so
-that none pays for another's memory, and its peak memory is its own.
+A *bar* is a ratio of two measurements of one run, because absolute seconds depend on the machine. The two sides of a ratio
+take turns, so that a machine that slows down slows both. Every measurement is a new process, so that no measurement is
+affected by another's memory and each has its own peak memory.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _AS_IT_COMES: Final = frozenset({"bench.copying:beside", "bench.ingest:baseline"
 
 
 class BenchError(Exception):
-    """A measurement failed: what it said is in the message."""
+    """A measurement failed; the message has the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measurement: wall seconds, peak resident memory of the process, and what else it says of itself."""
+    """One measurement: wall seconds, peak resident memory of the process, and further facts that it reports."""
 
     seconds: float
     peak_mb: float
@@ -43,7 +43,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One line of the table: a ratio against its bar, or a figure for information (``bar`` None)."""
+    """A line of the table: a ratio against its bar, or a figure for information (``bar`` None)."""
 
     name: str
     value: float
@@ -61,8 +61,8 @@ class Bar:
 def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = None) -> Measured:
     """Run ``target`` (``module:function``) with keyword arguments in a process of its own, on at most ``cores`` cores.
 
-    Its environment is that of Spark's workers, but for baselines.
-    The function returns (seconds, facts). Raises ``BenchError`` with the end of its standard error where it fails.
+    Its environment is that of Spark's workers, except for baselines.
+    The function returns (seconds, facts). Raises ``BenchError`` with the end of its standard error if it fails.
     """
     code = "import bench.harness as h, sys; h.child(sys.argv[1])"
     order = json.dumps({"target": target, "arguments": dict(arguments), "cores": cores})
@@ -81,7 +81,7 @@ def measure(target: str, arguments: Mapping[str, Any], *, cores: int | None = No
 
 
 def child(order: str) -> None:
-    """The other side of ``measure``."""
+    """Run the function that ``measure`` ordered, in the child process, and print its measurement."""
     import importlib
 
     import pyarrow as pa
@@ -97,11 +97,11 @@ def child(order: str) -> None:
 
 
 def peak_mb() -> float:
-    """Peak resident memory of this process; ``getrusage`` would tell the parent's where that was larger."""
+    """Return the peak resident memory of this process; ``getrusage`` would return the parent's if that is larger."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise BenchError("this system does not tell peak memory in /proc/self/status")
+    raise BenchError("this system has no peak memory in /proc/self/status")
 
 
 def in_turns(
@@ -123,7 +123,7 @@ def in_turns(
 def ratio(
     name: str, product: Sequence[Measured], baseline: Sequence[Measured], bar: float, detail: str = ""
 ) -> Bar:
-    """The median of one side over the median of the other, with the spread of the ratios turn by turn."""
+    """Return the median of one side over the median of the other, with the spread of the ratios turn by turn."""
     above, below = median_seconds(product), median_seconds(baseline)
     each = [run.seconds / other.seconds for run, other in zip(product, baseline, strict=True)]
     return Bar(
@@ -137,23 +137,23 @@ def ratio(
 
 
 def per_message(measured: Sequence[Measured], messages: int) -> list[Measured]:
-    """The same in microseconds per message instead of seconds."""
+    """Convert measurements from seconds to microseconds per message."""
     return [replace(run, seconds=run.seconds / messages * 1e6) for run in measured]
 
 
 def median_seconds(measured: Sequence[Measured]) -> float:
-    """The median of wall seconds."""
+    """Return the median of wall seconds."""
     return statistics.median(run.seconds for run in measured)
 
 
 def say(line: str) -> None:
-    """Progress, on a terminal only."""
+    """Print a line of progress, on a terminal only."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
 
 
 def table(bars: Sequence[Bar]) -> str:
-    """The bars as text: value, bar, whether it holds, what it stands for."""
+    """Format the bars as text: name, value, bar, verdict, detail."""
     rows = [("", "value", "bar", "", "")]
     for bar in bars:
         spread = "" if bar.spread is None else f" ({bar.spread[0]:.2f}-{bar.spread[1]:.2f})"
@@ -168,14 +168,14 @@ def table(bars: Sequence[Bar]) -> str:
 
 
 def results_file(name: str) -> Path:
-    """The file with the results of a kind of run."""
+    """Return the file with the results of a kind of run."""
     return RESULTS / f"{name}.json"
 
 
 def keep(name: str, case: str, bars: Sequence[Bar], facts: Mapping[str, Any]) -> Path:
-    """Write what was measured of ``case`` to ``bench/results/<name>.json``; returns the file.
+    """Write the measurements of ``case`` to ``bench/results/<name>.json``; returns the file.
 
-    The other cases that it holds stay, each with the time and the commit at which it was measured: all of them take
+    The other cases in the file stay, each with the time and the commit at which it was measured: measuring all cases takes
     longer than most machines stay quiet.
     """
     path = results_file(name)

@@ -1,4 +1,4 @@
-"""Ingest of one recording's gzip'd JSONL, against ``pyarrow.json`` parsing the same bytes; both on all cores given."""
+"""Ingest of a recording's gzip'd JSONL, against ``pyarrow.json`` parsing the same bytes; both on all cores given."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BLOCK_BYTES = 4 << 20
 
 
 def prepare(source: str, into: str, copies: int = 1) -> tuple[float, dict[str, Any]]:
-    """Make the input: the recording in ``source`` (JSONL, gzip'd) ``copies`` times over, one file of each kind.
+    """Make the input: the recording in ``source`` (JSONL, gzip'd) ``copies`` times, one file of each kind.
 
-    Copies lie in other ledgers and go on in ``seq``, so that the files stay logs in order.
+    Copies lie in other ledgers and continue ``seq``, so that the files stay logs in order.
     """
     began = time.perf_counter()
     folder = Path(into)
@@ -57,7 +57,7 @@ def _copied(lines: list[bytes], copies: int) -> Iterator[bytes]:
 
 
 def product(source: str, into: str, day: str) -> tuple[float, dict[str, Any]]:
-    """Read, judge and stage as Parquet that is grouped by dispatcher and in order: seconds, and rows."""
+    """Read, check and stage rows as Parquet, grouped by dispatcher and in order; returns seconds, and rows."""
     folder = Path(into)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -80,7 +80,7 @@ def product(source: str, into: str, day: str) -> tuple[float, dict[str, Any]]:
 
 
 def baseline(source: str) -> tuple[float, dict[str, Any]]:
-    """``pyarrow.json.read_json`` over the same files, unpacking as it reads, with its own choice of types and threads."""
+    """Run ``pyarrow.json.read_json`` over the same files, unpacked while reading, with its own types and threads."""
     rows = 0
     began = time.perf_counter()
     for path in _logs(source):

@@ -25,7 +25,7 @@ _CONTENTS = {"messages": "messages", "events": "consumer_events"}
 
 
 def prepare(source: str, home: str, day: str) -> tuple[float, dict[str, Any]]:
-    """Land the logs of ``source``: copying them is no part of the comparison. Seconds, and what was landed."""
+    """Land the logs of ``source``; copying them is no part of the comparison. Returns seconds, and the files landed."""
     began = time.perf_counter()
     shutil.rmtree(home, ignore_errors=True)
     landed = pull(Path(source), Path(home) / "landing", interval(day).start)
@@ -33,7 +33,7 @@ def prepare(source: str, home: str, day: str) -> tuple[float, dict[str, Any]]:
 
 
 def product(home: str, day: str) -> tuple[float, dict[str, Any]]:
-    """Ingest, replay, aggregates, all published: seconds without the start of Spark, with those of each stage beside."""
+    """Run ingest, replay and aggregates, all published; returns seconds without the start of Spark, and those per stage."""
     span, landing, warehouse = interval(day), Path(home) / "landing", Path(home) / "warehouse"
     shutil.rmtree(warehouse, ignore_errors=True)
     with running_session() as spark:
@@ -51,7 +51,7 @@ def product(home: str, day: str) -> tuple[float, dict[str, Any]]:
 
 
 def baseline(source: str, into: str) -> tuple[float, dict[str, Any]]:
-    """Spark alone, with the product's session: read the Parquet logs, bring each dispatcher together, sort, write."""
+    """Run Spark alone, with the product's session: read the Parquet logs, group by dispatcher, sort, write."""
     found = sorted(path for path in Path(source).rglob("*.parquet") if file_format(path.name))
     by_table: dict[str, list[str]] = {name: [] for name in _CONTRACTS}
     for path in found:
@@ -80,7 +80,7 @@ def _partitions(cores: int, paths: list[str]) -> int:
 
 
 def _warm(spark: SparkSession) -> None:
-    """Start the Python workers and the JVM's readers, so that neither side pays for it."""
+    """Start the Python workers and the JVM's readers, so that this counts for neither side."""
     spark.range(1000).repartition(2).mapInArrow(_same, "id long").count()
 
 

@@ -24,10 +24,10 @@ _COUNTS: Final = ("entries_stored", "entries_sent", "decisions", "uncertain", "d
 
 
 def product(source: str, staging: str, warm: str | None) -> tuple[float, dict[str, Any]]:
-    """Replay all dispatchers of ``source`` as one task does; the files stay in ``staging``. Seconds, and rows.
+    """Replay all dispatchers of ``source`` as one task does; the files stay in ``staging``. Returns seconds, and rows.
 
     ``warm`` is replayed before the clock starts, so that imports and loading compiled code do not count. Raises
-    ``BenchError`` where the rules did not judge a dispatcher, found a difference, or lost a message: that is less work.
+    ``BenchError`` if a dispatcher was not judged, a decision differs, or a message is lost: that would be less work.
     """
     if warm is None:
         return _replay(source, staging)
@@ -41,7 +41,7 @@ def product(source: str, staging: str, warm: str | None) -> tuple[float, dict[st
 
 
 def fold_alone(source: str, staging: str, warm: str) -> tuple[float, dict[str, Any]]:
-    """Of such a replay, the seconds inside ``user_level.rounds.fold``: the rules without reading, audit and writing."""
+    """Measure the seconds of a replay inside ``without_trace.rounds.fold``: the rules without reading, audit, writing."""
     from dispatch_core.verify.without_trace import rounds
 
     spent = [0.0]
@@ -56,7 +56,7 @@ def fold_alone(source: str, staging: str, warm: str) -> tuple[float, dict[str, A
 
 
 def verify_trace(source: str, warm: str) -> tuple[float, dict[str, Any]]:
-    """``verify`` of the traces (level T) in ``source``, read before the clock starts: seconds, and decisions."""
+    """Verify the traces (level T) in ``source``, read before the clock starts; returns seconds, and decisions."""
     from dispatch_core.verify.trace.runner import verify
 
     def verified(folder: str) -> tuple[float, dict[str, Any]]:
@@ -95,7 +95,7 @@ def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
 
 
 def _checked(source: str, state_files: Sequence[str]) -> dict[str, int]:
-    """The replay's own counts over all dispatchers, checked: every entry sent, every delivery judged, none wrong."""
+    """Check the replay's counts over all dispatchers: every entry sent, every delivery judged, none wrong; returns them."""
     states = pa.concat_tables([pq.read_table(path, columns=list(_COUNTS)) for path in state_files])
     counts = {name: int(pc.sum(states[name]).as_py() or 0) for name in _COUNTS}
     whole = counts["entries_sent"] >= counts["entries_stored"] > 0

@@ -1,4 +1,4 @@
-"""Errors of the core. Each says what was wrong, where, and what to do next; none is raised after state changed."""
+"""Errors of the core. Each names what is wrong, where, and what to do next; none is raised after state changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Final, ParamSpec, Self, TypeVar
 
-#: Errors for which the disk or its rights are to blame, and what helps.
+#: Errors of the disk or its permissions, and what helps.
 _HELPS: Final = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room or have the quota raised",
@@ -19,7 +19,7 @@ _HELPS: Final = {
     errno.EPERM: "let the user of this process write there",
     errno.EIO: "check the disk",
 }
-#: Other programs' exceptions that have the system's words in their text.
+#: Modules of other programs' exceptions that have the system's words in their text.
 _FOREIGN: Final = ("py4j.", "pyspark.", "deltalake.", "pyarrow.", "_internal")
 _LONGEST: Final = 200
 _Of = ParamSpec("_Of")
@@ -33,7 +33,7 @@ class DispatchAuditError(Exception):
 class ProfileError(DispatchAuditError):
     """A broker version or setting from which no rule can be derived.
 
-    ``what``: what is wrong. The message goes on with ``advice``, which holds for logs and command lines; whoever met it
+    ``what``: the fault. The message goes on with ``advice``, which holds for logs and command lines; a caller that met it
     elsewhere, as in a file of settings, gives its own.
     """
 
@@ -50,7 +50,7 @@ class LogError(DispatchAuditError):
     """The log itself cannot be right: an event that no legal history contains at this point.
 
     ``where`` names file and line (or the seq), ``event`` the kind of line, ``rule`` the rule that was broken. The core
-    knows neither file nor line: who read the log adds them with ``at``.
+    knows neither file nor line: the reader of the log adds them with ``at``.
 
     >>> error = LogError("consumer 9 was never added", rule="events come from known consumers")
     >>> print(error.at("trace.jsonl.gz:17 (seq 16)", "ack"))
@@ -69,7 +69,7 @@ class LogError(DispatchAuditError):
         return before + self.message + (f" (rule: {self.rule})" if self.rule else "")
 
     def at(self, where: str, event: str) -> Self:
-        """The same error with the place where it was met."""
+        """Return the same error with the place where it was met."""
         return type(self)(self.message, where=where, event=event, rule=self.rule)
 
 
@@ -80,7 +80,7 @@ class IllegalTransitionError(LogError):
 class SelectorRefusedError(DispatchAuditError):
     """A Key_Shared selector does not take a consumer (BrokerServiceException.ConsumerAssignException).
 
-    ``reason`` is what the broker answers the client, with consumers written as ``C<number>``; ``consumer`` the one that
+    ``reason`` is the broker's answer to the client, with consumers written as ``C<number>``; ``consumer`` the consumer that
     was refused. The selector is as it was before.
     """
 
@@ -94,21 +94,21 @@ class SelectorRefusedError(DispatchAuditError):
 
 
 class NotStreamableError(DispatchAuditError):
-    """The log holds something that a window of it cannot judge as the whole log would.
+    """The log contains something that cannot be judged from a window of it as from the whole log.
 
-    Nothing of the feed that raised has been returned, and the fold is of no further use. Findings of earlier feeds say what
-    the log said so far; audit the whole log at once (``audit_log``) for findings that take in everything.
+    Nothing of the feed that raised has been returned, and the fold cannot be used further. Findings of earlier feeds hold
+    for the log so far; audit the whole log at once (``audit_log``) for findings over all of it.
     """
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}; audit the whole log in one piece")
+        super().__init__(f"{what}; audit the whole log at once")
 
 
 class DiskError(DispatchAuditError):
-    """A file could not be written or read for a reason that lies with the disk or its rights, not with the data.
+    """A file that could not be written or read because of the disk or its permissions, not of the data.
 
     Files are written by Python, by Arrow, by Delta's Rust code and by Spark's JVM; each raises an exception of its own that
-    carries the system's words. ``disk_errors_named`` turns all of them into this one.
+    has the system's words. ``disk_errors_named`` turns all of them into this error.
     """
 
     another_attempt_may_do = True
@@ -116,16 +116,16 @@ class DiskError(DispatchAuditError):
 
 @contextmanager
 def disk_errors_named(what: str) -> Iterator[None]:
-    """Raise ``DiskError`` where the disk is to blame for an exception; ``what`` names the work, as "replay"."""
+    """Raise ``DiskError`` for an exception that the disk caused; ``what`` names the work, as "replay"."""
     try:
         yield
     except DispatchAuditError:
         raise
     except Exception as error:
-        told = trouble(error)
-        if told is None:
+        trouble = disk_trouble(error)
+        if trouble is None:
             raise
-        reason, helps = told
+        reason, helps = trouble
         raise DiskError(
             f"{what}: {reason}. What was there before stands, and every table has its earlier rows or the new ones; "
             f"{helps} and run it again"
@@ -133,12 +133,14 @@ def disk_errors_named(what: str) -> Iterator[None]:
 
 
 def names_disk_errors(what: str) -> Callable[[Callable[_Of, _What]], Callable[_Of, _What]]:
-    """``disk_errors_named`` around a function; the first folder among its arguments is named too."""
+    """Wrap a function in ``disk_errors_named``; the first folder among its arguments is named, too."""
 
     def wrapping(function: Callable[_Of, _What]) -> Callable[_Of, _What]:
         @wraps(function)
         def wrapped(*args: _Of.args, **kwargs: _Of.kwargs) -> _What:
-            folder = next((one for one in (*args, *kwargs.values()) if isinstance(one, os.PathLike)), None)
+            folder = next(
+                (value for value in (*args, *kwargs.values()) if isinstance(value, os.PathLike)), None
+            )
             with disk_errors_named(what if folder is None else f"{what}: {os.fsdecode(folder)}"):
                 return function(*args, **kwargs)
 
@@ -147,8 +149,8 @@ def names_disk_errors(what: str) -> Callable[[Callable[_Of, _What]], Callable[_O
     return wrapping
 
 
-def trouble(error: BaseException) -> tuple[str, str] | None:
-    """What the disk said, with the path where it is known, and what helps; ``None``: it is not to blame."""
+def disk_trouble(error: BaseException) -> tuple[str, str] | None:
+    """Return the disk's message, with the path where it is known, and what helps; None if the disk is not the cause."""
     seen: BaseException | None = error
     while seen is not None:
         number = seen.errno if isinstance(seen, OSError) else None

@@ -1,8 +1,8 @@
-"""Schemas of the result tables: what replay and audit write, column for column.
+"""Schemas of the result tables that replay and audit write.
 
-One row type per table of the warehouse. ``spark_jobs`` derives its Spark schemas from these, the core fills them,
-``dispatch_expectations`` reads them; nobody spells a column name a second time. Every table starts with the same identity
-columns (``IDENTITY``) and is partitioned by ``interval_start``. Times are microseconds UTC.
+One schema per table of the warehouse. The core fills these tables, ``spark_jobs`` derives its Spark schemas from them, and
+``dispatch_expectations`` reads them. Every table starts with the same identity columns (``IDENTITY``) and is partitioned by
+``interval_start``. Times are microseconds UTC.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from dispatch_core.errors import DispatchAuditError
 
-#: Stands in every table of the warehouse, ``MAJOR.MINOR``, under ``VERSION_KEY``. A minor step changes nothing that was
-#: there; a major one changes what rows mean or how they are kept, and code of an earlier one refuses such tables.
+#: Version of the tables, ``MAJOR.MINOR``, kept in every table of the warehouse under ``VERSION_KEY``. A minor step leaves
+#: existing columns as they are; a major step changes the meaning of rows or their layout, and earlier code refuses such
+#: tables.
 VERSION: Final = "1.0"
 VERSION_KEY: Final = "dispatchAudit.tablesVersion"
 
@@ -31,11 +32,11 @@ IDENTITY: Final = [
 
 
 class TablesVersionError(DispatchAuditError):
-    """A table that another major version made: its rows may mean something else than they would here."""
+    """A table made by another major version: its rows may have another meaning."""
 
 
 def check_version(configuration: Mapping[str, Any], where: str) -> None:
-    """Raise ``TablesVersionError`` where a table's configuration names another major version; none named is the first."""
+    """Raise ``TablesVersionError`` if a table's configuration names another major version; none named means 1.0."""
     found = str(configuration.get(VERSION_KEY) or "1.0")
     if found.partition(".")[0] != VERSION.partition(".")[0]:
         raise TablesVersionError(
@@ -52,7 +53,7 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
-#: One row per entry handed to a consumer's connection, in the order of the log.
+#: One row per delivery of an entry to a consumer's connection, in the order of the log.
 DELIVERIES: Final = _table(
     _required("seq", pa.int64()),
     _required("index_in_send", pa.int32()),
@@ -68,17 +69,19 @@ DELIVERIES: Final = _table(
     pa.field("size_bytes", pa.int64()),
     pa.field("publish_time_ms", pa.int64()),
     _required("delivery_number", pa.int32()),  # 1 = first time this entry was sent
-    pa.field("cause", pa.string()),  # of a repeated sending: disconnect, nack, rewind, all_left, topic_reload
+    pa.field(
+        "cause", pa.string()
+    ),  # of a repeated delivery: disconnect, nack, rewind, all_left, topic_reload
     _required("judgement", pa.string()),  # exact, uncertain, divergent, not_judged
     pa.field("expected_consumer", pa.int64()),
 )
 
-#: Who owned which closed range of the hash space, and for how long; Failover: one range, the whole topic.
+#: Owners of closed ranges of the hash space over time; Failover: one range, the whole topic.
 OWNERSHIP: Final = _table(
     _required("epoch", pa.int64()),
     _required("from_seq", pa.int64()),
     _required("from_t_us", pa.int64()),
-    pa.field("until_seq", pa.int64()),  # null: still so at the end
+    pa.field("until_seq", pa.int64()),  # null: still owned at the end
     pa.field("until_t_us", pa.int64()),
     _required("consumer", pa.int64()),
     pa.field("consumer_name", pa.string()),
@@ -86,27 +89,27 @@ OWNERSHIP: Final = _table(
     _required("range_end", pa.int64()),
 )
 
-#: Work that a rule held back without a break: of one hash, or of everybody (``hash`` null).
+#: Work that a rule held back without a break: of one hash, or of all (``hash`` null).
 BLOCKED: Final = _table(
     pa.field("hash", pa.int64()),
     _required("reason", pa.string()),  # catalogue.STALL_REASONS
-    pa.field("consumer", pa.int64()),  # that should get it; null: nobody in particular
+    pa.field("consumer", pa.int64()),  # that should get the work; null: none in particular
     pa.field("consumer_name", pa.string()),
-    pa.field("holder", pa.int64()),  # that keeps it from going: drains, pins a position, has no permits
+    pa.field("holder", pa.int64()),  # that holds it back: drains, pins a position, has no permits
     pa.field("holder_name", pa.string()),
     _required("from_seq", pa.int64()),
     _required("from_t_us", pa.int64()),
     pa.field("until_seq", pa.int64()),
     pa.field("until_t_us", pa.int64()),
-    _required("blocked_attempts", pa.int64()),  # it was taken up and refused; 0 unseen
-    _required("entries", pa.int64()),  # that waited at any time of it
+    _required("blocked_attempts", pa.int64()),  # dispatch attempts that were refused; 0 without a trace
+    _required("entries", pa.int64()),  # that waited at any time of the row
     _required("messages", pa.int64()),
-    _required("message_ms", pa.int64()),  # each message's milliseconds of waiting, together
+    _required("message_ms", pa.int64()),  # sum over messages of their milliseconds of waiting
     _required("needless_ms", pa.int64()),  # of these: while nothing of the hash was outstanding elsewhere
     _required("uncertain", pa.bool_()),
 )
 
-#: Decisions in which broker and rule part (``divergent``) or in which the log shows a race (``uncertain``).
+#: Decisions in which broker and rule differ (``divergent``) or in which the log shows a race (``uncertain``).
 DIVERGENCES: Final = _table(
     _required("seq", pa.int64()),
     _required("t_us", pa.int64()),
@@ -118,7 +121,8 @@ DIVERGENCES: Final = _table(
     pa.field("reason", pa.string()),
 )
 
-#: Why ``verify`` compares nothing of a log of level E, which ``replay`` does as far as it shows: nothing is wrong with it.
+#: The reason why ``verify`` compares nothing of a log of level E. It is no fault: ``replay`` judges the deliveries of such
+#: logs.
 NO_TRACE: Final = "no dispatcher trace (level T) in the log: reads are unseen, decisions were not compared"
 
 #: One row per dispatcher and interval: the fold's position, its counts, and the state as JSON.
@@ -163,7 +167,7 @@ ANOMALIES: Final = _table(
     pa.field("unsent", pa.int64()),
 )
 
-#: What each consumer got against its share of the hash space.
+#: Messages of each consumer against its share of the hash space.
 BALANCE: Final = _table(
     _required("consumer_name", pa.string()),
     _required("connections", pa.int64()),
@@ -176,7 +180,7 @@ BALANCE: Final = _table(
     pa.field("hash_share", pa.float64()),
 )
 
-#: How long entries waited between being stored and first being sent, and what rules held back, per dispatcher.
+#: Waits of entries from being stored to being sent first, and sums of what rules held back, per dispatcher.
 WAITS: Final = _table(
     _required("entries", pa.int64()),
     _required("never_delivered", pa.int64()),

@@ -13,7 +13,7 @@ _USUAL_ROWS: Final = 1 << 17
 
 
 def to_batch(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of exactly ``schema``; columns that are not there are null, others are dropped."""
+    """Make a batch of exactly ``schema``; missing columns become null, others are dropped."""
     arrays = []
     for field in schema:
         values = columns.get(field.name)
@@ -25,12 +25,12 @@ def to_batch(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> p
 
 @cache
 def no_rows(schema: pa.Schema) -> pa.Table:
-    """The empty table of a schema; making one of many columns takes a quarter of a millisecond, and tables never change."""
+    """Return the empty table of a schema; cached, as making one of many columns takes a quarter of a millisecond."""
     return schema.empty_table()
 
 
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:
-    """Nulls of a type; of usual numbers always the same ones, for most columns of most batches are empty."""
+    """Return ``rows`` nulls of a type; up to ``_USUAL_ROWS`` they are cached, as most columns of most batches are empty."""
     return _usual(kind).slice(0, rows) if rows <= _USUAL_ROWS else _nulls(rows, kind)
 
 

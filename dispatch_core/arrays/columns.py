@@ -1,4 +1,4 @@
-"""Arrow columns as numpy arrays: what every part of the audit reads from its tables."""
+"""Arrow columns as numpy arrays, as all parts of the audit read their tables."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Mask = npt.NDArray[np.bool_]
 
 
 def ints(values: pa.ChunkedArray | pa.Array, absent: int = 0) -> Ints:
-    """The values as int64, ``absent`` for null."""
+    """Return the values as int64, ``absent`` for null."""
     if values.null_count:
         values = pc.fill_null(values, absent)
     return np.asarray(values, dtype=np.int64)
 
 
 def valid(values: pa.ChunkedArray | pa.Array) -> Mask:
-    """Where there is a value."""
+    """Return a mask of the rows that have a value."""
     if not values.null_count:
         return np.ones(len(values), dtype=np.bool_)
     return np.asarray(pc.is_valid(values))
 
 
 def encoded(values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], pa.Array]:
-    """Codes into the distinct values (0 for null, see ``valid``), and those; a column may come encoded already."""
+    """Return codes (0 for null, see ``valid``) and the distinct values; a column may be encoded already."""
     column = _encoded(values)
     codes = column.indices
     return np.asarray(codes.fill_null(0) if codes.null_count else codes), column.dictionary
 
 
 def encode(table: pa.Table, name: str) -> pa.Table:
-    """The table with a text column encoded, so that whoever asks for its values pays no second time."""
+    """Encode a text column of a table, so that later readers of its values need not."""
     column = _encoded(table[name])
     return table.set_column(table.schema.get_field_index(name), name, column)
 
@@ -46,25 +46,25 @@ def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
     elif values.num_chunks == 1:
         return values.chunk(0)
     elif values.num_chunks and all(
-        same_words(one.dictionary, values.chunk(0).dictionary) for one in values.chunks
+        same_words(chunk.dictionary, values.chunk(0).dictionary) for chunk in values.chunks
     ):
-        codes = pa.concat_arrays([one.indices for one in values.chunks])
+        codes = pa.concat_arrays([chunk.indices for chunk in values.chunks])
         return pa.DictionaryArray.from_arrays(codes, values.chunk(0).dictionary)
     else:
         column = values.unify_dictionaries().combine_chunks()
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def same_words(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two dictionaries are the very same memory: slices of one encoded column share theirs."""
-    if len(one) != len(other) or one.offset != other.offset or one.type != other.type:
+def same_words(words: pa.Array, other: pa.Array) -> bool:
+    """True if two dictionaries are the same memory: slices of an encoded column share theirs."""
+    if len(words) != len(other) or words.offset != other.offset or words.type != other.type:
         return False
-    pairs = zip(one.buffers(), other.buffers(), strict=True)
+    pairs = zip(words.buffers(), other.buffers(), strict=True)
     return all((a is None) == (b is None) and (a is None or a.address == b.address) for a, b in pairs)
 
 
 def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
-    """Where a text column holds one of ``wanted``; null is none of them."""
+    """Return a mask of the rows whose text is one of ``wanted``; null is none of them."""
     codes, words = encoded(values)
     if not len(words):
         return np.zeros(len(values), dtype=np.bool_)
@@ -76,7 +76,7 @@ def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """The table with columns that came encoded decoded."""
+    """Decode the columns of a table that are encoded."""
     if not any(pa.types.is_dictionary(kind) for kind in table.schema.types):
         return table
     fields = [

@@ -1,4 +1,4 @@
-"""Keep rows in an array that grows at its end and is cut at its front, without a copy per change."""
+"""Rows in an array that grows at its end and is cut at its front, without a copy per change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-#: A spare room of fewer rows is not worth giving back.
+#: Spare room of fewer rows is not given back.
 _SMALL: Final = 65_536
 
 
 class Growing:
-    """An array that grows at its end. ``values`` is a view of what it holds, good until the next change."""
+    """An array that grows at its end. ``values`` is a view of its rows, valid until the next change."""
 
     __slots__ = ("_room", "_used")
 
@@ -25,7 +25,7 @@ class Growing:
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """What the array holds, writable in place."""
+        """The rows of the array, writable in place."""
         return self._room[: self._used]
 
     @property
@@ -37,15 +37,15 @@ class Growing:
         """Make the array ``count`` rows longer; returns the new rows, not yet written."""
         before = self._used
         if before + count > len(self._room):
-            # The first time exactly what is asked for: a whole log comes in one piece. Later twice as much: a window that
-            # grows while entries wait would be moved again and again, with both places in memory meanwhile; room that
-            # nothing was ever written to costs none.
+            # The first time exactly the rows requested: a whole log comes as one batch. Later twice as much: a window that
+            # grows while entries wait would be copied again and again, with both copies in memory meanwhile. Room that was
+            # never written to takes no memory.
             self._move(before + max(count, before))
         self._used += count
         return self._room[before : self._used]
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Write ``values`` behind what is there."""
+        """Append ``values``."""
         self.more(len(values))[...] = values
 
     def cut(self, used: int) -> None:

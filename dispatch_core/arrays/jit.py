@@ -1,4 +1,4 @@
-"""The one way to compile the data plane.
+"""Decorators that compile the data plane.
 
 The decorators are numba's ``njit`` with the on-disk cache on. With ``NUMBA_DISABLE_JIT=1`` the same functions run as plain
 Python over the same arrays, so they can be stepped through, covered and property-tested.
@@ -17,17 +17,16 @@ from numba.extending import register_jitable, typeof_impl
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What Python can call, in the order of definition.
+#: Compiled functions that Python can call, in the order of definition.
 _CALLABLE: Final[list[Any]] = []
-#: No way in for Python. To unpack a ``State`` of that many arrays takes the compiler longer than most rules do.
+#: No wrapper for Python: unpacking a ``State`` of so many arrays takes the compiler longer than most rules do.
 _NO_DOOR: Final = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class Door(Generic[P, R]):
-    """A compiled function that Python calls too: compiled callers go past the door.
+    """A compiled function with two entries: ``outside`` for Python, ``inside`` for compiled callers.
 
-    What Python calls and what compiled code calls are compiled apart, each when it is called first; only the former gets
-    numba's wrapper for Python.
+    The two are compiled separately, each when it is called first; only ``outside`` gets numba's wrapper for Python.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -46,13 +45,13 @@ class Door(Generic[P, R]):
         self.outside: Any = _callable(njit(cache=True, _nrt=False, no_cfunc_wrapper=True)(named))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call it from Python."""
+        """Call the function from Python."""
         return cast("R", self.outside(*args, **kwargs))
 
 
 @typeof_impl.register(Door)
 def _type_of(door: Door[..., Any], context: Any) -> Any:
-    """To numba a door is the function behind it."""
+    """Return the numba type of a door: that of the function inside."""
     return typeof_impl(door.inside, context)
 
 
@@ -62,20 +61,20 @@ def _callable(dispatcher: Any) -> Any:
 
 
 def loaded() -> list[str]:
-    """Names of the functions whose machine code this process took from numba's cache, with their modules."""
+    """Return the names of the functions whose machine code this process took from numba's cache, with their modules."""
     return _names("cache_hits")
 
 
 def compiled_here() -> list[str]:
-    """Names of the functions that this process compiled, because the cache did not hold them; none after the warm-up."""
+    """Return the names of the functions that this process compiled, as the cache had none; empty after the warm-up."""
     return _names("cache_misses")
 
 
 def _names(counter: str) -> list[str]:
     return [
-        f"{one.py_func.__module__}.{one.py_func.__qualname__}"
-        for one in _CALLABLE
-        if hasattr(one, "stats") and getattr(one.stats, counter)
+        f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
+        for dispatcher in _CALLABLE
+        if hasattr(dispatcher, "stats") and getattr(dispatcher.stats, counter)
     ]
 
 
@@ -85,22 +84,22 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_in_place(function: Callable[P, R]) -> Callable[P, R]:
-    """The same for a function that works on the arrays it is given and makes none of its own.
+    """Compile a function that works on the arrays it is given and makes none of its own.
 
     Numba then need not count references (``_nrt``), which it otherwise does for every array of the state at every call:
-    fifteen times the work of the rules themselves.
+    fifteen times the work of the rules.
     """
     door: Door[P, R] = Door(cast("FunctionType", function))
     return cast("Callable[P, R]", function if door.inside is function else door)
 
 
 def compiled_inside(function: Callable[P, R]) -> Callable[P, R]:
-    """As ``compiled_in_place``, for a function that is called by compiled functions only."""
+    """Compile as ``compiled_in_place``, for a function that is called by compiled functions only."""
     return cast("Callable[P, R]", njit(cache=True, _nrt=False, **_NO_DOOR)(function))
 
 
 def compiled_inline(function: Callable[P, R]) -> Callable[P, R]:
-    """As ``compiled_inside``, with its code put in place of every call.
+    """Compile as ``compiled_inside``, with the code put in place of every call.
 
     For the innermost rule of a long loop: a call takes longer than the rule.
     """
@@ -113,5 +112,5 @@ def compiled_inline(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_with_caller(function: Callable[P, R]) -> Callable[P, R]:
-    """A rule over numbers that stays plain Python, and that compiled functions compile together with themselves."""
+    """Mark a rule over numbers that stays plain Python, and that compiled functions compile together with themselves."""
     return cast("Callable[P, R]", register_jitable(function))

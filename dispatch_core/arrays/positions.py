@@ -1,7 +1,11 @@
-"""Positions and ordinals: where a (ledger, entry) stands in a sorted run of them.
+"""Ordinals of positions: the index of a (ledger, entry) in a sorted list of them.
 
-Entries of a ledger mostly follow each other without a hole, and what is asked for lies near what was asked for before:
-the place is counted from the last one found, and searched for only where that guess is wrong.
+Entries of a ledger mostly follow each other without a hole, and a wanted position mostly lies near the one before. So the
+index is counted from the last one found, and searched for only where that guess is wrong.
+
+>>> ledgers, entries = np.array([7, 7, 7, 9]), np.array([0, 1, 2, 0])
+>>> locate(ledgers, entries, np.array([7, 9, 8]), np.array([1, 0, 0])).tolist()
+[1, 3, -1]
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ Array = npt.NDArray[Any]
 
 
 def ascending(ledger: Ints, entry: Ints) -> bool:
-    """Whether positions stand in strictly ascending order."""
+    """True if positions are in strictly ascending order."""
     if len(ledger) < 2:
         return True
     same = ledger[1:] == ledger[:-1]
@@ -28,7 +32,7 @@ def ascending(ledger: Ints, entry: Ints) -> bool:
 
 
 def distinct(ledger: Ints, entry: Ints) -> Ints:
-    """Indexes of the distinct positions in ascending order; of equal ones the first."""
+    """Return the indexes of the distinct positions in ascending order; of equal ones the first."""
     order = np.lexsort((entry, ledger))
     if not len(order):
         return order
@@ -38,14 +42,14 @@ def distinct(ledger: Ints, entry: Ints) -> Ints:
 
 
 def locate(ledgers: Ints, entries: Ints, ledger: Ints, entry: Ints) -> npt.NDArray[np.int32]:
-    """The ordinal of every wanted position among the sorted (``ledgers``, ``entries``); -1 = not among them."""
+    """Return the ordinal of every wanted position among the sorted (``ledgers``, ``entries``); -1 = not among them."""
     found = np.empty(len(ledger), dtype=np.int32)
     _locate(_fixed(ledgers), _fixed(entries), _fixed(ledger), _fixed(entry), found)
     return found
 
 
 def _fixed(values: Ints) -> Ints:
-    """A view that cannot be written: views of Arrow memory cannot either, and numba compiles one kind, not all mixes."""
+    """Return a read-only view: views of Arrow memory are read-only, too, so numba compiles for this kind only."""
     view = np.ascontiguousarray(values).view()
     view.flags.writeable = False
     return view

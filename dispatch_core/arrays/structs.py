@@ -1,12 +1,12 @@
-"""Structs of arrays that compiled functions hand over by their address.
+"""Structs of arrays that compiled functions pass by address.
 
-Numba hands a ``NamedTuple`` of arrays over field by field, each array as seven values: 294 for a ``State``, at every call.
-To write them down, to drop them again and to compile all that takes several times what the rules take. A class marked
-with ``by_address`` is unpacked once, where Python calls; compiled callers pass one address on, and a function loads what it
-uses. Interpreted runs see a plain ``NamedTuple``.
+Numba passes a ``NamedTuple`` of arrays field by field, each array as seven values: 294 for a ``State``, at every call.
+Writing and dropping them, and compiling that, takes several times as long as the rules. A class marked with ``by_address``
+is unpacked once, where Python calls; compiled callers pass one address on, and a function loads the fields it uses.
+Interpreted runs see a plain ``NamedTuple``.
 
-What is marked cannot be made, changed or returned by compiled functions, and goes to functions that count no references
-(``jit.compiled_in_place`` and its kin): the arrays are the caller's for as long as the call takes.
+Compiled functions cannot make, change or return such a struct, and only functions that count no references take it
+(``jit.compiled_in_place`` and similar): the arrays belong to the caller for as long as the call takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=type)
 
 
 class ByAddress(types.NamedTuple):
-    """The numba type of a marked class; its name, a part of every symbol's, is short: a letter per field."""
+    """The numba type of a marked class; its name, a part of every symbol, is short: a letter per field."""
 
     def __init__(self, fields: tuple[Any, ...], cls: type) -> None:
         super().__init__(fields, cls)
@@ -32,7 +32,7 @@ class ByAddress(types.NamedTuple):
 
 
 def _letter(cls: type, field: Any) -> str:
-    """The letter by which numpy knows the type of an array's elements."""
+    """Return numpy's letter for the type of an array's elements."""
     if not isinstance(field, types.Array) or field.ndim != 1 or field.layout != "C" or not field.mutable:
         raise TypeError(
             f"{cls.__name__} holds a value of type {field}; all its fields must be writable, contiguous arrays of one"
@@ -58,7 +58,7 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, fe_type, ir.LiteralStructType(arrays).as_pointer())
 
     def from_argument(self, builder: Any, value: Any) -> Any:
-        """No array lies in the struct: what was loaded from it stays valid when a function writes to an array."""
+        """Declare the address unaliased: values loaded from the struct stay valid when a function writes to an array."""
         if isinstance(value, ir.Argument):
             for attribute in ("noalias", "nonnull"):
                 value.add_attribute(attribute)

@@ -1,7 +1,13 @@
-"""Which number a text was given: found by a hash of its bytes, so that no table of all texts is built for each look-up.
+"""Numbers of texts, looked up by a hash of their bytes, so that no table of all texts is built for each look-up.
 
-A hash proves nothing: every hit is compared with the text that has the number, and texts whose hash stands for another one
-are looked up the long way.
+Two texts may have the same hash: every hit is compared with the text that has the number, and a text that differs is looked
+up among all.
+
+>>> words = pa.array(["order-17", "order-18"])
+>>> ids = TextIds()
+>>> ids.add(words)
+>>> ids.find(pa.array(["order-18", "order-19"]), words).tolist()
+[1, -1]
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ NONE = -1
 
 
 class TextIds:
-    """Numbers of texts, given in order: the n-th that was added is n. The texts themselves are the caller's."""
+    """Numbers of texts, given in order: the n-th that was added is n. The caller keeps the texts."""
 
     def __init__(self) -> None:
         self._hash: Ints = np.empty(0, np.int64)  # ascending
@@ -28,7 +34,7 @@ class TextIds:
         self._count = 0
 
     def add(self, texts: pa.Array) -> None:
-        """``texts``, none of which is known yet, get the next numbers."""
+        """Give the next numbers to ``texts``, none of which is known yet."""
         hashes = hashes_of(texts)
         order = np.argsort(hashes, kind="stable")
         at = np.searchsorted(self._hash, hashes[order], side="right")
@@ -37,7 +43,7 @@ class TextIds:
         self._count += len(texts)
 
     def find(self, texts: pa.Array, known: pa.Array) -> Ids:
-        """The number of each text, ``NONE`` if it has none. ``known``: the texts by their number."""
+        """Return the number of each text, ``NONE`` if it has none. ``known``: the texts by their number."""
         texts = texts.cast(pa.string())
         ids = np.full(len(texts), NONE, np.int32)
         if not len(self._hash):
@@ -54,7 +60,7 @@ class TextIds:
         return ids
 
     def keep(self, new: Ids) -> None:
-        """Number the texts anew: by their number the new one, ``NONE`` = forgotten. The order stays."""
+        """Renumber the texts: ``new`` has the new number by the old one, ``NONE`` = forgotten. The order stays."""
         ids = new[self._id]
         kept = ids != NONE
         self._hash, self._id = self._hash[kept], ids[kept]
@@ -62,10 +68,10 @@ class TextIds:
 
 
 def hashes_of(texts: pa.Array) -> Ints:
-    """A 64 bit hash of the UTF-8 of each text; for look-ups in this process, no format depends on it.
+    """Return a 64 bit hash of the UTF-8 of each text; for look-ups in this process, no format depends on it.
 
-    >>> one, same, other = hashes_of(pa.array(["order-17", "order-17", "order-18"]))
-    >>> one == same, one == other
+    >>> first, same, other = hashes_of(pa.array(["order-17", "order-17", "order-18"]))
+    >>> first == same, first == other
     (np.True_, np.False_)
     """
     texts = texts.cast(pa.string())
@@ -74,14 +80,14 @@ def hashes_of(texts: pa.Array) -> Ints:
         _, offsets, data = texts.buffers()
         ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
         size = int(ends[-1] - ends[0])
-        held = np.frombuffer(data, np.uint8, size, int(ends[0])) if size else np.zeros(1, np.uint8)
-        _hash_all(ends - ends[0], np.array(held), out)
+        content = np.frombuffer(data, np.uint8, size, int(ends[0])) if size else np.zeros(1, np.uint8)
+        _hash_all(ends - ends[0], np.array(content), out)
     return out
 
 
 @compiled
 def _hash_all(ends: Ints, data: npt.NDArray[np.uint8], out: Ints) -> None:
-    """Two FNV-1a hashes of 32 bits, from different beginnings and by different primes, of the bytes between two ends."""
+    """Write two FNV-1a hashes of 32 bits, from different starts and by different primes, of the bytes between two ends."""
     for at in range(len(out)):
         low, high = 2166136261, 3141592653
         for place in range(ends[at], ends[at + 1]):

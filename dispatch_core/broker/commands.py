@@ -1,8 +1,8 @@
 """Commands of clients and steps of the read loop: flow, ack, redelivery request, read result, end of a round.
 
-Each is written once, as a whole step over ``State``. The dispatchers (``key_shared``, ``key_shared_classic``), the
+Each command is written once, as a whole step over ``State``. The dispatchers (``key_shared``, ``key_shared_classic``), the
 simulation and the verification without a trace run whole steps. A trace has lines between the parts of a step, because the
-broker runs them on different threads; its verification calls the same parts, which stand here beside the whole:
+broker runs them on different threads. Its verification calls the same parts:
 
 ==================  ================================================================  ==========================
 whole step          its parts, in the broker's order                                  Pulsar's source
@@ -92,7 +92,7 @@ LOOKS_AHEAD: Final = 4
 class Flows(NamedTuple):
     """Notices of permits to the dispatcher (``consumerFlow``): their number, and the permits that the first one carries.
 
-    A notice without permits counts too: each one leads to a read attempt.
+    A notice without permits counts too: each leads to a read attempt.
     """
 
     notices: int
@@ -121,6 +121,14 @@ def flow(st: State, slot: int, permits: int) -> bool:
     """Count a client's permits and pass them to the dispatcher; those of a blocked consumer are parked.
 
     Returns False when they are parked. Source: Consumer.flowPermits.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> flow(st, 0, 10), int(st.permits[0]), int(st.s[TOTAL_PERMITS])
+    (True, 10, 10)
+    >>> st.blocked[0] = 1
+    >>> flow(st, 0, 5), int(st.permits[0]), int(st.parked_permits[0])
+    (False, 10, 5)
     """
     counted = count_flow(st, slot, permits)
     if counted:
@@ -133,6 +141,14 @@ def apply_flow(st: State, slot: int, permits: int) -> None:
     """Add permits that have reached the dispatcher; those of a consumer that has left do not count.
 
     Source: PersistentDispatcherMultipleConsumers.consumerFlow.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state(consumers=2)
+    >>> st.connected[1] = 0
+    >>> apply_flow(st, 0, 10)
+    >>> apply_flow(st, 1, 5)
+    >>> int(st.s[TOTAL_PERMITS])
+    10
     """
     if st.connected[slot] == 1:
         st.s[TOTAL_PERMITS] += permits
@@ -146,6 +162,15 @@ def ack(st: State, entry: int) -> Ack:
     """Acknowledge a whole entry: pending ack and draining, unblock rule and counter of its holder, then the cursor.
 
     The holder need not be the consumer that acknowledges. Source: Consumer.individualAckNormal.
+
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> hold(st, 0, 0, 0)
+    >>> st.unacked[0] = 1
+    >>> acked = ack(st, 0)
+    >>> int(acked.holder), int(acked.messages), int(st.unacked[0]), int(st.deleted[0])
+    (0, 1, 0, 1)
     """
     begun = begin_ack(st, entry)
     flows, permits = begun.flows, begun.permits
@@ -159,9 +184,16 @@ def ack(st: State, entry: int) -> Ack:
 
 @compiled
 def begin_ack(st: State, entry: int) -> Ack:
-    """First part of an ack: the pending ack goes, the unblock rule is tested where that comes before the counter.
+    """First part of an ack: remove the pending ack; apply the unblock rule where that comes before the counter is lowered.
 
     Source: Consumer.checkCanRemovePendingAcksAndHandle; #21126, #23796, #25592.
+
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> hold(st, 0, 0, 0)
+    >>> [int(begin_ack(st, 0).holder) for _ in range(2)]  # the second time it is pending on nobody
+    [0, -1]
     """
     slot = st.holder[entry] + WIDE
     if slot == NOBODY:
@@ -175,9 +207,18 @@ def begin_ack(st: State, entry: int) -> Ack:
 
 @compiled
 def end_ack(st: State, slot: int, messages: int) -> Flows:
-    """Second part of an ack: the holder's unacked counter is lowered, the unblock rule is tested where that comes after.
+    """Second part of an ack: lower the holder's unacked counter; apply the unblock rule where that comes after.
 
     Source: Consumer.addAndGetUnAckedMsgs, Consumer.updateBlockedConsumerOnUnackedMsgs.
+
+    A consumer that was blocked at 4 comes down to half of that; its parked permits flow:
+
+    >>> from dispatch_core.broker.state import MAX_UNACKED_CONSUMER, example_state
+    >>> st = example_state()
+    >>> st.s[MAX_UNACKED_CONSUMER], st.blocked[0], st.unacked[0], st.parked_permits[0] = 4, 1, 3, 7
+    >>> flows = end_ack(st, 0, 1)
+    >>> int(flows.notices), int(flows.permits), int(st.blocked[0])
+    (1, 7, 0)
     """
     parked = st.parked_permits[slot]
     flows = lower_unacked(st, slot, messages) + WIDE
@@ -186,10 +227,17 @@ def end_ack(st: State, slot: int, messages: int) -> Flows:
 
 @compiled
 def acknowledge(st: State, entry: int) -> None:
-    """Last part of an ack: the cursor deletes the entry, its redelivery count goes.
+    """Last part of an ack: delete the entry at the cursor, and forget its redelivery count.
 
-    ``cursor.acknowledge`` is the cursor's share alone, all that Exclusive and Failover have: they count no redeliveries.
-    Source: PersistentSubscription.acknowledgeMessage.
+    ``cursor.acknowledge`` is the part of the cursor alone: Exclusive and Failover count no redeliveries. Source:
+    PersistentSubscription.acknowledgeMessage.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> st.redelivery_count[0] = 2
+    >>> acknowledge(st, 0)
+    >>> int(st.deleted[0]), int(st.redelivery_count[0])
+    (1, 0)
     """
     cursor.acknowledge(st, entry)
     st.redelivery_count[entry] = 0
@@ -199,9 +247,15 @@ def acknowledge(st: State, entry: int) -> None:
 def ack_indexes(st: State, entry: int, left: int) -> int:
     """Acknowledge messages of a batch, of which ``left`` stay unacknowledged; returns how many are newly acknowledged.
 
-    Only the counter of the holder follows: neither the unblock rule nor the pending ack. With none left the cursor deletes
-    the entry; the pending ack stays, and lowers the counter no more. Source: Consumer.individualAckNormal,
-    ManagedCursorImpl.asyncDelete.
+    Only the holder's counter is lowered; the unblock rule is not applied and the pending ack stays. With none left the
+    cursor deletes the entry; the pending ack then lowers the counter no more. Source: Consumer.individualAckNormal,
+    ManagedCursorImpl.asyncDelete. The example of the module has a batch of four messages.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> st.num_messages[0] = 4
+    >>> [int(ack_indexes(st, 0, left)) for left in (3, 1, 0)], int(st.deleted[0])
+    ([1, 2, 1], 1)
     """
     newly = unacked_messages(st, entry) - left
     slot = st.holder[entry] + WIDE
@@ -219,11 +273,21 @@ def ack_indexes(st: State, entry: int, left: int) -> int:
 
 @compiled
 def redeliver(st: State, slot: int, entries: npt.NDArray[Any], everything: bool, before: I64) -> Flows:
-    """Take back the named ``entries`` that the consumer holds, in their order, and have them replayed.
+    """Handle a redelivery request: move the named ``entries`` that the consumer holds to the replay set, in their order.
 
     ``everything``: the request names no entries, these are all that is pending. ``before``: room for the draining
-    reference count before each entry, in the order of ``entries``; empty where nobody asks. Entries that the consumer does
-    not hold are passed over. Source: Consumer.redeliverUnacknowledgedMessages.
+    reference count before each entry, in the order of ``entries``; empty if it is not wanted. Entries that the consumer
+    does not hold are passed over. Source: Consumer.redeliverUnacknowledgedMessages.
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import N_REPLAY, example_state
+    >>> st = example_state(entries=2)
+    >>> hold(st, 0, 1, 0)
+    >>> st.unacked[0] = 1
+    >>> flows = redeliver(st, 0, np.array([0, 1]), False, np.zeros(2, np.int64))  # entry 0 is not held
+    >>> int(st.s[N_REPLAY]), int(st.in_replay[1]), int(st.redelivery_count[1]), int(st.unacked[0])
+    (1, 1, 1, 0)
     """
     messages = WIDE
     for at in range(len(entries)):
@@ -236,7 +300,18 @@ def redeliver(st: State, slot: int, entries: npt.NDArray[Any], everything: bool,
 
 @compiled
 def redeliver_all(st: State, slot: int, first: int, last: int, before: I64) -> Flows:
-    """``redeliver`` everything: all entries in [first, last) that the consumer holds. ``before``: empty."""
+    """Handle a redelivery request for everything: all entries in [first, last) that the consumer holds. ``before``: empty.
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import N_REPLAY, example_state
+    >>> st = example_state(entries=3)
+    >>> for entry in (0, 2):
+    ...     hold(st, 0, entry, 0)
+    >>> flows = redeliver_all(st, 0, 0, 3, np.zeros(0, np.int64))
+    >>> st.in_replay.tolist(), int(flows.notices)
+    ([1, 0, 1], 1)
+    """
     messages = WIDE
     for entry in range(first, last):
         if st.holder[entry] == slot:
@@ -247,7 +322,7 @@ def redeliver_all(st: State, slot: int, first: int, last: int, before: I64) -> F
 
 @compiled
 def _take_back(st: State, slot: int, entry: int, before: I64, at: int) -> int:
-    """The pending ack of a requested entry goes, the entry enters the replay set; returns its unacknowledged messages."""
+    """Move a requested entry from the pending acks to the replay set; returns its unacknowledged messages."""
     released = let_go(st, slot, entry)
     if at < len(before):
         before[at] = released
@@ -257,9 +332,15 @@ def _take_back(st: State, slot: int, entry: int, before: I64, at: int) -> int:
 
 @compiled
 def add_requested(st: State, entry: int) -> None:
-    """Have a requested entry replayed: without its hash, and counted as a redelivery, if it is above mark-delete.
+    """Add a requested entry above mark-delete to the replay set: without its hash, and counted as a redelivery.
 
     Source: PersistentDispatcherMultipleConsumers.redeliverUnacknowledgedMessages.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> add_requested(st, 0)
+    >>> int(st.in_replay[0]), int(st.replay_hash[0]) == NO_HASH, int(st.redelivery_count[0])
+    (1, True, 1)
     """
     if add_to_replay(st, entry, NO_HASH):
         st.redelivery_count[entry] += 1
@@ -267,10 +348,19 @@ def add_requested(st: State, entry: int) -> None:
 
 @compiled
 def lower_for_redelivery(st: State, slot: int, messages: int, everything: bool) -> None:
-    """Lower the unacked counter for a redelivery request, and lift the consumer's block, whatever is left.
+    """Lower the unacked counter for a redelivery request, and clear the consumer's block, whatever is left.
 
-    A request for ``everything`` set the counter to 0 until #25589; since then it subtracts ``messages``, those that were
-    pending, too.
+    Until #25589 a request for ``everything`` sets the counter to 0; since then it subtracts ``messages``, those that were
+    pending.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> for batch in (0, 1):
+    ...     st.s[REDELIVERS_IN_ONE_BATCH], st.unacked[0] = batch, 5
+    ...     lower_for_redelivery(st, 0, 3, True)
+    ...     print(int(st.unacked[0]))
+    0
+    2
     """
     if everything and st.s[REDELIVERS_IN_ONE_BATCH] == 0:
         messages = st.unacked[slot]
@@ -280,9 +370,18 @@ def lower_for_redelivery(st: State, slot: int, messages: int, everything: bool) 
 
 @compiled
 def flow_parked(st: State, slot: int, everything: bool) -> Flows:
-    """Last part of a redelivery request: permits that were parked while the consumer was blocked count, and flow.
+    """Last part of a redelivery request: count the permits that were parked while the consumer was blocked.
 
-    Until #25589 a request with a list of entries flows only where permits were parked.
+    Until #25589 a request that names entries notifies the dispatcher only where permits were parked.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> [int(flow_parked(st, 0, everything).notices) for everything in (False, True)]
+    [0, 1]
+    >>> st.parked_permits[0] = 7
+    >>> flows = flow_parked(st, 0, False)
+    >>> int(flows.notices), int(flows.permits), int(st.permits[0])
+    (1, 7, 7)
     """
     parked = st.parked_permits[slot]
     unblock(st, slot)
@@ -296,9 +395,15 @@ def flow_parked(st: State, slot: int, everything: bool) -> Flows:
 
 @compiled
 def trim(st: State) -> bool:
-    """Until #25581 a read attempt that finds mark-delete moved drops all up to it from the replay set.
+    """Drop all up to mark-delete from the replay set, in a read attempt that finds mark-delete moved (until #25581).
 
-    Returns whether it did: what is still pending up to there goes too then, which the caller sees to.
+    Returns whether it did; then the caller removes the pending acks up to there, too.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> st.s[TRIMS_TO_MARK_DELETE] = 1
+    >>> trim(st), trim(st)  # the second time mark-delete has not moved
+    (True, False)
     """
     mark_delete = st.s[MARK_DELETE]
     if st.s[TRIMS_TO_MARK_DELETE] == 0 or mark_delete == st.s[TRIMMED_TO]:
@@ -310,9 +415,19 @@ def trim(st: State) -> bool:
 
 @compiled
 def issue_replay(st: State, plan: I64) -> int:
-    """The replay read of a plan is issued: entries that are acknowledged already leave the replay set.
+    """Issue the replay read of a plan: entries that are acknowledged already leave the replay set.
 
-    Returns how many those are. Where they are all of them, no read is under way.
+    Returns how many those are. If all are, no read is pending. Source: PersistentDispatcherMultipleConsumers
+    .asyncReplayEntries.
+
+    A replay read of entries 0 and 1, of which 0 is acknowledged:
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state(entries=2)
+    >>> st.deleted[0] = 1
+    >>> int(issue_replay(st, np.array([1, 2, 0, 1])))  # the plan: replay read, two entries, their ordinals
+    1
     """
     gone = 0
     for at in range(2, 2 + plan[1]):
@@ -326,9 +441,18 @@ def issue_replay(st: State, plan: I64) -> int:
 
 @compiled
 def read_done(st: State, is_replay: bool, last_entry: int) -> bool:
-    """A read result reaches the dispatcher; ``last_entry``: its highest, -1 for an empty one.
+    """Take a read result; ``last_entry``: its highest entry, -1 for an empty one.
 
-    Returns False when it is dropped and the cursor rewound instead.
+    Returns False when it is dropped and the cursor rewound instead: the read is from before all consumers left. Source:
+    PersistentDispatcherMultipleConsumers.readEntriesComplete.
+
+    >>> from dispatch_core.broker.state import READ_POSITION, example_state
+    >>> st = example_state(entries=3)
+    >>> read_done(st, False, 1), int(st.s[READ_POSITION])
+    (True, 2)
+    >>> st.s[REWIND_DUE] = 1
+    >>> read_done(st, False, 2), int(st.s[READ_POSITION])
+    (False, 0)
     """
     if is_replay:
         st.s[PENDING_REPLAY] = 0
@@ -353,6 +477,11 @@ def end_round(st: State, wants_look_ahead: bool, has_more: bool, sent_to: int) -
 
     ``wants_look_ahead``: see ``read_loop.wants_look_ahead``. ``has_more``: the cursor has more entries. ``sent_to``: number
     of consumers with deliveries. It reads again at once when it looks ahead, or delivered nothing. #26236, #26268.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> [int(end_round(st, look, True, sent_to)) for look, sent_to in ((False, 1), (False, 0), (True, 0))]
+    [0, 1, 5]
     """
     looks_ahead = wants_look_ahead and (has_more or st.s[LOOK_AHEAD_NEEDS_MORE] == 0)
     finish_round(st, looks_ahead)
@@ -366,7 +495,13 @@ def end_round(st: State, wants_look_ahead: bool, has_more: bool, sent_to: int) -
 
 @compiled
 def end_classic_round(st: State, owners: int, sent_to: int) -> int:
-    """End a round of 3.x or classic; arguments and answer as for ``classic_goes_on``."""
+    """End a round of 3.x or classic; arguments and answer as for ``classic_goes_on``.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> end_classic_round(st, 1, 0) == LOOKS_AHEAD | RETRIES, int(st.s[SKIP_NEXT_REPLAY])
+    (True, 1)
+    """
     answer = classic_goes_on(st, owners, sent_to)
     finish_round(st, answer & LOOKS_AHEAD != 0)
     return answer
@@ -374,7 +509,15 @@ def end_classic_round(st: State, owners: int, sent_to: int) -> int:
 
 @compiled
 def finish_round(st: State, looks_ahead: bool) -> None:
-    """Let reads be attempted again. A round that looks ahead has the next scan of the replay set skipped once."""
+    """Let reads be attempted again. A round that looks ahead has the next scan of the replay set skipped once.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> st.s[SEND_IN_PROGRESS] = 1
+    >>> finish_round(st, True)
+    >>> int(st.s[SEND_IN_PROGRESS]), int(st.s[SKIP_NEXT_REPLAY])
+    (0, 1)
+    """
     st.s[SEND_IN_PROGRESS] = 0
     if looks_ahead:
         st.s[SKIP_NEXT_REPLAY] = 1
@@ -382,11 +525,17 @@ def finish_round(st: State, looks_ahead: bool) -> None:
 
 @compiled
 def classic_goes_on(st: State, owners: int, sent_to: int) -> int:
-    """Say what follows a round of 3.x or classic, as bits: ``LOOKS_AHEAD``, ``RETRIES``, ``WAITS_FOR_WRITES``.
+    """Return what follows a round of 3.x or classic, as bits: ``LOOKS_AHEAD``, ``RETRIES``, ``WAITS_FOR_WRITES``.
 
     ``owners``: consumers that own entries of the result; -1 = nothing was looked at. ``sent_to``: number of consumers with
     deliveries. It looks ahead when it was stuck. Where some owners had deliveries and others had not, it reads again at
-    once only if all is written before the turn of the last consumer that gets nothing.
+    once only if all is written before the turn of the last consumer that gets nothing. Source:
+    trySendMessagesToConsumers (3.x, classic).
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state(consumers=2)
+    >>> [int(classic_goes_on(st, owners, sent_to)) for owners, sent_to in ((-1, 0), (2, 2), (2, 1))]
+    [1, 0, 2]
     """
     if owners < 0:
         return RETRIES

@@ -1,7 +1,24 @@
-"""The cursor: what is acknowledged, and where the next normal read starts (ManagedCursorImpl).
+"""The cursor: acknowledged entries, mark-delete and read position (ManagedCursorImpl).
 
 Invariants: every entry at or below ``MARK_DELETE`` is deleted, the entry after it is not; ``MARK_DELETE`` never goes
 back; ``READ_POSITION`` > ``MARK_DELETE``.
+
+Entries 0 to 3 are read; 1 is acknowledged, which leaves a hole, then 0; a rewind goes back to the first one left:
+
+>>> import numpy as np
+>>> from dispatch_core.broker.state import new_state
+>>> st = new_state(np.zeros(5, np.int32), np.ones(5, np.int32), n_hashes=1, n_consumers=1)
+>>> moved_by_read(st, 3)
+>>> acknowledge(st, 1)
+>>> int(st.s[MARK_DELETE]), int(st.s[READ_POSITION])
+(-1, 4)
+>>> acknowledge(st, 0)
+>>> rewind(st)
+>>> int(st.s[MARK_DELETE]), int(st.s[READ_POSITION])
+(1, 2)
+>>> acknowledge_up_to(st, 3)
+>>> int(st.s[MARK_DELETE])
+3
 """
 
 from __future__ import annotations
@@ -27,20 +44,20 @@ def acknowledge(st: State, entry: int) -> None:
 
 @compiled
 def acknowledge_up_to(st: State, entry: int) -> None:
-    """Delete every entry up to and including ``entry`` (asyncMarkDelete): a cumulative ack. Lower ones change nothing."""
+    """Delete every entry up to and including ``entry`` (asyncMarkDelete): a cumulative ack; a lower one changes nothing."""
     for earlier in range(st.s[MARK_DELETE] + 1, entry + 1):
         acknowledge(st, earlier)
 
 
 @compiled
 def rewind(st: State) -> None:
-    """Set the read position to the first valid position after mark-delete."""
+    """Set the read position to the entry after mark-delete (ManagedCursorImpl.rewind)."""
     st.s[READ_POSITION] = st.s[MARK_DELETE] + 1
 
 
 @compiled
 def moved_by_read(st: State, last_entry: int) -> None:
-    """A normal read looked at everything up to ``last_entry``."""
+    """Move the read position past ``last_entry``, the last entry that a normal read returned."""
     st.s[READ_POSITION] = max(st.s[READ_POSITION], last_entry + 1)
 
 
@@ -49,7 +66,7 @@ EVERY_INDEX: Final = -1
 
 
 def ack_set_bits(words: Sequence[int]) -> int:
-    """The words of an ack set, 64 bits each, least significant first, as one number; 1 bits are not acknowledged.
+    """Join the words of an ack set, 64 bits each, least significant first, to one number; 1 bits are not acknowledged.
 
     >>> ack_set_bits([0b1100]), ack_set_bits([-1, 1]) == (1 << 65) - 1
     (12, True)
@@ -58,7 +75,7 @@ def ack_set_bits(words: Sequence[int]) -> int:
 
 
 def indexes_left(left: int, words: Sequence[int]) -> int:
-    """Batch indexes that stay unacknowledged after an ack with an ack set; ``left``: those before it, as bits.
+    """Return the batch indexes that stay unacknowledged after an ack with an ack set; ``left``: those before, as bits.
 
     A batch of four messages, of which the first two were acknowledged before; now the second and the third are:
 

@@ -1,7 +1,7 @@
-"""Small numbers for the sticky key hashes of a log, so that what is kept per hash stands in arrays.
+"""Ids of the sticky key hashes of a log: small numbers, so that values per hash are kept in arrays.
 
-An id is given once, in the order in which hashes come up: those of one call in the order of their values. Looked up in
-constant time, whatever the hash space and however many hashes there are.
+Ids are given in the order in which hashes appear, those of one call in the order of their values, and never change. A
+look-up takes constant time, whatever the hash space and however many hashes there are.
 
 >>> ids = HashIds()
 >>> ids.of(np.array([40, 10, 40])).tolist(), ids.of(np.array([7, 10])).tolist()
@@ -45,7 +45,7 @@ class HashIds:
         return self._values[: self._count]
 
     def of(self, hashes: I64) -> I32:
-        """The ids of these hashes; those not seen before get one."""
+        """Return the ids of these hashes; new ones get an id."""
         ids = np.empty(len(hashes), np.int32)
         if not len(hashes):
             return ids
@@ -55,7 +55,7 @@ class HashIds:
         return ids
 
     def find(self, value: int) -> int | None:
-        """The id of one hash; None where it never came up."""
+        """Return the id of a hash; None where it never appeared."""
         found = np.empty(1, np.int32)
         unknown = _look_up(np.array([value], np.int64), self._values, self._places, found)
         return None if unknown else int(found[0])

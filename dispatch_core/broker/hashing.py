@@ -1,6 +1,6 @@
-"""From a stored entry to its sticky key hash.
+"""Sticky key hash of a stored entry.
 
-Three steps, each the broker's own:
+Three steps, as in the broker:
 
 1. *Which bytes* (``dispatch_key``): ordering key, else partition key (base64-decoded when flagged), else, from 4.0.0 on,
    ``<producer>-<sequence id>``, else the ASCII text ``NONE_KEY``. Presence counts, not length: an empty key is zero bytes.
@@ -37,7 +37,7 @@ DEFAULT_RANGE_SIZE: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class HashSpace:
-    """The range of sticky key hashes that one kind of selector uses.
+    """The range of sticky key hashes of a kind of selector.
 
     ``sticky = h31 % size + start``, and 0 becomes 1 where ``reserve_zero`` (4.x: 0 means "not set").
     """
@@ -57,7 +57,7 @@ class HashSpace:
         return 1 if value == NOT_SET and self.reserve_zero else value
 
     def sticky_array(self, h31_values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``sticky`` for a whole array."""
+        """Return ``sticky`` of a whole array."""
         values = h31_values % self.size + self.start
         return np.where((values == NOT_SET) & self.reserve_zero, 1, values)
 
@@ -76,19 +76,19 @@ _MASK_31: Final = 0x7FFFFFFF
 
 
 def h31(key: bytes) -> int:
-    """MurmurHash3 x86 32 of ``key``, seed 0, masked to 31 bits (Murmur3_32Hash)."""
+    """Return MurmurHash3 x86 32 of ``key``, seed 0, masked to 31 bits (Murmur3_32Hash)."""
     return mmh3.hash(key, 0, signed=False) & _MASK_31
 
 
 def h31_array(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """``h31`` of many keys."""
+    """Return ``h31`` of many keys."""
     # Without a call of Python for each: dispatchers of few messages have as many keys.
     whole = np.fromiter(map(mmh3.hash, keys, repeat(0), repeat(False)), np.int64, len(keys))
     return whole & _MASK_31
 
 
 def utf8(text: str) -> bytes:
-    r"""The bytes of a Java string in UTF-8; half a surrogate pair becomes a question mark.
+    r"""Return the bytes of a Java string in UTF-8; half a surrogate pair becomes a question mark.
 
     >>> utf8("c1"), utf8("\ud83d")
     (b'c1', b'?')
@@ -97,9 +97,9 @@ def utf8(text: str) -> bytes:
 
 
 def entry_key(key: str | None, key_b64: bool | None, ordering_key_b64: str | None) -> bytes | None:
-    """The bytes of an entry's own key (ordering key before partition key); ``None`` for a key-less entry.
+    """Return the bytes of an entry's own key (ordering key before partition key); ``None`` for a key-less entry.
 
-    Raises ``ValueError`` when text that is flagged base64 is none.
+    Raises ``ValueError`` for text that is flagged base64 and is not.
     """
     if ordering_key_b64 is not None:
         return _decode(ordering_key_b64)
@@ -117,7 +117,7 @@ def dispatch_key(
     *,
     fallback: bool,
 ) -> bytes | None:
-    """The bytes that dispatch hashes, or ``None`` when the broker hashes ``NONE_KEY``.
+    """Return the bytes that dispatch hashes, or ``None`` when the broker hashes ``NONE_KEY``.
 
     ``fallback``: key-less entries are hashed by producer and sequence id (#23219, from 4.0.0).
     """
@@ -128,7 +128,7 @@ def dispatch_key(
 
 
 def entry_h31(messages: pa.Table, *, fallback: bool) -> npt.NDArray[np.int64]:
-    """Masked murmur hash of every row of a ``MESSAGES`` table; each distinct key is hashed once."""
+    """Return the masked murmur hash of every row of a ``MESSAGES`` table; each distinct key is hashed once."""
     none = h31(NONE_KEY)
     out = np.full(messages.num_rows, none, dtype=np.int64)
     given = messages["key_h31"].combine_chunks()

@@ -1,8 +1,10 @@
-"""A Key_Shared dispatcher of 4.x: events in, decisions out (PersistentStickyKeyDispatcherMultipleConsumers).
+"""Key_Shared dispatcher of 4.x and 4.0.0-preview.1: events in, decisions out.
 
-Control plane, plain Python: joins and leaves recompute who owns which hash and what that moved (one *epoch*); every
-other event is handed to the data plane (``dispatch_loop`` and its neighbours). The object knows no clock, no file and
-no recorded decision; its state is a function of the events given to it.
+Adds to ``multiple_consumers`` a selector (``selectors``), an ordering rule (``ordering``) and the read loop (``read_loop``).
+A join or a leave recomputes who owns which hash and what that moved: one *epoch*. ``key_shared_classic`` is the variant of
+3.x and of the classic dispatcher of 4.x.
+
+Source: PersistentStickyKeyDispatcherMultipleConsumers (4.x).
 
 >>> import numpy as np
 >>> from dispatch_core.broker import profiles
@@ -40,7 +42,7 @@ from dispatch_core.broker.multiple_consumers import (
     Round,
     nothing_between,
 )
-from dispatch_core.broker.ordering import draining_hashes, last_sent_position
+from dispatch_core.broker.ordering import draining_hashes, last_sent_position, recently_joined
 from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.broker.selectors import assignments, factory
 from dispatch_core.broker.selectors.auto_split import AutoSplitSelector
@@ -51,21 +53,24 @@ from dispatch_core.errors import IllegalTransitionError, UnsupportedRuleError
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """What a removal did: releases of the closed pending acks, then hashes that began or ceased to drain.
+    """Effect of a removal. When the last consumer leaves, draining is cleared as a whole and the lists are empty."""
 
-    When the last consumer leaves the tracker is cleared as a whole: nothing is released one by one.
-    """
-
-    closed: list[Released]
-    draining: Pairs
-    returned: list[Released]
+    closed: list[Released]  # releases of the pending acks that were closed
+    draining: Pairs  # hashes that began to drain, one pair per pending entry
+    returned: list[Released]  # releases by hashes that came back to the consumer they drained for
     cleared: bool  # the last consumer has gone
 
 
 class KeySharedDispatcher(MultipleConsumersDispatcher):
-    """One dispatcher from its first consumer on. Consumers are the log's numbers, entries ordinals of its messages."""
+    """A Key_Shared dispatcher; see ``MultipleConsumersDispatcher`` for what consumers and entries are.
+
+    Raises ``UnsupportedRuleError`` for profiles of other dispatchers, and for ``preciseDispatcherFlowControl``: there the
+    broker sizes a read by a consumer that it picks at random.
+    """
 
     _dispatcher = Dispatcher.KEY_SHARED
+    #: The lowest position that may be remembered for a joining consumer; -1 = before the first entry.
+    _lowest_when_joining = -1
 
     def __init__(
         self,
@@ -74,11 +79,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         num_messages: npt.NDArray[np.int64],
         max_consumers: int,
     ) -> None:
-        """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected.
-
-        Raises ``UnsupportedRuleError`` for profiles of other dispatchers, and for precise flow control: there the broker
-        sizes a read by a consumer it picks at random.
-        """
         if profile.dispatcher is not self._dispatcher or profile.settings["preciseDispatcherFlowControl"]:
             raise UnsupportedRuleError(
                 f"{profile.name}: not a Key_Shared dispatcher of 4.x whose reads are determined "
@@ -88,7 +88,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._selector: Selector = factory.build(profile)
         self._by_place = HashesByPlace(self._selector.places)
         self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
-        self._sent_when_joining: dict[int, int] = {}  # consumer → lastSentPositionWhenJoining
+        self._when_joining: dict[int, int] = {}  # consumer → position that its rule remembered when it joined
         #: Pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[tuple[int, Released]] = []
         s, number = self.state.s, profile.number
@@ -108,35 +108,41 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     # --- membership: a new epoch -----------------------------------------------------------------------------
 
     def join(self, consumer: int, name: str, priority_level: int = 0) -> None:
-        """The base dispatcher has the consumer in its list; the selector follows with ``join_selector``."""
+        """Add a consumer to the list of the dispatcher; the selector follows with ``join_selector``."""
         self._add_member(consumer, name, priority_level)
 
     def join_selector(self, consumer: int, ranges: Announced = None) -> tuple[Pairs, list[Released]]:
-        """The selector has the consumer. Returns hashes that began to drain, and releases by hashes that came back.
+        """Add a consumer to the selector; returns hashes that began to drain, and releases by hashes that came back.
 
         ``ranges``: those the consumer announced (STICKY). Raises ``SelectorRefusedError``; ``refuse`` follows then.
         """
         return self.register(self.select_in(consumer, ranges), skip=consumer)
 
     def refuse(self, consumer: int) -> None:
-        """The selector refused the consumer: it is off the list again."""
+        """Take a consumer that the selector refused off the list again."""
         self._drop_member(consumer)
 
     def select_in(self, consumer: int, ranges: Announced = None) -> assignments.Impacted:
-        """First step of ``join_selector``: the selector has the consumer; what moved is to be registered."""
+        """First step of ``join_selector``: add the consumer to the selector. Returns what moved, for ``register``."""
         self._check_connected(consumer)
         moved = self._selector.add(consumer, self._names[consumer], ranges)
         self._own_moved(moved)
-        if self.state.s[st_.TRACK_LAST_SENT]:
-            self._sent_when_joining[consumer] = int(
-                last_sent_position.consumer_joined(self.state, self.slot(consumer))
-            )
+        position = self._remember_position(self.slot(consumer))
+        if position is not None:
+            self._when_joining[consumer] = position
         return moved
 
-    def restore_ranges(self, ends: Mapping[int, int]) -> bool:
-        """Have the ranges of split ranges end where a record of the dispatcher says, by consumer; nothing drains for it.
+    def _remember_position(self, slot: int) -> int | None:
+        """Apply the rule of recently joined consumers to one that joins; returns the position, None without such a rule."""
+        if not self.state.s[st_.TRACK_LAST_SENT]:
+            return None
+        return int(last_sent_position.consumer_joined(self.state, slot))
 
-        False, with nothing changed, for a selector whose ranges follow from who is connected, and for ends that cannot be.
+    def restore_ranges(self, ends: Mapping[int, int]) -> bool:
+        """Set the ends of split ranges, by consumer, to those that a checkpoint of the dispatcher has; nothing drains.
+
+        Returns False, with nothing changed, for a selector whose ranges follow from who is connected, and for ends that
+        cannot be.
         """
         if not isinstance(self._selector, AutoSplitSelector):
             return False
@@ -147,30 +153,33 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return True
 
     def leave(self, consumer: int) -> Leave:
-        """The consumer is gone: selector first, then its pending entries, then the hashes that moved."""
+        """Remove a consumer: from the selector, then its pending entries, then what is known of the hashes that moved."""
         left = self.drop(consumer, self.select_out(consumer))
         self.forget(consumer)
         return left
 
     def select_out(self, consumer: int) -> assignments.Impacted:
-        """First step of ``leave``: the selector has lost the consumer."""
+        """First step of ``leave``: remove the consumer from the selector. Returns what moved, for ``drop``."""
         self._check_connected(consumer)
         moved = self._selector.remove(consumer)
         self._own_moved(moved)
         return moved
 
     def drop(self, consumer: int, moved: assignments.Impacted, between: Between = nothing_between) -> Leave:
-        """Second step of ``leave``. ``between(step)``: before its steps 0, 1, 2 (close, hashes lost, hashes won)."""
+        """Second step of ``leave``: take back the consumer's pending entries, and register what moved.
+
+        ``between(step)`` is called before each of its steps 0, 1, 2 (close, hashes lost, hashes won).
+        """
         st = self.state
         between(0)
-        slot, held = self._drop_member(consumer)
+        slot, pending = self._drop_member(consumer)
         if not st.s[st_.N_CONSUMERS]:
-            self._let_go_all(slot, held, closing=False)
+            self._let_go_all(slot, pending, closing=False)
             draining_hashes.clear_draining(st)
             replay_set.clear_replay(st)
             return Leave([], [], [], cleared=True)
-        membership.replay_held(st, np.asarray(held, dtype=np.int64))
-        released = self._let_go_all(slot, held, closing=True)
+        membership.replay_pending(st, np.asarray(pending, dtype=np.int64))
+        released = self._let_go_all(slot, pending, closing=True)
         closed = released if st.s[st_.TRACK_DRAINING] else []
         draining, returned = self.register(moved, consumer, lambda step: between(step + 1))
         if st.s[st_.TRACK_DRAINING]:
@@ -178,10 +187,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return Leave(closed, draining, returned, cleared=False)
 
     def forget(self, consumer: int) -> bool:
-        """Last step of ``leave``, after the read attempt of the second one: the consumer is no newcomer any more.
+        """Last step of ``leave``, after the read attempt of the second: forget what its rule remembers of the consumer.
 
-        Returns whether the broker attempts another read: newcomers were freed, or there is something to replay. Only
-        the rule of the last sent position has this step.
+        Returns whether the broker attempts another read: recently joined consumers were freed, or there is something to
+        replay. Under draining hashes there is nothing to forget.
         """
         if not self.state.s[st_.TRACK_LAST_SENT]:
             return False
@@ -191,10 +200,11 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def register(
         self, moved: assignments.Impacted, skip: int, between: Between = nothing_between
     ) -> tuple[Pairs, list[Released]]:
-        """Pending entries of hashes that moved away begin to drain; those of hashes that came back are released.
+        """Let hashes that moved away drain for who holds entries of them, and release those that came back.
 
-        ``between(step)`` is called before its steps 0 and 1 (hashes lost, hashes won). Returns the (consumer, hash)
-        pairs that were counted, and the releases.
+        Args: ``moved``: what a join or a leave moved; ``skip``: the consumer that joins or leaves, whose entries do not
+        count; ``between(step)``: called before its steps 0 and 1 (hashes lost, hashes won). Returns a (consumer, hash) pair
+        per pending entry that was counted, and the releases. Source: registerDrainingHashes (PIP-379; #24736).
         """
         between(0)
         draining: Pairs = []
@@ -213,7 +223,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             )
         draining.extend(self._holders_and_hashes(entries))
         between(1)
-        if "added_ranges" not in self.profile.changes:  # #24736: nobody is told of hashes that come back
+        if (
+            "added_ranges" not in self.profile.changes
+        ):  # #24736: before, nothing is released for hashes that come back
             return draining, returned
         entries = self._pending_among(moved.won, skip)
         if not len(entries):
@@ -225,7 +237,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return draining, returned
 
     def _pending_among(self, ranges: assignments.OwnedRanges, skip: int) -> st_.I64:
-        """Entries pending on the owners of ``ranges``, of hashes in these: consumer by consumer, ascending."""
+        """List the entries pending on the owners of ``ranges``, of hashes in these: consumer by consumer, ascending."""
         overtaken = np.asarray(self._overtaken() if self._sent_deleted else [], dtype=np.int64)
         first = int(self.state.s[st_.MARK_DELETE]) + 1
         if not len(overtaken) and first > self._last_sent:
@@ -242,14 +254,15 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._slot_of_hash = np.full(len(self._hash_ids), st_.NOBODY, np.int32)
         self._slot_of_hash[ids] = slots[which]
         count = membership.pending_among(
-            self.state, self._slot_of_hash, overtaken, first, self._last_sent + 1, self._held
+            self.state, self._slot_of_hash, overtaken, first, self._last_sent + 1, self._pending
         )
         self._slot_of_hash[ids] = st_.NOBODY
-        entries = self._held[:count]
+        entries = self._pending[:count]
         order = [rank[slot] for slot in self.state.holder[entries].tolist()]
         return entries[np.argsort(np.asarray(order, dtype=np.int64), kind="stable")]
 
     def _holders_and_hashes(self, entries: st_.I64) -> Pairs:
+        """Return for each pending entry its consumer and its hash."""
         if not len(entries):
             return []
         slots = self.state.holder[entries].tolist()
@@ -257,7 +270,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return [(self._numbers[slot], value) for slot, value in zip(slots, hashes, strict=True)]
 
     def _own_moved(self, moved: assignments.Impacted) -> None:
-        """The owners of the hashes that a membership change touched."""
+        """Look up the owners of the hashes that a membership change touched."""
         self._by_place.extend(self._hash_ids.values)
         if moved.touched is None:
             self._own_hashes(np.arange(len(self._hash_ids)))
@@ -265,13 +278,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._own_hashes(self._by_place.within(*moved.touched)[0])
 
     def _own_hashes(self, ids: st_.I64) -> None:
-        """The owners that the selector has for these hash ids now."""
+        """Look up the owners of these hash ids in the selector."""
         if not len(ids):
             return
         owners = self._selector.select_array(self._hash_ids.values[ids]).tolist()
         self.state.hash_owner[ids] = [self._slots.get(owner, st_.NOBODY) for owner in owners]
 
-    # --- the stretch of the log ------------------------------------------------------------------------------
+    # --- the window of the log -------------------------------------------------------------------------------
 
     def _make_room(self, entries: int) -> None:
         super()._make_room(entries)
@@ -290,28 +303,38 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     ) -> None:
         """See ``MultipleConsumersDispatcher.extend``."""
         super().extend(drop, hashes, num_messages, max_consumers)
-        self._sent_when_joining = {
-            consumer: position if position < 0 else max(position - drop, -1)
-            for consumer, position in self._sent_when_joining.items()
+        lowest = self._lowest_when_joining
+        self._when_joining = {
+            consumer: position if position < lowest else max(position - drop, lowest)
+            for consumer, position in self._when_joining.items()
         }
 
     # --- reads and rounds ------------------------------------------------------------------------------------
 
     def attempt_read(self, between: Between = nothing_between) -> Read:
-        """``readMoreEntries``. ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal)."""
+        """Decide which read is issued now (``readMoreEntries``).
+
+        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal).
+        """
         st = self.state
         between(0)
         trimmed = self._trim()
         read_loop.plan_size(st, self._plan, self._attempts)
         between(1)
-        read_loop.plan_replay(st, self._plan, self._attempts)
+        self._plan_replay()
         between(2)
-        read_loop.plan_normal(st, self._plan)
+        self._plan_normal()
         self.trimmed = trimmed
         return self._planned(tuple(self._refused()))
 
-    def _planned(self, refused: tuple[tuple[int, int], ...] = ()) -> Read:
-        """The read that the plan asks for; entries that are acknowledged already leave the replay set."""
+    def _plan_replay(self) -> None:
+        read_loop.plan_replay(self.state, self._plan, self._attempts)
+
+    def _plan_normal(self) -> None:
+        read_loop.plan_normal(self.state, self._plan)
+
+    def _planned(self, refused: tuple[tuple[int, int], ...]) -> Read:
+        """Issue the read of the plan; entries that are acknowledged already leave the replay set."""
         st = self.state
         kind, count = int(self._plan[0]), int(self._plan[1])
         if kind == read_loop.REPLAY_READ:
@@ -324,7 +347,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return Read("Backoff" if kind == read_loop.BACK_OFF else "None", refused=refused)
 
     def _trim(self) -> list[tuple[int, Released]]:
-        """Until #25581 an attempt that finds mark-delete moved drops all up to it from replay set and pending acks.
+        """Drop all up to mark-delete from replay set and pending acks, where that has moved (until #25581).
 
         Returns the entries that were still pending, with their releases; unacked counters are not lowered.
         """
@@ -337,30 +360,42 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
         """Dispatch one read result. ``finish_round`` follows when the log says whether there is more to read.
 
-        ``between(step)`` is called before each of its steps 0, 1, 2 (group, send, look-ahead).
+        ``between(step)`` is called before each of its steps 0, 1, 2 (choose, send, what is next).
         """
-        st = self.state
         if entries:
             self._check_stored(min(entries))
             self._check_stored(max(entries))
-        array = np.asarray(entries, dtype=np.int64)
-        is_replay = kind == "Replay"
+        st, is_replay = self.state, kind == "Replay"
+        array, result = np.asarray(entries, dtype=np.int64), Round()
         between(0)
-        look = bool(read_loop.group(st, is_replay, array, self._outcome, self._attempts))
-        result = Round(refused=self._refused())
+        chosen = self._choose(result, is_replay, array)
         between(1)
         result.permits_before = {
             number: int(st.permits[slot]) for number, slot in self._slots.items() if st.connected[slot]
         }
         read_loop.send_groups(st, is_replay, array, self._outcome)
         between(2)
-        result.wants_look_ahead = look and bool(read_loop.wants_look_ahead(st, array, self._outcome))
         self._collect(result, entries)
+        self._conclude(result, array, chosen)
         result.in_replay = int(st.s[st_.N_REPLAY])
         return result
 
+    def _choose(self, result: Round, is_replay: bool, entries: st_.I64) -> int:
+        """First step of a round: choose a consumer for each entry. Returns a number for ``_conclude``.
+
+        Here: whether the round may look ahead.
+        """
+        looks = read_loop.group(self.state, is_replay, entries, self._outcome, self._attempts)
+        result.refused = self._refused()
+        return int(looks)
+
+    def _conclude(self, result: Round, entries: st_.I64, chosen: int) -> None:
+        """Last step of a round: say what follows it, as far as that is decided by now."""
+        looks = read_loop.wants_look_ahead(self.state, entries, self._outcome) if chosen else False
+        result.wants_look_ahead = bool(looks)
+
     def _collect(self, result: Round, entries: Sequence[int]) -> None:
-        """Sort the entries of a round by what became of them."""
+        """Sort the entries of a round by their outcome."""
         for entry, outcome in zip(entries, self._outcome.tolist(), strict=False):
             if outcome >= 0:
                 result.sent.setdefault(self._numbers[outcome], []).append(entry)
@@ -375,32 +410,32 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 result.to_replay.append(entry)
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
-        """End of a round; returns whether the next replay scan is skipped once to look ahead."""
+        """End a round; returns whether the next scan of the replay set is skipped once to look ahead."""
         answer = int(commands.end_round(self.state, outcome.wants_look_ahead, has_more, len(outcome.sent)))
         outcome.retry = bool(answer & commands.RETRIES)
         outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
         return bool(answer & commands.LOOKS_AHEAD)
 
     def look_ahead_needs_more(self) -> bool:
-        """Whether a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""
+        """True if a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""
         return bool(self.state.s[st_.LOOK_AHEAD_NEEDS_MORE])
 
     def no_look_ahead(self) -> None:
         """Take back the look-ahead of the last round: the cursor had nothing more when it was decided."""
         self.state.s[st_.SKIP_NEXT_REPLAY] = 0
 
-    # --- what others may ask ---------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------
 
     def assignments(self) -> assignments.Assignments:
-        """The selector's range report."""
+        """Return the selector's range report."""
         return self._selector.assignments()
 
     def owner_of(self, sticky_hash: int) -> int | None:
-        """Whom the selector chooses for a hash; None = nobody."""
+        """Return the consumer that the selector chooses for a hash; None = nobody."""
         return self._selector.select(sticky_hash)
 
     def drains_for(self, sticky_hash: int) -> int | None:
-        """Whom a hash drains for; None when it does not drain."""
+        """Return the consumer that a hash drains for; None when it does not drain."""
         at = self.id_of_hash(sticky_hash)
         if at is None:
             return None
@@ -408,22 +443,23 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return None if slot == st_.NOBODY else self._numbers[slot]
 
     def read_when_joining(self, consumer: int) -> int | None:
-        """``readPositionWhenJoining``: kept by the classic dispatcher only."""
+        """Return ``readPositionWhenJoining``, which only the dispatchers of 3.x and classic keep; here None."""
         return None
 
     def sent_when_joining(self, consumer: int) -> int | None:
-        """``lastSentPositionWhenJoining`` (PIP-282): an entry, -1 = before the first; None = nothing was known then."""
-        position = self._sent_when_joining.get(consumer, st_.NOT_TRACKED)
+        """Return ``lastSentPositionWhenJoining`` (PIP-282): an entry, -1 = before the first; None = not known then."""
+        position = self._when_joining.get(consumer, st_.NOT_TRACKED)
         return None if position == st_.NOT_TRACKED else position
 
-    def newcomers(self) -> dict[int, int]:
-        """``consumersAfterMarkDeletePosition`` (PIP-282): consumer → last sent entry when it joined, oldest first."""
-        return {
-            self._numbers[slot]: entry for slot, entry in last_sent_position.newcomers(self.state).items()
-        }
+    def recently_joined(self) -> dict[int, int]:
+        """Return ``consumersAfterMarkDeletePosition``: consumer → position that its rule remembered, in the broker's order.
+
+        The position is the last sent entry (PIP-282) or the entry at the read position (3.x, classic) when it joined.
+        """
+        return {self._numbers[slot]: entry for slot, entry in recently_joined.positions(self.state).items()}
 
     def draining(self) -> dict[int, tuple[int, int, int]]:
-        """Hash → (owner, reference count, blocked attempts)."""
+        """Return hash → (consumer it drains for, reference count, blocked attempts)."""
         ids = np.flatnonzero(self.state.drain_owner != st_.NOBODY)
         return {
             int(self._hash_ids.values[i]): (
@@ -435,7 +471,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         }
 
     def check_invariants(self) -> None:
-        """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
+        """Raise ``AssertionError`` if the state breaks an invariant; for tests and strict runs."""
         super().check_invariants()
         st = self.state
         pending: dict[tuple[int, int], int] = {}
@@ -451,6 +487,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
+        """Remove all pending acks of a consumer that leaves; returns a release per entry."""
         array, count = np.asarray(entries, dtype=np.int64), len(entries)
         hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
         gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
@@ -461,6 +498,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
 
     def _refused(self) -> Pairs:
+        """Return the (consumer, hash) pairs that draining has refused in the step before."""
         count = int(self._attempts[0])
         pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
         return [

@@ -1,8 +1,8 @@
-"""What a membership change does to pending entries, entry by entry: the loops behind a join and a leave.
+"""Effects of a membership change on pending entries, entry by entry: the loops behind a join and a leave.
 
-Data plane: one pass over the window of entries per step, whatever the number of consumers. Which consumer lost or won
-which hashes is the selector's to say (``selectors``), what draining means is in ``ordering.draining_hashes``; the order of
-the steps is that of ``key_shared`` and ``key_shared_classic``.
+Data plane: one pass over the window of entries per step, whatever the number of consumers. The selector says which consumer
+lost or won which hashes (``selectors``), ``ordering.draining_hashes`` has the rule of draining, ``key_shared`` and
+``key_shared_classic`` the order of the steps.
 
 Source: PersistentStickyKeyDispatcherMultipleConsumers.registerDrainingHashes and .removeConsumer, PendingAcksMap (4.x).
 """
@@ -21,11 +21,11 @@ from dispatch_core.broker.state import I32, I64, NOBODY, READ_POSITION, WIDE, St
 
 @compiled
 def pending_among(st: State, slot_of_hash: I32, overtaken: I64, first: int, last: int, out: I64) -> int:
-    """Write the entries that are pending on the very consumer ``slot_of_hash`` names for their hash; returns how many.
+    """Write into ``out`` the entries pending on the consumer that ``slot_of_hash`` names for their hash; returns how many.
 
     Looked at are ``overtaken``, all below ``first``, then [first, last): both ascending, and so is ``out``.
     """
-    # Arrays, not the state, in the loop: handing the state to a function costs more than the test itself.
+    # Arrays, not the state, in the loop: passing the state to a function costs more than the test itself.
     holder, pending_hash = st.holder, st.pending_hash
     n = 0
     for at in range(len(overtaken) + max(last - first, 0)):
@@ -38,22 +38,22 @@ def pending_among(st: State, slot_of_hash: I32, overtaken: I64, first: int, last
 
 
 def pending_elsewhere(st: State) -> I64:
-    """Entries that are pending on another consumer than their hash belongs to, ascending.
+    """Return the entries pending on another consumer than the owner of their hash, ascending.
 
-    Of a hash that several consumers hold entries of none: it can drain for one only.
+    Entries of a hash that several consumers hold are left out: it can drain for one consumer only.
     """
-    held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
-    hashes, holders = st.pending_hash[held], st.holder[held]
+    pending = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+    hashes, holders = st.pending_hash[pending], st.holder[pending]
     one_holder = np.full(len(st.hash_owner), NOBODY, st.holder.dtype)
     one_holder[hashes] = holders
     shared = np.zeros(len(one_holder), bool)
     shared[hashes[holders != one_holder[hashes]]] = True
-    return held[(st.hash_owner[hashes] != holders) & ~shared[hashes]].astype(np.int64)
+    return pending[(st.hash_owner[hashes] != holders) & ~shared[hashes]].astype(np.int64)
 
 
 @compiled
 def drain_all(st: State, entries: I64) -> int:
-    """The hashes of pending ``entries`` moved away from who holds them: each entry counts.
+    """Let the hashes of pending ``entries`` drain for who holds them, because they moved away; each entry is counted.
 
     Returns how many were counted; fewer than there are where the next one's hash drains for another consumer.
     """
@@ -65,7 +65,7 @@ def drain_all(st: State, entries: I64) -> int:
 
 @compiled
 def release_returned(st: State, entries: I64, before: I64) -> int:
-    """The hashes of pending ``entries`` came back to who holds them: a release for each, as long as its hash drains there.
+    """Release pending ``entries`` whose hashes came back to who holds them, each as long as its hash drains there (#24736).
 
     ``entries`` is cut to those that were released, ``before`` has the reference count before each; returns how many.
     """
@@ -81,22 +81,22 @@ def release_returned(st: State, entries: I64, before: I64) -> int:
 
 
 @compiled
-def replay_held(st: State, entries: I64) -> None:
-    """What a leaving consumer of 4.x held is to be sent again, by others that are connected: with its hash."""
+def replay_pending(st: State, entries: I64) -> None:
+    """Add the pending entries of a leaving consumer to the replay set, with their hashes (4.x)."""
     for entry in entries:
         add_to_replay(st, entry, st.pending_hash[entry] + WIDE)
 
 
 @compiled
-def requeue_held(st: State, entries: I64) -> None:
-    """The same in 3.x and classic: with the hash that pending acks keep there, and only if order is kept."""
+def requeue_pending(st: State, entries: I64) -> None:
+    """Add them in 3.x and classic: with the hash that pending acks keep there, and only if order is kept."""
     for entry in entries:
         requeue(st, entry, st.pending_hash[entry] + WIDE)
 
 
 @compiled
 def let_go_all(st: State, slot: int, entries: I64, closing: bool, hashes: I64, before: I64) -> int:
-    """All pending ``entries`` of a consumer go away (see ``let_go``).
+    """Remove all pending acks of ``entries`` from a consumer (see ``let_go``).
 
     ``hashes``, ``before``: hash id and draining reference count before, of each. Returns how many went; fewer than there
     are where the last one's hash drains for another consumer.

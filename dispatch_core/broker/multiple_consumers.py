@@ -1,10 +1,11 @@
-"""What every dispatcher with several consumers at a time shares (PersistentDispatcherMultipleConsumers).
+"""Common base of the dispatchers with several consumers at a time (PersistentDispatcherMultipleConsumers).
 
 Members in list order, permits and unacked counters, pending acks, acknowledgements and redelivery requests, and the flags
 of reads in flight. The Key_Shared dispatchers (``key_shared``, ``key_shared_classic``) add selector, ordering rule, loop.
 
-Control plane, plain Python over one ``state.State``; consumers are the log's numbers, entries ordinals of its messages.
-The object knows no clock, no file and no recorded decision: its state is a function of the events given to it.
+Control plane, plain Python over one ``state.State``; joins and leaves are handled here, every other event is passed on to
+the data plane (``commands``, ``read_loop`` and their neighbours). The object knows no clock, no file and no recorded
+decision: its state is a function of the events given to it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from dispatch_core.broker.hash_ids import HashIds
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import IllegalTransitionError
 
-#: (consumer, hash) pairs of the log: who, and which sticky key hash.
+#: (consumer, sticky key hash) pairs.
 Pairs = list[tuple[int, int]]
 
-#: Called before each step of an attempt or a round, for what other threads do in between.
+#: Called with the number of each step of an attempt or a round before it, for what other threads do in between.
 Between = Callable[[int], None]
 
 
 def nothing_between(_step: int) -> None:
-    """No other thread comes in between."""
+    """Do nothing between two steps: no other thread comes in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A pending ack went away: consumer, hash, and the draining reference count before it (0 = not draining)."""
+    """A removed pending ack: consumer, hash, and the draining reference count before it (0 = not draining)."""
 
     consumer: int
     hash: int
@@ -97,7 +98,11 @@ class Saved:
 
 
 class MultipleConsumersDispatcher:
-    """Members, permits, pending acks and reads of one dispatcher, from its first consumer on."""
+    """Members, permits, pending acks and reads of one dispatcher, from its first consumer on.
+
+    Consumers are the log's numbers, entries ordinals of its messages. ``hashes``, ``num_messages``: sticky key hash and
+    batch size of each entry. ``max_consumers``: how many will ever be connected.
+    """
 
     def __init__(
         self,
@@ -106,7 +111,6 @@ class MultipleConsumersDispatcher:
         num_messages: npt.NDArray[np.int64],
         max_consumers: int,
     ) -> None:
-        """``hashes``, ``num_messages``: sticky key hash and batch size of each entry. ``max_consumers``: ever connected."""
         self.profile = profile
         self._hash_ids = HashIds()
         self._hash_ids.of(np.asarray(self._other_hashes(profile), np.int64))
@@ -134,7 +138,7 @@ class MultipleConsumersDispatcher:
             again = "unblock_again_after_lowering" in profile.changes
             s[st_.UNBLOCK_TEST] = st_.UNBLOCK_BEFORE_AND_AFTER if again else st_.UNBLOCK_BEFORE
 
-    # --- the stretch of the log ------------------------------------------------------------------------------
+    # --- the window of the log -------------------------------------------------------------------------------
 
     def extend(
         self,
@@ -143,7 +147,7 @@ class MultipleConsumersDispatcher:
         num_messages: npt.NDArray[np.int64],
         max_consumers: int = 0,
     ) -> None:
-        """Go on along the log: forget its first ``drop`` entries, take the next ones in.
+        """Move the window along the log: forget its first ``drop`` entries and append the next ones.
 
         Ordinals are lowered by ``drop``, which may be at most ``droppable()``. ``hashes``, ``num_messages``: of the next
         entries; ``max_consumers``: ever connected, as far as known by now. Raises ``IllegalTransitionError`` where an
@@ -171,21 +175,21 @@ class MultipleConsumersDispatcher:
         self._new_hashes(known)
 
     def droppable(self) -> int:
-        """How many entries at the front can be forgotten: acknowledged, pending on nobody, not to be replayed."""
+        """Count the entries at the front that can be forgotten: acknowledged, pending on nobody, not to be replayed."""
         st = self.state
         low = int(st.s[st_.MARK_DELETE]) + 1
         waiting = int(replay_set.first_in_replay(st))
         if waiting >= 0:
             low = min(low, waiting)
-        held = np.flatnonzero(st.holder[:low] != st_.NOBODY)
-        return int(held[0]) if len(held) else low
+        pending = np.flatnonzero(st.holder[:low] != st_.NOBODY)
+        return int(pending[0]) if len(pending) else low
 
     def _make_room(self, entries: int) -> None:
         self._outcome = np.zeros(entries + 1, np.int64)
-        self._held = np.zeros(entries + 1, np.int64)
+        self._pending = np.zeros(entries + 1, np.int64)  # scratch: entries that are pending
 
     def _new_hashes(self, known: int) -> None:
-        """Hashes from the id ``known`` on are new: whoever selects by hash says whose they are."""
+        """Look up the owners of new hashes, those from the id ``known`` on; a subclass with a selector does."""
 
     # --- members ---------------------------------------------------------------------------------------------
 
@@ -221,41 +225,41 @@ class MultipleConsumersDispatcher:
     def _drop_member(self, consumer: int) -> tuple[int, list[int]]:
         """Take the consumer off the list; returns its slot and the entries still pending on it, in position order.
 
-        The counters of the dispatcher follow; what becomes of the entries is the subclass's to say.
+        The counters of the dispatcher follow. The subclass decides what happens to the entries.
         """
         slot = self._check_connected(consumer)
         st, s = self.state, self.state.s
         remaining = [other for other in self._connected_slots() if other != slot]
         self._set_connected(remaining)
         st.connected[slot] = 0
-        held = self._held_by(slot)
+        pending = self._pending_on(slot)
         if remaining:
             permits.add_unacked(st, slot, -int(st.unacked[slot]))
             s[st_.TOTAL_PERMITS] -= st.permits[slot]
         else:
             st.redelivery_count[:] = 0
             s[st_.TOTAL_PERMITS] = s[st_.TOTAL_UNACKED] = s[st_.BLOCKED_ON_UNACKED] = 0
-        return slot, held
+        return slot, pending
 
     # --- flow, acks, redelivery ------------------------------------------------------------------------------
 
     def flow(self, consumer: int, count: int) -> bool:
-        """A client's permits are counted; returns whether the dispatcher will be told."""
+        """Count a client's permits; returns whether the dispatcher will be notified (``flow_applied``)."""
         return bool(permits.count_flow(self.state, self.slot(consumer), count))
 
     def take_back(self, consumer: int, count: int) -> None:
-        """Permits that were counted are not, after all: another order of a flow and a decision."""
+        """Take back permits that were counted: the flow is now taken to come after the decision."""
         self.state.permits[self.slot(consumer)] -= count
 
     def flow_applied(self, consumer: int, count: int) -> None:
-        """Permits have reached the dispatcher; unknown consumers are ignored."""
+        """Add permits that have reached the dispatcher; unknown consumers are ignored."""
         if consumer in self._slots:
             commands.apply_flow(self.state, self._slots[consumer], count)
 
     def ack(self, entry: int) -> Acked | None:
-        """A whole entry is acknowledged, with all that follows but the flow of permits, which is ``flow_applied``.
+        """Acknowledge a whole entry, with all that follows except the flow of permits, which is ``flow_applied``.
 
-        Returns the effect on the consumer that held it; None where it was pending on nobody.
+        Returns the effect on the consumer it was pending on; None where it was pending on nobody.
         """
         self._check_stored(entry)
         hash_id = int(self.state.pending_hash[entry])
@@ -264,23 +268,23 @@ class MultipleConsumersDispatcher:
         return done
 
     def begin_ack(self, entry: int) -> Acked | None:
-        """First part of ``ack``: the pending ack goes; ``end_ack`` and ``acknowledge`` follow."""
+        """First part of ``ack``: remove the pending ack; ``end_ack`` and ``acknowledge`` follow."""
         self._check_stored(entry)
         hash_id = int(self.state.pending_hash[entry])
         return self._acked(entry, hash_id, commands.begin_ack(self.state, entry))
 
     def end_ack(self, consumer: int, messages: int) -> commands.Flows:
-        """Second part of ``ack``: the unacked counter is lowered by ``messages``."""
+        """Second part of ``ack``: lower the unacked counter by ``messages``."""
         return commands.end_ack(self.state, self.slot(consumer), messages)
 
     def acknowledge(self, entry: int) -> None:
-        """Last part of ``ack``: the cursor deletes the entry."""
+        """Last part of ``ack``: delete the entry at the cursor."""
         self._check_stored(entry)
         commands.acknowledge(self.state, entry)
         self._unacked_indexes.pop(entry, None)
 
     def acknowledge_indexes(self, entry: int, words: Sequence[int]) -> int:
-        """Messages of a batch are acknowledged: ``words`` hold a one for every index still unacknowledged.
+        """Acknowledge messages of a batch: ``words`` have a 1 bit for every index that stays unacknowledged.
 
         Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing happens.
         """
@@ -308,9 +312,10 @@ class MultipleConsumersDispatcher:
         return int(parked > 0)
 
     def redeliver(self, consumer: int, entries: Sequence[int], *, everything: bool = False) -> Redelivery:
-        """The consumer requests ``entries`` that are pending on it again, with all that follows but the flow of permits.
+        """Handle a redelivery request for ``entries`` pending on the consumer, except the flow of permits that follows.
 
-        ``everything``: the request named none.
+        ``everything``: the request named no entries, these are all. Raises ``IllegalTransitionError`` for an entry that is
+        not pending on the consumer.
         """
         slot = self.slot(consumer)
         for entry in entries:
@@ -329,7 +334,7 @@ class MultipleConsumersDispatcher:
         return Redelivery([Released(consumer, value, count) for value, count in pairs], flows)
 
     def pending_ack_removed(self, entry: int) -> Released:
-        """First part of ``redeliver``: a pending ack goes, and its hash is released from draining."""
+        """First part of ``redeliver``: remove a pending ack and release its hash from draining."""
         self._check_stored(entry)
         slot = int(self.state.holder[entry])
         if slot == st_.NOBODY:
@@ -339,7 +344,7 @@ class MultipleConsumersDispatcher:
         return self._let_go(slot, entry)
 
     def add_requested(self, consumer: int, entries: Sequence[int]) -> int:
-        """Part of ``redeliver``: entries, already off the pending acks, go to the replay set without hash.
+        """Part of ``redeliver``: add entries, already off the pending acks, to the replay set without their hash.
 
         Returns the messages by which the unacked counter is to be lowered.
         """
@@ -351,54 +356,54 @@ class MultipleConsumersDispatcher:
         return sum(self.unacked_messages(entry) for entry in entries)
 
     def lower_for_redelivery(self, consumer: int, messages: int, *, everything: bool = False) -> None:
-        """Part of ``redeliver``: the unacked counter is lowered, the consumer's block cleared."""
+        """Part of ``redeliver``: lower the unacked counter and clear the consumer's block."""
         commands.lower_for_redelivery(self.state, self.slot(consumer), messages, everything)
 
     def flow_parked(self, consumer: int, *, everything: bool = False) -> commands.Flows:
-        """Last part of ``redeliver``: permits that were parked while the consumer was blocked count now."""
+        """Last part of ``redeliver``: count the permits that were parked while the consumer was blocked."""
         return commands.flow_parked(self.state, self.slot(consumer), everything)
 
     def unacked_messages(self, entry: int) -> int:
-        """Messages of an entry that the cursor does not have as acknowledged."""
+        """Count the messages of an entry that the cursor does not have as acknowledged."""
         return int(pending_acks.unacked_messages(self.state, entry))
 
     # --- reads -----------------------------------------------------------------------------------------------
 
     def read_cancelled(self) -> None:
-        """A waiting normal read was cancelled. Between #23384 and #23855 a replay read is forgotten with it."""
+        """Cancel a waiting normal read. Between #23384 and #23855 a replay read is forgotten with it."""
         self.state.s[st_.PENDING_READ] = 0
         if "cancel_clears_replay_read" in self.profile.changes:
             self.state.s[st_.PENDING_REPLAY] = 0
 
     def read_done(self, kind: str, entries: Sequence[int]) -> bool:
-        """A read result reaches the dispatcher. Returns False when it is dropped and the cursor rewound instead."""
+        """Take a read result; returns False when it is dropped and the cursor rewound instead."""
         for entry in (min(entries), max(entries)) if entries else ():
             self._check_stored(entry)
         return bool(commands.read_done(self.state, kind != "Normal", max(entries, default=-1)))
 
     def sent_alone(self, last_entry: int, already_acknowledged: Iterable[int]) -> None:
-        """Rounds were run by the data plane alone: the highest entry that was sent, and those sent though acknowledged."""
+        """Note deliveries of rounds that the data plane ran alone: the highest entry, and those of acknowledged entries."""
         self._last_sent = max(self._last_sent, last_entry)
         self._sent_deleted.update(already_acknowledged)
 
     # --- copies ----------------------------------------------------------------------------------------------
 
     def save(self) -> Saved:
-        """A copy of everything a flow, an ack, an attempt or a round may change."""
+        """Copy everything that a flow, an ack, an attempt or a round may change."""
         s = self.state.s
         high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
         low = min(self._sent_deleted, default=high)
         return Saved(st_.save(self.state, low, high), dict(self._unacked_indexes))
 
     def restore(self, saved: Saved) -> None:
-        """Back to what it was when it was saved."""
+        """Restore what was saved."""
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
 
-    # --- what others may ask ---------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------
 
     def slot(self, consumer: int) -> int:
-        """The consumer's slot; raises ``IllegalTransitionError`` for a consumer that was never added."""
+        """Return the consumer's slot; raises ``IllegalTransitionError`` for a consumer that was never added."""
         if consumer not in self._slots:
             raise IllegalTransitionError(
                 f"consumer {consumer} was never added", rule="events come from known consumers"
@@ -406,54 +411,54 @@ class MultipleConsumersDispatcher:
         return self._slots[consumer]
 
     def number_of(self, slot: int) -> int:
-        """The log's number of the consumer in a slot."""
+        """Return the log's number of the consumer in a slot."""
         return self._numbers[slot]
 
     def known(self) -> int:
-        """How many consumers were ever added: the slots that have a number."""
+        """Count the consumers that were ever added: the slots that have a number."""
         return len(self._numbers)
 
     def name_of(self, consumer: int) -> str:
-        """The name a consumer subscribed with."""
+        """Return the name a consumer subscribed with."""
         self.slot(consumer)
         return self._names[consumer]
 
     def connected(self) -> list[int]:
-        """Connected consumers in the dispatcher's order."""
+        """Return the connected consumers in the dispatcher's order."""
         return [self._numbers[slot] for slot in self._connected_slots()]
 
     def unacked(self, consumer: int) -> int:
-        """Messages sent to the consumer and not acknowledged, as its counter has it."""
+        """Return the consumer's counter of messages that were sent to it and are not acknowledged."""
         return int(self.state.unacked[self.slot(consumer)])
 
     def is_blocked(self, consumer: int) -> bool:
-        """Whether the consumer is blocked on unacked messages."""
+        """True if the consumer is blocked on unacked messages."""
         return bool(self.state.blocked[self.slot(consumer)])
 
     def blocked_consumers(self) -> set[int]:
-        """Connected consumers that are blocked on unacked messages."""
+        """Return the connected consumers that are blocked on unacked messages."""
         return {self._numbers[slot] for slot in self._connected_slots() if self.state.blocked[slot]}
 
     def holder(self, entry: int) -> int | None:
-        """Who holds a sent entry."""
+        """Return the consumer that a sent entry is pending on; None = nobody."""
         self._check_stored(entry)
         slot = int(self.state.holder[entry])
         return None if slot == st_.NOBODY else self._numbers[slot]
 
-    def held(self, consumer: int) -> list[int]:
-        """Entries pending on a consumer, in position order."""
-        return self._held_by(self.slot(consumer))
+    def pending_on(self, consumer: int) -> list[int]:
+        """Return the entries pending on a consumer, in position order."""
+        return self._pending_on(self.slot(consumer))
 
     def hash_value(self, hash_id: int) -> int:
-        """The sticky key hash behind an id of the state."""
+        """Return the sticky key hash behind an id of the state."""
         return int(self._hash_ids.values[hash_id])
 
     def id_of_hash(self, sticky_hash: int) -> int | None:
-        """The id of a sticky key hash, or None where no entry of the log has it."""
+        """Return the id of a sticky key hash, or None where no entry of the log has it."""
         return self._hash_ids.find(sticky_hash)
 
     def check_invariants(self) -> None:
-        """Raise ``AssertionError`` if the state breaks an invariant of any room; for tests and strict runs."""
+        """Raise ``AssertionError`` if the state breaks an invariant; for tests and strict runs."""
         st, s = self.state, self.state.s
         assert s[st_.N_REPLAY] == st.in_replay.sum(), "replay count"
         if (
@@ -492,7 +497,7 @@ class MultipleConsumersDispatcher:
         )
 
     def _other_hashes(self, profile: Profile) -> list[int]:
-        """Sticky key hashes that the rules use although no entry may have them."""
+        """Return sticky key hashes that the rules use although no entry may have them."""
         return []
 
     def _check_connected(self, consumer: int) -> int:
@@ -516,18 +521,18 @@ class MultipleConsumersDispatcher:
         self.state.s[st_.N_CONSUMERS] = len(slots)
 
     def _overtaken(self) -> list[int]:
-        """Entries up to mark-delete that are pending on somebody: sent again although acknowledged meanwhile."""
+        """Return the entries up to mark-delete that are pending: sent again although acknowledged meanwhile."""
         mark_delete = int(self.state.s[st_.MARK_DELETE])
         return [
-            e for e in sorted(self._sent_deleted) if e <= mark_delete and self.state.holder[e] != st_.NOBODY
+            entry
+            for entry in sorted(self._sent_deleted)
+            if entry <= mark_delete and self.state.holder[entry] != st_.NOBODY
         ]
 
-    def _held_by(self, slot: int) -> list[int]:
+    def _pending_on(self, slot: int) -> list[int]:
         first = int(self.state.s[st_.MARK_DELETE]) + 1
-        count = pending_acks.held_by(self.state, slot, first, self._last_sent + 1, self._held)
-        held = self._held[:count].tolist()
-        return (
-            [e for e in self._overtaken() if self.state.holder[e] == slot] + held
-            if self._sent_deleted
-            else held
-        )
+        count = pending_acks.pending_on(self.state, slot, first, self._last_sent + 1, self._pending)
+        pending: list[int] = self._pending[:count].tolist()
+        if not self._sent_deleted:
+            return pending
+        return [entry for entry in self._overtaken() if self.state.holder[entry] == slot] + pending

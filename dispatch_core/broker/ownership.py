@@ -1,7 +1,9 @@
-"""Who owned which hashes for how long, by what each membership change moved: arrays, for selectors of any size.
+"""Ownership of hash ranges over time, made from what each membership change moved: arrays, for selectors of any size.
 
-A *span* is a closed range of hashes that one consumer owned from one event to another. A change closes the spans that it
-cuts and opens others for what is left of them and for what was won; all spans that one change opens have its *epoch*.
+A *span* is a closed range of hashes that a consumer owned from one event to another. A change closes the spans that it cuts,
+and opens new ones for their remains and for the ranges won. All spans that a change opens have its *epoch*.
+
+Consumer 7 owns all 100 hashes; then consumer 8 wins hashes 40 to 59, which cuts the span of 7 in two:
 
 >>> spans = OwnershipSpans()
 >>> spans.reported(1, 100, [(0, 99, 7)])
@@ -33,7 +35,7 @@ _START, _END, _OWNER, _EPOCH, _UNTIL = range(5)
 
 
 class OwnershipSpans:
-    """The spans of one dispatcher, fed with its membership changes in order."""
+    """The spans of a dispatcher, which takes its membership changes in order."""
 
     def __init__(self) -> None:
         self._open: Ints = np.empty((4, 0), np.int64)  # by start; with room behind the last
@@ -47,7 +49,7 @@ class OwnershipSpans:
 
     @property
     def epoch(self) -> int:
-        """Of the last change; 0 = there was none."""
+        """The epoch of the last change; 0 = there was none."""
         return len(self._changes) - 1
 
     @property
@@ -56,13 +58,13 @@ class OwnershipSpans:
         return np.array([seq for seq, _t_us in self._changes[1:]], np.int64)
 
     def reported(self, seq: int, t_us: int, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """The whole report (start, end, owner) after an event. One dispatcher is told this way, or by what moved."""
+        """Take the whole range report (start, end, owner) after an event; for one dispatcher either this or ``changed``."""
         before, self._report = self._report, Assignments(tuple(sorted(ranges)))
         moved = impacted(before, self._report)
         self.changed(seq, t_us, moved.lost, moved.won)
 
     def changed(self, seq: int, t_us: int, lost: OwnedRanges, won: OwnedRanges) -> None:
-        """Consumers lost and won these ranges by the event ``seq`` at ``t_us``."""
+        """Take the ranges that consumers lost and won by the event ``seq`` at ``t_us``."""
         if not len(lost) and not len(won):
             return
         self._changes.append((seq, t_us))
@@ -73,12 +75,12 @@ class OwnershipSpans:
         counts = np.zeros(2, np.int64)
         gone = np.concatenate([lost.starts, lost.ends]).reshape(2, -1)
         new = np.concatenate([won.starts, won.ends, won.owners]).reshape(3, -1)
-        _turn(self._open, self._spans, gone, new, self.epoch, self._spare, closed, counts)
+        _apply_change(self._open, self._spans, gone, new, self.epoch, self._spare, closed, counts)
         self._open, self._spare, self._spans = self._spare, self._open, int(counts[0])
         self._closed.append(closed[:, : counts[1]].copy())
 
     def columns(self) -> dict[str, Ints]:
-        """All spans, by epoch and start; ``until_seq`` and ``until_t_us`` are ``OPEN`` where they have no end yet."""
+        """Return all spans, by epoch and start; ``until_seq`` and ``until_t_us`` are ``OPEN`` for those without an end."""
         still = np.zeros((1, self._spans), np.int64)
         spans = np.concatenate([*self._closed, np.concatenate([self._open[:, : self._spans], still])], axis=1)
         spans = spans[:, np.lexsort((spans[_START], spans[_EPOCH]))]
@@ -96,7 +98,7 @@ class OwnershipSpans:
 
 
 @compiled
-def _turn(
+def _apply_change(
     spans: Ints, number: int, lost: Ints, won: Ints, epoch: int, after: Ints, closed: Ints, counts: Ints
 ) -> None:
     """Take ``lost`` (start, end) from the first ``number`` spans and add ``won`` (start, end, owner); all are ascending

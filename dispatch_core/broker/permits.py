@@ -1,6 +1,24 @@
-"""Permits and unacked counters of consumers, and what they allow (Consumer, PersistentDispatcherMultipleConsumers).
+"""Permits and unacked counters of consumers (Consumer, PersistentDispatcherMultipleConsumers).
 
-Permits and unacked counters count *messages*; what a consumer may still take in one scan or round counts *entries*.
+Permits and unacked counters count *messages*. The room of a consumer in a scan or a round counts *entries*.
+
+Source: flowPermits, sendMessages and addAndGetUnAckedMsgs of Consumer; readMoreEntries, addUnAckedMessages,
+getAvailablePermits and isNormalReadAllowed of the dispatchers.
+
+A consumer may have 4 unacknowledged messages. It is sent 4, so that it is blocked and its next permits are parked. It is
+unblocked when half of its limit, 2, is left:
+
+>>> import numpy as np
+>>> from dispatch_core.broker.state import new_state
+>>> st = new_state(np.zeros(1, np.int32), np.ones(1, np.int32), n_hashes=1, n_consumers=1)
+>>> st.s[MAX_UNACKED_CONSUMER] = 4
+>>> count_flow(st, 0, 10)
+True
+>>> charge_send(st, 0, messages=4, acked=0, entries=4)
+>>> int(st.permits[0]), int(st.blocked[0]), int(usable_permits(st, 0)), count_flow(st, 0, 5)
+(6, 1, 0, False)
+>>> [int(lower_unacked(st, 0, 1)) for _ in range(2)], int(st.permits[0]), int(usable_permits(st, 0))
+([0, 1], 11, 2)
 """
 
 from __future__ import annotations
@@ -30,9 +48,9 @@ UNLIMITED = 1 << 62
 
 @compiled
 def count_flow(st: State, slot: int, permits: int) -> bool:
-    """A client's flow command is counted: added to the permits, or parked while the consumer is blocked.
+    """Count a client's flow command: add its permits, or park them while the consumer is blocked.
 
-    Returns whether the dispatcher is told (``consumerFlow``).
+    Returns whether the dispatcher is notified (``consumerFlow``). Source: Consumer.flowPermits.
     """
     if at_unacked_limit(st, slot):
         st.blocked[slot] = 1
@@ -45,7 +63,10 @@ def count_flow(st: State, slot: int, permits: int) -> bool:
 
 @compiled
 def add_unacked(st: State, slot: int, messages: int) -> None:
-    """Raise or lower a consumer's unacked counter, and with it the subscription-level block."""
+    """Raise or lower a consumer's unacked counter, and set or clear the block of the subscription.
+
+    The block is set at ``maxUnackedMessagesPerSubscription``, and cleared below half of it (addUnAckedMessages).
+    """
     st.unacked[slot] += messages
     st.s[TOTAL_UNACKED] += messages
     limit = st.s[MAX_UNACKED_SUBSCRIPTION]
@@ -59,7 +80,7 @@ def add_unacked(st: State, slot: int, messages: int) -> None:
 
 @compiled
 def unblock(st: State, slot: int) -> None:
-    """Clear the consumer's block and give it the permits that were parked meanwhile."""
+    """Clear the consumer's block and add the permits that were parked meanwhile."""
     st.blocked[slot] = 0
     st.permits[slot] += st.parked_permits[slot]
     st.parked_permits[slot] = 0
@@ -67,9 +88,10 @@ def unblock(st: State, slot: int) -> None:
 
 @compiled
 def unblock_if_due(st: State, slot: int) -> int:
-    """The unblock rule of an individual ack: half of the limit or less, or no limit.
+    """Apply the unblock rule of an individual ack: unblock at half of the limit or less, or without a limit.
 
-    Returns how often the dispatcher is told of permits: 0 or 1.
+    Returns how often the dispatcher is notified of permits: 0 or 1. Source:
+    Consumer.updateBlockedConsumerOnUnackedMsgs.
     """
     limit = st.s[MAX_UNACKED_CONSUMER]
     if limit <= 0 or (st.blocked[slot] == 1 and st.unacked[slot] <= limit // 2):
@@ -80,10 +102,10 @@ def unblock_if_due(st: State, slot: int) -> int:
 
 @compiled
 def unblock_before_lowering(st: State, slot: int) -> int:
-    """The unblock rule as releases test it that do so before an ack lowers the counter (#21126, #23796).
+    """Apply the unblock rule before an ack lowers the counter, in releases that do so (#21126, #23796).
 
-    ``UNBLOCK_TEST`` says when the rule is tested: before, before and after, or after, once (3.0.0 and again since
-    #25592). Returns how often the dispatcher is told (``consumerFlow``), which it is for no parked permits too.
+    ``UNBLOCK_TEST`` says when the rule is applied: before, before and after, or after (3.0.0 and again since #25592).
+    Returns how often the dispatcher is notified (``consumerFlow``), also where no permits were parked.
     """
     if st.s[UNBLOCK_TEST] == UNBLOCK_AFTER:
         return 0
@@ -92,7 +114,7 @@ def unblock_before_lowering(st: State, slot: int) -> int:
 
 @compiled
 def lower_unacked(st: State, slot: int, messages: int) -> int:
-    """An ack lowers the counters; then the unblock rule, where it is tested after. Returns as the test before does."""
+    """Lower the counters for an ack, then apply the unblock rule where that comes after; returns as the one before."""
     add_unacked(st, slot, -messages)
     if st.s[UNBLOCK_TEST] == UNBLOCK_BEFORE:
         return 0
@@ -101,7 +123,7 @@ def lower_unacked(st: State, slot: int, messages: int) -> int:
 
 @compiled_with_caller
 def average_after(average: float, messages: int, entries: int) -> float:
-    """``avgMessagesPerEntry`` after a delivery, unrounded (Consumer.sendMessages); IEEE doubles in the broker's order.
+    """Return ``avgMessagesPerEntry`` after a delivery, unrounded (Consumer.sendMessages); IEEE doubles in its order.
 
     >>> average_after(0.0, 30, 10), average_after(3.0, 10, 10)
     (3.0, 2.8000000000000003)
@@ -113,7 +135,7 @@ def average_after(average: float, messages: int, entries: int) -> float:
 
 @compiled_with_caller
 def messages_per_entry(average: float) -> int:
-    """``avgMessagesPerEntry`` as the broker uses and shows it: rounded half up, 0 before the first delivery.
+    """Return ``avgMessagesPerEntry`` as the broker uses and shows it: rounded half up, 0 before the first delivery.
 
     >>> messages_per_entry(0.0), messages_per_entry(2.5)
     (0, 3)
@@ -123,7 +145,10 @@ def messages_per_entry(average: float) -> int:
 
 @compiled
 def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -> None:
-    """Book on the consumer a send of ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged."""
+    """Charge the consumer for ``entries`` entries with ``messages`` messages, ``acked`` of them acknowledged already.
+
+    Source: Consumer.sendMessages.
+    """
     st.average[slot] = average_after(st.average[slot], messages, entries)
     st.permits[slot] -= messages - acked
     add_unacked(st, slot, messages - acked)
@@ -133,7 +158,7 @@ def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -
 
 @compiled
 def unacked_room(st: State, slot: int) -> int:
-    """Messages that the consumer may be sent before it reaches its unacked limit; UNLIMITED where it has none."""
+    """Count the messages that the consumer may be sent before it reaches its unacked limit; UNLIMITED without a limit."""
     limit = st.s[MAX_UNACKED_CONSUMER]
     if limit <= 0:
         return UNLIMITED
@@ -142,19 +167,22 @@ def unacked_room(st: State, slot: int) -> int:
 
 @compiled
 def at_unacked_limit(st: State, slot: int) -> bool:
-    """The consumer has as many unacknowledged messages as it may (``maxUnackedMessagesPerConsumer``)."""
+    """True if the consumer has as many unacknowledged messages as it may (``maxUnackedMessagesPerConsumer``)."""
     return unacked_room(st, slot) == 0
 
 
 @compiled
 def room_in_messages(st: State, slot: int) -> int:
-    """How many entries a classic dispatcher lets the consumer take now: as if every entry were one message."""
+    """Count the entries a classic dispatcher lets the consumer take now: as if every entry had one message."""
     return min(max(st.permits[slot], 0), unacked_room(st, slot))
 
 
 @compiled
 def usable_permits(st: State, slot: int) -> int:
-    """How many entries the consumer may take now: its permits, capped by its room below the unacked limit."""
+    """Count the entries the consumer may take now: its permits, capped by its room below the unacked limit.
+
+    The permits are not divided by the average batch size, the room is (getAvailablePermits, 4.x).
+    """
     permits = max(st.permits[slot], 0)
     room = unacked_room(st, slot)
     if permits == 0 or room == UNLIMITED:
@@ -167,7 +195,7 @@ def usable_permits(st: State, slot: int) -> int:
 
 @compiled
 def entries_left(st: State, slot: int) -> int:
-    """``usable_permits`` as it stood when this scan or round first looked, less what it has used since."""
+    """Return ``usable_permits`` as of the first look of this scan or round, less the entries it has chosen since."""
     if st.left_stamp[slot] != st.s[STAMP]:
         st.left_stamp[slot] = st.s[STAMP]
         st.left[slot] = usable_permits(st, slot)
@@ -176,7 +204,7 @@ def entries_left(st: State, slot: int) -> int:
 
 @compiled
 def entries_left_classic(st: State, slot: int) -> int:
-    """The same for ``room_in_messages``, in a scan of the replay set."""
+    """Return the same for ``room_in_messages``, in a scan of the replay set (3.x, classic)."""
     if st.left_stamp[slot] != st.s[STAMP]:
         st.left_stamp[slot] = st.s[STAMP]
         st.left[slot] = room_in_messages(st, slot)
@@ -185,13 +213,13 @@ def entries_left_classic(st: State, slot: int) -> int:
 
 @compiled
 def is_available(st: State, slot: int) -> bool:
-    """A read may be issued for the consumer: it has permits and is not blocked on unacknowledged messages."""
+    """True if a read may be issued for the consumer: it has permits and is not blocked on unacknowledged messages."""
     return st.blocked[slot] == 0 and st.permits[slot] > 0
 
 
 @compiled
 def first_available_permits(st: State) -> int:
-    """Permits of the first consumer in list order that is available; 0 for none."""
+    """Return the permits of the first consumer in list order that is available; 0 for none."""
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE
         if is_available(st, slot):
@@ -201,7 +229,11 @@ def first_available_permits(st: State) -> int:
 
 @compiled
 def look_ahead_limit(st: State) -> int:
-    """How large the replay set may be before normal reads stop (#23231); values <= 0 mean no limit of that kind."""
+    """Return the size of the replay set at which normal reads stop (#23231); settings <= 0 mean no limit of that kind.
+
+    With 1,000 per consumer, 5,000 per subscription and 3 consumers it is 3,000; with 8 consumers it is 5,000. Without
+    either the unacked limits stand in.
+    """
     consumers = st.s[N_CONSUMERS]
     per_consumer = st.s[LOOK_AHEAD_PER_CONSUMER]
     per_subscription = st.s[LOOK_AHEAD_PER_SUBSCRIPTION]

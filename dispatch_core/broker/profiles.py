@@ -1,10 +1,13 @@
-"""Broker release + ``broker.conf`` → which variant of each rule holds.
+"""Profiles: the variant of each rule that holds for a broker release and its ``broker.conf``.
 
 A *profile* is everything the core needs to know about a broker before the first event. It is computed once, from the
 release named in a log's header and the settings in force there, and never changes during a replay.
 
-How a release maps to rules is data (``_CHANGES``): for each change the first patch release of every line that has it.
+The map from releases to rules is data (``_CHANGES``): for each change the first patch release of every line that has it.
 Source: the release notes and commits of each line, by pull request number.
+
+>>> resolve("4.2.4").ordering.value, resolve("3.0.17").ordering.value, resolve("4.0.0-preview.1").ordering.value
+('draining hashes', 'read position', 'last sent position')
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ _MAX_PARTITION: Final = 2**31 - 1
 
 
 class Dispatcher(Enum):
-    """Which dispatcher the broker would build for the subscription."""
+    """The dispatcher that the broker builds for the subscription."""
 
     SINGLE_ACTIVE = "single active consumer"  # PersistentDispatcherSingleActiveConsumer
     KEY_SHARED = "sticky key"  # PersistentStickyKeyDispatcherMultipleConsumers
@@ -33,7 +36,7 @@ class Dispatcher(Enum):
 
 
 class OrderingRule(Enum):
-    """How per-key order is kept when a hash changes its owner."""
+    """The rule that keeps per-key order when a hash changes its owner."""
 
     NONE = "none"
     READ_POSITION = "read position"  # 3.x and classic
@@ -42,14 +45,14 @@ class OrderingRule(Enum):
 
 
 class FailoverRule(Enum):
-    """How the active consumer of a partition is chosen."""
+    """The rule that chooses the active consumer of a partition."""
 
     MODULO = "modulo"
     RING = "ring"
 
 
 class RingVariant(Enum):
-    """How Key_Shared's consistent hashing places consumers on its ring."""
+    """The way in which Key_Shared's consistent hashing places consumers on its ring."""
 
     A = "name and point"  # consumers on one point share it by hash
     A0 = "name, NUL, point"  # #22053; sharing as A
@@ -173,7 +176,7 @@ class Profile:
 
     @property
     def digest(self) -> str:
-        """Identifies release and settings; part of a snapshot's key."""
+        """An identifier of release and settings, part of a snapshot's key."""
         text = json.dumps(
             [self.broker_version, self.name, sorted(self.settings.items())], separators=(",", ":")
         )
@@ -181,7 +184,7 @@ class Profile:
 
     @property
     def ring_variant(self) -> RingVariant:
-        """Which ring Key_Shared's consistent hashing uses in this release.
+        """The ring that Key_Shared's consistent hashing uses in this release.
 
         >>> [resolve(version).ring_variant.name for version in ("3.1.2", "3.1.3", "3.0.7", "4.0.0")]
         ['A', 'A0', 'B', 'C']
@@ -195,17 +198,17 @@ class Profile:
         return RingVariant.A0 if "ring_point_separator" in self.changes else RingVariant.A
 
     def number(self, setting: str) -> int:
-        """The value of a numeric setting by its ``broker.conf`` name."""
+        """Return the value of a numeric setting by its ``broker.conf`` name."""
         return int(self.settings[setting])
 
 
 def _contains(version: Version, change: str) -> bool:
-    """Whether a release has a change: it is past the first release with it and not past the first without it again."""
+    """True if a release has a change: it is at or past the first with it, and before the first without it again."""
     return reached(version, _CHANGES[change]) and not reached(version, _GONE.get(change, {}))
 
 
 def _known(broker_version: str, version: Version) -> tuple[Version, tuple[str, ...]]:
-    """The release whose rules are used, and what has to be said about that."""
+    """Return the release whose rules are used, and the warnings about that."""
     line = version[:2]
     if version > NEWEST_KNOWN:
         newest = text_of(NEWEST_KNOWN)
@@ -282,7 +285,7 @@ def resolve(
 
 
 def partition_index(header: Mapping[str, Any], topic: str = "") -> int:
-    """The topic's partition index: the log header's, else the number its name ends with; -1 = not partitioned.
+    """Return the topic's partition index: the log header's, else the number its name ends with; -1 = not partitioned.
 
     Raises ``ProfileError`` for a header value that is no index. Source: TopicName.getPartitionIndex.
 

@@ -1,14 +1,31 @@
-"""The dispatch loop of Key_Shared, per entry: which read comes next, and who gets what of its result.
+"""Read loop of Key_Shared in 4.x: decide which read comes next, and which consumer gets which entry of its result.
 
-Data plane: compiled, no I/O, no clock. The control plane (``key_shared``) calls these on every read attempt and every
-round; between two calls only membership, flow and ack events change the state.
+Data plane: compiled, no I/O, no clock. The control plane (``key_shared``) calls these functions on every read attempt and
+every round; between two calls only membership, flow and ack events change the state.
 
-Names of rules as in the reference: *R0* a normal read never overtakes the replay set (same hash); *R1* a read result is
-dropped when a smaller replay position appeared while it was in flight; *R2* what cannot be sent goes to the replay set
-with its hash, and its hash stays blocked for the rest of the result.
+Three rules have names in this package:
+
+* *R0*: a normal read delivers no entry of a hash while entries of that hash are in the replay set;
+* *R1*: a read result is dropped when a smaller replay position has appeared while it was in flight;
+* *R2*: an entry that cannot be sent enters the replay set with its hash, which is held back for the rest of the result.
 
 Source: PersistentDispatcherMultipleConsumers.readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
 .filterAndGroupEntriesForDispatching and .getMessagesToReplayNow (4.x).
+
+Two entries of one hash and a consumer with one permit: the first entry is sent, the second waits in the replay set (R2):
+
+>>> import numpy as np
+>>> from dispatch_core.broker.commands import flow
+>>> from dispatch_core.broker.state import example_state
+>>> st, plan, attempts, outcome = example_state(entries=2), np.zeros(5, int), np.zeros(3, int), np.zeros(2, int)
+>>> st.s[READ_BATCH_SIZE] = 100
+>>> _ = flow(st, 0, 1)
+>>> plan_read(st, plan, attempts)
+>>> plan[:2].tolist() == [NORMAL_READ, 1]  # one permit: a read of one entry; suppose it returns two
+True
+>>> _ = dispatch(st, False, np.array([0, 1]), outcome, attempts)
+>>> outcome.tolist(), st.in_replay.tolist()
+([0, -1], [0, 1])
 """
 
 from __future__ import annotations
@@ -75,7 +92,7 @@ REFUSED: Final = -3  # chosen, but refused at send time
 
 @compiled
 def plan_read(st: State, plan: I64, attempts: I64) -> None:
-    """``readMoreEntries``: decide which read, if any, is issued now; the outcome is written to ``plan``.
+    """Decide which read, if any, is issued now, and write it to ``plan`` (``readMoreEntries``).
 
     ``attempts`` collects draining refusals of the replay filter (see ``should_block``). The three steps may be called
     one by one: flows and acks are counted by other threads between them.
@@ -87,7 +104,7 @@ def plan_read(st: State, plan: I64, attempts: I64) -> None:
 
 @compiled
 def plan_size(st: State, plan: I64, attempts: I64) -> None:
-    """First step of a read attempt: how many entries the permits allow; ``plan[0]`` stays UNDECIDED if any."""
+    """First step of a read attempt: write the number of entries that the permits allow; UNDECIDED if there are any."""
     plan[0] = NO_READ
     attempts[0] = 0
     if st.s[SEND_IN_PROGRESS] == 1:
@@ -102,7 +119,7 @@ def plan_size(st: State, plan: I64, attempts: I64) -> None:
 
 @compiled
 def plan_replay(st: State, plan: I64, attempts: I64) -> None:
-    """Second step: a replay read of what the filter lets through, unless one look-ahead is due."""
+    """Second step: plan a replay read of the positions that pass the filter, unless a look-ahead is due."""
     if plan[0] != UNDECIDED:
         return
     size = plan[1]
@@ -120,7 +137,7 @@ def plan_replay(st: State, plan: I64, attempts: I64) -> None:
 
 @compiled
 def plan_normal(st: State, plan: I64) -> None:
-    """Third step: a normal read, if none is pending and the limits allow it."""
+    """Third step: plan a normal read, if none is pending and the limits allow it."""
     if plan[0] != UNDECIDED:
         return
     size = plan[1]
@@ -138,7 +155,7 @@ def plan_normal(st: State, plan: I64) -> None:
 
 @compiled
 def normal_read_allowed(st: State) -> bool:
-    """Replay set below the look-ahead limit, and somebody could take entries."""
+    """True if the replay set is below the look-ahead limit, and a consumer could take entries (isNormalReadAllowed)."""
     if replay_set_is_full(st, 0):
         return False
     for at in range(st.s[N_CONSUMERS]):
@@ -170,7 +187,7 @@ def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
 
 @compiled_inline
 def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
-    """The replay filter for one position: the gates of dispatch are open for it, as far as its hash is known."""
+    """Apply the replay filter to a position: True if the gates of dispatch are open for it, as far as its hash is known."""
     hash_id = st.replay_hash[entry] + WIDE
     if hash_id == NO_HASH or (st.s[IN_ORDER] == 0 and st.s[REPLAY_BY_PERMITS] == 0):
         return True
@@ -185,7 +202,7 @@ def replayable(st: State, entry: int, stamp: int, attempts: I64) -> bool:
 
 @compiled
 def requeue(st: State, entry: int, hash_id: int) -> None:
-    """Put an entry into the replay set with its hash; out of order the hash is dropped (until #26268)."""
+    """Add an entry to the replay set with its hash; out of order the hash is dropped (until #26268)."""
     if st.s[IN_ORDER] == 1 or st.s[REPLAY_BY_PERMITS] == 1:
         add_to_replay(st, entry, hash_id)
     else:
@@ -194,17 +211,17 @@ def requeue(st: State, entry: int, hash_id: int) -> None:
 
 @compiled
 def dropped_by_min_replay(st: State) -> bool:
-    """R1: a replay position smaller than all that were known when the read was issued has appeared."""
+    """True if R1 drops a read result: a replay position smaller than all known when it was issued has appeared (#12890)."""
     now = first_in_replay(st)
     return st.s[IN_ORDER] == 1 and st.s[MIN_REPLAYED] >= 0 and 0 <= now < st.s[MIN_REPLAYED]
 
 
 @compiled
 def dispatch(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
-    """One round: decide for every entry of a read result who gets it, and send.
+    """Run a round: choose a consumer for every entry of a read result, and send.
 
     ``entries`` ascending; ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED, REFUSED. Returns whether the round *wants*
-    to look ahead: nothing could be sent, yet somebody has room (the caller knows whether there is more to read). The
+    to look ahead: nothing could be sent, yet a consumer has room (the caller knows whether there is more to read). The
     three steps may be called one by one: flows and acks are counted by other threads between them.
     """
     look = group(st, is_replay, entries, outcome, attempts)
@@ -214,7 +231,7 @@ def dispatch(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I
 
 @compiled
 def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
-    """First step of a round: choose a consumer for every entry, and put what has none into the replay set.
+    """First step of a round: choose a consumer for every entry, and add entries without one to the replay set.
 
     Returns whether the round may look ahead at all: it was not dropped, and the replay set was below its limit.
     """
@@ -246,7 +263,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
 
 @compiled
 def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
-    """Third step of a round: nothing was chosen, yet a consumer that was held back, or not asked, has room."""
+    """Third step of a round: True if no entry was chosen, yet a consumer that was held back, or not asked, has room."""
     if len(entries) == 0:
         return False
     for i in range(len(entries)):
@@ -266,7 +283,7 @@ def wants_look_ahead(st: State, entries: I64, outcome: I64) -> bool:
 def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attempts: I64) -> int:
     """Choose the consumer that is sent an entry now: its slot, or TO_REPLAY if a gate is closed.
 
-    A consumer held back by R0 or by draining may look ahead; one held to the last sent position may not.
+    A consumer held back by R0 or by draining may look ahead; a consumer held to the last sent position may not.
     """
     hash_id = st.hash_id[entry] + WIDE
     gate = first_gate(st, hash_id, entry, is_replay, stamp, attempts)
@@ -287,10 +304,11 @@ def choose(st: State, is_replay: bool, entry: int, stamp: int, look: bool, attem
 
 @compiled
 def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
-    """Hand the chosen entries over, each consumer its own; permits are charged for refused entries too.
+    """Send the chosen entries to their consumers; permits are charged for refused entries too.
 
-    In the order of the entries: a consumer's share is only added up, and charged where its first entry stands. Counters
-    that consumers share only grow meanwhile, so whose turn is first makes no difference.
+    The entries of a consumer are added up and charged at its first entry. Counters that consumers share only grow
+    meanwhile, so the order of the consumers makes no difference. Source: trySendMessagesToConsumers,
+    Consumer.sendMessages.
     """
     for i in range(len(entries)):
         slot = outcome[i]

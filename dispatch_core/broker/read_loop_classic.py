@@ -1,12 +1,14 @@
-"""The dispatch loop of Key_Shared in 3.x and in the classic dispatcher of 4.x, per entry.
+"""Read loop of Key_Shared in 3.x and in the classic dispatcher of 4.x.
 
-Data plane, as ``dispatch_loop`` is for 4.x. What is different here: a replay read takes the *first* entries of the replay
-set and then leaves out what cannot be sent; an entry that cannot be sent takes all later ones of its *consumer* in that
-result with it (R2); there is no limit on looking ahead and no back-off, but a *stuck flag*: when a round could send
-nothing and no newcomer is the reason, the next look at the replay set finds nothing, so that a normal read follows.
+Data plane, as ``read_loop`` is for 4.x. Differences:
 
-Names of rules: *R0* a consumer gets nothing of a normal read in which it has an entry whose hash is in the replay set;
-*R1* a read result is dropped when a smaller replay position appeared while it was in flight.
+* a replay read takes the *first* entries of the replay set, then leaves out what cannot be sent;
+* R0: a consumer gets nothing of a normal read in which it has an entry whose hash is in the replay set;
+* R2: an entry that cannot be sent holds back all later entries of its *consumer* in that result;
+* there is no limit on looking ahead and no back-off, but a *stuck flag*: when a round could send nothing, and not because of
+  a recently joined consumer, the next scan of the replay set finds nothing, so that a normal read follows.
+
+R1 is that of 4.x.
 
 Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
 (3.x) and …Classic (4.x) .trySendMessagesToConsumers; #10762, #12890, #20335, #22245.
@@ -57,7 +59,7 @@ from dispatch_core.broker.state import (
 
 @compiled
 def plan_replay(st: State, plan: I64) -> None:
-    """Second step of a read attempt: a replay read of the first entries of the replay set, if any of them can be sent."""
+    """Second step of a read attempt: plan a replay read of the first entries of the replay set, if any can be sent."""
     if plan[0] != UNDECIDED:
         return
     found = 0
@@ -74,7 +76,7 @@ def plan_replay(st: State, plan: I64) -> None:
 
 @compiled
 def plan_normal(st: State, plan: I64) -> None:
-    """Third step: a normal read, if none is pending and somebody can get something of it."""
+    """Third step: plan a normal read, if none is pending and a consumer can get entries of it."""
     if plan[0] != UNDECIDED:
         return
     plan[0] = NO_READ
@@ -87,7 +89,7 @@ def plan_normal(st: State, plan: I64) -> None:
 
 @compiled
 def takes_stuck_flag(st: State) -> bool:
-    """Whether this look at the replay set finds nothing because the last round was stuck; the flag is used up by it."""
+    """Take the stuck flag: True if this scan of the replay set finds nothing because the last round was stuck."""
     if st.s[SKIP_NEXT_REPLAY] == 0:
         return False
     st.s[SKIP_NEXT_REPLAY] = 0
@@ -110,7 +112,7 @@ def first_positions(st: State, size: int, plan: I64) -> int:
 
 @compiled
 def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
-    """The replay pre-filter (#22245): of each owner's entries only what it may be sent now, by permits and position.
+    """Apply the replay pre-filter (#22245): keep of each owner's entries those it may be sent now, by permits and position.
 
     An entry whose hash is unknown is kept: it is decided at dispatch. Returns how many of the ``count`` are left.
     """
@@ -133,7 +135,7 @@ def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
 
 @compiled
 def normal_read_is_needed(st: State) -> bool:
-    """Newcomers get nothing of a normal read: it needs somebody else with permits who is not blocked (#22245)."""
+    """True if a normal read is of use: a consumer that has not recently joined has permits and is not blocked (#22245)."""
     if st.s[PRE_FILTERS_REPLAY] == 0 or st.s[IN_ORDER] == 0:
         return True
     for at in range(st.s[N_CONSUMERS]):
@@ -145,7 +147,7 @@ def normal_read_is_needed(st: State) -> bool:
 
 @compiled
 def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
-    """First step of a round: say for every entry who gets it, and put what nobody gets into the replay set.
+    """First step of a round: choose a consumer for every entry, and add entries without one to the replay set.
 
     ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED. Returns how many consumers own entries of the result; -1 if R1
     dropped it.
@@ -175,7 +177,7 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
 
 @compiled
 def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
-    """Whose each entry is (``seen_stamp``), and to whom R0 applies (``held_stamp``). Returns how many owners there are."""
+    """Note the owner of each entry (``seen_stamp``) and whom R0 holds (``held_stamp``); returns the number of owners."""
     stamp = st.s[STAMP]
     owners = 0
     for i in range(len(entries)):
@@ -196,7 +198,7 @@ def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
 
 @compiled
 def allow_owners(st: State, is_replay: bool) -> None:
-    """How many entries each owner may take (``left``), and up to where (``limit``)."""
+    """Note how many entries each owner may take (``left``), and its position limit (``limit``)."""
     stamp = st.s[STAMP]
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE
@@ -213,9 +215,9 @@ def allow_owners(st: State, is_replay: bool) -> None:
 
 @compiled
 def is_stuck(st: State, owners: int, sent: bool) -> bool:
-    """Nothing was sent, and no newcomer is the reason: the next look at the replay set is skipped, to read on.
+    """True if nothing was sent, and not because of a recently joined consumer: the next scan is skipped, to read on.
 
-    Until #20335 only if an owner had no permits; that one is passed over in the next round.
+    Until #20335 only if an owner had no permits; it is passed over in the next round.
     """
     st.stuck[:] = 0
     if sent or st.s[N_RECENT] > 0:

@@ -1,7 +1,19 @@
-"""The replay set (MessageRedeliveryController): positions to be sent again, with their hash where it is known.
+"""The replay set: positions to be delivered again, each with its hash where that is known (MessageRedeliveryController).
 
 Invariants: ``N_REPLAY`` = number of ones in ``in_replay``; ``replay_count[h]`` = number of positions stored with hash
 ``h``; no position at or below mark-delete is ever *added*; every position lies in [REPLAY_LOW, REPLAY_HIGH).
+
+Entry 4 enters with its hash 0, entry 2 without one:
+
+>>> from dispatch_core.broker.state import new_state
+>>> st = new_state(np.zeros(5, np.int32), np.ones(5, np.int32), n_hashes=1, n_consumers=1)
+>>> add_to_replay(st, 4, 0), add_to_replay(st, 2, NO_HASH), int(st.s[N_REPLAY]), int(st.replay_count[0])
+(True, True, 2, 1)
+>>> int(first_in_replay(st)), int(next_in_replay(st, 3))
+(2, 4)
+>>> remove_from_replay(st, 4)
+>>> int(st.s[N_REPLAY]), int(st.replay_count[0])
+(1, 0)
 """
 
 from __future__ import annotations
@@ -14,9 +26,9 @@ from dispatch_core.broker.state import MARK_DELETE, N_REPLAY, NO_HASH, REPLAY_HI
 
 @compiled
 def add_to_replay(st: State, entry: int, hash_id: int) -> bool:
-    """Put ``entry`` into the set, with ``hash_id`` or NO_HASH. Returns whether it was let in: only above mark-delete.
+    """Add ``entry`` to the set, with ``hash_id`` or NO_HASH; returns False, with nothing changed, up to mark-delete.
 
-    A position that already has a hash keeps its place in the count, also when the new hash differs (as the broker does).
+    A position that already has a hash is not counted again, even when the new hash differs, as in the broker.
     """
     if entry <= st.s[MARK_DELETE]:
         return False
@@ -47,7 +59,7 @@ def remove_from_replay(st: State, entry: int) -> None:
 
 @compiled
 def first_in_replay(st: State) -> int:
-    """The smallest entry of the set, or -1."""
+    """Return the smallest entry of the set, or -1."""
     if st.s[N_REPLAY] == 0:
         st.s[REPLAY_LOW] = len(st.in_replay)
         st.s[REPLAY_HIGH] = 0
@@ -58,9 +70,9 @@ def first_in_replay(st: State) -> int:
 
 @compiled
 def next_in_replay(st: State, entry: int) -> int:
-    """The smallest entry of the set from ``entry`` on; REPLAY_HIGH for none.
+    """Return the smallest entry of the set from ``entry`` on; REPLAY_HIGH for none.
 
-    Entries that wait for a slow consumer lie far apart: what lies between is passed over eight entries at a time.
+    Entries that wait for a slow consumer lie far apart: the entries between them are passed over eight at a time.
     """
     high = st.s[REPLAY_HIGH]
     eights = st.in_replay[: len(st.in_replay) // 8 * 8].view(np.int64)

@@ -52,13 +52,13 @@ class Setting:
     most: int = _INT[1]
 
     def known_to(self, version: Version, *, preview: bool) -> bool:
-        """Whether the setting means anything to the release; a value has no effect where it does not."""
+        """True if the release knows the setting; a value has no effect where it does not."""
         if preview:
             return self.in_preview
         return (not self.since or reached(version, self.since)) and not reached(version, self.gone)
 
     def default_of(self, version: Version, *, preview: bool) -> Value:
-        """The release's default."""
+        """Return the release's default."""
         value = self.default
         for lines, later in self.later:
             if not preview and reached(version, lines):
@@ -66,7 +66,7 @@ class Setting:
         return value
 
     def read(self, value: object) -> Value:
-        """A value as ``broker.conf`` or JSON writes it (``100``, ``"100"``, ``true``, ``"true"``).
+        """Read a value as ``broker.conf`` or JSON has it (``100``, ``"100"``, ``true``, ``"true"``).
 
         Raises ``ProfileError`` for another type or a number outside the range.
         """
@@ -167,7 +167,7 @@ SETTINGS: Final[dict[str, Setting]] = {
 
 @cache
 def known_names() -> frozenset[str]:
-    """Every name that ``broker.conf`` or ServiceConfiguration of a covered release has."""
+    """Return every name that ``broker.conf`` or ServiceConfiguration of a covered release has."""
     text = (
         resources.files("dispatch_core.broker").joinpath("broker_conf_names.json").read_text(encoding="utf-8")
     )
@@ -193,7 +193,7 @@ def check_name(name: str) -> None:
 def in_force(
     version: Version, config: Mapping[str, Any] | None, *, preview: bool = False
 ) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """Values of all ``SETTINGS`` in force, and the given names that change nothing (sorted).
+    """Return the values of all ``SETTINGS`` in force, and the given names that change nothing (sorted).
 
     ``config``: values under their ``broker.conf`` names; absent ones take the release's default. A setting that the release
     does not know yet keeps its default and is listed among the ignored. Raises ``ProfileError``.
@@ -224,7 +224,7 @@ def in_force(
 
 
 def given(assignments: list[str]) -> dict[str, Value | str]:
-    """``["NAME=VALUE", …]`` as a command line has them → settings by name; of one name the last holds.
+    """Parse ``["NAME=VALUE", …]`` of a command line into settings by name; the last one of a name holds.
 
     Raises ``ProfileError`` for a text of another form, an unknown name or a value no rule can be derived from.
 

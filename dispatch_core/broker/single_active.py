@@ -2,15 +2,18 @@
 
 Theory of operation
 -------------------
-Every membership change that leaves somebody connected chooses the active consumer anew (``selectors.failover``). When the
-choice changes, a *hand-over* begins: a waiting read is cancelled if it can be; then, after
-``activeConsumerFailoverDelayTimeMillis`` (Failover only), the cursor rewinds to mark-delete, everybody is told who is
-active, and reading goes on for the new one. So everything that was sent and not acknowledged is sent again, in order. A
-read that was already running when the choice changed completes for the wrong consumer: its entries are dropped and the
-cursor rewinds at once, whatever the delay.
+Every membership change that leaves a consumer connected chooses the active consumer again (``selectors.failover``). When
+the choice changes, an *active-consumer change* begins:
 
-While the delay runs, flow and redelivery requests trigger nothing. The delay does *not* hold the other path to a read:
-after a batch is written, the next read goes to whoever is active *then*, from a cursor that is not rewound yet.
+1. a waiting read is cancelled, if that is still possible;
+2. after ``activeConsumerFailoverDelayTimeMillis`` (Failover only) the cursor rewinds to mark-delete;
+3. all consumers are notified who is active, and reading goes on for the new one.
+
+So all entries that were sent and not acknowledged are sent again, in order. A read that was already running when the choice
+changed completes for the wrong consumer: its entries are dropped and the cursor rewinds at once, whatever the delay.
+
+While the delay runs, flow and redelivery requests trigger nothing. The delay does *not* hold the other path to a read: after
+a batch is written, the next read is for the consumer that is active *then*, from a cursor that is not rewound yet.
 
 Invariants: the active consumer is connected; at most one read is pending; entries go to the active consumer only.
 The object knows no clock and no thread: the caller says when a delay has run out (``delay_over``), whether a cancel
@@ -38,7 +41,13 @@ from dispatch_core.broker.permits import average_after, messages_per_entry
 from dispatch_core.broker.profiles import FailoverRule, Profile
 from dispatch_core.broker.selectors import factory, failover
 from dispatch_core.broker.selectors.selector import Selector
-from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, Pick, ReadResult, Told
+from dispatch_core.broker.single_active_rules import (
+    ActiveChange,
+    ConsumerBusyError,
+    Notified,
+    Pick,
+    ReadResult,
+)
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State, extended, new_state
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 
@@ -55,7 +64,7 @@ class _Read:
 
 
 class SingleActiveDispatcher:
-    """One dispatcher from its first consumer on.
+    """A Failover or Exclusive dispatcher, from its first consumer on.
 
     ``num_messages``: messages per entry of the log. ``hashes``: sticky key hash per entry, needed only where an Exclusive
     consumer subscribes to key hash ranges.
@@ -118,7 +127,7 @@ class SingleActiveDispatcher:
         priority_level: int = 0,
         ranges: Sequence[tuple[int, int]] = (),
     ) -> Pick:
-        """A consumer is added; the choice happens inside the add.
+        """Add a consumer, and choose the active one again.
 
         ``ranges``: key hash ranges of an Exclusive consumer (closed); entries outside are read and skipped. Ranges that
         the selector refuses hold no entry: the broker does not look at its answer.
@@ -147,9 +156,9 @@ class SingleActiveDispatcher:
         return self._pick(joining=consumer)
 
     def leave(self, consumer: int) -> Pick | None:
-        """A consumer is gone; the rest chooses anew. None: it was the last, and nobody is active.
+        """Remove a consumer, and choose the active one again; None: it was the last, and nobody is active.
 
-        Then, as at a hand-over, a pending read is cancelled: see ``cancel_read``.
+        In that case a pending read is to be cancelled, as in an active-consumer change: see ``cancel_read``.
         """
         if all(member.consumer != consumer for member in self._members):
             raise IllegalTransitionError(
@@ -172,8 +181,8 @@ class SingleActiveDispatcher:
         rank = {consumer: at for at, consumer in enumerate(choice.order)}
         self._members.sort(key=lambda member: rank[member.consumer])
         if choice.active == self.active:
-            told = () if joining is None else ((joining, choice.active),)
-            return Pick(choice.active, False, choice.order, told)
+            notified = () if joining is None else ((joining, choice.active),)
+            return Pick(choice.active, False, choice.order, notified)
         self.active = choice.active
         return Pick(choice.active, True, choice.order)
 
@@ -183,13 +192,13 @@ class SingleActiveDispatcher:
         return tuple(member.consumer for member in self._members)
 
     def is_connected(self, consumer: int) -> bool:
-        """Whether the consumer is in the dispatcher's list."""
+        """True if the consumer is in the dispatcher's list."""
         return any(member.consumer == consumer for member in self._members)
 
-    # --- hand-over -----------------------------------------------------------------------------------------------
+    # --- active-consumer change ----------------------------------------------------------------------------------
 
     def cancel_read(self, *, cancelled: bool) -> None:
-        """The pending read was to be cancelled. ``cancelled``: it was still waiting, and is gone."""
+        """Cancel the pending read. ``cancelled``: it was still waiting, and is gone; else it will complete."""
         if not self.pending:
             raise IllegalTransitionError(
                 "a read is cancelled though none is pending", rule="only a pending read is cancelled"
@@ -198,39 +207,39 @@ class SingleActiveDispatcher:
             self._reads.pop()
             self.pending = False
 
-    def hand_over(self) -> tuple[HandOver, Told]:
-        """The choice changed, and a pending read has been cancelled if it could be. Returns who is told at once."""
+    def begin_active_change(self) -> tuple[ActiveChange, Notified]:
+        """Begin an active-consumer change, after trying to cancel a pending read; returns the notices sent at once."""
         if self.pending:
-            return HandOver.WAITS_FOR_READ, ()
+            return ActiveChange.WAITS_FOR_READ, ()
         if not self._delayed:
-            return HandOver.AT_ONCE, self._rewind_and_tell()
+            return ActiveChange.AT_ONCE, self._rewind_and_notify()
         if self.delay_running:
-            return HandOver.DELAY_RUNS, ()
+            return ActiveChange.DELAY_RUNS, ()
         self.delay_running = True
-        return HandOver.DELAY_STARTS, ()
+        return ActiveChange.DELAY_STARTS, ()
 
-    def delay_over(self) -> Told:
-        """The failover delay has run out: the cursor rewinds. Returns who is told who is active."""
+    def delay_over(self) -> Notified:
+        """Rewind the cursor when the failover delay has run out; returns the notices of the active consumer."""
         if not self.delay_running:
             raise IllegalTransitionError(
-                "the cursor rewinds and no hand-over is under way", rule="a rewind has a cause"
+                "the cursor rewinds and no active-consumer change is under way", rule="a rewind has a cause"
             )
         self.delay_running = False
-        return self._rewind_and_tell()
+        return self._rewind_and_notify()
 
     def delay_never_began(self) -> None:
-        """The hand-over found the task of an earlier delay not quite done, which has rewound already: it does nothing."""
+        """Take back a delay: the change found the task of an earlier delay not yet finished, which had rewound already."""
         self.delay_running = False
 
-    def told_all(self, active: int | None, among: Sequence[int]) -> Told:
-        """The notices of a hand-over to ``active``: all of ``among`` that are connected, of a Failover subscription."""
+    def notices_of_change(self, active: int | None, connected: Sequence[int]) -> Notified:
+        """Return the notices of a change to ``active``: one for each connected consumer of a Failover subscription."""
         if active is None or self._exclusive:
             return ()
-        return tuple((consumer, active) for consumer in among)
+        return tuple((consumer, active) for consumer in connected)
 
-    def _rewind_and_tell(self) -> Told:
+    def _rewind_and_notify(self) -> Notified:
         self._rewind()
-        return self.told_all(self.active, self.members)
+        return self.notices_of_change(self.active, self.members)
 
     def _rewind(self) -> None:
         cursor.rewind(self.state)
@@ -239,7 +248,7 @@ class SingleActiveDispatcher:
     # --- permits, reads, sends -----------------------------------------------------------------------------------
 
     def flow(self, consumer: int, count: int) -> None:
-        """A client's permits are counted, active or not."""
+        """Count a client's permits, active or not."""
         if consumer not in self.permits:
             raise IllegalTransitionError(
                 f"consumer {consumer} was never added", rule="events come from known consumers"
@@ -247,32 +256,32 @@ class SingleActiveDispatcher:
         self.permits[consumer] += count
 
     def flow_reads(self, consumer: int) -> bool:
-        """Whether a flow command that reaches the dispatcher makes it attempt a read."""
+        """True if a flow command that reaches the dispatcher makes it attempt a read."""
         if self.pending or not rules.only_the_active_is_served(consumer, self.active):
             return False
         return not (self.delay_running and rules.delay_holds_flow())
 
     def set_writable(self, consumer: int, *, writable: bool) -> None:
-        """The consumer's connection takes data (again), or its buffer is full."""
+        """Note whether the consumer's connection takes data, or its buffer is full."""
         if not self.is_connected(consumer):
             raise IllegalTransitionError(f"consumer {consumer} is not connected", rule="a connection exists")
         (self._unwritable.discard if writable else self._unwritable.add)(consumer)
 
     def would_read(self, consumer: int | None, permits: int | None = None) -> int | None:
-        """Entries that a read attempt for ``consumer`` would ask for now; None for no read.
+        """Return the number of entries that a read attempt for ``consumer`` would ask for now; None for no read.
 
-        ``permits``: as if the consumer had so many.
+        ``permits``: counted instead of those that the consumer has.
         """
         if consumer is None or self.pending or not rules.only_the_active_is_served(consumer, self.active):
             return None
         if self.delay_running and rules.delay_holds_reads():
             return None
-        has = self.permits[consumer] if permits is None else permits
-        if lacks_permits(has):
+        permits = self.permits[consumer] if permits is None else permits
+        if lacks_permits(permits):
             return None
         per_entry = self.messages_per_entry(consumer)
         return rules.read_size(
-            has,
+            permits,
             self._batch_size,
             writable=consumer not in self._unwritable,
             per_entry=max(per_entry, 1) if self._precise else 0,
@@ -295,9 +304,9 @@ class SingleActiveDispatcher:
         return self._reads[0].consumer if self._reads else None
 
     def read_done(self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset()) -> ReadResult:
-        """The oldest read in flight completes with ``entries``.
+        """Complete the oldest read in flight with ``entries``.
 
-        ``maybe_acked``: acknowledged entries that the read may have met before they were. Raises
+        ``maybe_acked``: acknowledged entries that the read may have met before they were acknowledged. Raises
         ``IllegalTransitionError`` for a result that no read of this cursor can have.
         """
         if not self._reads:
@@ -315,8 +324,8 @@ class SingleActiveDispatcher:
         if stored:
             self.state.s[READ_POSITION] = max(stored[-1] + 1, int(self.state.s[MARK_DELETE]) + 1)
             self._position_sure = not self._reads
-        if rules.handed_over_elsewhere(read.consumer, self.active):
-            return ReadResult(None, True, self._rewind_and_tell())
+        if rules.is_read_for_another(read.consumer, self.active):
+            return ReadResult(None, True, self._rewind_and_notify())
         return ReadResult(tuple(entry for entry in entries if self._in_ranges(entry)))
 
     def _check_result(self, read: _Read, entries: Sequence[int], maybe_acked: frozenset[int]) -> None:
@@ -347,13 +356,13 @@ class SingleActiveDispatcher:
             expected = max(expected, entry + 1)
 
     def _in_ranges(self, entry: int) -> bool:
-        """Whether an entry's key lies in the key hash ranges of the Exclusive consumer (isKeyHashRangeFiltered)."""
+        """True if an entry's key lies in the key hash ranges of the Exclusive consumer (isKeyHashRangeFiltered)."""
         if self._selector is None or self._hashes is None or entry < 0:
             return True
         return self._selector.select(self._hashes[entry]) == self.active
 
     def send(self, entries: Sequence[int]) -> tuple[int, int]:
-        """Hand the entries of a read result to the active consumer. Returns (consumer, permits before)."""
+        """Send the entries of a read result to the active consumer; returns (consumer, permits before)."""
         if self.active is None:
             raise IllegalTransitionError("nobody is active", rule="entries go to the active consumer")
         consumer, before = self.active, self.permits[self.active]
@@ -367,9 +376,9 @@ class SingleActiveDispatcher:
         return consumer, before
 
     def redeliver(self, consumer: int, *, cancelled: bool) -> bool:
-        """A redelivery request takes effect: the whole subscription rewinds, whatever positions it names.
+        """Handle a redelivery request: the whole subscription rewinds, whatever positions it names.
 
-        Returns whether it did: only the active consumer is heard, and nobody while the failover delay runs.
+        Returns whether it does: only requests of the active consumer count, and none while the failover delay runs.
         ``cancelled``: a waiting read was cancelled. A running one is disowned; see ``ReadResult``.
         """
         if not self.hears_redelivery(consumer):
@@ -381,15 +390,15 @@ class SingleActiveDispatcher:
         return True
 
     def hears_redelivery(self, consumer: int) -> bool:
-        """Whether a redelivery request of this consumer would take effect now."""
+        """True if a redelivery request of this consumer would take effect now."""
         return rules.only_the_active_is_served(consumer, self.active) and not (
             self.delay_running and rules.delay_holds_flow()
         )
 
-    # --- the stretch of the log ----------------------------------------------------------------------------------
+    # --- the window of the log -----------------------------------------------------------------------------------
 
     def extend(self, drop: int, num_messages: npt.NDArray[np.int64]) -> None:
-        """Go on along the log: forget its first ``drop`` entries, all acknowledged, and take the next ones in."""
+        """Move the window along the log: forget its first ``drop`` entries, all acknowledged, and append the next ones."""
         if drop > self.state.s[MARK_DELETE] + 1:
             raise IllegalTransitionError(
                 f"{drop} entries were to be forgotten, not all of them are acknowledged",
@@ -407,7 +416,7 @@ class SingleActiveDispatcher:
     # --- acknowledgements ----------------------------------------------------------------------------------------
 
     def acknowledge(self, entry: int, ack_set: Sequence[int] = ()) -> None:
-        """An individual ack, of whoever: nothing checks that the acking consumer is active.
+        """Apply an individual ack of any consumer: the broker does not check that it is active.
 
         ``ack_set``: 64-bit words whose 1 bits are the batch indexes that stay unacknowledged; empty = the whole entry.
         Without ``acknowledgmentAtBatchIndexLevelEnabled`` such an ack changes nothing.
@@ -424,7 +433,7 @@ class SingleActiveDispatcher:
         cursor.acknowledge(self.state, entry)
 
     def acknowledge_up_to(self, entry: int, ack_set: Sequence[int] = ()) -> None:
-        """A cumulative ack: everything up to ``entry``; with ``ack_set`` that entry only in part."""
+        """Apply a cumulative ack of everything up to ``entry``; with ``ack_set`` that entry only in part."""
         self._check_stored(entry)
         last = entry - 1 if ack_set and cursor.ack_set_bits(ack_set) else entry
         for earlier in [known for known in self._unacked_indexes if known <= last]:
@@ -451,23 +460,23 @@ class SingleActiveDispatcher:
 
     @property
     def is_exclusive(self) -> bool:
-        """Exclusive; else Failover."""
+        """True for Exclusive, False for Failover."""
         return self._exclusive
 
     def name_of(self, consumer: int) -> str:
-        """The name a connected consumer subscribed with."""
+        """Return the name a connected consumer subscribed with."""
         for member in self._members:
             if member.consumer == consumer:
                 return member.name
         raise IllegalTransitionError(f"consumer {consumer} is not connected", rule="a connection exists")
 
     def messages_per_entry(self, consumer: int) -> int:
-        """``avgMessagesPerEntry``: the smoothed average, rounded half up; 0 before the first send."""
+        """Return ``avgMessagesPerEntry``: the smoothed average, rounded half up; 0 before the first delivery."""
         return messages_per_entry(self._average.get(consumer, 0.0))
 
 
 def sticky_hashes(messages: pa.Table, profile: Profile) -> list[int]:
-    """Sticky key hash of every row of a ``MESSAGES`` table, as the selector of key hash ranges makes it."""
+    """Return the sticky key hash of every row of a ``MESSAGES`` table, as the selector of key hash ranges makes it."""
     space = hashing.RANGE_4X if profile.fallback_key else hashing.MURMUR_31
     hashes: list[int] = space.sticky_array(
         hashing.entry_h31(messages, fallback=profile.fallback_key)

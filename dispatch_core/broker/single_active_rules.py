@@ -1,7 +1,8 @@
-"""The single decisions of Failover and Exclusive dispatch, each by its name, and what a decision says.
+"""Rules of Failover and Exclusive dispatch, one function each, and the outcomes of decisions.
 
-The choice of the active consumer is in ``selectors.failover``; here is what follows from it. Each function states one rule
-of the broker and nothing else decides it, so that a rule can be read, tested and, in a test, replaced by a wrong one.
+The choice of the active consumer is in ``selectors.failover``; the rules here apply after it. Each function states one rule
+of the broker, and nothing else decides it: a rule can be read, tested and, in a test, replaced by a wrong one.
+
 Source: PersistentDispatcherSingleActiveConsumer.
 """
 
@@ -13,7 +14,7 @@ from math import ceil
 
 from dispatch_core.errors import DispatchAuditError
 
-Told = tuple[tuple[int, int], ...]  # (consumer who is told, consumer who is active)
+Notified = tuple[tuple[int, int], ...]  # (consumer that is notified, consumer that is active)
 
 
 class ConsumerBusyError(DispatchAuditError):
@@ -22,16 +23,16 @@ class ConsumerBusyError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Outcome of one choice. ``changed``: a hand-over begins. ``told``: who is told at once, and what."""
+    """Outcome of a choice. ``changed``: an active-consumer change begins. ``notified``: notices that are sent at once."""
 
     active: int
     changed: bool
     order: tuple[int, ...]
-    told: Told = ()
+    notified: Notified = ()
 
 
-class HandOver(Enum):
-    """What a hand-over does first."""
+class ActiveChange(Enum):
+    """The first step of an active-consumer change."""
 
     WAITS_FOR_READ = "a running read will complete for the wrong consumer"
     AT_ONCE = "rewinds now"
@@ -41,50 +42,64 @@ class HandOver(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What becomes of a completed read: ``entries`` to dispatch, or None: dropped.
+    """Outcome of a completed read: ``entries`` to dispatch, or None if it is dropped.
 
-    ``rewound``: dropped because the active consumer changed; the cursor rewound and ``told`` are told. Dropped without
-    that: a completion that a redelivery request had disowned (#26174).
+    ``rewound``: dropped because the active consumer changed; the cursor rewound, and ``notified`` are the notices sent.
+    Dropped without a rewind: a redelivery request has replaced the read (#26174).
     """
 
     entries: tuple[int, ...] | None
     rewound: bool = False
-    told: Told = ()
+    notified: Notified = ()
 
 
 # --- decisions, by name ----------------------------------------------------------------------------------------------
 
 
 def delay_holds_flow() -> bool:
-    """While the failover delay runs, flow and redelivery requests trigger nothing (internalConsumerFlow)."""
+    """True: while the failover delay runs, flow and redelivery requests trigger nothing (internalConsumerFlow)."""
     return True
 
 
 def delay_holds_reads() -> bool:
-    """The failover delay does not hold the read after a written batch (dispatchEntriesToConsumer)."""
+    """False: the failover delay does not hold the read after a written batch (dispatchEntriesToConsumer)."""
     return False
 
 
-def handed_over_elsewhere(reader: int, active: int | None) -> bool:
-    """A read that completes for another than the active consumer is dropped (readEntriesComplete)."""
+def is_read_for_another(reader: int, active: int | None) -> bool:
+    """True if a read completes for another than the active consumer: it is dropped (readEntriesComplete).
+
+    >>> is_read_for_another(1, 1), is_read_for_another(1, 2)
+    (False, True)
+    """
     return reader != active
 
 
 def only_the_active_is_served(consumer: int, active: int | None) -> bool:
-    """Flow, redelivery requests and reads count for the active consumer only."""
+    """True if a consumer's flow, redelivery requests and reads count: those of the active consumer only.
+
+    Source: consumerFlow, redeliverUnacknowledgedMessages, readMoreEntries.
+
+    >>> only_the_active_is_served(1, 1), only_the_active_is_served(2, 1)
+    (True, False)
+    """
     return consumer == active
 
 
 def disowned(epoch: int, newest_epoch: int, *, epochs: bool) -> bool:
-    """A completion of a read that a redelivery request has replaced by a newer one is ignored (``epochs``: #26174)."""
+    """True if a redelivery request has replaced a read by a newer one: its completion is ignored (``epochs``: #26174).
+
+    >>> disowned(1, 2, epochs=True), disowned(1, 2, epochs=False), disowned(2, 2, epochs=True)
+    (True, False, False)
+    """
     return epochs and epoch != newest_epoch
 
 
 def read_size(permits: int, batch_size: int, *, writable: bool = True, per_entry: int = 0) -> int:
-    """Entries that a read asks for (calculateToRead).
+    """Return the number of entries that a read asks for (calculateToRead).
 
     ``per_entry``: average messages per entry with ``preciseDispatcherFlowControl``, 0 without. A connection that is not
-    writable gets reads of one entry, which serve to learn of its recovery.
+    writable gets reads of one entry, by which the broker notices that it has recovered.
 
     >>> read_size(250, 100), read_size(30, 100), read_size(30, 100, writable=False)
     (100, 30, 1)

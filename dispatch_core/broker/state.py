@@ -1,6 +1,6 @@
-"""The state of a Key_Shared dispatcher as one struct of arrays: what the data plane works on.
+"""The state of a Key_Shared dispatcher as one struct of arrays, on which the data plane works.
 
-Everything that a rule may change between two membership changes lives here, in three groups of arrays and one of
+Everything that a rule may change between two membership changes is kept here, in three groups of arrays and one of
 scalars. Entries are *ordinals* of the message log (0 = first stored entry, ascending by position), hashes are ids into
 the log's distinct sticky key hashes, consumers are *slots* (0, 1, … in the order of their first appearance). That makes
 every per-entry step an array access, in compiled and in interpreted runs alike.
@@ -31,7 +31,7 @@ F64 = npt.NDArray[np.float64]
 NOBODY: Final = -1
 NO_HASH: Final = -1  # hash of a replay position that is not known yet (nack, ack time-out)
 WIDE: Final = (
-    0  # what is added to it has 64 bits: numba compiles a function anew for each width of its arguments
+    0  # a number plus WIDE has 64 bits: numba compiles a function anew for each width of its arguments
 )
 LISTED_BITS: Final = 30  # slots per word of drain_listed
 NOT_TRACKED: Final = -2  # a last sent position that is not known; -1 = the position before the first entry
@@ -133,7 +133,7 @@ class State(NamedTuple):
     limit: I64  # scratch: first entry it may not be sent in this round (read position)
     seen_stamp: I64  # scratch: the round has chosen this consumer
     held_stamp: I64  # scratch: a hash of this consumer was held back although it had permits
-    batch_messages: I64  # scratch of a send, 0 between two: messages that the round hands to this consumer …
+    batch_messages: I64  # scratch of a send, 0 between two: messages that the round sends to this consumer …
     batch_acked: I64  # … how many of them are acknowledged already …
     batch_entries: I64  # … and entries
     joined_at: I64  # recently joined consumers: last sent (PIP-282) or read position then; NOT_TRACKED = none of them
@@ -143,7 +143,7 @@ class State(NamedTuple):
 
 
 def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int) -> State:
-    """An empty dispatcher over a log of ``len(hash_ids)`` entries, ``n_hashes`` distinct hashes, at most ``n_consumers``."""
+    """Make an empty dispatcher over ``len(hash_ids)`` entries, ``n_hashes`` distinct hashes, at most ``n_consumers``."""
     n = len(hash_ids)
     scalars = np.zeros(N_SCALARS, dtype=np.int64)
     scalars[MARK_DELETE] = -1
@@ -193,6 +193,18 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         stuck=np.zeros(n_consumers, np.uint8),
         order=np.zeros(n_consumers, np.int32),
     )
+
+
+def example_state(entries: int = 1, hashes: int = 1, consumers: int = 1) -> State:
+    """Make a dispatcher for examples: one message per entry, in-order, all consumers connected, the first owns all hashes.
+
+    Entry *i* has hash *i* modulo ``hashes``. Nothing is acknowledged or read; nobody has permits.
+    """
+    hash_ids = np.arange(entries, dtype=np.int32) % hashes
+    st = new_state(hash_ids, np.ones(entries, np.int32), hashes, consumers)
+    st.s[IN_ORDER], st.s[N_CONSUMERS] = 1, consumers
+    st.connected[:], st.order[:], st.hash_owner[:] = 1, np.arange(consumers), 0
+    return st
 
 
 #: Per-entry arrays that rules change (``hash_id`` and ``num_messages`` never do), and what a new entry has in them.
@@ -254,7 +266,7 @@ _ORDINALS: Final = {
 def extended(
     st: State, drop: int, hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int
 ) -> State:
-    """The same dispatcher over another stretch of the log: without the first ``drop`` entries, with new ones behind.
+    """Copy the state for the next window of the log: without the first ``drop`` entries, with new ones at the end.
 
     Ordinals are lowered by ``drop``; the entries dropped must be acknowledged, pending on nobody and not in the replay
     set. ``n_hashes``, ``n_consumers``: as many as there are now, or more. Memory thus follows the entries that can still
@@ -285,7 +297,7 @@ def extended(
 
 
 def _grown(values: npt.NDArray[np.generic], count: int, value: float) -> npt.NDArray[np.generic]:
-    """``values``, behind them ``value`` until there are ``count``; always a copy."""
+    """Copy ``values`` and append ``value`` until there are ``count``."""
     grown = np.full(count, value, dtype=values.dtype)
     grown[: len(values)] = values
     return grown
@@ -317,7 +329,7 @@ _WHOLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A copy of what may change of a state until reads pass its window of entries."""
+    """A copy of all that may change in a state until reads pass its window of entries."""
 
     scalars: I64
     low: int
@@ -342,7 +354,7 @@ def save(st: State, low: int, high: int) -> Saved:
 
 
 def restore(st: State, saved: Saved) -> None:
-    """Bring the state back to what it was when it was saved."""
+    """Restore what was saved; only the stamp stays."""
     stamp = int(st.s[STAMP])
     st.s[:] = saved.scalars
     st.s[STAMP] = stamp

@@ -1,6 +1,6 @@
-"""Broker versions: reading them, and asking whether a release lies at or behind a change.
+"""Broker versions: parse them, and compare a release with the releases that brought a change.
 
-A *line* is (major, minor). Fixes reach several lines at once, so "since when" is a table: first patch release per line.
+A *line* is (major, minor). Fixes reach several lines at once, so a change has a table: the first patch release per line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RELEASE: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.+]([0-9A-Z
 
 
 def parse_version(text: str) -> Version:
-    """``"4.2.4"``, ``"4.0.0-preview.1"``, ``"4.1.0-SNAPSHOT"`` → (major, minor, patch).
+    """Parse ``"4.2.4"``, ``"4.0.0-preview.1"`` or ``"4.1.0-SNAPSHOT"`` into (major, minor, patch).
 
     Raises ``ProfileError`` for text that is no version and for versions below 3.0.0.
 
@@ -44,7 +44,7 @@ def parse_version(text: str) -> Version:
 
 
 def suffix(text: str) -> str:
-    """What follows the three numbers: ``"preview.1"`` of ``"4.0.0-preview.1"``, empty for a release.
+    """Return the text after the three numbers: ``"preview.1"`` of ``"4.0.0-preview.1"``, empty for a release.
 
     >>> suffix("4.1.0-SNAPSHOT")
     'SNAPSHOT'
@@ -54,9 +54,9 @@ def suffix(text: str) -> str:
 
 
 def reached(version: Version, lines: Mapping[Line, int]) -> bool:
-    """Whether a release is at or behind the first patch release of its line in ``lines``.
+    """True if a release is the first patch release of its line in ``lines``, or later.
 
-    A line that is absent has never been reached, a line behind all that are named always has.
+    A line that is absent has no such release, except for lines after all that are named, where all releases count.
 
     >>> since = {(3, 0): 8, (3, 3): 3, (4, 0): 1}
     >>> [reached(v, since) for v in ((3, 0, 8), (3, 1, 3), (3, 3, 2), (4, 1, 0))]
@@ -69,5 +69,5 @@ def reached(version: Version, lines: Mapping[Line, int]) -> bool:
 
 
 def text_of(version: Version) -> str:
-    """``(4, 2, 4)`` → ``"4.2.4"``."""
+    """Return ``"4.2.4"`` for ``(4, 2, 4)``."""
     return ".".join(map(str, version))

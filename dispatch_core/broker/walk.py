@@ -1,14 +1,13 @@
-"""Walk a Key_Shared dispatcher through a history by hand: clients, stored entries, reads that complete when asked to.
+"""Walk a Key_Shared dispatcher through a history by hand: clients, stored entries, reads that complete on demand.
 
 A *walk* is the smallest world around a dispatcher: entries with keys in one ledger, clients with permits that acknowledge
-when told to, a managed ledger that answers every read at once. It adds no rule of its own; whatever is decided, the
-dispatcher of the given profile decides. It serves to learn the rules and to ask "what if".
+on demand, a managed ledger that answers every read at once. It adds no rule: the dispatcher of the given profile makes all
+decisions. Use it to learn the rules and to ask "what if".
 
-Not in it: time (``run`` attempts reads until nothing moves, where a broker waits for a flow, an ack, a timer, so it counts
-more attempts that were held back), threads, batches, transactions. Consumers go by their names, entries by their positions
-("ledger:entry").
+It leaves out time, threads, batches and transactions. ``run`` attempts reads until nothing moves, where a broker waits for a
+flow, an ack or a timer, so it counts more refused attempts. Consumers are named, entries have positions ("ledger:entry").
 
-The first consumer runs out of permits; when it leaves, what it holds goes to the second one, in order:
+The first consumer runs out of permits; when it leaves, its entries go to the second consumer, in order:
 
 >>> from dispatch_core.broker import profiles
 >>> walk = Walk(profiles.resolve("4.2.4"), ["key-61"] * 3, first="1:6")
@@ -43,12 +42,12 @@ _DISPATCHERS: dict[Dispatcher, type[KeySharedDispatcher]] = {
     Dispatcher.KEY_SHARED_CLASSIC: ClassicKeySharedDispatcher,
 }
 
-#: ``run`` ends after so many read attempts in a row that moved nothing: one may be spent on looking ahead.
+#: ``run`` ends after so many read attempts in a row that moved nothing: one of them may be spent on looking ahead.
 QUIET_ATTEMPTS = 3
 
 
 class Walk:
-    """One Key_Shared subscription, its log and its clients."""
+    """A Key_Shared subscription, its log and its clients."""
 
     def __init__(
         self,
@@ -59,10 +58,11 @@ class Walk:
         first: str = "1:0",
         max_consumers: int = 64,
     ) -> None:
-        """``keys``: of each entry of the log, the first ``stored`` of which are there (default: all).
+        """Store the first entries of a log whose entries have these ``keys``; nobody is connected.
 
-        ``first``: position of the first entry; everything before it is acknowledged. ``max_consumers``: that ever join.
-        Raises ``UnsupportedRuleError`` for a profile without Key_Shared, and what the dispatcher raises.
+        ``stored``: how many entries are stored (default: all). ``first``: position of the first entry; everything before it
+        is acknowledged. ``max_consumers``: how many will ever join. Raises ``UnsupportedRuleError`` for a profile without
+        Key_Shared, and what the dispatcher raises.
         """
         if profile.dispatcher not in _DISPATCHERS:
             raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be walked")
@@ -72,7 +72,7 @@ class Walk:
         ledger, _, entry = first.partition(":")
         self._ledger, self._first = int(ledger), int(entry)
         hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
-        #: The dispatcher itself, for questions that the walk does not answer.
+        #: The dispatcher itself, for queries that the walk does not have.
         self.core = _DISPATCHERS[profile.dispatcher](
             profile, np.array(hashes, np.int64), np.ones(len(keys), np.int64), max_consumers
         )
@@ -84,10 +84,10 @@ class Walk:
         self._waiting = 0  # most entries that the normal read waiting for entries will take; 0 = none waits
         self._result: tuple[str, list[int]] | None = None  # read, not dispatched
 
-    # --- what the world does -------------------------------------------------------------------------------------
+    # --- events of clients and storage ---------------------------------------------------------------------------
 
     def store(self, entries: int) -> None:
-        """The next entries of the log are stored."""
+        """Store the next entries of the log."""
         if self.stored + entries > len(self.keys):
             raise IllegalTransitionError(
                 f"{entries} more entries: the log has {len(self.keys)}, {self.stored} of them are stored",
@@ -96,7 +96,7 @@ class Walk:
         self.stored += entries
 
     def join(self, name: str, permits: int = 0, ranges: Announced = None) -> None:
-        """A consumer subscribes and grants its first permits. ``ranges``: those it announces (STICKY).
+        """Connect a consumer, which grants its first permits. ``ranges``: those it announces (STICKY).
 
         Raises ``SelectorRefusedError`` where the broker refuses it; it is not connected then.
         """
@@ -115,7 +115,7 @@ class Walk:
             self.give(name, permits)
 
     def leave(self, name: str) -> None:
-        """A consumer disconnects, and the broker attempts to read: what it held is to be sent again."""
+        """Disconnect a consumer: its pending entries are to be redelivered, and the broker attempts to read."""
         number = self._number(name)
         del self._numbers[name]
         self.core.drop(number, self.core.select_out(number))
@@ -126,35 +126,36 @@ class Walk:
         self.core.forget(number)
 
     def give(self, name: str, permits: int) -> None:
-        """A client grants permits."""
+        """Grant permits of a client."""
         number = self._number(name)
         if self.core.flow(number, permits):
             self.core.flow_applied(number, permits)
 
     def ack(self, *positions: str) -> None:
-        """Entries are acknowledged by whoever holds them."""
+        """Acknowledge entries, whoever holds them."""
         for entry in [self._entry(position) for position in positions]:
             done = self.core.ack(entry)
             if done is not None:
                 self._flows(done.consumer, done.flows)
 
     def nack(self, name: str, *positions: str) -> None:
-        """A consumer asks for entries it holds to be sent again (negative ack, or its ack timeout)."""
+        """Request redelivery of entries that a consumer holds (negative ack, or its ack timeout)."""
         number = self._number(name)
         entries = sorted(self._entry(position) for position in positions)
         missing = [self._position(entry) for entry in entries if self.core.holder(entry) != number]
         if missing:
             raise IllegalTransitionError(
-                f"{name} does not hold {', '.join(missing)}", rule="a consumer asks for what it holds"
+                f"{name} does not hold {', '.join(missing)}",
+                rule="a consumer requests redelivery of what it holds",
             )
         self._flows(number, self.core.redeliver(number, entries).flows)
 
-    # --- what the broker does ------------------------------------------------------------------------------------
+    # --- steps of the broker -------------------------------------------------------------------------------------
 
     def read(self) -> list[str]:
-        """One read attempt; what it has read is in flight until ``dispatch``. Returns those positions.
+        """Attempt a read; its result is in flight until ``dispatch``. Returns the positions read.
 
-        Where a read that had to wait comes back empty (before #24898), its empty round is made and the next one read.
+        Where a read that had to wait comes back empty (before #24898), its empty round is run and the next read attempted.
         """
         if self._result is None:
             self._result = self._attempt()
@@ -164,7 +165,7 @@ class Walk:
         return [] if self._result is None else [self._position(entry) for entry in self._result[1]]
 
     def dispatch(self) -> dict[str, list[str]]:
-        """Dispatch the read result in flight; returns who was sent what."""
+        """Dispatch the read result in flight; returns the positions sent, by consumer."""
         if self._result is None:
             return {}
         (kind, entries), self._result = self._result, None
@@ -180,12 +181,12 @@ class Walk:
         return sent
 
     def turn(self) -> dict[str, list[str]]:
-        """One read attempt, and the round of what it reads."""
+        """Attempt a read and dispatch its result; returns the positions sent, by consumer."""
         self.read()
         return self.dispatch()
 
     def run(self) -> dict[str, list[str]]:
-        """Turns until nothing moves. Returns who was sent what since ``run`` returned last."""
+        """Take turns until nothing moves; returns the positions sent since ``run`` returned last, by consumer."""
         quiet = 0
         while quiet < QUIET_ATTEMPTS:
             before = self._progress()
@@ -194,23 +195,23 @@ class Walk:
         news, self._news = self._news, {}
         return news
 
-    # --- questions -----------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def owner(self, key: str) -> str | None:
-        """Whom the selector would send entries of a key of the log now."""
+        """Return the consumer that owns the hash of a key of the log now; None = nobody."""
         slot = int(self.core.state.hash_owner[self.core.state.hash_id[self.keys.index(key)]])
         return None if slot == st_.NOBODY else self.core.name_of(self.core.number_of(slot))
 
-    def held(self, name: str) -> list[str]:
-        """What a connected consumer was sent and has not acknowledged."""
-        return [self._position(entry) for entry in self.core.held(self._number(name))]
+    def pending(self, name: str) -> list[str]:
+        """Return the positions that a connected consumer was sent and has not acknowledged."""
+        return [self._position(entry) for entry in self.core.pending_on(self._number(name))]
 
     def in_replay(self) -> list[str]:
-        """Positions in the replay set."""
+        """Return the positions in the replay set."""
         return [self._position(int(entry)) for entry in np.flatnonzero(self.core.state.in_replay)]
 
     def draining(self) -> dict[str, tuple[str, int, int]]:
-        """Key → (consumer it drains for, entries still to be acknowledged, attempts that were held back)."""
+        """Return key → (consumer it drains for, entries still to be acknowledged, refused attempts)."""
         found = self.core.draining()
         hashes = {
             key: self.core.hash_value(int(self.core.state.hash_id[i])) for i, key in enumerate(self.keys)
@@ -221,15 +222,15 @@ class Walk:
             if value in found
         }
 
-    def newcomers(self) -> dict[str, str]:
-        """Consumers that are held back → the position they remember: read position, or last sent position."""
-        waiting = self.core.newcomers().items()
+    def recently_joined(self) -> dict[str, str]:
+        """Return the consumers that are held back → the position remembered for them: read or last sent position."""
+        waiting = self.core.recently_joined().items()
         return {self.core.name_of(number): self._position(entry) for number, entry in waiting}
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _attempt(self) -> tuple[str, list[int]] | None:
-        """A read attempt and its read; None where it reads nothing."""
+        """Attempt a read; returns its kind and entries, None where it reads nothing."""
         core, state = self.core, self.core.state
         read = core.attempt_read()
         if read.kind == "Replay":
@@ -249,7 +250,7 @@ class Walk:
         return (kind, entries) if core.read_done(kind, entries) else None
 
     def _flows(self, number: int, flows: Flows) -> None:
-        """The dispatcher counts permits that an ack or a redelivery request has set free."""
+        """Count permits at the dispatcher that an ack or a redelivery request has set free."""
         if flows.notices:
             self.core.flow_applied(number, flows.permits)
 
@@ -275,6 +276,6 @@ class Walk:
             last = self._position(self.stored - 1)
             raise IllegalTransitionError(
                 f"{position} is not stored; stored: {self._position(0)} to {last}",
-                rule="only stored entries are acknowledged or asked for",
+                rule="only stored entries are acknowledged or requested",
             )
         return entry

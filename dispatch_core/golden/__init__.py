@@ -1,6 +1,6 @@
-"""Golden vectors: what the broker's own classes answered, and whether this core answers the same.
+"""Golden vectors: answers of the broker's own classes, compared with those of this core.
 
-A vector file is gzip'd JSON Lines: a header, then one independent history per line (``vectors``). For each kind of history
-there is a player that drives the core through the operations and gives one answer per step (``kinds``); ``runner``
-compares these with the recorded ones, for every release the file holds for.
+A vector file is gzip'd JSON Lines: a header, then an independent history per line (``vectors``). Each kind of history has a
+player that drives the core through the operations and yields an answer per step (``hashes``, ``selectors``, ``failover``,
+``draining``). ``runner`` compares these with the recorded answers, for every release that the file holds for.
 """

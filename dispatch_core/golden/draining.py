@@ -1,6 +1,6 @@
 """Player of ``draining`` histories: the tracker of draining hashes, operation by operation.
 
-It drives the functions of ``ordering.draining_hashes`` over a ``State``, the very ones a replay runs.
+It drives the functions of ``ordering.draining_hashes`` over a ``State``, the same that a replay runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rules(version: str, _line: dict[str, Any]) -> bool | None:
 
 
 def play(lazy_release_counts: bool, line: dict[str, Any]) -> Iterator[Answer]:
-    """One answer per step of a history."""
+    """Yield an answer per step of a history."""
     tracker = _Tracker(line, lazy_release_counts)
     for step in line["steps"]:
         yield tracker.step(step)

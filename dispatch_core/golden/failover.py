@@ -1,4 +1,4 @@
-"""Player of ``failover`` histories: the active consumer after every join and leave, and who is notified at once."""
+"""Player of ``failover`` histories: the active consumer after every join and leave, and the notices sent at once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Answer = dict[str, Any]
 
 
 def rules(version: str, line: dict[str, Any]) -> FailoverRule:
-    """Modulo or ring, by release, partition index and PIP-392's flag."""
+    """Return modulo or ring, by release, partition index and PIP-392's flag."""
     return _profile(version, line).failover
 
 
 def play(version: str, line: dict[str, Any]) -> Iterator[Answer]:
-    """One answer per step of a history, under the rules of a release."""
+    """Yield an answer per step of a history, under the rules of a release."""
     dispatcher = SingleActiveDispatcher(
         _profile(version, line), line["topic"], line["partition_index"], exclusive=False
     )
@@ -46,7 +46,7 @@ def play(version: str, line: dict[str, Any]) -> Iterator[Answer]:
             "sorted": list(order),
             "active": None if choice is None else choice.active,
             "scheduled": int(choice is not None and choice.changed),
-            "notified": [] if choice is None else [list(pair) for pair in choice.told],
+            "notified": [] if choice is None else [list(pair) for pair in choice.notified],
         }
 
 

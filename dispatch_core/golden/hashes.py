@@ -11,7 +11,7 @@ Spaces = tuple[tuple[str, hashing.HashSpace], ...]
 
 
 def rules(version: str, _line: dict[str, Any]) -> Spaces:
-    """The hash space of each kind of selector in a release."""
+    """Return the hash space of each kind of selector in a release."""
     split = profiles.resolve(version, {"subscriptionKeySharedUseConsistentHashing": False}).hash_space
     spaces = {
         "auto_split": split,
@@ -24,7 +24,7 @@ def rules(version: str, _line: dict[str, Any]) -> Spaces:
 
 
 def play(spaces: Spaces, line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The one answer of a line."""
+    """Yield the only answer of a line."""
     raw = bytes.fromhex(line["key_hex"])
     try:
         text: str | None = raw.decode()

@@ -1,6 +1,6 @@
-"""Compares a vector file with the core: every line, every release it holds for, step by step.
+"""Compare a vector file with the core: every line, every release it holds for, step by step.
 
-Releases with equal rules for a line are played once and counted each.
+Releases with equal rules for a line are played once and counted separately.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.golden import draining, failover, hashes, selectors
 from dispatch_core.golden.vectors import VectorFile, VectorLine
 
-#: Fields of a line that tell which of a seed's histories it is.
+#: Fields of a line that identify the history among those of a seed.
 _HISTORY: Final[tuple[str, ...]] = ("style", "range_size", "replica_points", "config", "variant")
-#: Compared only where the vector has it; everything else must be there.
+#: Compared only where the vector has it; all other fields must be there.
 _OPTIONAL: Final[tuple[str, ...]] = ("ranges_after",)
 
 
@@ -30,11 +30,11 @@ class Mismatch:
     history: dict[str, Any]
     step: int
     field: str
-    expected: Any  # what the broker's class answered
+    expected: Any  # the answer of the broker's class
     computed: Any
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of ``--json``."""
+        """Return an object of ``--json``."""
         return {
             "version": self.version,
             "line": self.line,
@@ -61,7 +61,7 @@ class Judgement:
     problems: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of ``--json``."""
+        """Return an object of ``--json``."""
         first = self.first_mismatch
         return {
             "file": self.file,

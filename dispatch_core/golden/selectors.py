@@ -23,25 +23,25 @@ def auto_split_rules(version: str, line: dict[str, Any]) -> SelectorRules:
 
 
 def ring_rules(version: str, line: dict[str, Any]) -> SelectorRules:
-    """The release's consistent hashing with the history's number of points."""
+    """Return the release's consistent hashing with the history's number of points."""
     points = {"subscriptionKeySharedConsistentHashingReplicaPoints": line["replica_points"]}
     return factory.ring(profiles.resolve(version, points))
 
 
 def classic_ring_rules(version: str, line: dict[str, Any]) -> SelectorRules | None:
-    """Consistent hashing as the classic dispatchers make it; None for a release that has no such variant."""
+    """Return the consistent hashing of the classic dispatchers; None for a release that has no such variant."""
     if "ring_keeps_owner" not in profiles.resolve(version).changes:
         return None
     return factory.classic_ring(line["replica_points"])
 
 
 def sticky_rules(version: str, _line: dict[str, Any]) -> SelectorRules:
-    """The release's fixed ranges."""
+    """Return the release's fixed ranges."""
     return factory.sticky_ranges(profiles.resolve(version))
 
 
 def impacted_rules(version: str, line: dict[str, Any]) -> tuple[SelectorRules, bool] | None:
-    """The selector, and whether ranges won are reported too (#24736); None before draining hashes."""
+    """Return the selector, and whether ranges won are reported, too (#24736); None before draining hashes."""
     changes = profiles.resolve(version).changes
     if "draining_hashes" not in changes:
         return None
@@ -56,12 +56,12 @@ class _Members:
         self.joins: dict[int, dict[str, Any]] = {}
 
     def same(self, consumer: int, other: int) -> bool:
-        join, its = self.joins[consumer], self.joins[other]
-        return (join["cid"], join["addr"]) == (its["cid"], its["addr"])
+        join, other_join = self.joins[consumer], self.joins[other]
+        return (join["cid"], join["addr"]) == (other_join["cid"], other_join["addr"])
 
 
 def play(rules: SelectorRules, line: dict[str, Any]) -> Iterator[Answer]:
-    """One answer per step: result, range report, owners."""
+    """Yield an answer per step: result, range report, owners."""
     members = _Members()
     selector = rules.new(members.same)
     for step in line["steps"]:
@@ -84,7 +84,7 @@ def play(rules: SelectorRules, line: dict[str, Any]) -> Iterator[Answer]:
 
 
 def play_impacted(rules: tuple[SelectorRules, bool], line: dict[str, Any]) -> Iterator[Answer]:
-    """One answer per step: the ranges that changed hands."""
+    """Yield an answer per step: the ranges that moved."""
     members = _Members()
     selector, with_added = rules[0].new(members.same), rules[1]
     for step in line["steps"]:
@@ -111,7 +111,7 @@ def _probe(
     announced: Sequence[Range] | None,
     probed: list[int],
 ) -> None:
-    """The connection of a consumer in the way is checked; a dead one is removed before the new consumer is checked."""
+    """Probe the connection of a consumer in the way; a dead one is removed before the new consumer is checked."""
     other = selector.in_the_way(joining, announced)
     if other is None:
         return
@@ -136,7 +136,7 @@ def _digest(ranges: Sequence[tuple[int, int, int]]) -> str:
 
 
 def _in_form_of(recorded: Any, side: dict[int, tuple[Range, ...]]) -> list[Answer]:
-    """Ranges by consumer; the vector says whose are written out and whose are given by count and digest."""
+    """Return ranges by consumer, in full or by count and digest, as the vector has them for each."""
     items = [item for item in recorded if isinstance(item, dict)] if isinstance(recorded, list) else []
     short = [item.get("inst") for item in items if "ranges" not in item and "n_ranges" in item]
     out: list[Answer] = []

@@ -23,7 +23,7 @@ FORMATS: Final = {
 
 
 class VectorFileError(DispatchAuditError):
-    """A vector file that cannot be judged at all: unreadable, or of no known format."""
+    """A vector file that cannot be judged: unreadable, or of no known format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class VectorLine:
 
 @dataclass(slots=True)
 class VectorFile:
-    """A vector file. ``problems``: what is wrong with it, each with its line; the other lines are judged."""
+    """A vector file. ``problems``: its faults, each with its line; the other lines are judged."""
 
     name: str
     kind: str
@@ -46,9 +46,9 @@ class VectorFile:
 
 
 def parse(name: str, body: bytes) -> VectorFile:
-    """Read the content of one file, unpacked. Raises ``VectorFileError`` when its header does not say what it is.
+    """Parse the content of a file, unpacked. Raises ``VectorFileError`` when its header does not name a known format.
 
-    ``name``: what the file is called in messages.
+    ``name``: the file's name in messages.
     """
     first, _, rest = body.partition(b"\n")
     kind, versions, header = _header(name, first)
@@ -146,7 +146,7 @@ _MEMBERSHIP: Final[dict[str, dict[str, Any]]] = {"join": _JOIN, "leave": _INST}
 
 
 def _wrong(kind: str, values: Any) -> str | None:
-    """The reason a line cannot be played; None if it can."""
+    """Return the reason why a line cannot be played; None if it can."""
     if not isinstance(values, dict):
         return "no JSON object"
     wrong = _missing(values, _LINE[kind])

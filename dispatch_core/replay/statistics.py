@@ -236,7 +236,7 @@ def draining_pending_acks(
     of_hash: dict[tuple[int, int], list[str]] = {}
     draining = core.draining()
     for owner in {owner for owner, _, _ in draining.values()}:
-        for entry in core.held(owner):
+        for entry in core.pending_on(owner):
             key = (owner, core.hash_value(int(st.pending_hash[entry])))
             of_hash.setdefault(key, []).append(entries.position(entry))
     listed = []
@@ -354,11 +354,12 @@ def _newcomers(
     """Name the recently joined consumers that are held back, each with its position; of equal names the last is left."""
     if _is_classic(core.profile):
         return {
-            core.name_of(number): next_position(entries, read) for number, read in core.newcomers().items()
+            core.name_of(number): next_position(entries, read)
+            for number, read in core.recently_joined().items()
         }
     return {
         _long_name(core.name_of(number), clients.get(number, Client())): last_position(entries, sent)
-        for number, sent in core.newcomers().items()
+        for number, sent in core.recently_joined().items()
     }
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
+from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
 from dispatch_core.simulation import failover_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
@@ -135,7 +135,7 @@ class FailoverRun(Life):
             loop.items(self._world, self._lines, entries)
         if result.entries is None:
             if result.rewound:
-                self._rewound(result.told)
+                self._rewound(result.notified)
                 self._attempt()
             return
         self._round(entries, read_at, deleted_to)
@@ -163,17 +163,17 @@ class FailoverRun(Life):
             self._line(kinds.HANDOVER_SCHEDULED, 0, int(self.core.pending))
             if self.core.pending:
                 self._cancel()
-            step, notified = self.core.hand_over()
-            if step is HandOver.AT_ONCE:
+            step, notified = self.core.begin_active_change()
+            if step is ActiveChange.AT_ONCE:
                 self._rewound(notified)
                 self._attempt()
-            elif step is HandOver.DELAY_STARTS:
+            elif step is ActiveChange.DELAY_STARTS:
                 w_.push(self._world, self._now + self._delay_us, w_.event(w_.DELAY, 0, 0))
         if self._line(kinds.ACTIVE_PICKED, pick.active, int(pick.changed), self._partition):
             for member in pick.order:
                 w_.item(self._lines, member)
         if not pick.changed:
-            self._tell(pick.told)
+            self._tell(pick.notified)
 
     @property
     def _partition(self) -> int:
@@ -188,11 +188,11 @@ class FailoverRun(Life):
         if waits:
             w[w_.READ_NUMBER] += 1
 
-    def _rewound(self, notified: Told) -> None:
+    def _rewound(self, notified: Notified) -> None:
         self._line(kinds.REWIND, 0, *self._cursor())
         self._tell(notified)
 
-    def _tell(self, notified: Told) -> None:
+    def _tell(self, notified: Notified) -> None:
         for consumer, active in notified:
             self._line(kinds.ACTIVE_NOTIFIED, consumer, active)
 

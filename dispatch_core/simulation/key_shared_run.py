@@ -114,7 +114,7 @@ class KeySharedRun(Life):
             return
         self._line(kinds.SELECTOR_ADDED, number)
         self._drained(*self.core.register(moved, skip=number))
-        self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.newcomers())
+        self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.recently_joined())
         self._connect(change, self.core.slot(number), number, connecting)
 
     def _leave(self, change: Change) -> None:
@@ -141,7 +141,7 @@ class KeySharedRun(Life):
         again = self.core.forget(number)
         if early and again and not left.cleared:
             self._attempt()
-        self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.newcomers())
+        self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.recently_joined())
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
         self.core.state.s[st_.DRAIN_NOTICE] = 0  # the read that follows looks at everything
         w_.attempt_at(self._world, self._now + int(self._world.w[w_.HOP_US]))
@@ -154,7 +154,7 @@ class KeySharedRun(Life):
     def _finish(self, number: int) -> None:
         """All that the consumer holds is acknowledged."""
         slot = self.core.slot(number)
-        pending = np.array(self.core.held(number), np.int64)
+        pending = np.array(self.core.pending_on(number), np.int64)
         for at in range(0, len(pending), FINISHED_AT_ONCE):
             self._make_room()
             some = pending[at : at + FINISHED_AT_ONCE]
@@ -210,7 +210,7 @@ class KeySharedRun(Life):
             self._tell_core()
             wanted = self._requested(row)
             if wanted is None:
-                requested = self.core.held(self.core.number_of(slot))
+                requested = self.core.pending_on(self.core.number_of(slot))
             else:
                 requested = [entry - base for entry in wanted if entry >= base]
                 requested = sorted({entry for entry in requested if int(st.holder[entry]) == slot})

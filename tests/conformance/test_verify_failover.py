@@ -60,14 +60,14 @@ WRONG_RULES: dict[str, tuple[object, str, object]] = {
     "sort by join order": (failover, "sort_key", lambda candidate: (candidate.priority_level, b"")),
     "names before levels": (failover, "sort_key", lambda candidate: (0, candidate.name.encode())),
     "worse levels take part": (failover, "takes_part", lambda candidate, first: True),
-    "who held a ring point keeps it": (failover, "wins_point", lambda newcomer, holder: False),
+    "who held a ring point keeps it": (failover, "wins_point", lambda joining, holder: False),
     "flow counts while the delay runs": (rules, "delay_holds_flow", lambda: False),
     "the delay holds the read after a batch": (rules, "delay_holds_reads", lambda: True),
     "everybody is served": (rules, "only_the_active_is_served", lambda consumer, active: True),
     "reads of one less": (rules, "read_size", lambda permits, batch, **_: max(permits - 1, 1)),
     "no rewind": (SingleActiveDispatcher, "_rewind", lambda self: None),
     "acks do not count": (SingleActiveDispatcher, "acknowledge", lambda self, entry, ack_set=(): None),
-    "nobody is told": (SingleActiveDispatcher, "told_all", lambda self, active, among: ()),
+    "nobody is told": (SingleActiveDispatcher, "notices_of_change", lambda self, active, connected: ()),
 }
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dispatch_core.errors import DiskError, DispatchAuditError, disk_errors_named, names_disk_errors, trouble
+from dispatch_core.errors import (
+    DiskError,
+    DispatchAuditError,
+    disk_errors_named,
+    disk_trouble,
+    names_disk_errors,
+)
 
 
 def test_a_full_disk_is_told_with_the_path_and_what_helps() -> None:
@@ -24,12 +30,12 @@ def test_a_full_disk_is_told_with_the_path_and_what_helps() -> None:
 
 
 def test_the_words_of_arrow_and_of_a_cause_are_found() -> None:
-    assert trouble(OSError("Error writing bytes. Detail: [errno 30] Read-only file system")) is not None
+    assert disk_trouble(OSError("Error writing bytes. Detail: [errno 30] Read-only file system")) is not None
     foreign = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
-    assert trouble(foreign("java.io.IOException: No space left on device\n\tat x")) is not None
+    assert disk_trouble(foreign("java.io.IOException: No space left on device\n\tat x")) is not None
     outer = RuntimeError("a step failed")
     outer.__cause__ = OSError(errno.EROFS, "Read-only file system")
-    assert trouble(outer) == ("Read-only file system", "give a folder that can be written to")
+    assert disk_trouble(outer) == ("Read-only file system", "give a folder that can be written to")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +47,7 @@ def test_the_words_of_arrow_and_of_a_cause_are_found() -> None:
     ],
 )
 def test_anything_else_stays_what_it_is(error: Exception) -> None:
-    assert trouble(error) is None
+    assert disk_trouble(error) is None
     with pytest.raises(type(error)), disk_errors_named("replay"):
         raise error
 

@@ -13,6 +13,7 @@ from tests.wrong_rules.rule import WrongRule, edit, release
 
 _LAST_SENT = "ordering.last_sent_position"
 _READ_POSITION = "ordering.read_position"
+_RECENTLY_JOINED = "ordering.recently_joined"
 
 WRONG_RULES: Final[dict[str, WrongRule]] = {
     # --- the dispatch loop ---------------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "disconnect_drops_the_hash": edit(
         "entries of a consumer that leaves enter the replay set without their hash",
-        "membership:replay_held",
+        "membership:replay_pending",
         "add_to_replay(st, entry, st.pending_hash[entry] + WIDE)",
         "add_to_replay(st, entry, -1)",
     ),
@@ -236,31 +237,31 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     # --- last sent position --------------------------------------------------------------------------------------
     "last_sent_limit_is_exclusive": edit(
-        "a newcomer is not sent the last sent position itself",
+        "a recently joined consumer is not sent the last sent position itself",
         f"{_LAST_SENT}:within",
         "entry <= limit",
         "entry < limit",
     ),
     "last_sent_limit_off": edit(
-        "a newcomer is not held back", f"{_LAST_SENT}:within", "entry <= limit", "True"
+        "a recently joined consumer is not held back", f"{_LAST_SENT}:within", "entry <= limit", "True"
     ),
     "last_sent_limit_without_the_oldest": edit(
-        "in a replay read a newcomer is held to its own limit only",
-        f"{_LAST_SENT}:limit_now",
+        "in a replay read a recently joined consumer is held to its own limit only",
+        f"{_RECENTLY_JOINED}:limit_now",
         "if is_replay:",
         "if False:",
     ),
     "last_sent_never_pruned": edit(
-        "mark-delete never frees a newcomer",
-        f"{_LAST_SENT}:is_passed",
-        "joined_at <= st.s[MARK_DELETE]",
-        "False",
+        "mark-delete never frees a recently joined consumer",
+        f"{_LAST_SENT}:reached",
+        "st.s[MARK_DELETE]",
+        "-2",
     ),
     "last_sent_pruned_late": edit(
-        "mark-delete frees a newcomer one entry late",
-        f"{_LAST_SENT}:is_passed",
-        "joined_at <= st.s[MARK_DELETE]",
-        "joined_at < st.s[MARK_DELETE]",
+        "mark-delete frees a recently joined consumer one entry late",
+        f"{_LAST_SENT}:reached",
+        "st.s[MARK_DELETE]",
+        "st.s[MARK_DELETE] - 1",
     ),
     "last_sent_survives": edit(
         "the last sent position is kept when all consumers have left",
@@ -268,8 +269,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "forget_sent(st)",
         "pass",
     ),
-    "last_one_left_is_still_a_newcomer": edit(
-        "a newcomer that is alone stays held back",
+    "last_one_left_stays_held_back": edit(
+        "a recently joined consumer that is alone stays held back",
         f"{_LAST_SENT}:consumer_left",
         "if st.s[N_CONSUMERS] <= 1:",
         "if False:",
@@ -280,7 +281,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if entry > st.s[LAST_SENT]:",
         "if False:",
     ),
-    "alone_a_newcomer_too": edit(
+    "alone_held_back_too": edit(
         "a consumer that joins one entry past mark-delete is held back too",
         f"{_LAST_SENT}:consumer_joined",
         "st.s[READ_POSITION] - st.s[MARK_DELETE] > 1",
@@ -288,46 +289,46 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     # --- read position, 3.x and classic ----------------------------------------------------------------------------
     "classic_limit_is_inclusive": edit(
-        "a newcomer is sent the entry at its read position too",
+        "a recently joined consumer is sent the entry at its read position too",
         f"{_READ_POSITION}:within",
         "entry < limit",
         "entry <= limit",
     ),
     "classic_limit_off": edit(
-        "a newcomer is not held back", f"{_READ_POSITION}:within", "entry < limit", "True"
+        "a recently joined consumer is not held back", f"{_READ_POSITION}:within", "entry < limit", "True"
     ),
     "classic_limit_without_the_first": edit(
-        "in a replay read a newcomer is held to its own limit only",
-        f"{_READ_POSITION}:limit_now",
+        "in a replay read a recently joined consumer is held to its own limit only",
+        f"{_RECENTLY_JOINED}:limit_now",
         "if is_replay:",
         "if False:",
     ),
     "classic_never_pruned": edit(
-        "mark-delete never frees a newcomer",
-        f"{_READ_POSITION}:is_passed",
-        "joined_at <= st.s[MARK_DELETE] + 1",
-        "False",
+        "mark-delete never frees a recently joined consumer",
+        f"{_READ_POSITION}:reached",
+        "st.s[MARK_DELETE] + 1",
+        "-2",
     ),
     "classic_pruned_late": edit(
-        "mark-delete frees a newcomer one entry late",
-        f"{_READ_POSITION}:is_passed",
+        "mark-delete frees a recently joined consumer one entry late",
+        f"{_READ_POSITION}:reached",
         "st.s[MARK_DELETE] + 1",
         "st.s[MARK_DELETE]",
     ),
-    "classic_last_one_left_is_still_a_newcomer": edit(
-        "a newcomer that is alone stays held back",
+    "classic_last_one_left_stays_held_back": edit(
+        "a recently joined consumer that is alone stays held back",
         f"{_READ_POSITION}:consumer_left",
         "if st.s[N_CONSUMERS] == 1:",
         "if False:",
     ),
-    "classic_a_newcomer_with_one_entry_read": edit(
+    "classic_held_back_with_one_entry_read": edit(
         "a consumer that joins one entry past mark-delete is held back too",
-        f"{_READ_POSITION}:is_restricted_newcomer",
+        f"{_READ_POSITION}:is_held_back_when_joining",
         "st.s[READ_POSITION] - st.s[MARK_DELETE] > 1",
         "st.s[READ_POSITION] - st.s[MARK_DELETE] > 0",
     ),
-    "classic_newcomers_sorted": release(
-        "newcomers are kept by position where they are kept as they joined, and the other way round (#23795, #23802)",
+    "classic_recently_joined_sorted": release(
+        "recently joined consumers are kept by position or as they joined, the wrong way round (#23795, #23802)",
         "recently_joined_sorted",
     ),
     "classic_r0_off": edit(
@@ -339,8 +340,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "classic_pre_filter_off": release(
         "a replay read asks for what cannot be sent too, or not (#22245)", "replay_pre_filter"
     ),
-    "classic_normal_reads_for_newcomers": edit(
-        "a normal read is made for newcomers too",
+    "classic_normal_reads_for_recently_joined": edit(
+        "a normal read is made for recently joined consumers too",
         "read_loop_classic:normal_read_is_needed",
         " and st.joined_at[slot] == NOT_TRACKED",
         "",
@@ -352,7 +353,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if True:",
     ),
     "classic_stuck_with_newcomers": edit(
-        "a round is stuck although a newcomer is the reason",
+        "a round is stuck although a recently joined consumer is the reason",
         "read_loop_classic:is_stuck",
         "if sent or st.s[N_RECENT] > 0:",
         "if sent:",

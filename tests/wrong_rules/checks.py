@@ -50,7 +50,7 @@ def failover(version: str = "4.2.4", **config: Any) -> SingleActiveDispatcher:
     profile = resolve(version, config, subscription_type="Failover", partition_index=0)
     core = SingleActiveDispatcher(profile, "t", 0, exclusive=False, num_messages=np.ones(20, np.int64))
     core.join(2, "c2")
-    core.hand_over()
+    core.begin_active_change()
     if core.delay_running:
         core.delay_over()
     core.flow(2, 10)
@@ -164,11 +164,11 @@ def a_classic_newcomer_right_behind_mark_delete_is_free() -> None:
     for entry in range(4):
         core.acknowledge(entry)
     connect(core, 2, 0)
-    assert core.newcomers() == {2: 5}
+    assert core.recently_joined() == {2: 5}
     core.leave(2)
     core.acknowledge(4)
     connect(core, 3, 0)
-    assert core.newcomers() == {}
+    assert core.recently_joined() == {}
 
 
 def newcomers_stand_by_position_since_4_0_2() -> None:
@@ -178,7 +178,7 @@ def newcomers_stand_by_position_since_4_0_2() -> None:
         connect(core, 2, 0)
         core.state.s[st_.READ_POSITION] = 3
         connect(core, 3, 0)
-        assert list(core.newcomers()) == order
+        assert list(core.recently_joined()) == order
 
 
 def the_first_on_a_point_keeps_it() -> None:
@@ -203,7 +203,7 @@ def the_failover_delay_does_not_hold_a_read_after_a_write() -> None:
     core = failover(**{DELAY: 1000})
     core.join(1, "c1")
     core.flow(1, 5)
-    core.hand_over()
+    core.begin_active_change()
     assert core.delay_running
     assert core.attempt_read(1) == 5
 
@@ -212,7 +212,7 @@ def the_failover_delay_holds_flow() -> None:
     """A flow command of the new active consumer makes no read before the cursor is rewound."""
     core = failover(**{DELAY: 1000})
     core.join(1, "c1")
-    core.hand_over()
+    core.begin_active_change()
     core.flow(1, 5)
     assert core.delay_running
     assert not core.flow_reads(1)
@@ -224,7 +224,7 @@ def a_read_for_the_old_active_consumer_is_dropped() -> None:
     assert core.attempt_read(2) == 10
     core.join(1, "c1")
     core.cancel_read(cancelled=False)
-    core.hand_over()
+    core.begin_active_change()
     result = core.read_done([0, 1])
     assert result.entries is None
     assert result.rewound
@@ -249,10 +249,10 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "no_rewind": the_first_consumer_finds_a_rewound_cursor,
     "old_read_is_dispatched": a_read_from_before_all_left_is_dropped,
     "trim_at_attempts": an_attempt_drops_what_mark_delete_has_passed_until_4_2_2,
-    "alone_a_newcomer_too": a_newcomer_right_behind_mark_delete_is_free,
-    "classic_a_newcomer_with_one_entry_read": a_classic_newcomer_right_behind_mark_delete_is_free,
-    "classic_newcomers_sorted": newcomers_stand_by_position_since_4_0_2,
-    "newcomer_wins_a_point": the_first_on_a_point_keeps_it,
+    "alone_held_back_too": a_newcomer_right_behind_mark_delete_is_free,
+    "classic_held_back_with_one_entry_read": a_classic_newcomer_right_behind_mark_delete_is_free,
+    "classic_recently_joined_sorted": newcomers_stand_by_position_since_4_0_2,
+    "joining_wins_a_point": the_first_on_a_point_keeps_it,
     "hash_zero": the_hash_zero_is_one,
     "failover_delay_holds_reads": the_failover_delay_does_not_hold_a_read_after_a_write,
     "failover_delay_does_not_hold_flow": the_failover_delay_holds_flow,

@@ -14,8 +14,8 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
         "key=lambda pair: pair[1] - pair[0]",
         "key=lambda pair: (pair[1] - pair[0], pair[1])",
     ),
-    "newcomer_gets_the_upper_half": edit(
-        "the newcomer gets the upper half of the range that is split",
+    "joining_gets_the_upper_half": edit(
+        "the joining consumer gets the upper half of the range that is split",
         "selectors.auto_split:AutoSplitSelector.add",
         "self._owners[boundary] = consumer\n    self._note(consumer, boundary)",
         "self._owners[boundary] = consumer\n"
@@ -44,11 +44,11 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
         "self._used[name].discard(index)",
         "pass",
     ),
-    "newcomer_wins_a_point": edit(
-        "a newcomer takes a point that is taken",
+    "joining_wins_a_point": edit(
+        "a joining consumer takes a point that is taken",
         "selectors.consistent_hashing:ConsistentHashingSelector._meet",
-        "queue.append(newcomer)",
-        "queue.insert(0, newcomer)",
+        "queue.append(joining)",
+        "queue.insert(0, joining)",
     ),
     "equal_names_do_not_share": edit(
         "of consumers with one name only the first is chosen",
@@ -112,7 +112,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     "failover_first_keeps_the_point": edit(
         "of two consumers on one point the lower index keeps it",
         "selectors.failover:wins_point",
-        "newcomer > holder",
+        "joining > holder",
         "False",
     ),
     "failover_delay_holds_reads": edit(
@@ -129,7 +129,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     ),
     "failover_without_delay": edit(
         "a hand-over rewinds at once",
-        "single_active:SingleActiveDispatcher.hand_over",
+        "single_active:SingleActiveDispatcher.begin_active_change",
         "if not self._delayed:",
         "if True:",
     ),
@@ -141,7 +141,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     ),
     "failover_old_read_is_sent": edit(
         "a read for the old active consumer is sent to the new one",
-        "single_active_rules:handed_over_elsewhere",
+        "single_active_rules:is_read_for_another",
         "reader != active",
         "False",
     ),
@@ -156,7 +156,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     ),
     "failover_nobody_is_told": edit(
         "a hand-over tells nobody",
-        "single_active:SingleActiveDispatcher.told_all",
+        "single_active:SingleActiveDispatcher.notices_of_change",
         "if active is None or self._exclusive:",
         "if True:",
     ),

@@ -193,7 +193,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0-preview.1/designed-all-leave-ch",
         "4.0.0-preview.1/designed-all-leave-range",
     ),
-    "last_one_left_is_still_a_newcomer": (
+    "last_one_left_stays_held_back": (
         "4.0.0-preview.1/random-0024-range-quiet",
         "4.0.0-preview.1/random-0008-range-quiet",
         "4.0.0-preview.1/random-0004-range-quiet",
@@ -223,7 +223,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-away-and-back-classic-range",
         "4.0.0/designed-away-and-back-classic-range",
     ),
-    "classic_last_one_left_is_still_a_newcomer": (
+    "classic_last_one_left_stays_held_back": (
         "4.0.0/random-0024-classic-ch-quiet",
         "4.2.4/random-0024-classic-ch-quiet",
     ),
@@ -235,7 +235,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0/designed-slow-owner-newcomer-classic-ch",
         "4.2.4/designed-slow-owner-newcomer-classic-range",
     ),
-    "classic_normal_reads_for_newcomers": (
+    "classic_normal_reads_for_recently_joined": (
         "4.2.4/designed-all-leave-classic-ch",
         "4.0.0/designed-all-leave-classic-range",
     ),
@@ -264,7 +264,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-negative-acks-range",
         "4.0.0/designed-slow-owner-newcomer-range",
     ),
-    "newcomer_gets_the_upper_half": (
+    "joining_gets_the_upper_half": (
         "4.0.0-preview.1/designed-negative-acks-range",
         "4.2.4/designed-negative-acks-range",
         "4.0.0/designed-slow-owner-newcomer-range",
@@ -278,7 +278,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0/designed-away-and-back-ch",
         "4.2.4/designed-away-and-back-ch",
     ),
-    "newcomer_wins_a_point": (
+    "joining_wins_a_point": (
         "4.2.4/random-0067-ch-racing",
         "4.2.4/random-0049-ch-racing",
     ),

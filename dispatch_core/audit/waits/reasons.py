@@ -10,14 +10,17 @@ for the next. ``failover_delay`` comes from ``first_gate_single_active`` only.
 
 Nothing here changes a state: it may be called at any time.
 
-Two entries of one hash wait under draining hashes; first nobody is connected, at last nothing holds the first:
+Only the first waiting entry of a hash is asked about, so R0 (``replay_order``) is no gate here. The audit names it for a key
+whose first entry no gate holds while others wait behind it (``waits.findings``).
+
+Two entries of one hash wait under draining hashes; first nobody is connected, at last no gate is closed for the first:
 
 >>> import numpy as np
 >>> from dispatch_core.broker import state
 >>> st = state.new_state(np.zeros(2, np.int32), np.ones(2, np.int32), 1, 2)
->>> def why(entry=0):
-...     return REASONS[why_waiting(st, False, entry, entry, 0, entry > 0, False)]
->>> st.s[IN_ORDER] = st.s[state.TRACK_DRAINING] = 1
+>>> def why():
+...     return REASONS[why_waiting(st, False, 0, 0, 0, False)]
+>>> st.s[state.TRACK_DRAINING] = 1
 >>> st.s[state.LOOK_AHEAD_PER_CONSUMER], st.s[state.MAX_UNACKED_CONSUMER] = 1, 5
 >>> why()
 'no_consumer'
@@ -40,11 +43,11 @@ Two entries of one hash wait under draining hashes; first nobody is connected, a
 >>> st.s[state.BLOCKED_ON_UNACKED], st.s[state.N_REPLAY] = 0, 1
 >>> why()
 'look_ahead_limit'
->>> st.s[state.READ_POSITION], st.replay_count[0] = 2, 2
->>> why(0) is None, why(1)
-(True, 'replay_order')
+>>> st.s[state.READ_POSITION] = 2
+>>> why() is None
+True
 >>> st.joined_at[0], st.recent[0], st.s[state.N_RECENT], st.s[state.READ_POSITION] = 1, 0, 1, 1
->>> [REASONS[why_waiting(st, True, entry, entry, 0, False, False)] for entry in (0, 1)]
+>>> [REASONS[why_waiting(st, True, entry, entry, 0, False)] for entry in (0, 1)]
 [None, 'recently_joined']
 """
 
@@ -64,7 +67,6 @@ from dispatch_core.broker.gates import (
     NO_PERMITS,
     OPEN,
     RECENTLY_JOINED,
-    REPLAY_ORDER,
     UNACKED_LIMIT_CONSUMER,
     UNACKED_LIMIT_SUBSCRIPTION,
     UNCOVERED_RANGE,
@@ -73,13 +75,12 @@ from dispatch_core.broker.gates import (
     no_consumer,
     no_permits,
     not_read_yet,
-    replay_order,
     replay_set_is_full,
     unacked_limit_consumer,
     unacked_limit_subscription,
     uncovered_range,
 )
-from dispatch_core.broker.state import IN_ORDER, WIDE, State
+from dispatch_core.broker.state import WIDE, State
 
 #: The names of the gates' codes that are reasons; where none is closed there is none.
 REASONS: Final[tuple[str | None, ...]] = (None, *GATES[NO_CONSUMER : FAILOVER_DELAY + 1])
@@ -87,14 +88,12 @@ assert set(REASONS[1:]) == set(STALL_REASONS), "every reason of the catalogue ha
 
 
 @compiled
-def why_waiting(
-    st: State, classic: bool, entry: int, rank: int, ahead: int, earlier_of_hash: bool, inferred: bool
-) -> int:
+def why_waiting(st: State, classic: bool, entry: int, rank: int, ahead: int, inferred: bool) -> int:
     """Return the first closed gate of a waiting entry in ``WHY_WAITING_ORDER``; ``OPEN`` for none.
 
-    ``classic``: the dispatcher of 3.x or the classic one of 4.x. ``rank``: how many waiting entries stand before it;
-    ``ahead``: for how many of these no gate is closed; ``earlier_of_hash``: one is of its hash. ``inferred``: what was read
-    is known only as far as it was sent.
+    ``entry``: the first waiting entry of its hash. ``classic``: the dispatcher of 3.x or the classic one of 4.x. ``rank``:
+    the number of waiting entries before it; ``ahead``: of these, those that its consumer takes first and for which no gate
+    is closed. ``inferred``: what was read is known only as far as it was sent.
     """
     if no_consumer(st):
         return NO_CONSUMER
@@ -116,15 +115,4 @@ def why_waiting(
             return UNACKED_LIMIT_SUBSCRIPTION
         if not classic and replay_set_is_full(st, rank if inferred else 0):
             return LOOK_AHEAD_LIMIT
-    if earlier_of_hash and keeps_order(st, hash_id, inferred):
-        return REPLAY_ORDER
     return OPEN
-
-
-@compiled
-def keeps_order(st: State, hash_id: int, inferred: bool) -> bool:
-    """R0 for an entry behind another one of its hash that waits: that one is in the replay set, or was read by now.
-
-    Where reads are inferred it is taken to be there.
-    """
-    return replay_order(st, False, hash_id) or (inferred and st.s[IN_ORDER] == 1)

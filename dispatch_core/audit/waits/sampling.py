@@ -268,7 +268,7 @@ def _ask(
     if reason < 0:
         slot = st.hash_owner[hash_id] + WIDE
         ahead = taken[slot] if slot != NOBODY else 0
-        reason = why_waiting(st, classic, entry, rank, ahead, False, inferred)
+        reason = why_waiting(st, classic, entry, rank, ahead, inferred)
         if reason == NO_CONSUMER:
             slot = NOBODY + WIDE
     rows[at, SEEN], rows[at, REASON] = now[STAMP], reason

@@ -1,9 +1,10 @@
-"""Draining hashes (PIP-379, 4.x): a hash that moved away stays with its old consumer until that one is done with it.
+"""Draining hashes (PIP-379, 4.x): a hash that moved away is held back until its old consumer's entries are acknowledged.
 
-Theory of operation
--------------------
-While hash *h* drains for consumer *o*, ``drain_refs[h]`` counts the entries of *h* that were pending on *o* when *h*
-moved away and still are, and nobody but *o* may be sent entries of *h*.
+Theory of operation ------------------- Example: consumer *o* holds two entries of hash *h* when a consumer joins and takes
+*h* over. *h* drains for *o* with reference count 2. The new owner gets no entry of *h* until *o* has acknowledged both.
+
+In general: while hash *h* drains for consumer *o*, ``drain_refs[h]`` counts the entries of *h* that were pending on *o* when
+*h* moved away and still are. Only *o* may be sent entries of *h* meanwhile.
 
 =============  ==========================================================  =============================================
 state of h     event                                                       next
@@ -13,20 +14,20 @@ FREE           h moves away from a consumer that holds none                FREE:
 DRAINING(o,k)  one of o's pending entries of h goes away                   DRAINING(o, k-1), FREE at 0
 DRAINING(o,k)  h moves to a third consumer                                 unchanged
 DRAINING(o,k)  h moves back to o (``added_ranges``: 4.0.7+, 4.1.1+)        FREE: one release per pending entry
-DRAINING(o,k)  o is asked for h (it owns it again)                         FREE, lazily
+DRAINING(o,k)  an entry of h is dispatched to o (it owns h again)          FREE, lazily
 any            all consumers are gone                                      FREE
 =============  ==========================================================  =============================================
 
 Two transitions can meet (a join takes h from o while o's ack of it is on its way); the dispatcher's lock orders them,
 and the log says in which order, so nothing is decided here.
 
-*Unblock notice*: when the last reference of a hash that had held something back goes away, a read is asked for. Inside a
-batch (closing a consumer, trimming up to mark-delete, redelivering all) that is remembered and said once, at the end of
-the outermost batch. A consumer that is closing gives no notice: its entries enter the replay set, which asks for a read.
+*Unblock notice*: when the last reference of a hash that has refused an entry goes away, the dispatcher is notified to read.
+Inside a batch (closing a consumer, trimming up to mark-delete, redelivering all) the notice is given once, at the end of
+the outermost batch. A consumer that is closing gives no notice: its entries enter the replay set, and a read follows anyway.
 
 *Statistics*: a consumer's ``drainingHashes`` are the hashes listed for it that drain now. Before #24736
 (``LAZY_RELEASE_COUNTS`` off) a hash that was freed lazily stays listed for its old owner: it shows nothing while it does
-not drain, and shows up in two consumers' lists once it drains for another one.
+not drain, and appears in two consumers' lists once it drains for another consumer.
 
 Invariants: one owner per draining hash; ``drain_refs[h]`` >= 1 while it drains, and at most the number of entries of h
 pending on its owner. Source: DrainingHashesTracker; #23352, #24736.
@@ -66,7 +67,7 @@ _NOTICE_OF_HASH: Final = 2  # + hash id
 
 
 def drainable(sticky_hash: int) -> bool:
-    """True if a sticky key hash can drain at all: 0 means "not set", and a broker that counts it is in error.
+    """True if a sticky key hash can drain at all; 0 means "not set".
 
     >>> drainable(0), drainable(1)
     (False, True)
@@ -95,10 +96,10 @@ def drain(st: State, slot: int, hash_id: int) -> bool:
 
 @compiled
 def release(st: State, slot: int, hash_id: int, closing: bool = False) -> int:
-    """A pending entry of ``hash_id`` left ``slot``. Returns the reference count before it; 0 = it was not draining.
+    """Uncount a pending entry of ``hash_id`` that left ``slot``; returns the reference count before, 0 = not draining.
 
-    ``closing``: the consumer is going away, and nobody is told that the hash is free. -1, with nothing changed, when
-    another consumer drains it.
+    ``closing``: the consumer is leaving, and no notice is given that the hash is free. Returns -1, with nothing changed,
+    when the hash drains for another consumer.
     """
     if st.drain_owner[hash_id] == NOBODY:
         return 0
@@ -116,7 +117,7 @@ def release(st: State, slot: int, hash_id: int, closing: bool = False) -> int:
 
 @compiled
 def should_block(st: State, slot: int, hash_id: int, attempts: I64) -> bool:
-    """True if ``slot`` must not be sent entries of ``hash_id`` now.
+    """True if ``slot`` must not be sent entries of ``hash_id`` now (shouldBlockStickyKeyHash).
 
     A refusal is counted, and noted in ``attempts``: ``attempts[0]`` = how many, then pairs (slot, hash id) as far as
     they fit. A hash that drains for ``slot`` itself is freed: it has come back.
@@ -140,19 +141,19 @@ def should_block(st: State, slot: int, hash_id: int, attempts: I64) -> bool:
 
 @compiled
 def may_hold(st: State, slot: int, hash_id: int) -> bool:
-    """The last check at send time: no other consumer drains the hash (PendingAcksMap.addPendingAckIfAllowed)."""
+    """True if the hash drains for nobody else: the last check at send time (PendingAcksMap.addPendingAckIfAllowed)."""
     return st.drain_owner[hash_id] == NOBODY or st.drain_owner[hash_id] == slot
 
 
 @compiled
 def give_up(st: State, hash_id: int) -> None:
-    """A log shows that the broker took the hash for free, whatever the rule says: it drains no longer."""
+    """Free a hash although the rule has it draining: a log shows that the broker took it for free."""
     _free(st, hash_id)
 
 
 @compiled
 def clear_draining(st: State) -> None:
-    """All consumers are gone; batches that are open stay open."""
+    """Clear everything when all consumers are gone; open batches stay open."""
     st.drain_owner[:] = NOBODY
     st.drain_refs[:] = 0
     st.drain_attempts[:] = 0
@@ -164,7 +165,7 @@ def clear_draining(st: State) -> None:
 
 @compiled
 def forget_consumer(st: State, slot: int) -> None:
-    """A consumer has left: its statistics go with it."""
+    """Forget the statistics of a consumer that has left."""
     if st.drain_stats[slot] == 1:  # else nothing is listed for it
         listed = st.drain_listed
         words = _word(st, slot, 1) - _word(st, slot, 0)
@@ -177,13 +178,13 @@ def forget_consumer(st: State, slot: int) -> None:
 
 @compiled
 def start_batch(st: State) -> None:
-    """Several releases follow that give one notice together; batches nest."""
+    """Begin a batch of releases that give one notice together; batches nest."""
     st.s[DRAIN_BATCH] += 1
 
 
 @compiled
 def end_batch(st: State) -> None:
-    """End of a batch; the outermost one gives the notice that was remembered."""
+    """End a batch; the outermost one gives the notice."""
     st.s[DRAIN_BATCH] -= 1
     if st.s[DRAIN_BATCH] == 0 and st.s[DRAIN_UNBLOCKED] == 1:
         st.s[DRAIN_UNBLOCKED] = 0
@@ -191,7 +192,7 @@ def end_batch(st: State) -> None:
 
 
 def take_notice(st: State) -> int | None:
-    """The unblock notice given since the last call: a hash id, ``END_OF_BATCH``, or None for none."""
+    """Take the unblock notice given since the last call: a hash id, ``END_OF_BATCH``, or None for none."""
     notice = int(st.s[DRAIN_NOTICE])
     st.s[DRAIN_NOTICE] = 0
     if not notice:
@@ -218,12 +219,12 @@ class Statistics:
 
 
 def statistics(st: State, slot: int) -> Statistics:
-    """The draining statistics of the consumer in a slot."""
+    """Return the draining statistics of the consumer in a slot."""
     return Statistics(listed(st, slot), int(st.cleared_total[slot]))
 
 
 def listed(st: State, slot: int) -> list[tuple[int, int, int]]:
-    """``drainingHashes`` of a consumer: (hash id, ``unackMsgs``, ``blockedAttempts``), ascending by hash id."""
+    """Return ``drainingHashes`` of a consumer: (hash id, ``unackMsgs``, ``blockedAttempts``), ascending by hash id."""
     draining = np.flatnonzero(st.drain_owner != NOBODY)
     words = st.drain_listed.reshape(len(st.drain_owner), -1)[draining, slot // LISTED_BITS]
     ids = draining[(words >> (slot % LISTED_BITS)) & 1 == 1]

@@ -1,36 +1,37 @@
-"""Last sent position (PIP-282, only in 4.0.0-preview.1): a newcomer gets nothing not sent before it joined.
+"""Last sent position (PIP-282, only in 4.0.0-preview.1): a joining consumer gets only entries sent before it joined.
 
 Theory of operation
 -------------------
-The dispatcher knows up to where *everything* was handed to somebody (``LAST_SENT``), and which entries above that
-were handed out singly (``sent_above``, the broker's ``individuallySentPositions``). A consumer that joins while
-others hold unacknowledged entries remembers that position; until mark-delete has reached it, the newcomer gets
-nothing beyond it, of any key. So it gets what was sent before it joined (when that comes back) before anything
-later. The price: every key of the newcomer waits, and one key may still be pending at two consumers at a time (#23307),
-which is why draining hashes replaced this rule.
+Example: entries 0 to 3 and 5 were sent, 4 waits for permits. ``LAST_SENT`` is 3, and ``sent_above`` marks 5. A consumer that
+joins now remembers 3: until entries 0 to 3 are acknowledged it gets nothing above 3.
+
+In general: the dispatcher knows up to where *every* entry was sent (``LAST_SENT``), and which entries above that were sent
+(``sent_above``, the broker's ``individuallySentPositions``). A consumer that joins while others hold unacknowledged entries
+remembers ``LAST_SENT``. Until mark-delete has reached that position, the consumer gets nothing above it, whatever the key.
+So entries sent before it joined come before any later entry, if they come back at all. The price: all keys of the recently
+joined consumer wait, and one key may still be pending at two consumers at a time (#23307), which is why draining hashes
+replaced this rule.
 
 ==========================  ====================================================================================
 event                       transition
 ==========================  ====================================================================================
 a round begins              unknown: LAST_SENT = mark-delete, acknowledged entries above it count as sent;
                             else LAST_SENT is raised to mark-delete
-an entry is chosen          it is noted as sent, unless it is at or below LAST_SENT
-all of a round are chosen   LAST_SENT moves over the entries noted as sent that follow it
-a consumer joins            LAST_SENT is raised to mark-delete and remembered for the newcomer, if others are
+an entry is chosen          it is marked as sent, unless it is at or below LAST_SENT
+all of a round are chosen   LAST_SENT moves over the marked entries that follow it
+a consumer joins            LAST_SENT is raised to mark-delete and remembered for the consumer, if others are
                             connected and the read position is more than one entry past mark-delete
 a consumer leaves           forgotten; one left: all are forgotten; none left: LAST_SENT unknown, nothing sent
-mark-delete reaches a       that newcomer is free (looked at before every decision: *prune*)
-newcomer's position
+mark-delete reaches a       the consumer is freed (*prune*; done before every decision)
+remembered position
 ==========================  ====================================================================================
 
-"Sent" means chosen for a consumer: closed connections and redelivery do not undo it. Entries are ordinals, so the
-entry before one is one less, and a range of sent entries touches ``LAST_SENT`` exactly when its first entry is
-the next one.
+"Sent" means chosen for a consumer: closed connections and redelivery do not undo it. Entries are ordinals, so the entry
+before another is one less, and a range of sent entries touches ``LAST_SENT`` exactly when its first entry is the next one.
 
-The newcomers are kept in the order they joined and pruned from the front (``ordering.newcomers``). ``LAST_SENT`` never
-goes back while anyone is connected, so that order is also the order of the remembered positions: the first is the oldest.
+Recently joined consumers are kept in the order they joined and freed from the front (``ordering.recently_joined``).
+``LAST_SENT`` never goes back while anyone is connected, so that order is also the order of the remembered positions.
 
-A newcomer is freed by mark-delete, by being the only one left, or it leaves; nothing else is waited for here.
 Source: PersistentStickyKeyDispatcherMultipleConsumers between #21953 and #23352.
 
 The example of the proposal, ten entries, nothing acknowledged:
@@ -56,10 +57,8 @@ The example of the proposal, ten entries, nothing acknowledged:
 
 from __future__ import annotations
 
-from typing import Final
-
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker.ordering.recently_joined import add_newcomer, forget_newcomer, free_first
+from dispatch_core.broker.ordering import recently_joined
 from dispatch_core.broker.state import (
     LAST_SENT,
     MARK_DELETE,
@@ -72,13 +71,10 @@ from dispatch_core.broker.state import (
     State,
 )
 
-#: Position limit of a consumer that has none.
-UNRESTRICTED: Final = 1 << 62
-
 
 @compiled
 def begin_round(st: State) -> None:
-    """Before a read result is dispatched: begin to track at mark-delete, or raise the last sent position to it."""
+    """Begin to track at mark-delete before a read result is dispatched, or raise the last sent position to it."""
     if st.s[LAST_SENT] != NOT_TRACKED:
         raise_to_mark_delete(st)
         return
@@ -98,14 +94,14 @@ def raise_to_mark_delete(st: State) -> None:
 
 @compiled
 def note_sent(st: State, entry: int) -> None:
-    """An entry was chosen for a consumer."""
+    """Mark an entry as sent: it was chosen for a consumer."""
     if entry > st.s[LAST_SENT]:
         _mark(st, entry)
 
 
 @compiled
 def advance(st: State) -> None:
-    """After all of a round were chosen: move the last sent position over the entries sent right after it."""
+    """Move the last sent position over the entries sent right after it, once all of a round are chosen."""
     at = st.s[LAST_SENT] + 1
     while at < st.s[SENT_HIGH] and st.sent_above[at] == 1:
         at += 1
@@ -118,7 +114,7 @@ def advance(st: State) -> None:
 
 @compiled
 def consumer_joined(st: State, slot: int) -> int:
-    """A consumer is in the list and in the selector: remember how far was sent, if that can matter to it.
+    """Remember the last sent position for a consumer that is in the list and in the selector now, if it is held back.
 
     Returns its ``lastSentPositionWhenJoining``; NOT_TRACKED before the first round.
     """
@@ -128,19 +124,19 @@ def consumer_joined(st: State, slot: int) -> int:
         and st.s[N_CONSUMERS] > 1
         and st.s[READ_POSITION] - st.s[MARK_DELETE] > 1
     ):
-        add_newcomer(st, slot, st.s[LAST_SENT])
+        recently_joined.hold_back(st, slot, st.s[LAST_SENT])
     return st.s[LAST_SENT]
 
 
 @compiled
 def consumer_left(st: State, slot: int) -> bool:
-    """A consumer is out of the list, and the read that its entries caused was attempted: now it is forgotten.
+    """Forget a consumer that is out of the list, after the read attempt that its entries caused.
 
-    Returns whether newcomers were freed by mark-delete, so that another read is due.
+    Returns whether mark-delete freed recently joined consumers, so that another read is due.
     """
-    forget_newcomer(st, slot)
+    recently_joined.forget(st, slot)
     if st.s[N_CONSUMERS] <= 1:
-        free_first(st, st.s[N_RECENT])
+        recently_joined.free_first(st, st.s[N_RECENT])
     if st.s[N_CONSUMERS] == 0:
         forget_sent(st)
     return prune(st)
@@ -148,7 +144,7 @@ def consumer_left(st: State, slot: int) -> bool:
 
 @compiled
 def forget_sent(st: State) -> None:
-    """Nobody is left: the next first consumer gets everything above mark-delete again, or what a reset left."""
+    """Forget what was sent, when nobody is left: the next consumer gets everything above mark-delete, or after a reset."""
     for entry in range(st.s[SENT_LOW], st.s[SENT_HIGH]):
         st.sent_above[entry] = 0
     st.s[SENT_LOW] = st.s[SENT_HIGH] = 0
@@ -157,57 +153,38 @@ def forget_sent(st: State) -> None:
 
 @compiled
 def prune(st: State) -> bool:
-    """Free the newcomers whose position mark-delete has reached. Returns whether there were any."""
-    freed = passed(st)
-    free_first(st, freed)
-    return freed > 0
+    """Free the recently joined consumers whose position mark-delete has reached; True if there were any."""
+    return recently_joined.free_reached(st, reached(st))
 
 
 @compiled
-def passed(st: State) -> int:
-    """The number of first consumers that mark-delete has passed; ``prune`` frees them, before every decision."""
-    count = 0
-    while count < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[count]]):
-        count += 1
-    return count
-
-
-@compiled
-def is_passed(st: State, joined_at: int) -> bool:
-    """True if everything that was sent before a recently joined consumer came is acknowledged."""
-    return joined_at <= st.s[MARK_DELETE]
+def reached(st: State) -> int:
+    """Return the highest last sent position that frees a consumer: everything up to it is acknowledged."""
+    return st.s[MARK_DELETE]
 
 
 @compiled
 def position_limit(st: State, slot: int, is_replay: bool) -> int:
-    """The last entry the consumer may be sent now; UNRESTRICTED for all but newcomers.
-
-    In a replay read a newcomer is held to the oldest one's limit: what is replayed may have been anybody's.
-    """
+    """Return the last entry the consumer may be sent now, UNRESTRICTED if it is free. Prunes first, unless it is free."""
     if st.joined_at[slot] == NOT_TRACKED:
-        return UNRESTRICTED
+        return recently_joined.UNRESTRICTED
     prune(st)
     return limit_now(st, slot, is_replay)
 
 
 @compiled
 def limit_now(st: State, slot: int, is_replay: bool) -> int:
-    """The limit of ``position_limit``, without freeing anybody: for those who only ask."""
-    if st.joined_at[slot] == NOT_TRACKED:
-        return UNRESTRICTED
-    first = passed(st)
-    for at in range(first):
-        if st.recent[at] == slot:
-            return UNRESTRICTED
-    limit = st.joined_at[slot]
-    if is_replay:
-        limit = min(limit, st.joined_at[st.recent[first]])
-    return limit
+    """Return the limit of ``position_limit`` without freeing anybody, for those who only ask."""
+    return recently_joined.limit_now(st, slot, is_replay, reached(st))
 
 
 @compiled
 def within(entry: int, limit: int) -> bool:
-    """True if a position limit allows an entry: the limit itself was sent before the consumer joined."""
+    """True if a position limit allows an entry: the limit itself was sent before the consumer joined.
+
+    >>> within(4, 4), within(5, 4)
+    (True, False)
+    """
     return entry <= limit
 
 
@@ -221,7 +198,7 @@ def _mark(st: State, entry: int) -> None:
 
 
 def sent_ranges(st: State) -> list[tuple[int, int]]:
-    """``individuallySentPositions``: half-open ranges ``(before, last]`` of entries, ascending, coalesced.
+    """Return ``individuallySentPositions``: half-open ranges ``(before, last]`` of entries, ascending, coalesced.
 
     Between a rise of mark-delete and the end of the next round they may reach below the last sent position, as
     the broker's do.
@@ -235,8 +212,3 @@ def sent_ranges(st: State) -> list[tuple[int, int]]:
         else:
             ranges.append((entry - 1, entry))
     return ranges
-
-
-def newcomers(st: State) -> dict[int, int]:
-    """Slot → last sent position when it joined, of those that are still held back (not pruned), oldest first."""
-    return {int(slot): int(st.joined_at[slot]) for slot in st.recent[: st.s[N_RECENT]]}

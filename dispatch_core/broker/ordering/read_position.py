@@ -1,31 +1,40 @@
-"""Read position (3.x, and the classic dispatchers of 4.x): a newcomer gets nothing that was not read before it joined.
+"""Read position (3.x, classic dispatchers of 4.x): a joining consumer gets only entries read before it joined.
 
 Theory of operation
 -------------------
-A consumer that joins while others hold unacknowledged entries remembers the cursor's read position of that moment. Until
-everything before it is acknowledged, the newcomer gets only entries before it, of any key: those are meant to have been
-handed to somebody already, so that it can only be sent them again. The rule has two holes, which PIP-282 and PIP-379
-close: the read position runs ahead of what was dispatched, and an entry that waits in the replay set for permits lies
-before the read position although nobody was sent it. Both let a newcomer overtake an older consumer.
+Example: consumer 1 holds entries 0 to 4, and the cursor's read position is 5. Consumer 2 joins. Until entries 0 to 4 are
+acknowledged, consumer 2 gets only entries below 5, which can only be redeliveries.
+
+In general: a consumer that joins while others hold unacknowledged entries remembers the read position of that moment. Until
+everything before it is acknowledged, the consumer gets only entries before it, whatever their keys. These entries are meant
+to have been delivered to another consumer already. The rule has two holes, which PIP-282 and PIP-379 close:
+
+* the read position runs ahead of what was dispatched;
+* an entry that waits in the replay set for permits lies before the read position although it was never delivered.
+
+Through either hole a recently joined consumer can overtake an older one.
 
 ==============================  ====================================================================================
 event                           transition
 ==============================  ====================================================================================
 a consumer joins                the read position is remembered for it, if others are connected and the read position
                                 is more than one entry past mark-delete; since #23802 not while a rewind is due
-the same, since #23795          the newcomers are kept in the order of their positions, else in the order they joined
-a consumer leaves               forgotten, after the first read attempt that its entries caused; one left: all are
-mark-delete reaches the entry   that newcomer is free, unless an older one is not (*prune*; looked at before every
-before a memory                 decision, when a consumer has left, and when mark-delete has moved)
+the same, since #23795          recently joined consumers are kept in the order of their positions, else in the order
+                                in which they joined
+a consumer leaves               it is forgotten, after the first read attempt that its entries caused; if one consumer
+                                is left, all are freed
+mark-delete reaches the entry   the consumer is freed, unless one before it is not (*prune*; done before every
+before a remembered position    decision, when a consumer has left, and when mark-delete has moved)
 ==============================  ====================================================================================
 
-The broker keeps the newcomers in a map in insertion order and prunes it from the front, up to the first that is not free
-yet. In a replay read nobody among them gets an entry beyond the position of the *first* of the map. Where that order is
-not the order of the positions (a rewind moves the read position back), one newcomer can hold up another: #23795 sorts.
+The broker keeps recently joined consumers in a map in insertion order and frees them from the front, up to the first that is
+still held back (``ordering.recently_joined``). In a replay read each of them is held to the position of the *first* of the
+map. Where that order is not the order of the positions (a rewind moves the read position back), one recently joined consumer
+can hold up another: #23795 sorts them.
 
 Source: PersistentStickyKeyDispatcherMultipleConsumers (3.x), …Classic (4.x).
 
-A newcomer that joined when everything up to entry 4 was read:
+A consumer that joined when everything up to entry 4 was read:
 
 >>> import numpy as np
 >>> from dispatch_core.broker.state import IN_ORDER, MARK_DELETE, N_CONSUMERS, READ_POSITION, new_state
@@ -42,41 +51,35 @@ True
 
 from __future__ import annotations
 
-from typing import Final
-
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker.ordering.recently_joined import add_newcomer, forget_newcomer, free_first
+from dispatch_core.broker.ordering import recently_joined
 from dispatch_core.broker.state import (
     IN_ORDER,
     MARK_DELETE,
     N_CONSUMERS,
     N_RECENT,
-    NOT_TRACKED,
     READ_POSITION,
     REWIND_DUE,
     SORTS_RECENT,
     State,
 )
 
-#: Position limit of a consumer that has none.
-UNRESTRICTED: Final = 1 << 62
-
 
 @compiled
 def consumer_joined(st: State, slot: int) -> int:
-    """A consumer is in the list and in the selector: remember the read position, if that can matter to it.
+    """Remember the read position for a consumer that is in the list and in the selector now, if it is held back.
 
     Returns its ``readPositionWhenJoining``.
     """
-    if is_restricted_newcomer(st):
-        add_newcomer(st, slot, st.s[READ_POSITION])
+    if is_held_back_when_joining(st):
+        recently_joined.hold_back(st, slot, st.s[READ_POSITION])
         if st.s[SORTS_RECENT] == 1:
-            sort_newcomers(st)
+            sort_last(st)
     return st.s[READ_POSITION]
 
 
 @compiled
-def is_restricted_newcomer(st: State) -> bool:
+def is_held_back_when_joining(st: State) -> bool:
     """True if a consumer that joins now is held back: others are connected, and more than one entry is unacknowledged."""
     if st.s[IN_ORDER] == 0 or (st.s[SORTS_RECENT] == 1 and st.s[REWIND_DUE] == 1):
         return False
@@ -84,8 +87,8 @@ def is_restricted_newcomer(st: State) -> bool:
 
 
 @compiled
-def sort_newcomers(st: State) -> None:
-    """Bring the newest newcomer to its place by position; the others are in order already. Equal ones keep their order."""
+def sort_last(st: State) -> None:
+    """Move the last of the list to its place by position; the others are sorted already. Equal ones keep their order."""
     at = st.s[N_RECENT] - 1
     slot = st.recent[at]
     while at > 0 and st.joined_at[st.recent[at - 1]] > st.joined_at[slot]:
@@ -96,67 +99,46 @@ def sort_newcomers(st: State) -> None:
 
 @compiled
 def consumer_left(st: State, slot: int) -> bool:
-    """A consumer is out of the list, and the read that its entries caused was attempted: only then it is forgotten.
+    """Forget a consumer that is out of the list, after the read attempt that its entries caused.
 
-    Returns whether newcomers were freed by mark-delete, so that another read is due.
+    Returns whether mark-delete freed recently joined consumers, so that another read is due.
     """
-    forget_newcomer(st, slot)
+    recently_joined.forget(st, slot)
     if st.s[N_CONSUMERS] == 1:
-        free_first(st, st.s[N_RECENT])
+        recently_joined.free_first(st, st.s[N_RECENT])
     return prune(st)
 
 
 @compiled
 def prune(st: State) -> bool:
-    """Free the first newcomers, as far as mark-delete has reached them. Returns whether there were any."""
-    freed = passed(st)
-    free_first(st, freed)
-    return freed > 0
+    """Free the first recently joined consumers, as far as mark-delete has reached them; True if there were any."""
+    return recently_joined.free_reached(st, reached(st))
 
 
 @compiled
-def passed(st: State) -> int:
-    """The number of first consumers that mark-delete has passed; ``prune`` frees them, before every decision."""
-    count = 0
-    while count < st.s[N_RECENT] and is_passed(st, st.joined_at[st.recent[count]]):
-        count += 1
-    return count
-
-
-@compiled
-def is_passed(st: State, joined_at: int) -> bool:
-    """True if everything that was read before a recently joined consumer came is acknowledged."""
-    return joined_at <= st.s[MARK_DELETE] + 1
+def reached(st: State) -> int:
+    """Return the highest read position that frees a consumer: everything before it is acknowledged."""
+    return st.s[MARK_DELETE] + 1
 
 
 @compiled
 def position_limit(st: State, slot: int, is_replay: bool) -> int:
-    """The first entry the consumer may not be sent yet; UNRESTRICTED for all but newcomers. Prunes first."""
+    """Return the first entry the consumer may not be sent yet, UNRESTRICTED if it is free. Prunes first."""
     prune(st)
     return limit_now(st, slot, is_replay)
 
 
 @compiled
 def limit_now(st: State, slot: int, is_replay: bool) -> int:
-    """The limit of ``position_limit``, without freeing anybody: for those who only ask."""
-    if st.joined_at[slot] == NOT_TRACKED:
-        return UNRESTRICTED
-    first = passed(st)
-    for at in range(first):
-        if st.recent[at] == slot:
-            return UNRESTRICTED
-    limit = st.joined_at[slot]
-    if is_replay:
-        limit = min(limit, st.joined_at[st.recent[first]])
-    return limit
+    """Return the limit of ``position_limit`` without freeing anybody, for those who only ask."""
+    return recently_joined.limit_now(st, slot, is_replay, reached(st))
 
 
 @compiled
 def within(entry: int, limit: int) -> bool:
-    """True if a position limit allows an entry: the limit itself was not read when the consumer joined."""
+    """True if a position limit allows an entry: the limit itself was not read when the consumer joined.
+
+    >>> within(4, 5), within(5, 5)
+    (True, False)
+    """
     return entry < limit
-
-
-def newcomers(st: State) -> dict[int, int]:
-    """Slot → read position when it joined, of those that are still held back (not pruned), in the broker's order."""
-    return {int(slot): int(st.joined_at[slot]) for slot in st.recent[: st.s[N_RECENT]]}

@@ -1,4 +1,4 @@
-"""Control plane: who owns which part of the hash space (Key_Shared), who is active (Failover). Plain Python.
+"""Selectors: the owner of each part of the hash space (Key_Shared), the active consumer (Failover). Plain Python.
 
-Consumers are small integers here (the log's numbers); a consumer that rejoins is a new number.
+Consumers are small integers here (the log's numbers); a consumer that rejoins has a new number.
 """

@@ -1,7 +1,9 @@
-"""Range assignments of a Key_Shared selector, and what a membership change moved.
+"""Range assignments of a Key_Shared selector, and the ranges that a membership change moved.
 
-Source: ConsumerHashAssignmentsSnapshot (4.x). A snapshot is the ordered list of closed ranges with their owners; two
-snapshots are compared by sweeping their overlaps. Most of two neighbouring snapshots is alike; that is passed over.
+A snapshot is the ordered list of closed ranges with their owners; two snapshots are compared by sweeping their overlaps.
+Ranges that both begin or end with are passed over.
+
+Source: ConsumerHashAssignmentsSnapshot (4.x).
 
 >>> before = Assignments(((1, 65535, 1),))
 >>> after = Assignments(((1, 99, 2), (100, 65535, 1)))
@@ -30,11 +32,11 @@ Range = tuple[int, int]
 #: Ranges with their owners, ascending and disjoint.
 Owned = tuple[tuple[int, int, int], ...]
 #: Start, end (closed), owner before and owner after; None = nobody.
-Stretch = tuple[int, int, int | None, int | None]
+Overlap = tuple[int, int, int | None, int | None]
 #: Starts and ends of closed ranges.
 Bounds = tuple[I64, I64]
 
-#: The end of a range that reaches to the highest hash, whatever that is.
+#: The end of a range that reaches to the highest hash of any space.
 ANY_HASH: Final = (1 << 63) - 1
 
 NOBODY: Final = -1
@@ -47,11 +49,11 @@ class Assignments:
     ranges: Owned = ()
 
     def of(self, consumer: int) -> tuple[Range, ...]:
-        """The ranges of one consumer."""
+        """Return the ranges of a consumer."""
         return tuple((start, end) for start, end, owner in self.ranges if owner == consumer)
 
     def slots(self) -> dict[int, int]:
-        """The number of hashes that each consumer owns."""
+        """Return the number of hashes that each consumer owns."""
         owned: dict[int, int] = {}
         for start, end, owner in self.ranges:
             owned[owner] = owned.get(owner, 0) + end - start + 1
@@ -60,7 +62,7 @@ class Assignments:
 
 @dataclass(frozen=True, slots=True)
 class OwnedRanges:
-    """Closed ranges and whose each one is, as columns: ascending and disjoint."""
+    """Closed ranges and their owners as columns, ascending and disjoint."""
 
     starts: I64
     ends: I64
@@ -70,16 +72,16 @@ class OwnedRanges:
         return len(self.starts)
 
     def by_owner(self) -> dict[int, tuple[Range, ...]]:
-        """The ranges of each owner; owners in the order in which they come up."""
+        """Return the ranges of each owner; owners in the order in which they appear."""
         ranges: dict[int, list[Range]] = {}
         rows = zip(self.starts.tolist(), self.ends.tolist(), self.owners.tolist(), strict=True)
         for start, end, owner in rows:
             ranges.setdefault(owner, []).append((start, end))
-        return {owner: tuple(own) for owner, own in ranges.items()}
+        return {owner: tuple(owned) for owner, owned in ranges.items()}
 
 
 def joined(starts: I64, ends: I64, owners: I64) -> OwnedRanges:
-    """Ascending, disjoint ranges without those of ``NOBODY``, touching ones of one owner joined.
+    """Join touching ranges of an owner, and leave out those of ``NOBODY``; all are ascending and disjoint.
 
     >>> joined(np.array([0, 10, 20, 40]), np.array([9, 19, 29, 49]), np.array([7, 7, 8, NOBODY])).by_owner()
     {7: ((0, 19),), 8: ((20, 29),)}
@@ -98,8 +100,9 @@ def _join(starts: I64, ends: I64, owners: I64, ranges: I64) -> int:
 
 @inline
 def joined_on(ranges: I64, count: int, start: int, end: int, owner: int) -> int:
-    """Put a range behind the first ``count`` of ``ranges`` (start, end, owner), or join it to the last; returns how many
-    there are then. One of ``NOBODY`` is left out.
+    """Append a range to the first ``count`` of ``ranges`` (start, end, owner), or join it to the last of them.
+
+    A range of ``NOBODY`` is left out. Returns the new count.
     """
     if owner == NOBODY:
         return count
@@ -116,10 +119,10 @@ _NONE: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Impacted:
-    """Ranges that consumers lost and won by one membership change, touching ones merged: the broker's report of it.
+    """Ranges that consumers lost and won by a membership change, touching ones merged, as the broker reports them.
 
-    ``touched``: where a hash has to lie (``Selector.places``) for the selector to choose another consumer than before;
-    None = anywhere. It is no part of the broker's report: it says which hashes need not be looked up again.
+    ``touched``: the places (``Selector.places``) of hashes that may have another owner than before; None = all. It is not
+    part of the broker's report: hashes elsewhere need not be looked up again.
     """
 
     lost: OwnedRanges
@@ -148,12 +151,12 @@ class Impacted:
 
 
 def unreported(touched: Bounds) -> Impacted:
-    """A change of which the broker says nothing."""
+    """Return a change that the broker does not report."""
     nothing = OwnedRanges(_NONE, _NONE, _NONE)
     return Impacted(nothing, nothing, touched)
 
 
-#: Nothing changed hands.
+#: Nothing moved.
 UNCHANGED: Final = unreported((_NONE, _NONE))
 
 
@@ -161,18 +164,18 @@ def impacted(
     before: Assignments, after: Assignments, same: Callable[[int, int], bool] = operator.eq
 ) -> Impacted:
     """Compare two snapshots. ``same``: the broker's ``equals`` of two consumers (client address and id)."""
-    stretches = [item for item in _overlaps(*_unlike(before.ranges, after.ranges)) if item[2] != item[3]]
-    bounds = np.asarray([item[:2] for item in stretches], dtype=np.int64).reshape(-1, 2)
-    return changed_hands(stretches, (bounds[:, 0], bounds[:, 1]), same)
+    changed = [item for item in _overlaps(*_unlike(before.ranges, after.ranges)) if item[2] != item[3]]
+    bounds = np.asarray([item[:2] for item in changed], dtype=np.int64).reshape(-1, 2)
+    return moved_ranges(changed, (bounds[:, 0], bounds[:, 1]), same)
 
 
-def changed_hands(
-    stretches: Iterable[Stretch], touched: Bounds, same: Callable[[int, int], bool] = operator.eq
+def moved_ranges(
+    changed: Iterable[Overlap], touched: Bounds, same: Callable[[int, int], bool] = operator.eq
 ) -> Impacted:
-    """The ranges that moved, from the ascending, disjoint ``stretches`` of hashes with another owner than before."""
+    """Return the ranges that moved, from the ascending, disjoint overlaps with another owner than before."""
     moved = [
         (start, end, NOBODY if old is None else old, NOBODY if new is None else new)
-        for start, end, old, new in stretches
+        for start, end, old, new in changed
         if old is None or new is None or not same(old, new)
     ]
     columns = np.ascontiguousarray(np.asarray(moved, dtype=np.int64).reshape(-1, 4).T)
@@ -187,7 +190,7 @@ def contains(ranges: tuple[Range, ...], hash_value: int) -> bool:
 
 
 def _unlike(before: Owned, after: Owned) -> tuple[Owned, Owned]:
-    """Both without the ranges that they begin and end with alike."""
+    """Leave out of both the ranges that they begin and end with alike."""
     shorter = min(len(before), len(after))
     first = next((at for at in range(shorter) if before[at] != after[at]), shorter)
     rest = shorter - first
@@ -195,8 +198,8 @@ def _unlike(before: Owned, after: Owned) -> tuple[Owned, Owned]:
     return before[first : len(before) - last], after[first : len(after) - last]
 
 
-def _overlaps(before: Owned, after: Owned) -> Iterator[Stretch]:
-    """Every maximal stretch with one owner before and one after; ``None`` where a side has none."""
+def _overlaps(before: Owned, after: Owned) -> Iterator[Overlap]:
+    """Yield every maximal range with a single owner before and after; ``None`` where a side has no owner."""
     bounds = sorted(
         {edge for ranges in (before, after) for start, end, _ in ranges for edge in (start, end + 1)}
     )

@@ -1,8 +1,9 @@
 """Key_Shared AUTO_SPLIT without a ring: the widest range is split (all releases, ring switched off).
 
-The hash space is cut at *boundaries*; a consumer owns what lies above the next lower boundary, up to and with its own. A
-newcomer takes the lower half of the widest range, the lowest one among equals. Whoever leaves hands its range to the
-owner of the next higher boundary, or, at the top, to the next lower one. Nothing is ever balanced again.
+The hash space is cut at *boundaries*; a consumer owns the hashes above the next lower boundary, up to and including its own.
+A consumer that joins takes the lower half of the widest range, the lowest one among equals. The range of a consumer that
+leaves goes to the owner of the next higher boundary, or, at the top, to that of the next lower one. Ranges are never
+balanced again.
 
 Source: HashRangeAutoSplitStickyKeyConsumerSelector.
 
@@ -71,7 +72,7 @@ class AutoSplitSelector:
         return self._moved(before)
 
     def remove(self, consumer: int) -> Impacted:
-        """Hand the range of ``consumer`` to its neighbour."""
+        """Give the range of ``consumer`` to its neighbour."""
         before = self.assignments()
         key = equal_key(self._of, consumer, self._same)
         if key is None:
@@ -89,7 +90,7 @@ class AutoSplitSelector:
         return self._moved(before)
 
     def restore(self, owned: Mapping[int, int]) -> Impacted:
-        """Have the ranges end where ``owned`` says, by consumer: what consumers that have left had made of them.
+        """Set the ends of the ranges to those of ``owned``, by consumer, as earlier joins and leaves had made them.
 
         Raises ``IllegalTransitionError``, with nothing changed, for other consumers than there are, or for ends that do not
         cover the space.
@@ -108,22 +109,22 @@ class AutoSplitSelector:
         return self._moved(before)
 
     def select(self, sticky_hash: int) -> int | None:
-        """The owner of the smallest boundary at or above the slot ``sticky_hash % range_size``."""
+        """Return the owner of the smallest boundary at or above the slot ``sticky_hash % range_size``."""
         at = bisect_left(self._boundaries, sticky_hash % self._size)
         return self._owners[self._boundaries[at]] if at < len(self._boundaries) else None
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         at = np.searchsorted(np.asarray(self._boundaries, dtype=np.int64), self.places(sticky_hashes))
         owners = [self._owners[boundary] for boundary in self._boundaries]
         return np.asarray([*owners, -1], dtype=np.int64)[at]
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The slot of each hash."""
+        """Return the slot of each hash."""
         return sticky_hashes % self._size
 
     def assignments(self) -> Assignments:
-        """The range report: from 0, each range one above the boundary before, the last one up to the size itself."""
+        """Return the range report: from 0, each range one above the boundary before, the last one up to the size itself."""
         starts = [0, *(boundary + 1 for boundary in self._boundaries[:-1])]
         ranges = tuple(
             (start, boundary, self._owners[boundary])
@@ -133,16 +134,16 @@ class AutoSplitSelector:
 
     def _moved(self, before: Assignments) -> Impacted:
         moved = impacted(before, self.assignments(), self._same)
-        # A report in which equal consumers share a list does not tell whose of them a range is.
+        # A report in which equal consumers share a list does not say which of them a range belongs to.
         return replace(moved, touched=None) if self._group_report and self._same is not operator.eq else moved
 
     def _widest(self) -> tuple[int, int]:
-        """(next lower boundary, boundary) of the widest range; the lowest wins ties."""
+        """Return (next lower boundary, boundary) of the widest range; the lowest wins ties."""
         return max(pairwise([0, *self._boundaries]), key=lambda pair: pair[1] - pair[0])
 
     @staticmethod
     def _split(lower: int, upper: int) -> int:
-        """The hash at which a range is split: the new consumer owns up to here, the odd slot included."""
+        """Return the hash at which a range is split: the new consumer owns up to here, the odd slot included."""
         return upper - ((upper - lower) >> 1)
 
     def _note(self, consumer: int, boundary: int) -> None:

@@ -1,8 +1,8 @@
 """Key_Shared AUTO_SPLIT by consistent hashing, as 4.x does it.
 
 Every consumer puts ``replica_points`` points on a ring: the hash of ``name NUL index NUL j``. A hash belongs to the
-owner of the smallest point at or above it, else of the lowest point. When two consumers meet on one point, the one that
-came first keeps it; the others queue in join order and inherit it when the owner leaves.
+owner of the smallest point at or above it, else of the lowest point. When two consumers meet on a point, the first one keeps
+it; the others queue in join order and inherit it when the owner leaves.
 
 Source: ConsistentHashingStickyKeyConsumerSelector, ConsumerNameIndexTracker (#23352, #23423, #23441, #23447).
 
@@ -46,13 +46,13 @@ class ConsistentHashingSelector:
         self._space = space
         self._queues: dict[
             int, list[int]
-        ] = {}  # point where consumers met → owner first, then who waits for it
+        ] = {}  # point where consumers met → owner first, then those who wait for it
         self._ring = Ring()  # the owners alone
         self._names = NameIndexes()
         self._members: dict[int, str] = {}
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
-        """Put ``consumer`` on the ring; returns the ranges that changed hands."""
+        """Put ``consumer`` on the ring; returns the ranges that moved."""
         index = self._names.allocate(consumer, name)
         self._members[consumer] = name
         points = self._points_of(name, index)
@@ -77,10 +77,10 @@ class ConsistentHashingSelector:
                 owners[at] = self._leave_queue(point, consumer)
         return self._changed(points.once, owners)
 
-    def _join_queue(self, point: int, owner: int, newcomer: int) -> int:
-        """``newcomer`` comes to a point that ``owner`` has; returns who has it then."""
+    def _join_queue(self, point: int, owner: int, joining: int) -> int:
+        """Add ``joining`` to the queue of a point that ``owner`` has; returns the owner then."""
         queue = self._queues.setdefault(point, [owner])
-        self._meet(queue, newcomer)
+        self._meet(queue, joining)
         return queue[0]
 
     def _leave_queue(self, point: int, consumer: int) -> int:
@@ -92,22 +92,22 @@ class ConsistentHashingSelector:
         return queue[0] if queue else NOBODY
 
     def _changed(self, points: I64, owners: I64) -> Impacted:
-        return self._ring.put(points, owners).changed_hands(self._space.start, self._space.last, self._same)
+        return self._ring.put(points, owners).moved(self._space.start, self._space.last, self._same)
 
     def select(self, sticky_hash: int) -> int | None:
-        """The consumer that owns ``sticky_hash``; ``None`` while nobody is connected."""
+        """Return the consumer that owns ``sticky_hash``; ``None`` while nobody is connected."""
         return self._ring.owner_of(sticky_hash)
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         return self._ring.owners_of(sticky_hashes)
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The hashes themselves."""
+        """Return the hashes themselves."""
         return sticky_hashes
 
     def assignments(self) -> Assignments:
-        """The range report: neighbours of one owner joined, the wrap-around range last."""
+        """Return the range report: neighbours of an owner joined, the wrap-around range last."""
         points, owners = self._ring.points, self._ring.owners
         if not len(points):
             return Assignments()
@@ -119,13 +119,13 @@ class ConsistentHashingSelector:
         return Assignments(tuple(zip(starts, ends, owners[at].tolist(), strict=True)))
 
     def points(self) -> list[tuple[int, int]]:
-        """(point, owner), ascending."""
+        """Return the (point, owner) pairs, ascending."""
         return self._ring.pairs()
 
     @staticmethod
-    def _meet(queue: list[int], newcomer: int) -> None:
-        """Append ``newcomer`` to a point's queue; the first of the queue stays the owner."""
-        queue.append(newcomer)
+    def _meet(queue: list[int], joining: int) -> None:
+        """Append ``joining`` to a point's queue; the first of the queue stays the owner."""
+        queue.append(joining)
 
     def _points_of(self, name: str, index: int) -> _Points:
         return _points(self._space, self._replica_points, name, index)
@@ -133,7 +133,7 @@ class ConsistentHashingSelector:
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """The points of a consumer, ascending, each ``once``; and those that come up ``again``."""
+    """The points of a consumer, ascending, each ``once``; and those that occur ``again``."""
 
     once: I64
     again: tuple[int, ...]
@@ -141,7 +141,7 @@ class _Points:
 
 @lru_cache(maxsize=4096)
 def _points(space: hashing.HashSpace, replica_points: int, name: str, index: int) -> _Points:
-    """Names come again: in every dispatcher of a service, and at every restart."""
+    """Make the points of a name; cached, as names recur in every dispatcher of a service and at every restart."""
     texts = [hashing.utf8(f"{name}\0{index}\0{j}") for j in range(replica_points)]
     points = space.sticky_array(hashing.h31_array(texts))
     once, times = np.unique(points, return_counts=True)

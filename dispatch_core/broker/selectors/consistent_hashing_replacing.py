@@ -1,7 +1,7 @@
 """Key_Shared AUTO_SPLIT by consistent hashing in which the later joiner takes a point over (3.0.7+, 3.3.2+).
 
-A point is the hash of ``name NUL index NUL number``, the index telling consumers of one name apart. Whoever comes later
-replaces the owner of a point, and the point is gone for both once that one leaves.
+A point is the hash of ``name NUL index NUL number``; the index distinguishes consumers of the same name. A consumer that
+joins later replaces the owner of a point, and the point is gone for both once the later one leaves.
 
 Source: ConsistentHashingStickyKeyConsumerSelector, ConsumerNameIndexTracker (#23327).
 
@@ -30,7 +30,7 @@ LAST: Final = (1 << 31) - 2  # where the report of the wrap-around range ends; h
 
 
 class ReplacingPointsSelector:
-    """The ring, each point with its one owner."""
+    """The ring, each point with its owner."""
 
     def __init__(self, replica_points: int, same: Same = operator.eq) -> None:
         self._replica_points = replica_points
@@ -41,7 +41,7 @@ class ReplacingPointsSelector:
         self._names: dict[int, str] = {}
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
-        """Put ``consumer`` on the ring, in place of whoever is on its points."""
+        """Put ``consumer`` on the ring, in place of the owners of its points."""
         self._names[consumer] = name
         owners: dict[int, int] = {}
         for j in range(self._replica_points):
@@ -51,7 +51,7 @@ class ReplacingPointsSelector:
             self._owners[point] = owners[point] = self._meet(replaced, consumer)
             if replaced is not None:
                 self._indexes.point_gone(replaced if self._owners[point] == consumer else consumer)
-        return self._ring.change(owners).changed_hands(0, LAST, self._same)
+        return self._ring.change(owners).moved(0, LAST, self._same)
 
     def remove(self, consumer: int) -> Impacted:
         """Take the points off the ring that ``consumer`` still owns."""
@@ -65,22 +65,22 @@ class ReplacingPointsSelector:
                 del self._owners[point]
                 owners[point] = NOBODY
                 self._indexes.point_gone(consumer)
-        return self._ring.change(owners).changed_hands(0, LAST, self._same)
+        return self._ring.change(owners).moved(0, LAST, self._same)
 
     def select(self, sticky_hash: int) -> int | None:
-        """The owner of the smallest point at or above the hash, else of the lowest point."""
+        """Return the owner of the smallest point at or above the hash, else of the lowest point."""
         return self._ring.owner_of(sticky_hash)
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         return self._ring.owners_of(sticky_hashes)
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The hashes themselves."""
+        """Return the hashes themselves."""
         return sticky_hashes
 
     def assignments(self) -> Assignments:
-        """The range report: one range per point, neighbours of one owner not joined, and the wrap-around range."""
+        """Return the range report: a range per point, neighbours of an owner not joined, and the wrap-around range."""
         points, owners = self._ring.points.tolist(), self._ring.owners.tolist()
         starts = [0, *(point + 1 for point in points)]
         ranges = list(zip(starts, points, owners, strict=False))
@@ -89,13 +89,13 @@ class ReplacingPointsSelector:
         return Assignments(tuple(ranges))
 
     def points(self) -> list[tuple[int, int]]:
-        """(point, owner), ascending."""
+        """Return the (point, owner) pairs, ascending."""
         return self._ring.pairs()
 
     @staticmethod
-    def _meet(_owner: int | None, newcomer: int) -> int:
-        """The owner of a point after ``newcomer`` came to it: always the newcomer."""
-        return newcomer
+    def _meet(_owner: int | None, joining: int) -> int:
+        """Return the owner of a point after ``joining`` came to it: always ``joining``."""
+        return joining
 
 
 def _point(name: str, index: int, j: int) -> int:

@@ -47,7 +47,7 @@ class SharedPointsSelector:
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
         """Put ``consumer`` on the ring, unless one that equals it is on the point already.
 
-        What moved is not reported: where consumers share a point by hash, no range of hashes is anybody's own.
+        The broker does not report what moved: where consumers share a point by hash, no range has a single owner.
         """
         self._names[consumer] = name
         changed = []
@@ -73,12 +73,12 @@ class SharedPointsSelector:
         return self._changed(changed)
 
     def select(self, sticky_hash: int) -> int | None:
-        """Of the list at the smallest point at or above the hash, else at the lowest: number ``hash % length``."""
+        """Return number ``hash % length`` of the list at the smallest point at or above the hash, else at the lowest."""
         owner = int(self.select_array(np.asarray([sticky_hash], dtype=np.int64))[0])
         return None if owner == NOBODY else owner
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         owners = self._ring.owners_of(sticky_hashes)
         shared = np.flatnonzero(owners == _SHARED)
         if len(shared):
@@ -92,11 +92,11 @@ class SharedPointsSelector:
         return owners
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The hashes themselves."""
+        """Return the hashes themselves."""
         return sticky_hashes
 
     def assignments(self) -> Assignments:
-        """The range report: one range per point and consumer on it, from 0 to the highest point, not beyond."""
+        """Return the range report: a range per point and consumer on it, from 0 to the highest point, not beyond."""
         points = self._ring.points.tolist()
         starts = [0, *(point + 1 for point in points[:-1])]
         ranges = (
@@ -107,7 +107,7 @@ class SharedPointsSelector:
         return Assignments(grouped(ranges, self._same))
 
     def _changed(self, points: list[int]) -> Impacted:
-        """The lists of these points are other ones: any hash that goes to one of them may have another owner."""
+        """Return the change of these points' lists: any hash that belongs to one of them may have another owner."""
         lists = {point: self._lists.get(point, []) for point in points}
         arcs = self._ring.change(
             {p: _SHARED if len(has) > 1 else has[0] if has else NOBODY for p, has in lists.items()}
@@ -116,7 +116,7 @@ class SharedPointsSelector:
 
     @staticmethod
     def _share(sticky_hash: npt.NDArray[np.int64], consumers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The index of the consumer that gets a hash, among those that share its point."""
+        """Return the index of the consumer that gets a hash, among those that share its point."""
         return sticky_hash % consumers
 
     def _points_of(self, name: str) -> list[int]:

@@ -32,12 +32,12 @@ class SelectorRules:
     parameters: tuple[tuple[str, Any], ...] = ()
 
     def new(self, same: Same = operator.eq) -> Selector:
-        """A fresh selector. ``same``: the broker's ``equals`` of two consumers (consumer id and address)."""
+        """Make a selector. ``same``: the broker's ``equals`` of two consumers (consumer id and address)."""
         return self.selector(**dict(self.parameters), same=same)
 
 
 def build(profile: Profile, same: Same = operator.eq) -> Selector:
-    """A fresh selector under the rules of ``profile``.
+    """Make a selector under the rules of ``profile``.
 
     A dispatcher makes one in its constructor, ``self._selector = factory.build(profile, same)``, then calls
     ``add(consumer, name, ranges)`` with the ranges of the subscribe command (None where it has no key-shared metadata)
@@ -47,21 +47,21 @@ def build(profile: Profile, same: Same = operator.eq) -> Selector:
 
 
 def rules(profile: Profile) -> SelectorRules:
-    """The selector that the dispatchers of ``profile`` make."""
+    """Return the selector that the dispatchers of ``profile`` make."""
     if profile.key_shared_mode == "STICKY":
         return sticky_ranges(profile)
     return ring(profile) if profile.consistent_hashing else auto_split(profile)
 
 
 def auto_split(profile: Profile, range_size: int = hashing.DEFAULT_RANGE_SIZE) -> SelectorRules:
-    """Range splitting; the broker always uses 65536 slots."""
+    """Return the rules of range splitting; the broker always uses 65536 slots."""
     return SelectorRules(
         AutoSplitSelector, (("range_size", range_size), ("group_report", _groups_report(profile)))
     )
 
 
 def sticky_ranges(profile: Profile) -> SelectorRules:
-    """Fixed ranges, exact or by end points (#24730)."""
+    """Return the rules of fixed ranges, exact or by end points (#24730)."""
     grouped = ("group_report", _groups_report(profile))
     if "sticky_ranges_exact" in profile.changes:
         by_identity = "sticky_removes_by_identity" in profile.changes
@@ -70,7 +70,7 @@ def sticky_ranges(profile: Profile) -> SelectorRules:
 
 
 def ring(profile: Profile) -> SelectorRules:
-    """Consistent hashing in the variant of the release and its dispatcher."""
+    """Return the rules of consistent hashing in the variant of the release and its dispatcher."""
     points = ("replica_points", profile.number("subscriptionKeySharedConsistentHashingReplicaPoints"))
     match profile.ring_variant:
         case RingVariant.A:
@@ -86,7 +86,7 @@ def ring(profile: Profile) -> SelectorRules:
 
 
 def classic_ring(replica_points: int) -> SelectorRules:
-    """Consistent hashing as the classic dispatchers of 4.x make it; 5.0 still has the selector, but no such dispatcher."""
+    """Return the rules of the classic dispatchers' ring of 4.x; 5.0 still has the selector, but no such dispatcher."""
     return SelectorRules(
         ConsistentHashingSelector,
         (("replica_points", replica_points), ("space", hashing.CONSISTENT_CLASSIC)),
@@ -94,5 +94,5 @@ def classic_ring(replica_points: int) -> SelectorRules:
 
 
 def _groups_report(profile: Profile) -> bool:
-    """Releases without PIP-379's snapshots report a map from consumer to ranges."""
+    """True if the release reports a map from consumer to ranges: those without PIP-379's snapshots do."""
     return "draining_hashes" not in profile.changes

@@ -1,8 +1,8 @@
 """Failover and Exclusive: choice of the active consumer.
 
 Consumers are sorted by priority level (0 is the highest), then by name in UTF-16 code unit order, then by join order.
-Only the best level takes part. A partition takes ``partition_index % n`` of the sorted list (*modulo*); a
-non-partitioned topic, or any topic with PIP-392's flag, looks its name up on a ring of 100 points per consumer.
+Only the best level takes part. A partition takes number ``partition_index % n`` of the sorted list (*modulo*); a
+non-partitioned topic, or any topic with PIP-392's flag, looks up its name on a ring of 100 points per consumer.
 
 Source: AbstractDispatcherSingleActiveConsumer.pickAndScheduleActiveConsumer; #19502, PIP-392 (#23584).
 
@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Outcome of one choice: the active consumer and all consumers in the dispatcher's order."""
+    """Outcome of a choice: the active consumer and all consumers in the dispatcher's order."""
 
     active: int
     order: tuple[int, ...]
@@ -55,7 +55,7 @@ def pick(candidates: Sequence[Candidate], *, partition_index: int, topic: str, r
 
 
 def sort_key(candidate: Candidate) -> tuple[int, bytes]:
-    """The dispatcher's order: priority level, then name; join order remains where both are equal.
+    """Return the sort key of the dispatcher's order: priority level, then name; join order where both are equal.
 
     >>> sorted([Candidate(1, "consumer-2", 0), Candidate(2, "consumer-10", 0)], key=sort_key)[0].name
     'consumer-10'
@@ -64,17 +64,25 @@ def sort_key(candidate: Candidate) -> tuple[int, bytes]:
 
 
 def takes_part(candidate: Candidate, first: Candidate) -> bool:
-    """Only consumers of the best priority level, that of the first in order, can become active."""
+    """True if a consumer can become active: it has the best priority level, that of the first in order.
+
+    >>> takes_part(Candidate(1, "c1", 0), Candidate(2, "c2", 0)), takes_part(Candidate(1, "c1", 1), Candidate(2, "c2", 0))
+    (True, False)
+    """
     return candidate.priority_level == first.priority_level
 
 
-def wins_point(newcomer: int, holder: int) -> bool:
-    """Two consumers meet on one point of the ring: the higher index in the order keeps it (it is written later)."""
-    return newcomer > holder
+def wins_point(joining: int, holder: int) -> bool:
+    """True if a consumer takes a point of the ring over from its holder: the higher index in the order, written later, does.
+
+    >>> wins_point(2, 1), wins_point(1, 2)
+    (True, False)
+    """
+    return joining > holder
 
 
 def first_equal(order: Sequence[int], consumer: int, same: Same) -> int | None:
-    """Whom the dispatcher removes when ``consumer`` leaves: the first in its order that equals it; None for nobody."""
+    """Return the consumer that is removed when ``consumer`` leaves: the first in order that equals it; None for nobody."""
     return next((member for member in order if same(member, consumer)), None)
 
 

@@ -1,7 +1,7 @@
 """The distinct hashes of a log in the order of the hash space, to find those that a membership change moved.
 
-Hashes are known by their ids, and new ones may come at any time; ids never change. Where a hash lies is for the selector
-to say (``Selector.places``).
+Hashes are known by their ids, which never change; new ones may come at any time. The selector gives the place of a hash
+(``Selector.places``).
 
 >>> hashes = HashesByPlace(lambda values: values)
 >>> hashes.extend(np.array([40, 10, 30]))
@@ -31,7 +31,7 @@ class HashesByPlace:
         self._ids: I64 = np.empty(0, np.int64)  # of the hash at each place
 
     def extend(self, values: I64) -> None:
-        """``values[id]`` is the hash of every id there is now; those that were there before are not looked at."""
+        """Add the hashes with new ids; ``values[id]`` is the hash of every id, known or new."""
         known = len(self._ids)
         if len(values) == known:
             return
@@ -42,7 +42,7 @@ class HashesByPlace:
         self._ids = np.insert(self._ids, at, known + order)
 
     def within(self, starts: I64, ends: I64) -> tuple[I64, I64]:
-        """Ids of the hashes that lie in these closed ranges, range by range, and the number of the range of each."""
+        """Return the ids of the hashes in these closed ranges, range by range, and the number of the range of each."""
         low = np.searchsorted(self._places, starts, side="left")
         counts = np.maximum(np.searchsorted(self._places, ends, side="right") - low, 0)
         ids, which = np.empty((2, int(counts.sum())), np.int64)

@@ -1,8 +1,8 @@
 """Index of a consumer among the connected consumers of the same name (ConsumerNameIndexTracker).
 
-The smallest non-negative integer that no consumer of that name holds. Unique names get 0, so a consumer that leaves and
-comes back has the same ring points as before. From 4.0.0 a consumer holds its index until it leaves; before (#23327 in
-3.0.7 and 3.3.2) only while it has a point on the ring.
+The index is the smallest non-negative integer that no consumer of that name has. Unique names get 0, so a consumer that
+leaves and comes back has the same ring points as before. From 4.0.0 a consumer keeps its index until it leaves; before
+(#23327 in 3.0.7 and 3.3.2) only while it has a point on the ring.
 
 >>> names = NameIndexes()
 >>> [names.allocate(number, "c1") for number in (1, 2, 3)], names.release(2), names.allocate(4, "c1")
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 class NameIndexes:
-    """Allocates and frees name indexes; a consumer keeps its index until it is released."""
+    """Name indexes that a consumer keeps until it is released (4.0.0+)."""
 
     def __init__(self) -> None:
         self._used: dict[str, set[int]] = {}
@@ -28,7 +28,7 @@ class NameIndexes:
         return index
 
     def get(self, consumer: int) -> int | None:
-        """The index that ``consumer`` holds, or None."""
+        """Return the index of ``consumer``, or None."""
         entry = self._of.get(consumer)
         return None if entry is None else entry[1]
 
@@ -56,7 +56,7 @@ class CountedNameIndexes:
         self._points: dict[int, int] = {}
 
     def point_added(self, consumer: int, name: str) -> int:
-        """One more point of ``consumer`` goes on the ring; returns the name index it is made with."""
+        """Count a point of ``consumer`` that is put on the ring; returns the name index it is made with."""
         index = self._indexes.get(consumer)
         if index is None:
             index = self._indexes.allocate(consumer, name)
@@ -64,12 +64,12 @@ class CountedNameIndexes:
         return index
 
     def point_gone(self, consumer: int) -> None:
-        """A point of ``consumer`` was replaced or removed; with the last one the index is free."""
+        """Uncount a point of ``consumer`` that was replaced or removed; with the last one the index is free."""
         self._points[consumer] -= 1
         if not self._points[consumer]:
             del self._points[consumer]
             self._indexes.release(consumer)
 
     def get(self, consumer: int) -> int | None:
-        """The index that ``consumer`` holds, or None once it has no point."""
+        """Return the index of ``consumer``, or None once it has no point."""
         return self._indexes.get(consumer)

@@ -1,9 +1,9 @@
 """Ranges that *clients* of a STICKY subscription announce: equal parts, or many small ones placed by hashing.
 
-The broker has no part in this; it sees disjoint range lists only. All nodes have to use the same numbers: to add or
-remove a node, stop all consumers, change number and indexes, and start again. While a node restarts its ranges belong to
-nobody. Small interleaved ranges even out the load where many keys hash into one part of the space; about 100 points per
-node are advised. Such lists are accepted since #7231.
+The broker sees only disjoint range lists. All nodes have to use the same numbers: to add or remove a node, stop all
+consumers, change number and indexes, and start again. While a node restarts its ranges belong to nobody. Small interleaved
+ranges even out the load where many keys hash into one part of the space; about 100 points per node are advised. Such lists
+are accepted since #7231.
 
 >>> [equal_ranges(4, node) for node in range(4)]
 [[(0, 16383)], [(16384, 32767)], [(32768, 49151)], [(49152, 65535)]]
@@ -24,17 +24,17 @@ _SIZE = hashing.DEFAULT_RANGE_SIZE
 
 
 def equal_ranges(nodes: int, index: int) -> list[Range]:
-    """The ``index``-th of ``nodes`` equal parts of 0..65535. Raises ``ValueError`` for numbers that make no sense."""
+    """Return the ``index``-th of ``nodes`` equal parts of 0..65535. Raises ``ValueError`` for impossible numbers."""
     _check(nodes, index, points=1)
     return [(index * _SIZE // nodes, (index + 1) * _SIZE // nodes - 1)]
 
 
 def hashed_ranges(nodes: int, index: int, *, points: int) -> list[Range]:
-    """The ranges of node ``index``: every node puts ``points`` points on 0..65535 and owns the arcs that end at them.
+    """Return the ranges of node ``index``: each node puts ``points`` points on 0..65535 and owns the arcs that end at them.
 
-    A point whose slot is taken moves on to the next free one, so that every node has all its points. The arc above the
+    A point whose slot is taken moves on to the next free slot, so that every node has all its points. The arc above the
     highest point belongs to the owner of the lowest. Lists of all nodes are disjoint and cover 0..65535.
-    Raises ``ValueError`` for numbers that make no sense.
+    Raises ``ValueError`` for impossible numbers.
     """
     _check(nodes, index, points)
     owners: dict[int, int] = {}

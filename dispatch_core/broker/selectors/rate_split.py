@@ -2,9 +2,9 @@
 
 PIP-34 introduced Key_Shared with a pluggable layer between hash and consumer, and three demands: every consumer has a
 fixed range, all of them together cover the hash space, and after a removal the rest still does. Its picture splits the
-range of the consumer with the highest dispatch rate and gives the upper half to the newcomer; a closing consumer's range
-goes to the adjacent consumer with the lower rate. What ships (``auto_split``) looks at width instead of rate, gives the
-newcomer the lower half, and always hands over to the same side.
+range of the consumer with the highest dispatch rate and gives the upper half to the joining consumer; a closing consumer's
+range goes to the adjacent consumer with the lower rate. The selector that ships (``auto_split``) looks at width instead of
+rate, gives the lower half to the joining consumer, and always gives a range to the neighbour of the same side.
 
 >>> rates = {1: 10.0, 2: 20.0, 3: 5.0}
 >>> selector = RateSplitSelector(rates.__getitem__)
@@ -60,7 +60,7 @@ class RateSplitSelector:
         return impacted(before, self.assignments())
 
     def remove(self, consumer: int) -> Impacted:
-        """Hand the range of ``consumer`` to its less busy neighbour, the lower one among equally busy ones."""
+        """Give the range of ``consumer`` to its less busy neighbour, the lower one among equally busy ones."""
         before = self.assignments()
         at = next((i for i, item in enumerate(self._ranges) if item[2] == consumer), None)
         if at is None:
@@ -74,20 +74,20 @@ class RateSplitSelector:
         return impacted(before, self.assignments())
 
     def select(self, sticky_hash: int) -> int | None:
-        """The owner of the slot ``sticky_hash % range_size``; None while nobody is connected."""
+        """Return the owner of the slot ``sticky_hash % range_size``; None while nobody is connected."""
         at = bisect_left(self._ranges, sticky_hash % self._size, key=lambda item: item[1])
         return self._ranges[at][2] if self._ranges else None
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         ends = np.asarray([end for _, end, _ in self._ranges], dtype=np.int64)
         owners = np.asarray([*(owner for _, _, owner in self._ranges), -1], dtype=np.int64)
         return owners[np.searchsorted(ends, self.places(sticky_hashes))]
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The slot of each hash."""
+        """Return the slot of each hash."""
         return sticky_hashes % self._size
 
     def assignments(self) -> Assignments:
-        """The ranges in order."""
+        """Return the ranges in order."""
         return Assignments(tuple(self._ranges))

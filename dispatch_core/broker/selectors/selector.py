@@ -1,8 +1,8 @@
 """The interface of the Key_Shared selectors (StickyKeyConsumerSelector), and the broker's notion of *the same* consumer.
 
 A consumer has an identity (the object, here its number) and an ``equals`` (consumer id and client address). On a healthy
-broker no two connected consumers are equal; where they are, the selectors differ in which of the two they look at, so
-each of them is told by ``same``.
+broker no two connected consumers are equal. Where two are, the selectors differ in which of them they look at, so each
+selector is given ``same``, the broker's ``equals``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dispatch_core.broker.selectors.assignments import Assignments, Impacted, Range
 
-#: Whether the broker's ``equals`` holds for two consumers.
+#: The broker's ``equals`` of two consumers.
 Same = Callable[[int, int], bool]
 #: The closed ranges a consumer announces: None = no key-shared metadata, empty = metadata without ranges.
 Announced = Sequence[Range] | None
@@ -28,35 +28,35 @@ class Selector(Protocol):
     """The assignment of sticky key hashes to consumers. Consumers are the log's numbers."""
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
-        """Take a consumer in; returns the ranges that changed hands (none where consumers share points, 3.0.0 to 3.3.1).
+        """Add a consumer; returns the ranges that moved (none where consumers share points, 3.0.0 to 3.3.1).
 
         Raises ``SelectorRefusedError``, with nothing changed, where the broker refuses it.
         """
         ...
 
     def remove(self, consumer: int) -> Impacted:
-        """Let a consumer go; returns the ranges that changed hands. A consumer it does not know changes nothing."""
+        """Remove a consumer; returns the ranges that moved. A consumer it does not know changes nothing."""
         ...
 
     def select(self, sticky_hash: int) -> int | None:
-        """The consumer that is to get ``sticky_hash``; None for nobody."""
+        """Return the consumer that owns ``sticky_hash``; None for nobody."""
         ...
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         ...
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The hashes' places in the space that ``Impacted.touched`` counts in: the hash itself, or its slot."""
+        """Return the places of hashes in the space that ``Impacted.touched`` counts in: the hash itself, or its slot."""
         ...
 
     def assignments(self) -> Assignments:
-        """The range report, in the format of the release."""
+        """Return the range report, in the format of the release."""
         ...
 
 
 def equal_key(mapping: dict[int, V], consumer: int, same: Same) -> int | None:
-    """The key of ``mapping`` that equals ``consumer``, as a Java map would find it; None for none."""
+    """Return the key of ``mapping`` that equals ``consumer``, as a Java map would find it; None for none."""
     if consumer in mapping:
         return consumer
     if same is operator.eq:  # by identity, which the map itself knows
@@ -70,12 +70,12 @@ def any_equal(consumers: Sequence[int], consumer: int, same: Same) -> bool:
 
 
 def grouped(ranges: Iterable[tuple[int, int, int]], same: Same) -> tuple[tuple[int, int, int], ...]:
-    """Ranges as 3.x reports them: a map from consumer to ranges, so all ranges of equal consumers are the first one's.
+    """Report ranges as 3.x does: a map from consumer to ranges, so the first of equal consumers has all their ranges.
 
-    >>> grouped([(0, 9, 2), (10, 19, 1), (20, 29, 3)], same=lambda one, other: {one, other} <= {1, 2})
+    >>> grouped([(0, 9, 2), (10, 19, 1), (20, 29, 3)], same=lambda first, second: {first, second} <= {1, 2})
     ((0, 9, 2), (10, 19, 2), (20, 29, 3))
     """
-    first: dict[int, int] = {}  # consumer → the first one that equals it
+    first: dict[int, int] = {}  # consumer → the first consumer that equals it
     out = []
     for start, end, consumer in ranges:
         if consumer not in first:
@@ -86,7 +86,8 @@ def grouped(ranges: Iterable[tuple[int, int, int]], same: Same) -> tuple[tuple[i
 
 
 def utf16(name: str) -> bytes:
-    r"""Sort key equal to Java's String order (UTF-16 code units), in which ``consumer-10`` comes before ``consumer-2``.
+    r"""Return a sort key equal to Java's String order (UTF-16 code units), in which ``consumer-10`` comes before
+    ``consumer-2``.
 
     >>> sorted(["consumer-2", "\ufffd", "consumer-10", "\U0001f600"], key=utf16)
     ['consumer-10', 'consumer-2', '😀', '�']

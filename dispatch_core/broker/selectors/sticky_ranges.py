@@ -1,9 +1,9 @@
 """Key_Shared STICKY: every consumer brings its own fixed ranges.
 
-A consumer is refused when it brings no metadata, no ranges, a range that starts after its end, or one that meets a range
-of a connected consumer; from #24730 on also when two of its own ranges meet. Before a conflict is final the connection
-of the consumer in the way is probed (#20026): one that turns out dead is closed, and the conflict is looked for again.
-Who has to be probed is ``in_the_way``; the answer is an event of its own, a removal, before the ``add``.
+A consumer is refused when it brings no metadata, no ranges, a range that starts after its end, or a range that meets one of
+a connected consumer; from #24730 on also when two of its own ranges meet. Before a conflict is final the connection of the
+consumer in the way is probed (#20026): a dead one is closed, and the conflict is looked for again. ``in_the_way`` names the
+consumer to probe; the outcome is an event of its own, a removal, before the ``add``.
 
 Two selection rules:
 
@@ -58,14 +58,14 @@ class _StickyRanges(ABC):
         self._announced: dict[int, tuple[Range, ...]] = {}  # consumer → its ranges in the order given
 
     def in_the_way(self, consumer: int, ranges: Announced) -> int | None:
-        """The consumer whose connection the broker probes before it takes ``consumer``; None for nobody.
+        """Return the consumer whose connection the broker probes before it adds ``consumer``; None for nobody.
 
         Raises ``SelectorRefusedError`` when the announced ranges cannot stand by themselves: then nobody is probed.
         """
         return self._conflict(self._check(consumer, ranges))
 
     def add(self, consumer: int, name: str, ranges: Announced = None) -> Impacted:
-        """Take ``consumer`` in with its ``ranges``; ``name`` does not matter here. See ``Selector.add``."""
+        """Add ``consumer`` with its ``ranges``; ``name`` does not matter here. See ``Selector.add``."""
         checked = self._check(consumer, ranges)
         owner = self._conflict(checked)
         if owner is not None:
@@ -82,20 +82,20 @@ class _StickyRanges(ABC):
         return replace(impacted(before, self.assignments(), self._same), touched=touched)
 
     def places(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The slot of each hash."""
+        """Return the slot of each hash."""
         return sticky_hashes % hashing.DEFAULT_RANGE_SIZE
 
     def select(self, sticky_hash: int) -> int | None:
-        """The consumer whose ranges hold the slot; None for nobody."""
+        """Return the consumer whose ranges contain the slot; None for nobody."""
         return self._owner_of(sticky_hash % hashing.DEFAULT_RANGE_SIZE)
 
     @abstractmethod
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
 
     @abstractmethod
     def assignments(self) -> Assignments:
-        """The range report, in the format of the release."""
+        """Return the range report, in the format of the release."""
 
     def _check(self, consumer: int, ranges: Announced) -> Sequence[Range]:
         if ranges is None:
@@ -132,7 +132,7 @@ class EndPointRangesSelector(_StickyRanges):
         self._owners: dict[int, int] = {}  # end point → consumer
 
     def assignments(self) -> Assignments:
-        """The range report: end points in pairs, so a one-slot range shifts or hides those above it."""
+        """Return the range report: end points in pairs, so a one-slot range shifts or hides those above it."""
         ranges = []
         points = iter(self._points)
         for start, end in zip(points, points, strict=False):
@@ -153,7 +153,7 @@ class EndPointRangesSelector(_StickyRanges):
                 return self._owners[ceiling]
             if floor is None or ceiling is None:
                 continue
-            # No end point inside: the range lies in a gap or within a range of one consumer, whose list tells which.
+            # No end point inside: the range lies in a gap or within a range of a consumer; its list says which.
             owner = self._owners[ceiling]
             if self._same(owner, self._owners[floor]) and any(
                 max(start, other) <= min(end, last) for other, last in self._announced[owner]
@@ -175,19 +175,19 @@ class EndPointRangesSelector(_StickyRanges):
 
     @staticmethod
     def _around(points: list[int], changed: set[int]) -> Bounds:
-        """The slots between the neighbours of each changed point: their nearest end points are other ones now."""
+        """Return the slots between the neighbours of each changed point: their nearest end points have changed."""
         at = [bisect_left(points, point) for point in sorted(changed)]
         starts = [points[index - 1] + 1 if index else 0 for index in at]
         ends = [points[index + 1] - 1 if index + 1 < len(points) else ANY_HASH for index in at]
         return np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         if not self._points:
             return np.full(len(sticky_hashes), -1, dtype=np.int64)
         slots, points = self.places(sticky_hashes), np.asarray(self._points, dtype=np.int64)
         owners = [self._owners[point] for point in self._points]
-        # Whether what lies between a point and the one below it belongs to the owner of both.
+        # True where the slots between a point and the next lower one belong to the owner of both.
         inside = np.asarray([False, *itertools.starmap(self._same, itertools.pairwise(owners))])
         at = np.searchsorted(points, slots)
         beyond = at == len(points)
@@ -224,7 +224,7 @@ class ExactRangesSelector(_StickyRanges):
         self._ranges: list[tuple[int, int, int]] = []  # (start, end, consumer), ascending and disjoint
 
     def assignments(self) -> Assignments:
-        """The range report: every announced range."""
+        """Return the range report: every announced range."""
         ranges = tuple(self._ranges)
         return Assignments(grouped(ranges, self._same) if self._group_report else ranges)
 
@@ -262,7 +262,7 @@ class ExactRangesSelector(_StickyRanges):
         return _bounds([item[:2] for item in before if same(item[2], consumer)])
 
     def select_array(self, sticky_hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``select`` for a whole array; -1 for nobody."""
+        """Apply ``select`` to a whole array; -1 for nobody."""
         if not self._ranges:
             return np.full(len(sticky_hashes), -1, dtype=np.int64)
         starts, ends, owners = np.asarray(self._ranges, dtype=np.int64).T

@@ -15,7 +15,7 @@ import numpy as np
 
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
-from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, Pick, Told
+from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
 from dispatch_core.broker.state import READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
@@ -143,8 +143,8 @@ class HandOverVerifier(Driver):
             self._hand_over(False)
 
     def _hand_over(self, _: bool) -> None:
-        step, told = self.core.hand_over()
-        if step is HandOver.AT_ONCE:
+        step, told = self.core.begin_active_change()
+        if step is ActiveChange.AT_ONCE:
             self._rewinds += 1
             self._tell(told, Sender.SECTION)
         self._lost = self._line if self._line.t_us <= self._tail_until_us else None
@@ -214,7 +214,7 @@ class HandOverVerifier(Driver):
     def _chosen(self, pick: Pick) -> None:
         self._picks.append(pick)
         self._handing_over = pick.changed
-        self._at_once = list(pick.told)
+        self._at_once = list(pick.notified)
 
     # --- hand-over -----------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class HandOverVerifier(Driver):
             "read", f"rewind to {self._positions([expected])}", f"to {self._positions([at])}", decisions=0
         )
 
-    def _tell(self, told: Told, sender: Sender) -> None:
+    def _tell(self, told: Notified, sender: Sender) -> None:
         notices = Notices(self._line.seq, self._line.t_us, list(told), sender, tuple(told))
         if sender is Sender.DELAY_TASK:
             self._unmet(self._by_task)
@@ -317,7 +317,7 @@ class HandOverVerifier(Driver):
             return
         expected = next((active for consumer, active in due if consumer == told[0]), None)
         racing = self._by_task.otherwise(
-            told, self._changes, self.core.active, self.core.members, self.core.told_all
+            told, self._changes, self.core.active, self.core.members, self.core.notices_of_change
         )
         described = "no notice" if expected is None else f"{told[0]} told {expected}"
         self._differ("active", described, f"{told[0]} told {told[1]}", racing=racing)

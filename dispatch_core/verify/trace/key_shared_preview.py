@@ -108,7 +108,7 @@ class PreviewVerifier(NewcomersVerifier):
         """The client's thread lowers the counter, tells the dispatcher (the line), then counts parked permits."""
         consumer, wanted = who(line), line.inputs["positions"]
         self._settle(self.connection(consumer), flows=True)
-        held = self.core.held(consumer)
+        held = self.core.pending_on(consumer)
         asked = held if wanted is None else sorted(set(held) & set(wanted))
         for entry in asked:
             self.core.pending_ack_removed(entry)

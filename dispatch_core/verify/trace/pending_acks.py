@@ -148,7 +148,7 @@ class PendingAcksDriver(RacingDriver):
         requests = self._requests.get(holder)
         if not requests:
             return None
-        wanted, held = requests[0].inputs["positions"], self.core.held(holder)
+        wanted, held = requests[0].inputs["positions"], self.core.pending_on(holder)
         if wanted is None:
             return held[0] if held else None
         return next((entry for entry in wanted if entry in set(held)), None)
@@ -179,7 +179,7 @@ class PendingAcksDriver(RacingDriver):
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
         consumer = who(request)
         wanted = request.inputs["positions"]
-        held = self.core.held(consumer)
+        held = self.core.pending_on(consumer)
         for entry in held if wanted is None else sorted(set(held) & set(wanted)):
             self._releases.expect([self.core.pending_ack_removed(entry)], connection=consumer)
             self._removed.setdefault(consumer, []).append(entry)

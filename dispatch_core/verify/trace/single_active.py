@@ -169,7 +169,7 @@ class SingleActiveVerifier(HandOverVerifier):
             self._results.append(result.entries)
         elif result.rewound:
             self._rewinds += 1
-            self._tell(result.told, Sender.EXECUTOR)
+            self._tell(result.notified, Sender.EXECUTOR)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 

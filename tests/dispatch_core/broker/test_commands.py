@@ -147,10 +147,10 @@ def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
         assert core.state.s[st_.MARK_DELETE] == -1
     assert core.acknowledge_indexes(0, [16]) == 1
     assert core.state.s[st_.MARK_DELETE] == 0
-    assert core.held(1) == [0, 1]
+    assert core.pending_on(1) == [0, 1]
     acked = core.ack(0)
     assert acked is not None
-    assert (acked.messages, core.unacked(1), core.held(1)) == (0, 1, [1])
+    assert (acked.messages, core.unacked(1), core.pending_on(1)) == (0, 1, [1])
 
 
 @given(some.lists(some.integers(0, 9), min_size=1, max_size=6), some.integers(0, 9))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.audit.waits.reasons import keeps_order, why_waiting
+from dispatch_core.audit.waits.reasons import why_waiting
 from dispatch_core.broker import gates, permits, read_loop, read_loop_classic, state
-from dispatch_core.broker.ordering import last_sent_position, read_position
+from dispatch_core.broker.ordering import last_sent_position, read_position, recently_joined
 from dispatch_core.broker.state import NOBODY, State
 
 ENTRIES, HASHES, CONSUMERS = 6, 2, 3
@@ -157,17 +157,12 @@ def test_why_not_looks_at_the_gates_in_its_order(
     assert same(before, core)
 
 
-@given(states(), ENTRY, st.booleans(), st.booleans())
-def test_why_waiting_looks_at_the_gates_in_its_order(
-    core: State, entry: int, classic: bool, behind: bool
-) -> None:
-    before, hash_id = copy(core), int(core.hash_id[entry])
+@given(states(), ENTRY, st.booleans())
+def test_why_waiting_looks_at_the_gates_in_its_order(core: State, entry: int, classic: bool) -> None:
+    before, slot = copy(core), int(core.hash_owner[core.hash_id[entry]])
     is_replay = not gates.not_read_yet(core, entry)
-    order = gates.WHY_WAITING_ORDER[:-1]  # replay_order: see below
-    expected = first(order, core, classic, int(core.hash_owner[hash_id]), entry, is_replay)
-    if expected == gates.OPEN and behind and keeps_order(core, hash_id, False):
-        expected = gates.REPLAY_ORDER
-    assert why_waiting(core, classic, entry, 0, 0, behind, False) == expected
+    expected = first(gates.WHY_WAITING_ORDER, core, classic, slot, entry, is_replay)
+    assert why_waiting(core, classic, entry, 0, 0, False) == expected
     assert same(before, core)
 
 
@@ -218,7 +213,7 @@ def test_whom_mark_delete_has_passed_has_no_limit(core: State, slot: int, is_rep
         freed = copy(core)
         rule.prune(freed)
         restricted = freed.joined_at[slot] != state.NOT_TRACKED
-        assert (rule.limit_now(core, slot, is_replay) != rule.UNRESTRICTED) == restricted
+        assert (rule.limit_now(core, slot, is_replay) != recently_joined.UNRESTRICTED) == restricted
         assert rule.limit_now(freed, slot, is_replay) == rule.limit_now(core, slot, is_replay)
 
 

@@ -109,7 +109,7 @@ def test_flow_1_breaks_order(version: str) -> None:
     life.run()
     assert life.got == {1: [0], 2: [3, 4, 5]}
     life.join(3, 1000)
-    assert life.core.newcomers() == {3: 6}
+    assert life.core.recently_joined() == {3: 6}
     life.run()
     life.leave(1)
     assert life.got[3] == [1, 2, 0]
@@ -163,11 +163,11 @@ def test_a_newcomer_gets_nothing_that_was_not_read_when_it_joined() -> None:
     life.core.finish_round(life.core.round("Normal", []), has_more=True)
     life.run()
     assert 3 not in life.got
-    assert life.core.newcomers() == {3: 2}
+    assert life.core.recently_joined() == {3: 2}
     life.ack(0)
-    assert life.core.newcomers() == {3: 2}
+    assert life.core.recently_joined() == {3: 2}
     life.ack(1)
-    assert life.core.newcomers() == {}
+    assert life.core.recently_joined() == {}
     life.run()
     assert life.got[3] == [2, 3]
 
@@ -190,7 +190,7 @@ def behind(version: str) -> Life:
     ("version", "order"), [("3.0.8", [2, 3]), ("3.0.9", [3, 2]), ("4.0.1", [2, 3]), ("4.0.2", [3, 2])]
 )
 def test_newcomers_are_sorted_since_23795(version: str, order: list[int]) -> None:
-    assert list(behind(version).core.newcomers()) == order
+    assert list(behind(version).core.recently_joined()) == order
 
 
 def test_an_older_newcomer_with_a_larger_position_holds_up_the_next_before_23795() -> None:
@@ -199,7 +199,7 @@ def test_an_older_newcomer_with_a_larger_position_holds_up_the_next_before_23795
         for entry in range(4):
             life.core.acknowledge(entry)
         life.core.prune()
-        assert life.core.newcomers() == freed
+        assert life.core.recently_joined() == freed
 
 
 @pytest.mark.parametrize(("version", "remembered"), [("3.0.8", True), ("3.0.9", False)])
@@ -209,7 +209,7 @@ def test_nobody_is_remembered_while_a_rewind_is_due_since_23802(version: str, re
     life.core.state.s[st_.READ_POSITION] = 3
     life.core.state.s[st_.REWIND_DUE] = 1
     life.join(2, 10)
-    assert (2 in life.core.newcomers()) is remembered
+    assert (2 in life.core.recently_joined()) is remembered
 
 
 @pytest.mark.parametrize(("version", "kept"), [("3.3.9", True), ("4.0.0", False), ("4.2.4", False)])
@@ -316,21 +316,21 @@ def test_invariants_hold_in_any_history(version: str, events: list[tuple[str, in
         elif connected and what == "flow":
             life.give(connected[n % len(connected)], n)
         elif what == "ack":
-            held = [e for c in connected for e in life.core.held(c)]
+            held = [e for c in connected for e in life.core.pending_on(c)]
             if held:
                 life.ack(held[n % len(held)])
         elif connected and what == "nack":
             consumer = connected[n % len(connected)]
-            asked = life.core.held(consumer)
+            asked = life.core.pending_on(consumer)
             life.core.redeliver(consumer, asked, everything=True)
         life.core.check_invariants()
-        for consumer, position in life.core.newcomers().items():
+        for consumer, position in life.core.recently_joined().items():
             assert consumer in life.core.connected()
             assert position > life.core.state.s[st_.MARK_DELETE] or not profile.changes & {
                 "recently_joined_sorted"
             }
         if not ordered:
-            assert not life.core.newcomers()
+            assert not life.core.recently_joined()
     drain(life)
 
 
@@ -345,6 +345,6 @@ def drain(life: Life) -> None:
         if life.core.reads_ahead():
             life.dispatch("Normal", [])
         for consumer in life.core.connected():
-            for entry in life.core.held(consumer):
+            for entry in life.core.pending_on(consumer):
                 life.ack(entry)
     assert life.core.state.s[st_.MARK_DELETE] == life.stored - 1

@@ -209,8 +209,8 @@ def test_the_position_when_joining_is_allowed_the_next_one_is_not() -> None:
 def test_a_replay_read_holds_every_newcomer_to_the_oldest_ones_limit() -> None:
     state = st_.new_state(np.zeros(9, np.int32), np.ones(9, np.int32), 1, 3)
     for slot, position in ((1, 2), (2, 5)):
-        recently_joined.add_newcomer(state, slot, position)
-    assert rule.position_limit(state, 0, True) == rule.UNRESTRICTED
+        recently_joined.hold_back(state, slot, position)
+    assert rule.position_limit(state, 0, True) == recently_joined.UNRESTRICTED
     assert [rule.position_limit(state, 2, is_replay) for is_replay in (False, True)] == [5, 2]
     assert [rule.position_limit(state, 1, is_replay) for is_replay in (False, True)] == [2, 2]
 
@@ -220,12 +220,12 @@ def test_no_newcomer_before_the_first_round_nor_with_everything_acknowledged() -
     life.join(1, permits=10)
     life.join(2, permits=10)
     assert life.last_sent == st_.NOT_TRACKED
-    assert life.core.newcomers() == {}
+    assert life.core.recently_joined() == {}
     life.run()
     for entry in (0, 1, 2):
         life.ack(entry)
     life.join(3, permits=10)
-    assert life.core.newcomers() == {}
+    assert life.core.recently_joined() == {}
     assert life.core.sent_when_joining(3) == 2
 
 
@@ -237,11 +237,11 @@ def test_a_removal_reads_before_it_forgets_the_newcomer_that_leaves() -> None:
     life.run()
     life.join(3, permits=0)
     life.join(4, permits=0)
-    assert list(life.core.newcomers()) == [3, 4]
+    assert list(life.core.recently_joined()) == [3, 4]
     life.core.drop(3, life.core.select_out(3))
-    assert list(life.core.newcomers()) == [3, 4]
+    assert list(life.core.recently_joined()) == [3, 4]
     life.core.forget(3)
-    assert list(life.core.newcomers()) == [4]
+    assert list(life.core.recently_joined()) == [4]
 
 
 def test_when_all_have_left_nothing_counts_as_sent() -> None:
@@ -348,7 +348,7 @@ class Model:
         assert all(high < following for (_, high), (following, _) in pairwise(ranges))
         self.prune()
         rule.prune(state)
-        assert list(self.life.core.newcomers().items()) == list(self.recently.items())
+        assert list(self.life.core.recently_joined().items()) == list(self.recently.items())
 
 
 EVENTS = ("join", "leave", "flow", "ack", "ack", "nack", "turn", "turn", "turn")
@@ -387,7 +387,7 @@ def test_any_history_keeps_the_rule(history: list[tuple[str, int]], keys: list[i
         elif what == "flow":
             life.give(connected[pick % len(connected)], 1 + pick % 4)
         elif what in ("ack", "nack"):
-            held = [(owner, entry) for owner in connected for entry in life.core.held(owner)]
+            held = [(owner, entry) for owner in connected for entry in life.core.pending_on(owner)]
             if not held:
                 continue
             owner, entry = held[pick % len(held)]

@@ -50,7 +50,7 @@ def small_points(config: dict[str, bool], points: int) -> dict[str, Any]:
 @given(
     st.lists(st.dictionaries(st.integers(0, 60), st.sampled_from([NOBODY, 1, 2, 3]), max_size=8), max_size=8)
 )
-def test_a_ring_says_what_changed_hands(changes: list[dict[int, int]]) -> None:
+def test_a_ring_says_what_moved(changes: list[dict[int, int]]) -> None:
     """Against a dictionary of points, hash by hash."""
     ring, points = Ring(), dict[int, int]()
     hashes = range(64)
@@ -64,7 +64,7 @@ def test_a_ring_says_what_changed_hands(changes: list[dict[int, int]]) -> None:
 
     for change in changes:
         before = owners()
-        moved = ring.change(change).changed_hands(0, 63)
+        moved = ring.change(change).moved(0, 63)
         points = {point: owner for point, owner in {**points, **change}.items() if owner != NOBODY}
         after = owners()
         assert [ring.owner_of(value) for value in hashes] == after
@@ -158,7 +158,7 @@ def test_what_drains_and_comes_back_is_found_consumer_by_consumer(steps: list[tu
         return [
             (consumer, int(hashes[entry]))
             for consumer, ranges in moved.items()
-            for entry in core.held(consumer)
+            for entry in core.pending_on(consumer)
             if contains(ranges, int(hashes[entry]))
         ]
 

@@ -104,7 +104,7 @@ def test_read_position_lets_the_newcomer_overtake(profile: Profile, flow, entrie
     walk = flow(profile)
     walk.run()
     assert walk.got["c3"] == later
-    assert walk.held("c1") == [first]
+    assert walk.pending("c1") == [first]
     walk.leave("c1")
     walk.run()
     assert walk.got["c3"] == [*later, first]
@@ -147,7 +147,7 @@ def test_an_ack_is_a_way_out_too(profile: Profile, flow, entries: str) -> None:
     walk.ack(first)
     walk.run()
     assert walk.got["c3"] == later
-    assert walk.held("c1") == []
+    assert walk.pending("c1") == []
 
 
 @of(ALL)
@@ -193,7 +193,7 @@ def test_away_and_back_with_classic_dispatchers(profile: Profile) -> None:
     assert walk.run() == {}
     walk.give("c1", 1)
     assert walk.run() == {"c3": ["1:1"]}
-    assert walk.held("c1") == ["1:0"]
+    assert walk.pending("c1") == ["1:0"]
 
 
 # --- any history -----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def broken_keys(profile: Profile, seed: int) -> list[str]:
     broken: list[str] = []
     for _ in range(60):
         name, what = chance.choice(names), chance.random()
-        held = {position: owner for owner in live for position in walk.held(owner)}
+        held = {position: owner for owner in live for position in walk.pending(owner)}
         sent: dict[str, list[str]] = {}
         if what < 0.15 and name not in live:
             walk.join(name, permits=chance.randrange(4))

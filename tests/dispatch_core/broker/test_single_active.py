@@ -1,4 +1,4 @@
-"""The Failover/Exclusive dispatcher: hand-over, delay, rewind, reads, permits, redelivery."""
+"""The Failover/Exclusive dispatcher: active-consumer change, delay, rewind, reads, permits, redelivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.single_active_rules import ConsumerBusyError, HandOver, read_size
+from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, read_size
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 
@@ -44,8 +44,8 @@ def exclusive(
 def start(core: SingleActiveDispatcher, consumer: int, name: str, permits: int) -> None:
     """A first consumer, active and told, with permits."""
     assert core.join(consumer, name).changed
-    step, _ = core.hand_over()
-    if step is HandOver.DELAY_STARTS:
+    step, _ = core.begin_active_change()
+    if step is ActiveChange.DELAY_STARTS:
         core.delay_over()
     core.flow(consumer, permits)
 
@@ -62,11 +62,11 @@ def scalars(core: SingleActiveDispatcher) -> tuple[int, int]:
     return int(core.state.s[MARK_DELETE]), int(core.state.s[READ_POSITION])
 
 
-# --- hand-over -------------------------------------------------------------------------------------------------------
+# --- active-consumer change ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("late_cumulative", "again"), [(None, [4, 6, 7, 8, 9]), (6, [7, 8, 9])])
-def test_what_a_hand_over_sends_again(late_cumulative: int | None, again: list[int]) -> None:
+def test_what_an_active_consumer_change_sends_again(late_cumulative: int | None, again: list[int]) -> None:
     """Mark-delete 3, 5 acknowledged, 4 to 9 sent to c1; c1 goes, c2 gets what is not acknowledged, in order."""
     core = failover()
     start(core, 1, "c1", 10)
@@ -83,7 +83,7 @@ def test_what_a_hand_over_sends_again(late_cumulative: int | None, again: list[i
     assert pick is not None
     assert (pick.active, pick.changed) == (2, True)
     core.cancel_read(cancelled=True)
-    assert core.hand_over() == (HandOver.DELAY_STARTS, ())
+    assert core.begin_active_change() == (ActiveChange.DELAY_STARTS, ())
     assert not core.flow_reads(2)  # the delay holds it
     if late_cumulative is not None:
         core.acknowledge_up_to(late_cumulative)  # by the consumer that is gone
@@ -120,7 +120,7 @@ def test_the_delay_does_not_hold_the_read_after_a_written_batch() -> None:
     result = core.read_done([0, 1, 2, 3])
     assert core.send(result.entries or ()) == (2, 4)
     assert core.join(1, "c1").changed  # while the batch is being written
-    assert core.hand_over()[0] is HandOver.DELAY_STARTS
+    assert core.begin_active_change()[0] is ActiveChange.DELAY_STARTS
     core.flow(1, 3)
     assert not core.flow_reads(1)
     assert core.attempt_read(1) == 3
@@ -137,9 +137,9 @@ def test_a_running_read_completes_for_the_wrong_consumer_and_rewinds_at_once() -
     assert core.attempt_read(2) == 4
     assert core.join(1, "c1").changed
     core.cancel_read(cancelled=False)
-    assert core.hand_over() == (HandOver.WAITS_FOR_READ, ())
+    assert core.begin_active_change() == (ActiveChange.WAITS_FOR_READ, ())
     result = core.read_done([0, 1, 2, 3])
-    assert (result.entries, result.rewound, result.told) == (None, True, ((1, 1), (2, 1)))
+    assert (result.entries, result.rewound, result.notified) == (None, True, ((1, 1), (2, 1)))
     assert scalars(core) == (-1, 0)
     assert not core.delay_running
 
@@ -148,20 +148,20 @@ def test_a_second_change_while_the_delay_runs_starts_no_second_delay() -> None:
     core = failover()
     start(core, 3, "c3", 4)
     core.join(2, "c2")
-    assert core.hand_over()[0] is HandOver.DELAY_STARTS
+    assert core.begin_active_change()[0] is ActiveChange.DELAY_STARTS
     core.join(1, "c1")
-    assert core.hand_over()[0] is HandOver.DELAY_RUNS
+    assert core.begin_active_change()[0] is ActiveChange.DELAY_RUNS
     assert core.delay_over() == ((1, 1), (2, 1), (3, 1))  # whoever is active then
-    with pytest.raises(IllegalTransitionError, match="no hand-over is under way"):
+    with pytest.raises(IllegalTransitionError, match="no active-consumer change is under way"):
         core.delay_over()
 
 
 @pytest.mark.parametrize("delay", [0, -1])
-def test_without_a_delay_a_hand_over_rewinds_at_once(delay: int) -> None:
+def test_without_a_delay_a_change_rewinds_at_once(delay: int) -> None:
     config: dict[str, Any] = {DELAY: delay}
     core = failover(**config)
     core.join(1, "c1")
-    assert core.hand_over() == (HandOver.AT_ONCE, ((1, 1),))
+    assert core.begin_active_change() == (ActiveChange.AT_ONCE, ((1, 1),))
 
 
 def test_the_last_consumer_leaves_and_another_comes() -> None:
@@ -176,7 +176,7 @@ def test_the_last_consumer_leaves_and_another_comes() -> None:
     assert core.would_read(1) is None
     pick = core.join(2, "c0")
     assert (pick.active, pick.changed) == (2, True)
-    core.hand_over()
+    core.begin_active_change()
     core.delay_over()
     assert scalars(core) == (0, 1)
     core.flow(2, 5)
@@ -190,7 +190,7 @@ def test_nobody_is_there_when_the_read_of_the_last_consumer_completes() -> None:
     core.leave(1)
     core.cancel_read(cancelled=False)
     result = core.read_done([0, 1])
-    assert (result.entries, result.rewound, result.told) == (None, True, ())
+    assert (result.entries, result.rewound, result.notified) == (None, True, ())
 
 
 def test_consumers_of_a_worse_level_wait_until_all_better_ones_are_gone() -> None:
@@ -209,7 +209,7 @@ def test_a_join_that_changes_nothing_is_told_at_once() -> None:
     core = failover()
     start(core, 1, "c1", 1)
     pick = core.join(2, "c2")
-    assert (pick.changed, pick.told) == (False, ((2, 1),))
+    assert (pick.changed, pick.notified) == (False, ((2, 1),))
 
 
 # --- who may join ----------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_an_exclusive_subscription_takes_one_consumer() -> None:
 def test_nobody_is_told_anything_on_an_exclusive_subscription() -> None:
     core = exclusive()
     core.join(1, "a")
-    assert core.hand_over() == (HandOver.AT_ONCE, ())
+    assert core.begin_active_change() == (ActiveChange.AT_ONCE, ())
 
 
 def test_a_failover_subscription_has_a_limit_of_consumers() -> None:
@@ -249,7 +249,7 @@ def test_an_exclusive_consumer_with_key_hash_ranges_skips_other_keys(
     """Before #24730 a gap between two ranges of one consumer was its own as well."""
     core = exclusive(version, hashes=[5, 100, 200, 65535, 101], entries=5)
     core.join(1, "a", ranges=[(100, 100), (200, 65535)])
-    core.hand_over()
+    core.begin_active_change()
     core.flow(1, 10)
     core.attempt_read(1)
     result = core.read_done([0, 1, 2, 3, 4])
@@ -351,7 +351,7 @@ def test_a_redelivery_request_rewinds_for_the_active_consumer_only() -> None:
 def test_no_redelivery_while_the_delay_runs() -> None:
     core = failover()
     core.join(1, "c1")
-    core.hand_over()
+    core.begin_active_change()
     assert not core.redeliver(1, cancelled=False)
 
 

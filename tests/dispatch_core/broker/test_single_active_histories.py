@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.single_active_rules import HandOver
+from dispatch_core.broker.single_active_rules import ActiveChange
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 
 ENTRIES = 60
@@ -31,20 +31,22 @@ class AnyHistory(RuleBasedStateMachine):
         super().__init__()
         self.core = new_core()
         self.next = 1
-        self.sent: dict[int, list[int]] = {}  # by connection, since its last hand-over, request or rewind
+        self.sent: dict[
+            int, list[int]
+        ] = {}  # by connection, since its last active-consumer change, request or rewind
 
     def change(self, changed: bool, cancelled: bool) -> None:
         if not changed:
             return
         if self.core.pending:
             self.core.cancel_read(cancelled=cancelled)
-        step, told = self.core.hand_over()
-        assert (step is HandOver.WAITS_FOR_READ) == self.core.pending
-        if step is HandOver.AT_ONCE:
-            self.rewound(told)
+        step, notified = self.core.begin_active_change()
+        assert (step is ActiveChange.WAITS_FOR_READ) == self.core.pending
+        if step is ActiveChange.AT_ONCE:
+            self.rewound(notified)
 
-    def rewound(self, told: tuple[tuple[int, int], ...]) -> None:
-        assert told == tuple((consumer, self.core.active) for consumer in self.core.members)
+    def rewound(self, notified: tuple[tuple[int, int], ...]) -> None:
+        assert notified == tuple((consumer, self.core.active) for consumer in self.core.members)
         self.sent.clear()
 
     @rule(
@@ -67,9 +69,9 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.core.delay_running)
     @rule()
     def delay_over(self) -> None:
-        told = self.core.delay_over()
+        notified = self.core.delay_over()
         if self.core.active is not None:
-            self.rewound(told)
+            self.rewound(notified)
         self.sent.clear()
 
     @precondition(lambda self: self.core.members)

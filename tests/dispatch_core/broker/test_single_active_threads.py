@@ -44,10 +44,10 @@ def test_no_interleaving_diverges(tmp_path: Path, seed: int) -> None:
     [
         (failover, "sort_key", lambda candidate: (candidate.priority_level, b"")),
         (rules, "delay_holds_reads", lambda: True),
-        (rules, "handed_over_elsewhere", lambda reader, active: False),
+        (rules, "is_read_for_another", lambda reader, active: False),
         (rules, "disowned", lambda epoch, newest, epochs: False),
         (SingleActiveDispatcher, "_rewind", lambda self: None),
-        (SingleActiveDispatcher, "told_all", lambda self, active, among: ()),
+        (SingleActiveDispatcher, "notices_of_change", lambda self, active, connected: ()),
     ],
     ids=lambda wrong: wrong[1],
 )

@@ -432,7 +432,7 @@ def test_sums_over_consumers_are_the_subscriptions(
             life.turn(stored=min(choice + 4, life.stored))
         elif step in ("ack", "nack") and connected:
             consumer = connected[choice % len(connected)]
-            held = core.held(consumer)
+            held = core.pending_on(consumer)
             if held and step == "ack":
                 life.ack(held[choice % len(held)])
             elif held:

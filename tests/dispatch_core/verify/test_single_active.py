@@ -396,7 +396,7 @@ def test_a_cancel_that_is_missing_is_found(tmp_path: Path) -> None:
     ("name", "wrong", "trace"),
     [
         ("delay_holds_flow", lambda: False, flow_in_the_delay),
-        ("handed_over_elsewhere", lambda reader, active: False, running_read_at_a_hand_over),
+        ("is_read_for_another", lambda reader, active: False, running_read_at_a_hand_over),
         ("disowned", lambda epoch, newest, epochs: False, disowned_read),
     ],
 )
