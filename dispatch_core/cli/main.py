@@ -61,7 +61,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "write the message log of topics, read from the topics themselves",
     ),
     "pipeline": (
-        "spark_jobs.pipeline_command",
+        "dispatch_expectations.pipeline_command",
         "run all stages (pull, ingest, replay, validate) without Airflow",
     ),
 }

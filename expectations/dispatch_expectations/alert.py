@@ -19,12 +19,13 @@ from typing import Any
 
 from dispatch_core.report.names import file_name
 from dispatch_expectations import data_docs as docs
-from dispatch_expectations.alert_ledger import keep, read_histories
+from dispatch_expectations.alert_ledger import read_histories, record_sent
 from dispatch_expectations.alert_message import Alert
 from dispatch_expectations.alert_state import CLEAR, History, Notification, digest, idempotency_key
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult, severity_rank
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import ALL, FAIL, PASS
+from spark_jobs.intervals import interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def send_news(
             continue
         on_end = 0
         known = histories.get(alert.dispatcher, {})
-        keep(
+        record_sent(
             places.warehouse,
             channel,
             alert.dispatcher,
@@ -136,7 +137,7 @@ def _cleared(last: Notification) -> AlertFinding:
         uncertain=False,
         count=0,
         positions=(),
-        explanation=f"no longer found; last reported for interval {docs.interval_name(last.interval_start)}",
+        explanation=f"no longer found; last reported for interval {interval(last.interval_start).name}",
         identity=last.identity,
         evidence="",
     )
@@ -180,7 +181,7 @@ def _alert(result: DispatcherResult, news: list[AlertFinding], places: Places) -
         cluster=overall.cluster,
         topic=overall.topic,
         subscription=overall.subscription,
-        interval=docs.interval_name(overall.interval_start),
+        interval=interval(overall.interval_start).name,
         interval_start=overall.interval_start.isoformat(),
         verdict=overall.verdict,
         severity=min(

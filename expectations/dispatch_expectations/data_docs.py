@@ -22,10 +22,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dispatch_expectations import warehouse as wh
 from dispatch_expectations.promise import ALL
 from dispatch_expectations.suites import BY_NAME, PROMISES
 from dispatch_expectations.verdict import Verdict
+from spark_jobs.intervals import interval
 
 _POLICY: Final = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
@@ -65,7 +65,7 @@ class Site:
         shutil.rmtree(
             self.folder / "static", ignore_errors=True
         )  # style sheets and fonts that no page uses now
-        title = f"Dispatch audit, interval {interval_name(self._interval_start)}"
+        title = f"Dispatch audit, interval {interval(self._interval_start).name}"
         (self.folder / "index.html").write_text(
             _page(title, _verdict_table(verdicts, pages)), encoding="utf-8"
         )
@@ -74,25 +74,16 @@ class Site:
         (self.folder / _SUMMARY).write_text(json.dumps(counts), encoding="utf-8")
 
 
-def interval_name(interval_start: datetime) -> str:
-    """``2026-11-21`` for an interval that starts at midnight, else ``2026-11-21T06-30-00Z``; safe in a path."""
-    moment = wh.utc(interval_start)
-    if moment == moment.replace(hour=0, minute=0, second=0, microsecond=0):
-        return moment.strftime("%Y-%m-%d")
-    fraction = f".{moment.microsecond:06d}" if moment.microsecond else ""
-    return moment.strftime("%Y-%m-%dT%H-%M-%S") + fraction + "Z"
-
-
 def index_of(data_docs: Path, interval_start: datetime) -> Path:
     """The page to open first for an interval."""
-    return data_docs / interval_name(interval_start) / "index.html"
+    return data_docs / interval(interval_start).name / "index.html"
 
 
 @contextmanager
 def staged_site(data_docs: Path, interval_start: datetime) -> Iterator[Site]:
     """A folder to build an interval's pages in; it replaces the earlier one when the block ends without an error."""
     data_docs.mkdir(parents=True, exist_ok=True)
-    name = interval_name(interval_start)
+    name = interval(interval_start).name
     for left_over in data_docs.glob(f".{name}.*"):  # of a run that was killed
         shutil.rmtree(left_over, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=data_docs))

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pyarrow.dataset as ds
 
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED, SEVERITIES
-from dispatch_expectations import warehouse as wh
 from dispatch_expectations.frames import KEY, Dispatcher
+from dispatch_expectations.table_rows import interval_dataset, read_batches
 
 #: Identities followed per dispatcher; more are not named one by one (the verdict counts every anomaly).
 MAX_IDENTITIES: Final = 10_000
@@ -78,7 +78,7 @@ class Finding:
 
 def read_findings(warehouse: Path, interval_start: datetime, kinds: Collection[str]) -> list[Finding]:
     """Findings of some kinds in one interval, sorted by dispatcher and rank."""
-    dataset = wh.interval_dataset(warehouse, "anomalies", interval_start)
+    dataset = interval_dataset(warehouse, "anomalies", interval_start)
     found: dict[tuple[str, str, str, str, str], Finding] = {}
     per_dispatcher: dict[Dispatcher, int] = {}
     for row in _rows(dataset, kinds):
@@ -105,7 +105,7 @@ def top(findings: Collection[Finding], number: int) -> list[Finding]:
 def _rows(dataset: ds.Dataset | None, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
     promised = ds.field("reason").is_null() | (ds.field("reason") != ORDER_NOT_PROMISED)
     wanted = ds.field("kind").isin(sorted(kinds)) & promised
-    for batch in wh.read_batches(dataset, _COLUMNS, wanted):
+    for batch in read_batches(dataset, _COLUMNS, wanted):
         yield from batch.to_pylist()
 
 

@@ -20,12 +20,19 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import DOUBTS, ORDER_NOT_PROMISED
 from dispatch_core.audit.sentences.names import printable
-from dispatch_expectations import warehouse as wh
 from dispatch_expectations.balance import GATES
 from dispatch_expectations.duplicate_delivery import CAUSES
 from dispatch_expectations.policy import Policy
 from dispatch_expectations.promise import NO_DISPATCHER
 from dispatch_expectations.suites import LOG_KINDS, PROMISE_OF_KIND, TOLERATED_KINDS
+from dispatch_expectations.table_rows import (
+    aggregate,
+    interval_dataset,
+    read_batches,
+    read_rows,
+    require_tables,
+    whole_dataset,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +80,7 @@ def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) 
     """
     import pandas as pd
 
-    wh.require_tables(warehouse, REQUIRED_TABLES)
+    require_tables(warehouse, REQUIRED_TABLES)
     rows: defaultdict[Dispatcher, _Row] = defaultdict(_Row)
     _read_log(warehouse, interval_start, rows)
     _read_replay(warehouse, interval_start, rows)
@@ -99,21 +106,21 @@ def _dispatcher(row: dict[str, Any]) -> Dispatcher:
 
 def _read_log(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Read which dispatchers have events, from which files, and the number of entries that the log records as sent."""
-    events = wh.interval_dataset(warehouse, "consumer_events", interval_start)
+    events = interval_dataset(warehouse, "consumer_events", interval_start)
     columns = [*KEY, "incarnation", "source_file", "kind", "positions"]
     keys = [*KEY, "incarnation", "source_file"]
     only_events = ~pc.field("kind").isin(["header", "footer"])
-    batches = _with_sent(wh.read_batches(events, columns, only_events), keys)
-    for group in wh.aggregate(batches, keys, ["sent"]):
+    batches = _with_sent(read_batches(events, columns, only_events), keys)
+    for group in aggregate(batches, keys, ["sent"]):
         row = rows[_dispatcher(group)]
         row.in_log = True
         row.incarnation = max(row.incarnation, group["incarnation"])
         row.sent_in_log += group["sent"]
         row.files.add(group["source_file"] or "")
     files_of_topic: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    messages = wh.interval_dataset(warehouse, "messages", interval_start)
+    messages = interval_dataset(warehouse, "messages", interval_start)
     names = ["cluster", "topic", "source_file"]
-    for group in wh.aggregate(wh.read_batches(messages, names), names):
+    for group in aggregate(read_batches(messages, names), names):
         files_of_topic[group["cluster"], group["topic"]].add(group["source_file"] or "")
     for (cluster, topic, _subscription), row in rows.items():
         row.files |= files_of_topic[cluster, topic]
@@ -130,28 +137,28 @@ def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Di
     """Read the tables of the replay and of the aggregates."""
     state_columns = [*KEY, "incarnation", "subscription_type", "not_judged_reason"]
     state_columns += ["rounds", "decisions", "uncertain", "divergent", "last_seq", "last_t_us"]
-    states = wh.interval_dataset(warehouse, "dispatcher_state", interval_start)
-    for state in wh.read_rows(states, state_columns):
+    states = interval_dataset(warehouse, "dispatcher_state", interval_start)
+    for state in read_rows(states, state_columns):
         row = rows[_dispatcher(state)]
         row.states.append(state)
         row.incarnation = max(row.incarnation, state["incarnation"])
-    deliveries = wh.interval_dataset(warehouse, "deliveries", interval_start)
-    for group in wh.aggregate(wh.read_batches(deliveries, KEY), KEY):
+    deliveries = interval_dataset(warehouse, "deliveries", interval_start)
+    for group in aggregate(read_batches(deliveries, KEY), KEY):
         rows[_dispatcher(group)].delivered = group["count"]
-    balance = wh.interval_dataset(warehouse, "balance", interval_start)
-    for group in wh.read_rows(
+    balance = interval_dataset(warehouse, "balance", interval_start)
+    for group in read_rows(
         balance, [*KEY, "consumer_name", "messages", "keys", "message_share", "hash_share"]
     ):
         rows[_dispatcher(group)].balance.append(group)
-    waits = wh.interval_dataset(warehouse, "waits", interval_start)
-    for group in wh.read_rows(waits, [*KEY, "entries", "never_delivered", *WAITS]):
+    waits = interval_dataset(warehouse, "waits", interval_start)
+    for group in read_rows(waits, [*KEY, "entries", "never_delivered", *WAITS]):
         rows[_dispatcher(group)].waits.append(group)
 
 
 def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    anomalies = wh.interval_dataset(warehouse, "anomalies", interval_start)
+    anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     keys = [*KEY, "kind", "cause", "reason", "uncertain"]
-    for group in wh.aggregate(wh.read_batches(anomalies, keys), keys):
+    for group in aggregate(read_batches(anomalies, keys), keys):
         row, kind, count = rows[_dispatcher(group)], group["kind"], group["count"]
         explained = kind == "redelivered" and group["cause"] in CAUSES
         if kind not in PROMISE_OF_KIND and kind not in LOG_KINDS:
@@ -167,7 +174,7 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
     # Evidence lists the first positions only: what a finding tells of is counted apart.
     telling = pc.field("unsent") > 0
     logs = [*KEY, "incarnation"]
-    for group in wh.aggregate(wh.read_batches(anomalies, [*logs, "unsent"], telling), logs, ["unsent"]):
+    for group in aggregate(read_batches(anomalies, [*logs, "unsent"], telling), logs, ["unsent"]):
         row = rows[_dispatcher(group)]
         if group["incarnation"] == row.incarnation:  # what an earlier one left unsent, the next may have sent
             row.explained = group["unsent"]
@@ -176,17 +183,17 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
 def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Decisions that differ behind lines that are missing or cannot be: they prove nothing, and are no findings."""
     logs = [*KEY, "incarnation"]
-    anomalies = wh.interval_dataset(warehouse, "anomalies", interval_start)
+    anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     since: dict[tuple[Any, ...], int] = {}
-    for batch in wh.read_batches(anomalies, [*logs, "seqs"], pc.field("kind").isin(DOUBTS)):
+    for batch in read_batches(anomalies, [*logs, "seqs"], pc.field("kind").isin(DOUBTS)):
         for found in batch.to_pylist():
             log = tuple(found[name] for name in logs)
             if found["seqs"]:
                 since[log] = min([*found["seqs"], *([since[log]] if log in since else [])])
     if not since:
         return
-    divergences = wh.interval_dataset(warehouse, "divergences", interval_start)
-    for batch in wh.read_batches(divergences, [*logs, "seq"], pc.field("status") == "divergent"):
+    divergences = interval_dataset(warehouse, "divergences", interval_start)
+    for batch in read_batches(divergences, [*logs, "seq"], pc.field("status") == "divergent"):
         for one in batch.to_pylist():
             log = tuple(one[name] for name in logs)
             if log in since and one["seq"] >= since[log]:
@@ -195,15 +202,13 @@ def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[D
 
 def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
     """Rows of the newest ingest of the interval that no count explains; None if no ingest left its counts."""
-    if not wh.has_table(warehouse, "run_metadata"):
-        return None
     counts = ["rows_in", "rows_accepted", "rows_quarantined", "rows_other_interval"]
-    metadata = wh.whole_dataset(warehouse, "run_metadata")
-    moment = pa.scalar(wh.utc(interval_start), pa.timestamp("us", tz="UTC"))
-    mine = (pc.field("stage") == "ingest") & (pc.field(wh.PARTITION) == moment)
+    metadata = whole_dataset(warehouse, "run_metadata")
+    start = pa.scalar(interval_start, pa.timestamp("us", tz="UTC"))
+    ingest_runs = (pc.field("stage") == "ingest") & (pc.field("interval_start") == start)
     runs = [
         run
-        for batch in wh.read_batches(metadata, ["finished_at", *counts], mine)
+        for batch in read_batches(metadata, ["finished_at", *counts], ingest_runs)
         for run in batch.to_pylist()
         if run["rows_in"] is not None
     ]
@@ -211,8 +216,8 @@ def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
         return None
     last = max(runs, key=lambda run: run["finished_at"])
     difference = last["rows_in"] - sum(last[name] or 0 for name in counts[1:])
-    kept = wh.interval_dataset(warehouse, "quarantine", interval_start)
-    quarantined = sum(batch.num_rows for batch in wh.read_batches(kept, ["source_file"]))
+    kept = interval_dataset(warehouse, "quarantine", interval_start)
+    quarantined = sum(batch.num_rows for batch in read_batches(kept, ["source_file"]))
     return abs(difference) + abs((last["rows_quarantined"] or 0) - quarantined)
 
 
@@ -224,12 +229,12 @@ def _read_quarantine(warehouse: Path, interval_start: datetime, rows: defaultdic
         for file in row.files:
             by_file[file].add(dispatcher)
             by_folder[_folder(file)].add(dispatcher)
-    quarantine = wh.interval_dataset(warehouse, "quarantine", interval_start)
+    quarantine = interval_dataset(warehouse, "quarantine", interval_start)
     if quarantine is None:
         return
     firsts: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    for batch in wh.read_batches(quarantine, ["source_file", "source_line", "field", "reason"]):
+    for batch in read_batches(quarantine, ["source_file", "source_line", "field", "reason"]):
         for item in batch.to_pylist():
             counts[item["source_file"]] += 1
             firsts.setdefault(item["source_file"], _where(item))

@@ -11,7 +11,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,6 @@ from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
 from dispatch_expectations import data_docs as docs
-from dispatch_expectations import warehouse as wh
 from dispatch_expectations.conformance import KEPT_UNSEEN
 from dispatch_expectations.findings import Finding, read_findings, top
 from dispatch_expectations.frames import Dispatcher, dispatcher_frame
@@ -29,7 +28,12 @@ from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy
 from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, plain, worst
 from dispatch_expectations.run_suites import Outcome, run_suites
 from dispatch_expectations.suites import BY_NAME, PROMISES
+from dispatch_expectations.table_rows import interval_dataset, read_rows
 from dispatch_expectations.verdict import NOT_CERTAIN, Verdict
+from spark_jobs.intervals import interval
+from spark_jobs.stage_command import moment
+from spark_jobs.warehouse.contracts import PARTITION
+from spark_jobs.warehouse.delta_tables import replace_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +52,8 @@ def validate_interval(
     gives the same verdicts and pages. Raises ``WarehouseError`` (tables missing), ``PolicyError`` or ``ExpectationError``;
     then nothing was published and the earlier verdicts of the interval stand.
     """
-    interval_start = wh.utc(interval_start)
+    span = interval(interval_start)
+    interval_start = span.start
     policy = policy or current_policy()
     frame = dispatcher_frame(warehouse, interval_start, policy)
     with docs.staged_site(data_docs, interval_start) as site:
@@ -57,19 +62,19 @@ def validate_interval(
         findings = read_findings(warehouse, interval_start, kinds) if kinds else []
         verdicts = _verdicts(frame, outcomes, findings, interval_start)
         rows = pa.Table.from_pylist([verdict.as_row() for verdict in verdicts], schema=VERDICTS)
-        wh.replace_interval(warehouse, "verdicts", interval_start, rows)
+        replace_rows(warehouse, "verdicts", span, rows, stage="validate")
         site.finish(verdicts)
     return verdicts
 
 
 def read_verdicts(warehouse: Path, interval_start: datetime) -> list[Verdict]:
     """Published verdicts of one interval, in the order of ``validate_interval``; empty if it was not judged."""
-    dataset = wh.interval_dataset(warehouse, "verdicts", interval_start)
-    names = [name for name in VERDICTS.names if name != wh.PARTITION]
-    moment = wh.utc(interval_start)
+    dataset = interval_dataset(warehouse, "verdicts", interval_start)
+    names = [name for name in VERDICTS.names if name != PARTITION]
+    start = interval(interval_start).start
     rows = [
-        Verdict(interval_start=moment, **row | {"top_findings": tuple(row["top_findings"])})
-        for row in wh.read_rows(dataset, names)
+        Verdict(interval_start=start, **row | {"top_findings": tuple(row["top_findings"])})
+        for row in read_rows(dataset, names)
     ]
     return sorted(rows, key=lambda verdict: (verdict.dispatcher, _order(verdict.promise)))
 
@@ -228,19 +233,13 @@ def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
     }
 
 
-def parse_time(text: str) -> datetime:
-    """A day (``2026-11-21``) or an ISO time; without a zone it is UTC."""
-    moment = datetime.fromisoformat(text)
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m dispatch_expectations.validate``; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="dispatch_expectations.validate", description="Judge one interval of the warehouse."
     )
     parser.add_argument("--warehouse", type=Path, required=True, help="folder of the Delta tables")
-    parser.add_argument("--interval-start", type=parse_time, required=True, help="day or ISO time, UTC")
+    parser.add_argument("--interval-start", type=moment, required=True, help="day or ISO time, UTC")
     parser.add_argument("--data-docs", type=Path, required=True, help="folder for the Data Docs pages")
     parser.add_argument(
         "--policy", type=Path, help=f"audit policy (default: ${POLICY_VARIABLE}, else the shipped one)"

@@ -39,11 +39,13 @@ from spark_jobs.maintenance.retention import (
 )
 from spark_jobs.progress import complain, say
 from spark_jobs.pull.segments import landing_lock, read_catalogue
-from spark_jobs.warehouse.contracts import CONTRACTS
+from spark_jobs.warehouse.contracts import APPENDED, CONTRACTS
 from spark_jobs.warehouse.delta_tables import (
     WarehouseError,
     all_files,
     data_files,
+    has_table,
+    join_files,
     replace_interval,
     stage_run,
     table_path,
@@ -53,7 +55,7 @@ from spark_jobs.warehouse.delta_tables import (
 _STAGES: Final = ("ingest", "replay", "aggregates")
 #: Commits since the last checkpoint from which a new one is made: opening a table reads them one by one.
 _COMMITS: Final = 20
-#: Files of ``run_metadata`` from which it is rewritten: every stage of every run adds one.
+#: Files of an appended table from which on they are joined: every stage of every run adds one to ``run_metadata``.
 _SMALL_FILES: Final = 32
 _SECONDS_BETWEEN_LINES: Final = 10.0
 
@@ -243,15 +245,16 @@ def _vacuum(warehouse: Path, name: str, days: int, removed: Removed) -> None:
 
 
 def compact(warehouse: Path, *, dry_run: bool = False, tell: Say = say) -> dict[str, Any]:
-    """Join the many small files of ``run_metadata``, and let every table with many commits be opened from a checkpoint."""
+    """Join the small files of appended tables, and write a checkpoint of each table that has many commits since the last."""
     checkpoints, joined = [], 0
     for name in _tables(warehouse):
         table = DeltaTable(table_path(warehouse, name).absolute())
-        if name == "run_metadata" and len(table.file_uris()) >= _SMALL_FILES:
-            joined = len(table.file_uris())
-            tell(f"compact: {'would join' if dry_run else 'joins'} {joined:,} files of run_metadata")
+        files = len(table.file_uris())
+        if name in APPENDED and files >= _SMALL_FILES:
+            joined += files
+            tell(f"compact: {'would join' if dry_run else 'joins'} {files:,} files of {name}")
             if not dry_run:
-                table.optimize.compact()
+                join_files(warehouse, name)
                 table = DeltaTable(table_path(warehouse, name).absolute())
         behind = _commits_since_checkpoint(table, table_path(warehouse, name) / "_delta_log")
         if behind >= _COMMITS:
@@ -268,7 +271,7 @@ def _commits_since_checkpoint(table: DeltaTable, log: Path) -> int:
 
 
 def _tables(warehouse: Path) -> list[str]:
-    return [name for name in CONTRACTS if (table_path(warehouse, name) / "_delta_log").exists()]
+    return [name for name in CONTRACTS if has_table(warehouse, name)]
 
 
 def _size_bytes(folder: Path) -> int:

@@ -1,6 +1,6 @@
-"""Contracts of the warehouse's tables and their files, column for column. No table format and no JVM here.
+"""The columns of the warehouse's tables and of their files, in their order, with their types.
 
-Replay tasks read and write such files; how rows get into a table is ``warehouse``'s, which loads the table format.
+Neither Delta nor a JVM is loaded here, so that Spark tasks can import it cheaply; ``delta_tables`` commits rows to tables.
 """
 
 from __future__ import annotations
@@ -35,6 +35,23 @@ RUN_METADATA: Final = pa.schema(
         pa.field("summary_json", pa.string(), nullable=False),
     ]
 )
+#: One row per notification about a finding, so that each channel gets each notification once.
+ALERTS_SENT: Final = pa.schema(
+    [
+        pa.field("channel", pa.string(), nullable=False),
+        *(pa.field(name, pa.string(), nullable=False) for name in ("cluster", "topic", "subscription")),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("identity", pa.string(), nullable=False),
+        tables.INTERVAL_START,
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("severity", pa.string(), nullable=False),
+        pa.field("evidence", pa.string(), nullable=False),
+        pa.field("idempotency_key", pa.string(), nullable=False),
+        pa.field("sent_at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
 
 
 def _with_interval(contract: pa.Schema) -> pa.Schema:
@@ -48,12 +65,15 @@ CONTRACTS: Final[dict[str, pa.Schema]] = {
     "quarantine": _with_interval(schema.QUARANTINE),
     **tables.ALL_TABLES,
     "run_metadata": RUN_METADATA,
+    "alerts_sent": ALERTS_SENT,
 }
+#: Tables that are only appended to and have no partitions. They depend on when something was done, not on the logs alone,
+#: and are left out where results are compared.
+APPENDED: Final = ("run_metadata", "alerts_sent")
 
 PARTITION: Final = "interval_start"
-#: The columns that tell logs of an interval apart: one incarnation of a dispatcher.
-LOG: Final = tuple(one.name for one in tables.IDENTITY if one.name != PARTITION)
-
+#: The columns that identify a log within an interval: one incarnation of a dispatcher.
+LOG: Final = tuple(field.name for field in tables.IDENTITY if field.name != PARTITION)
 
 #: The columns by which the rows of an ingested table are grouped, and the order of the rows within a group.
 GROUP: Final = {"messages": ("cluster", "topic"), "consumer_events": schema.DISPATCHER_KEY}
@@ -70,18 +90,20 @@ class StagedFile:
 
 
 def stored_schema(name: str) -> pa.Schema:
-    """A table's contract as Delta can hold it: nullability inside structs and lists is given up."""
-    return pa.schema([pa.field(one.name, _relaxed(one.type), one.nullable) for one in CONTRACTS[name]])
+    """A table's contract as Delta can store it: fields inside structs and lists become nullable."""
+    return pa.schema(
+        [pa.field(field.name, _relaxed(field.type), field.nullable) for field in CONTRACTS[name]]
+    )
 
 
 def file_schema(name: str) -> pa.Schema:
-    """Columns of a data file: the stored schema without the partition column."""
-    return pa.schema([one for one in stored_schema(name) if one.name != PARTITION or name == "run_metadata"])
+    """The columns of a table's data files: the stored schema without the partition column."""
+    return pa.schema([field for field in stored_schema(name) if field.name != PARTITION or name in APPENDED])
 
 
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The table with exactly the wanted columns, order and types; nullability inside structs is re-established."""
-    columns = [_conform(in_one(table[one.name]), one.type) for one in wanted]
+    """Bring a table to the wanted columns, order and types; fields inside structs get their nullability back."""
+    columns = [_conform(in_one(table[field.name]), field.type) for field in wanted]
     return pa.Table.from_arrays(columns, schema=wanted)
 
 
@@ -103,28 +125,28 @@ def _conform(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Arra
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
         missing = array.is_null()
         children = []
-        for one in wanted:
-            child = _conform(pc.struct_field(array, one.name), one.type)
-            # Under a missing struct a child has no value; a child that may not be null gets one there.
-            children.append(child if one.nullable or child.null_count == 0 else pc.fill_null(child, 0))
+        for field in wanted:
+            child = _conform(pc.struct_field(array, field.name), field.type)
+            # A child of a missing struct is null; one that is not nullable gets 0 there.
+            children.append(child if field.nullable or child.null_count == 0 else pc.fill_null(child, 0))
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=missing)
     return array.cast(wanted)
 
 
 def _relaxed(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _relaxed(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, _relaxed(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_relaxed(kind.value_type))
     return kind
 
 
-def same_type(one: pa.DataType, other: pa.DataType) -> bool:
-    """Equal but for the name of a list's element, which Spark, Delta and Arrow spell differently."""
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return same_type(one.value_type, other.value_type)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return [a.name for a in one] == [b.name for b in other] and all(
-            same_type(a.type, b.type) for a, b in zip(one, other, strict=True)
+def same_type(left: pa.DataType, right: pa.DataType) -> bool:
+    """Compare types; the name of a list's element, which Spark, Delta and Arrow spell differently, is ignored."""
+    if pa.types.is_list(left) and pa.types.is_list(right):
+        return same_type(left.value_type, right.value_type)
+    if pa.types.is_struct(left) and pa.types.is_struct(right):
+        return [field.name for field in left] == [field.name for field in right] and all(
+            same_type(a.type, b.type) for a, b in zip(left, right, strict=True)
         )
-    return bool(one.equals(other))
+    return bool(left.equals(right))

@@ -1,12 +1,11 @@
-"""The warehouse: one folder of Delta tables, and the one way rows get into them.
+"""Read and write the Delta tables of the warehouse, without a JVM.
 
-Every table has its contract (``contracts.CONTRACTS``): names, order and types of its columns, from ``dispatch_core``.
-All but ``run_metadata`` are partitioned by ``interval_start``, and an interval's rows are always replaced as a whole by
-one Delta commit (``replace_interval``): a reader sees the earlier rows or the new ones. Run ids and clock times of
-processing are in ``run_metadata`` alone, so that every other table is a function of the logs.
+Each table has the columns of its contract (``contracts.CONTRACTS``). Result tables are partitioned by ``interval_start``.
+``replace_interval`` replaces all rows of one interval in one Delta commit: a reader sees the earlier rows or the new ones.
+Run ids and clock times of processing are only in the tables ``contracts.APPENDED``; all others depend on the logs alone.
 
 Tasks, and Spark's own writer, put Parquet files into a *staging* folder of their run; ``replace_interval`` moves them under
-the table and commits them. Files of a run that died are swept by the next run of that stage and interval. No JVM here.
+the table and commits them. The next run of the same stage and interval removes the files of a run that died.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +34,7 @@ from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say
 from spark_jobs.warehouse.contracts import (
+    APPENDED,
     CONTRACTS,
     PARTITION,
     RUN_METADATA,
@@ -45,10 +45,10 @@ from spark_jobs.warehouse.contracts import (
     stored_schema,
 )
 
-#: Staged files below half of this are joined before they are published.
+#: ``compact`` makes files of at most so many rows, and leaves files of at least half of it as they are.
 ROWS_PER_FILE: Final = 1_000_000
 _COMMIT_ATTEMPTS: Final = 10
-#: Characters of URLs and file patterns, which break a path in one library or the other.
+#: Characters of URLs and file patterns: Delta or Spark misreads a path that contains one.
 _NOT_IN_A_PATH: Final = frozenset("[]{}*?^%#|\\")
 
 
@@ -61,33 +61,41 @@ def table_path(warehouse: Path, name: str) -> Path:
     return Path(warehouse) / name
 
 
+def has_table(warehouse: Path, name: str) -> bool:
+    """True if the table was written at least once."""
+    return (table_path(warehouse, name) / "_delta_log").exists()
+
+
 def ensure_table(warehouse: Path, name: str) -> DeltaTable:
-    """Create the table from its contract where it is missing; refuse one that was made with other columns."""
+    """Open a table, after creating it from its contract if it is missing.
+
+    Raises ``WarehouseError`` for a table with other columns, and for a path that Delta or Spark would misread.
+    """
     path = table_path(warehouse, name).absolute()
     if bad := sorted(set(str(path)) & _NOT_IN_A_PATH):
         raise WarehouseError(
-            f"{warehouse}: Delta and Spark take {' '.join(bad)} in a path for something else; nothing was written. "
-            "Choose a folder whose path has none of it"
+            f"{warehouse}: Delta and Spark misread a path that contains {' '.join(bad)}; nothing was written. "
+            "Choose a folder without these characters in its path"
         )
-    if not (path / "_delta_log").exists():
+    if not has_table(warehouse, name):
         path.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
             path,
             schema=stored_schema(name),
             mode="ignore",
-            partition_by=None if name == "run_metadata" else [PARTITION],
+            partition_by=None if name in APPENDED else [PARTITION],
             configuration={"delta.enableDeletionVectors": "false", tables.VERSION_KEY: tables.VERSION},
             raise_if_key_not_exists=False,
         )
     table = _opened(path)
     check_columns(
-        name, [(one.name, one.type) for one in pa.schema(table.schema().to_arrow())], where=str(path)
+        name, [(field.name, field.type) for field in pa.schema(table.schema().to_arrow())], where=str(path)
     )
     return table
 
 
 def _opened(path: Path) -> DeltaTable:
-    """A table that this code can read; ``TablesVersionError`` for one that a later major version made."""
+    """Open a table. Raises ``TablesVersionError`` if a later major version made it."""
     table = DeltaTable(path)
     tables.check_version(table.metadata().configuration, str(path))
     return table
@@ -95,12 +103,12 @@ def _opened(path: Path) -> DeltaTable:
 
 def check_columns(name: str, columns: list[tuple[str, pa.DataType]], *, where: str) -> None:
     """Raise ``WarehouseError`` unless the columns are the contract's, in its order and of its types."""
-    wanted = [(one.name, one.type) for one in stored_schema(name)]
+    wanted = [(field.name, field.type) for field in stored_schema(name)]
     if [column for column, _kind in columns] == [column for column, _kind in wanted] and all(
         same_type(have, want) for (_a, have), (_b, want) in zip(columns, wanted, strict=True)
     ):
         return
-    have_names, want_names = {one for one, _ in columns}, {one for one, _ in wanted}
+    have_names, want_names = {column for column, _kind in columns}, {column for column, _kind in wanted}
     others = [
         f"{column} is {kind}, not {dict(wanted)[column]}"
         for column, kind in columns
@@ -114,12 +122,12 @@ def check_columns(name: str, columns: list[tuple[str, pa.DataType]], *, where: s
 
 
 def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterable[StagedFile]) -> int:
-    """Replace the interval's rows of one table by the staged files, in one Delta commit; returns the rows.
+    """Replace the interval's rows of one table by the staged files, in one Delta commit; return the number of rows.
 
-    The files must hold exactly the columns of ``file_schema``. In the table their names keep their order: a log may go on
-    from one to the next. Runs of other intervals commit to the same table one after the other (``_commit_lock``). Other
-    writers may come between; after ``_COMMIT_ATTEMPTS`` such collisions ``deltalake.exceptions.CommitFailedError`` is raised
-    and the interval is as before.
+    The files must have exactly the columns of ``file_schema``. Their names in the table sort in the order of ``staged``,
+    because a log may continue from one file to the next. Runs of other intervals commit to the same table one after the
+    other (``_commit_lock``). If other writers commit in between ``_COMMIT_ATTEMPTS`` times,
+    ``deltalake.exceptions.CommitFailedError`` is raised and the interval keeps its earlier rows.
     """
     ensure_table(warehouse, name)
     root = table_path(warehouse, name)
@@ -127,12 +135,12 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
     (root / folder).mkdir(exist_ok=True)
     adds = []
     rows = 0
-    for number, one in enumerate(staged):
-        if one.rows == 0:
+    for number, file in enumerate(staged):
+        if file.rows == 0:
             continue
         relative = f"{folder}/part-{number:06d}-{uuid.uuid4().hex}.zstd.parquet"
-        size_bytes = one.path.stat().st_size
-        one.path.replace(root / relative)
+        size_bytes = file.path.stat().st_size
+        file.path.replace(root / relative)
         adds.append(
             AddAction(
                 path=relative,
@@ -140,10 +148,10 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
                 partition_values={PARTITION: span.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
                 modification_time=int(time.time() * 1000),
                 data_change=True,
-                stats=json.dumps({"numRecords": one.rows}),
+                stats=json.dumps({"numRecords": file.rows}),
             )
         )
-        rows += one.rows
+        rows += file.rows
     with _commit_lock(warehouse, name):
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
             table = _opened(root)
@@ -159,16 +167,40 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
                 )
                 break
             except CommitFailedError:
-                # Somebody who does not take the lock committed in between. This interval is this run's alone
-                # (``stage_run``), so the same files replace it on top of the newer version.
+                # A writer that does not take the lock committed in between. No other run writes this interval
+                # (``stage_run``), so the same files can replace it in the newer version.
                 if attempt == _COMMIT_ATTEMPTS:
                     raise
                 time.sleep(0.05 * attempt)
     return rows
 
 
+def replace_rows(warehouse: Path, name: str, span: Interval, rows: pa.Table, *, stage: str) -> None:
+    """Replace the interval's rows of one table by the rows of ``rows``, which has the columns of the table's contract.
+
+    Stages them as one file in a run of ``stage``; waits if another run of that stage and interval is under way.
+    """
+    with stage_run(warehouse, stage, span, wait=True) as folder:
+        path = folder / f"{name}.parquet"
+        pq.write_table(conform(rows, file_schema(name)), path, compression="zstd")
+        replace_interval(warehouse, name, span, [StagedFile(name, path, rows.num_rows)])
+
+
+def append_rows(warehouse: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    """Append rows to a table of ``contracts.APPENDED`` in one Delta commit."""
+    ensure_table(warehouse, name)
+    table = pa.Table.from_pylist(rows, schema=CONTRACTS[name])
+    write_deltalake(table_path(warehouse, name), table, mode="append")
+
+
+def join_files(warehouse: Path, name: str) -> None:
+    """Rewrite the small files of a table of ``contracts.APPENDED`` into few; if another writer is faster, do nothing."""
+    with suppress(CommitFailedError):
+        DeltaTable(table_path(warehouse, name).absolute()).optimize.compact()
+
+
 def compact(staged: list[StagedFile], staging: Path) -> list[StagedFile]:
-    """Join small staged files of one table into few: thousands of dispatchers must not make thousands of files.
+    """Join small staged files of one table, so that thousands of dispatchers do not make thousands of files.
 
     Rows keep the order of ``staged``. Files of at least half of ``ROWS_PER_FILE`` rows are left as they are.
     """
@@ -182,26 +214,26 @@ def compact(staged: list[StagedFile], staging: Path) -> list[StagedFile]:
             first = group[0]
             path = staging / f"{first.table}-{uuid.uuid4().hex}.parquet"
             with pq.ParquetWriter(path, file_schema(first.table), compression="zstd") as writer:
-                for one in group:
-                    writer.write_table(pq.ParquetFile(one.path).read())
-            result.append(StagedFile(first.table, path, sum(one.rows for one in group)))
+                for file in group:
+                    writer.write_table(pq.ParquetFile(file.path).read())
+            result.append(StagedFile(first.table, path, sum(file.rows for file in group)))
         group.clear()
 
-    for one in staged:
-        if one.rows >= ROWS_PER_FILE // 2:
-            result.append(one)
+    for file in staged:
+        if file.rows >= ROWS_PER_FILE // 2:
+            result.append(file)
             continue
-        if sum(part.rows for part in group) + one.rows > ROWS_PER_FILE:
+        if sum(member.rows for member in group) + file.rows > ROWS_PER_FILE:
             close()
-        group.append(one)
+        group.append(file)
     close()
     return result
 
 
 def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.Table:
-    """All rows of a table, or those of one interval, with the contract's columns; a missing table has no rows."""
+    """Read all rows of a table, or those of one interval, with the contract's columns; a missing table has no rows."""
     path = table_path(warehouse, name)
-    if not (path / "_delta_log").exists():
+    if not has_table(warehouse, name):
         return CONTRACTS[name].empty_table()
     table = _opened(path)
     parts = [CONTRACTS[name].empty_table()]
@@ -217,37 +249,40 @@ def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.T
 
 
 def data_files(warehouse: Path, name: str, span: Interval) -> list[str]:
-    """The data files of one interval of a table's newest version, in a stable order; none of a missing table."""
+    """List the data files of one interval (absolute paths), in a stable order; a missing table has none.
+
+    Raises ``WarehouseError`` if the table has other columns than its contract.
+    """
     return [file for file, start in files_until(warehouse, name, span) if start == span.start]
 
 
 def files_until(warehouse: Path, name: str, span: Interval) -> list[tuple[str, datetime]]:
-    """The data files of all intervals up to this one, as of the table's newest version, each with its interval's start;
-    earlier intervals first, in a stable order. A missing table has none. Paths are absolute.
+    """List the data files of all intervals up to this one (absolute paths), each with its interval's start.
 
-    Raises ``WarehouseError`` where the table has other columns than its contract.
+    Earlier intervals come first, in a stable order. A missing table has none. Raises ``WarehouseError`` if the table has
+    other columns than its contract.
     """
     path = table_path(warehouse, name).absolute()
-    if not (path / "_delta_log").exists():
+    if not has_table(warehouse, name):
         return []
     files = _live_files(ensure_table(warehouse, name), path, name)
     return [(file, start) for file, start in files if start is not None and start <= span.start]
 
 
 def all_files(warehouse: Path, name: str) -> list[str]:
-    """All data files of a table's newest version; none of a missing table. Paths are absolute."""
+    """List all data files of a table (absolute paths); a missing table has none."""
     path = table_path(warehouse, name).absolute()
-    if not (path / "_delta_log").exists():
+    if not has_table(warehouse, name):
         return []
     return [file for file, _start in _live_files(_opened(path), path, name)]
 
 
 def _live_files(table: DeltaTable, root: Path, name: str) -> list[tuple[str, datetime | None]]:
-    """The data files of a table's newest version with the start of the interval of each, in a stable order."""
+    """List the data files of a table's newest version, each with the start of its interval, in a stable order."""
     actions = pa.table(table.get_add_actions(flatten=True))
-    # Paths stand URL-encoded in the log.
-    paths = [str(root / unquote(one)) for one in actions["path"].to_pylist()]
-    if name == "run_metadata":
+    # Paths are URL-encoded in the log.
+    paths = [str(root / unquote(path)) for path in actions["path"].to_pylist()]
+    if name in APPENDED:
         return [(path, None) for path in sorted(paths)]
     starts = actions[f"partition.{PARTITION}"].to_pylist()
     return sorted(zip(paths, starts, strict=True), key=lambda pair: (pair[1], pair[0]))
@@ -257,8 +292,7 @@ def record_run(
     warehouse: Path, stage: str, span: Interval, started_at: datetime, summary: dict[str, Any]
 ) -> None:
     """Append one row to ``run_metadata``: what this run of a stage did, and when."""
-    ensure_table(warehouse, "run_metadata")
-    row: dict[str, Any] = {one.name: summary.get(one.name) for one in RUN_METADATA}
+    row: dict[str, Any] = {name: summary.get(name) for name in RUN_METADATA.names}
     row |= {
         "run_id": os.environ.get("AIRFLOW_CTX_DAG_RUN_ID") or uuid.uuid4().hex,
         "stage": stage,
@@ -267,18 +301,15 @@ def record_run(
         "finished_at": datetime.now(UTC),
         "summary_json": json.dumps(summary, sort_keys=True, default=str),
     }
-    write_deltalake(
-        table_path(warehouse, "run_metadata"), pa.Table.from_pylist([row], schema=RUN_METADATA), mode="append"
-    )
+    append_rows(warehouse, "run_metadata", [row])
 
 
 @contextmanager
 def stage_run(warehouse: Path, stage: str, span: Interval, *, wait: bool = False) -> Iterator[Path]:
-    """The staging folder of one run of a stage for an interval; only one such run at a time.
+    """Make the staging folder of one run of a stage for an interval, and remove it at the end.
 
-    Leftovers of a run of the same stage and interval that died are removed first, and the folder is removed at the
-    end. When another process is at it, this waits (``wait``) or raises ``WarehouseError`` at once; the lock dies with its
-    holder.
+    Only one run of a stage and interval can be under way: if another process has one, this waits (``wait``) or raises
+    ``WarehouseError`` at once. The lock ends with the process that has it. Leftovers of a run that died are removed first.
     """
     home = Path(warehouse) / "_staging" / f"{stage}-{span.name}"
     home.mkdir(parents=True, exist_ok=True)
@@ -290,7 +321,7 @@ def stage_run(warehouse: Path, stage: str, span: Interval, *, wait: bool = False
                 raise WarehouseError(
                     f"{warehouse}: another run is doing {stage} for {span.name} right now; wait for its end and try again"
                 ) from None
-            say(f"{stage} {span.name}: another run is at it; waiting for its end")
+            say(f"{stage} {span.name}: waiting for the end of another run")
             fcntl.flock(lock, fcntl.LOCK_EX)
         for leftover in home.iterdir():
             if leftover.is_dir():
@@ -305,10 +336,10 @@ def stage_run(warehouse: Path, stage: str, span: Interval, *, wait: bool = False
 
 @contextmanager
 def _commit_lock(warehouse: Path, name: str) -> Iterator[None]:
-    """One commit to a table at a time; waits. A commit takes milliseconds, and the lock dies with its holder.
+    """Allow one commit to a table at a time; wait for the others, which take milliseconds each.
 
-    Delta takes any two concurrent overwrites for a conflict, also of different partitions; with many intervals at once
-    retries alone do not end.
+    Delta treats any two concurrent overwrites as a conflict, even of different partitions. With many intervals at once,
+    retries alone would not end.
     """
     home = Path(warehouse) / "_staging"
     home.mkdir(parents=True, exist_ok=True)
@@ -318,7 +349,7 @@ def _commit_lock(warehouse: Path, name: str) -> Iterator[None]:
 
 
 def _sweep(leftover: Path) -> None:
-    """Remove a dead run's folder; its last tasks may be writing into it for a moment yet."""
+    """Remove the folder of a run that died; its last tasks may still be writing into it for a moment."""
     for _attempt in range(20):
         shutil.rmtree(leftover, ignore_errors=True)
         if not leftover.exists():

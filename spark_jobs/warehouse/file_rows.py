@@ -1,7 +1,7 @@
-"""Rows of a table's data files, row group by row group: only those groups that may hold some of the wanted topics.
+"""Read rows of a table's data files, skipping row groups that have none of the wanted topics.
 
-Tables hold whole logs one behind the other, so the least and the greatest topic of a row group say whether it need be read.
-No table format here: tasks read with it, too.
+Tables hold logs one after the other, so the smallest and the greatest topic of a row group tell if it has to be read.
+Delta is not loaded here, so that Spark tasks can import it cheaply.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ def file_rows(
     topics: Sequence[str] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Some rows at a time, never none, texts dictionary encoded.
+    """Yield the rows of some files in batches of at least one row, texts as dictionaries.
 
-    ``topics`` (sorted), ``kinds``: rows with others are left out.
+    ``topics`` (sorted) and ``kinds``: leave out the rows of all others.
     """
     for path in files:
         known = about(path)
         groups = [at for at, group in enumerate(known.groups) if _may_hold(group, topics)]
-        # Texts repeat: what is filtered and told apart by them stays as few texts and many numbers.
-        texts = [one.name for one in known.metadata.schema.to_arrow_schema() if pa.types.is_string(one.type)]
+        # Texts repeat: as dictionaries they take less memory and are faster to filter and to group by.
+        schema = known.metadata.schema.to_arrow_schema()
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
         with pq.ParquetFile(path, metadata=known.metadata, read_dictionary=texts) as file:
             for batch in file.iter_batches(_ROWS_AT_ONCE, groups, list(columns), use_threads=False):
                 rows = pa.Table.from_batches([batch])

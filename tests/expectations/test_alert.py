@@ -273,7 +273,9 @@ def test_sending_again_after_a_crash_carries_the_same_keys(
 ) -> None:
     results, seen = judge(tmp_path, spoiled("out_of_order")), []
     with monkeypatch.context() as dies:
-        dies.setattr("dispatch_expectations.alert.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        dies.setattr(
+            "dispatch_expectations.alert.record_sent", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             send_news("mail", seen.append, results, places(tmp_path))
     send_news("mail", seen.append, results, places(tmp_path))
@@ -344,8 +346,8 @@ def test_many_small_messages_do_not_leave_many_small_files(
     who = "standalone", TOPIC, "audit"
     for number in range(1, 13):
         told = Notification("id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}")
-        alert_ledger.keep(tmp_path, "mail", who, [(told, f"key {number}")])
-        alert_ledger.keep(tmp_path, "webhook", who, [(replace(told, number=100), "key")])
+        alert_ledger.record_sent(tmp_path, "mail", who, [(told, f"key {number}")])
+        alert_ledger.record_sent(tmp_path, "webhook", who, [(replace(told, number=100), "key")])
     assert len(DeltaTable(str(tmp_path / alert_ledger.TABLE)).file_uris()) <= 5
     histories = alert_ledger.read_histories(tmp_path, "mail", [TOPIC])
     (history,) = histories[who].values()

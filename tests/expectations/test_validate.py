@@ -14,11 +14,11 @@ import pytest
 
 from dispatch_core.audit.catalogue import KINDS, ORDER_NOT_PROMISED
 from dispatch_core.audit.verdict import verdicts as audit_verdicts
-from dispatch_expectations import warehouse as wh
 from dispatch_expectations.policy import Policy, load_policy
 from dispatch_expectations.suites import LOG_KINDS
 from dispatch_expectations.validate import main, overall, read_verdicts, validate_interval
 from dispatch_expectations.verdict import Verdict
+from spark_jobs.warehouse.delta_tables import has_table
 from tests.checkout import PYTHONPATH
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
@@ -483,7 +483,7 @@ def test_a_bad_policy_publishes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     day.dispatcher()
     warehouse = day.write(tmp_path / "warehouse")
     assert main(command(warehouse, tmp_path)) == 2
-    assert not wh.has_table(warehouse, "verdicts")
+    assert not has_table(warehouse, "verdicts")
 
 
 def test_importing_the_modules_does_not_import_great_expectations() -> None:

@@ -37,7 +37,6 @@ SPARK_ORDER = (
     ("replay",),
     ("aggregates",),
     ("maintenance", "reports", "stale_intervals", "what_if"),
-    ("pipeline_command",),
 )
 ORDERS = {"dispatch_core": CORE_ORDER, "spark_jobs": SPARK_ORDER}
 

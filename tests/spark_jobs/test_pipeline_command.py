@@ -12,7 +12,7 @@ import pytest
 
 from dispatch_core.audit.sentences.names import printable
 from dispatch_core.cli.main import main
-from spark_jobs import pipeline_command
+from dispatch_expectations import pipeline_command
 from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ def differences(
 
 
 def _kinds(home: Home, days: Sequence[datetime]) -> dict[Dispatcher, set[str]]:
-    from dispatch_expectations.warehouse import interval_dataset, read_rows
+    from dispatch_expectations.table_rows import interval_dataset, read_rows
 
     kinds: defaultdict[Dispatcher, set[str]] = defaultdict(set)
     for day in days:

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dispatch_core.tables import VERSION, VERSION_KEY, TablesVersionError
-from dispatch_expectations.warehouse import interval_dataset
+from dispatch_expectations.table_rows import interval_dataset
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
 from spark_jobs.warehouse.delta_tables import (
@@ -154,7 +154,7 @@ def test_a_table_of_a_later_major_version_is_refused_by_every_reader_and_a_minor
 
 
 def test_a_path_that_a_library_would_misread_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WarehouseError, match=r"take \[ \] in a path for something else"):
+    with pytest.raises(WarehouseError, match=r"misread a path that contains \[ \]"):
         replace_interval(tmp_path / "logs [old]", "waits", DAY, [])
     assert not (tmp_path / "logs [old]").exists()
 
