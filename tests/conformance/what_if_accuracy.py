@@ -1,8 +1,8 @@
 """Measure how often ``what-if`` is right: recordings of one client script under many rules predict each other.
 
 ``make accuracy`` writes ``bench/results/what-if-accuracy.md``. A *pair* is two recordings of one script: with the load and
-clients of the source the target's rules are simulated, and the question is whether the target has order violations (``out_of_order``
-or ``split_key``). What the source says about itself under its own rules is the control, and no pair.
+clients of the source the target's rules are simulated. The prediction is whether the target has order violations
+(``out_of_order`` or ``split_key``). The source simulated under its own rules is the control, and no pair.
 """
 
 from __future__ import annotations
@@ -278,17 +278,18 @@ _INTRODUCTION: Final = """# How often what-if is right
 
 Written by `make accuracy` from the recordings beside the repository; do not edit.
 
-Each client script was recorded under several rules and releases. A pair takes load and clients from one recording (the source,
-without its `sent` lines) and the rules from another (the target). It predicts whether the target has order violations
-(`out_of_order` or `split_key`). Each prediction comes from {seeds}; violations are predicted if at least half of the simulations
-have some. There are {pairs} pairs. The simulation under the source's own rules is the control and does not count as a pair.
+Each client script was recorded under several rules and releases. A pair takes load and clients from one recording (the
+source, without its `sent` lines) and the rules from another (the target). It predicts whether the target has order
+violations (`out_of_order` or `split_key`). Each prediction comes from {seeds}; violations are predicted if at least
+half of the simulations have some. There are {pairs} pairs. The simulation under the source's own rules is the control
+and does not count as a pair.
 
-Most targets have no violation, so the answer "always clean" is right most of the time. Accuracy alone therefore says little: see
-also how many of the violating targets are found (recall), and how many of the alarms are true (precision)."""
+Most targets have no violation, so the answer "always clean" is right most of the time. Accuracy alone therefore says
+little: see also how many of the violating targets are found (recall), and how many of the alarms are true (precision)."""
 
-_EVERY: Final = """Rows are sources, columns are targets. `.` clean and predicted clean, `+` violations and predicted, `M` missed, `F` false alarm,
-`-` not simulated. A figure counts the seeds with violations where the seeds disagree. The control stands in parentheses. The row
-*recorded* counts the order violations of each recording."""
+_EVERY: Final = """Rows are sources, columns are targets. `.` clean and predicted clean, `+` violations and predicted,
+`M` missed, `F` false alarm, `-` not simulated. A figure counts the seeds with violations where the seeds
+disagree. The control stands in parentheses. The row *recorded* counts the order violations of each recording."""
 
 
 def _summary(pairs: Sequence[Pair]) -> str:

@@ -1,7 +1,8 @@
 """Simulate recorded loads under their recorded rules and compare with what was recorded.
 
 ``python -m tests.conformance.what_if_identity`` writes ``bench/results/what-if-identity.md``. Two things are compared per
-recording: the consumer of each position's first delivery, and the audit's findings as a multiset of (kind, key). Recordings are taken as the logs without a trace that they contain.
+recording: the consumer of each position's first delivery, and the audit's findings as a multiset of (kind, key).
+Recordings are read as logs without a trace.
 """
 
 from __future__ import annotations
@@ -93,65 +94,70 @@ _INTRODUCTION: Final = """# What-if under the recorded rules
 
 Written by `python -m tests.conformance.what_if_identity` from the recordings beside the repository; do not edit.
 
-Each recorded load is simulated under its own rules, without reading the recorded deliveries. The recording is then the correct
-answer. A recording *reaches* the bar if
+Each recorded load is simulated under its own rules, without reading the recorded deliveries. The recording is then the
+correct answer. A recording *reaches* the bar if
 
-- the first delivery goes to the recorded consumer for 99 % of the positions (`designed-*` and `*-quiet`), or for 95 % of
-  them (`*-racing` and `large-*`);
+- the first delivery goes to the recorded consumer for 99 % of the positions (`designed-*` and `*-quiet`), or for 95 %
+  of them (`*-racing` and `large-*`);
 - `designed-*` and `*-quiet` recordings also have the same findings: the same kinds and keys, equally often.
 """
 
 _REASONS: Final = """## How the broker's delays are estimated
 
-The simulation starts from the median delays of the recorded traces. A read, a replay read and a write take longer with every
-entry. Before 4.1 a replay read takes much longer (PIP-430: 0.2 ms, plus 0.13 ms per entry). All recordings use the same medians.
+The simulation starts from the median delays of the recorded traces. A read, a replay read and a write take longer with
+every entry. Before 4.1 a replay read takes much longer (PIP-430: 0.2 ms, plus 0.13 ms per entry). All recordings use
+the same medians.
 
-An acknowledgement is *unexplained* if it comes from a client that does not hold the entry at that time, or if it comes twice
-although the entry was sent once. If some are unexplained, the search tries in this order, and keeps what explains more:
+An acknowledgement is *unexplained* if it comes from a client that does not hold the entry at that time, or if it comes
+twice although the entry was sent once. If some are unexplained, the search tries in this order, and keeps what explains
+more:
 
 1. brokers with other delays;
 2. up to 100 simulations with one moment, 1.3 or 6 ms long, in which the broker was slower or faster;
-3. a broker that has just started: from the first consumer on, everything takes 8, 32 or 128 times as long, and the factor halves
-   every 0.1, 0.4 or 1.6 s. This has to explain one more hundredth of all acknowledgements.
+3. a broker that has just started: from the first consumer on, everything takes 8, 32 or 128 times as long, and the
+   factor halves every 0.1, 0.4 or 1.6 s. This has to explain one more hundredth of all acknowledgements.
 
 In all of them the rules decide who is sent what. Examples:
 
-- `designed-same-name-batches-*` of 4.0.0: its duplicates need a replay read that is still in flight when the unblock timer cancels
-  the waiting read (#23384). The second acknowledgements show that it was.
-- `large-50000-ch`: its broker was cold. Its first 900 entries were published within half a second and sent in rounds of 100 that
-  were 50 to 340 ms apart.
-- `designed-rolling-restart-range` of 4.0.0 and of its preview: a start that is 8 times as slow explains every acknowledgement.
+- `designed-same-name-batches-*` of 4.0.0: its duplicates need a replay read that is still in flight when the unblock
+  timer cancels the waiting read (#23384). The second acknowledgements show that it was.
+- `large-50000-ch`: its broker was cold. Its first 900 entries were published within half a second and sent in rounds of
+  100 that were 50 to 340 ms apart.
+- `designed-rolling-restart-range` of 4.0.0 and of its preview: a start that is 8 times as slow explains every
+  acknowledgement.
 
-The search is limited by the amount of work, which is counted from the load (entries, acknowledgements, joins and leaves), never by
-a clock. It takes a few seconds at most. A log of a million entries is simulated once.
+The search is limited by the amount of work, which is counted from the load (entries, acknowledgements, joins and
+leaves), never by a clock. It takes a few seconds at most. A log of a million entries is simulated once.
 
-The compared findings are those of the audit of deliveries, without stalls and balance. A stall is a wait above a limit (10 s by
-default), and one finding may stand for many messages: if a wait ends 1 ms earlier or later, the finding appears or disappears
-although every entry goes to the same consumer. Predicted waits and shares are compared as figures, in `what-if` itself and in
-[what-if-accuracy.md](what-if-accuracy.md).
+The compared findings are those of the audit of deliveries, without stalls and balance. A stall is a wait above a limit
+(10 s by default), and one finding may stand for many messages: if a wait ends 1 ms earlier or later, the finding
+appears or disappears although every entry goes to the same consumer. Predicted waits and shares are compared as
+figures, in `what-if` itself and in [what-if-accuracy.md](what-if-accuracy.md).
 
 ## Why some recordings miss the bar
 
-A log of level E does not say when a read was issued, when it returned, or when an executor ran. Where two events are closer than
-that, their order decides the outcome, and several orders were possible:
+A log of level E does not say when a read was issued, when it returned, or when an executor ran. Where two events are
+closer than that, their order decides the outcome, and several orders were possible:
 
-* `*-racing`, and the small queues (1 to 10 messages) of some `random-*-quiet`: a client receives, acknowledges and grants
-  permits within 100 microseconds, in step with rounds of about the same length. With one round more or less between two of
-  these steps, another entry waits when a consumer joins or leaves.
-* `designed-rolling-restart-*`: a burst of permits and acknowledgements frees many hashes within 2 ms. If the first replay read
-  comes before the burst, other entries use up the permits than if it comes after it. The consumer then holds other entries when
-  it leaves, and the findings differ. In the traces the read mostly follows the burst directly (the executor shares its threads with
-  the connections). No rule was found for which pause ends a burst: gaps of 100, 200, 300 and 600 microseconds were tried,
-  and none of them reaches more recordings overall. In the recordings of 4.2.4 the acknowledgements do not settle it: all of
-  them are explained both ways.
-* `4.0.0-preview.1/random-0026-failover-modulo-quiet`: the client requests redelivery of everything while it holds 46 entries. The
-  recorded broker took 2.7 ms to read the first 25 and 3.4 ms to send them; by then the client had acknowledged the other 21. The
-  simulated broker takes 0.1 and 0.15 ms and sends these 21 again. All acknowledgements are explained both ways.
+* `*-racing`, and the small queues (1 to 10 messages) of some `random-*-quiet`: a client receives, acknowledges and
+  grants permits within 100 microseconds, in step with rounds of about the same length. With one round more or less
+  between two of these steps, another entry waits when a consumer joins or leaves.
+* `designed-rolling-restart-*`: a burst of permits and acknowledgements frees many hashes within 2 ms. If the first
+  replay read comes before the burst, other entries use up the permits than if it comes after it. The consumer then
+  holds other entries when it leaves, and the findings differ. In the traces the read mostly follows the burst directly
+  (the executor shares its threads with the connections). No rule was found for which pause ends a burst: gaps of 100,
+  200, 300 and 600 microseconds were tried, and none of them reaches more recordings overall. In the recordings of 4.2.4
+  the acknowledgements do not settle it: all of them are explained both ways.
+* `4.0.0-preview.1/random-0026-failover-modulo-quiet`: the client requests redelivery of everything while it holds 46
+  entries. The recorded broker took 2.7 ms to read the first 25 and 3.4 ms to send them; by then the client had
+  acknowledged the other 21. The simulated broker takes 0.1 and 0.15 ms and sends these 21 again. All acknowledgements
+  are explained both ways.
 
-Entries that are sent and never answered were tried as evidence, too, because a recording mostly has fewer of them than its
-simulation. But the broker that leaves the fewest unanswered is often too slow to send what a consumer held when it left. If one
-such entry counts as much as one explained acknowledgement, 1 recording is gained and 9 are lost (4 and 18 if the search also runs
-where all acknowledgements are explained). If it only decides between brokers that explain equally many, 2 are lost.
+Entries that are sent and never answered were tried as evidence, too, because a recording mostly has fewer of them than
+its simulation. But the broker that leaves the fewest unanswered is often too slow to send what a consumer held when it
+left. If one such entry counts as much as one explained acknowledgement, 1 recording is gained and 9 are lost (4 and 18
+if the search also runs where all acknowledgements are explained). If it only decides between brokers that explain
+equally many, 2 are lost.
 """
 
 
