@@ -47,7 +47,7 @@ test-stack: ## The services of docker-compose.yml natively: Postgres, a Spark cl
 test-ui: setup ## Log in, backfill and what-if in Airflow's pages, with a headless Chromium (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/ui $(ARGS)
 
-accuracy: setup ## How often what-if is right, from the recordings in ../shared: docs/what-if-accuracy.md, half an hour
+accuracy: setup ## Measure how often what-if is right; writes bench/results/what-if-accuracy.md (half an hour)
 	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)
 
 conformance-all: setup ## The same with every recording in every test; half an hour

@@ -1,4 +1,4 @@
-"""Under the recorded rules the simulation does what was recorded; what misses is named in docs/what-if-identity.md.
+"""Under the recorded rules the simulation does what was recorded; what misses is named in bench/results/what-if-identity.md.
 
 Every third recording is simulated here; the page holds all of them, and has to say of each what is found.
 """

@@ -1,8 +1,8 @@
-"""How often ``what-if`` is right: one client script was recorded under many rules and releases; each predicts the others.
+"""Measure how often ``what-if`` is right: recordings of one client script under many rules predict each other.
 
-``make accuracy`` writes ``docs/what-if-accuracy.md``. A *pair* is two recordings of one script: with the load and clients of
-the source the target's rules are simulated, and the question is whether the target has order violations (``out_of_order``
-or ``split_key``). What the source says about itself under its own rules is the control, and no pair.
+``make accuracy`` writes ``bench/results/what-if-accuracy.md``. A *pair* is two recordings of one script: with the load and
+clients of the source the target's rules are simulated. The prediction is whether the target has order violations
+(``out_of_order`` or ``split_key``). The source simulated under its own rules is the control, and no pair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dispatch_core.what_if.run import sendings_of, simulate
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
-PAGE: Final = ROOT / "docs" / "what-if-accuracy.md"
+PAGE: Final = ROOT / "bench" / "results" / "what-if-accuracy.md"
 #: The columns of every table: releases and variants that the scripts were recorded under.
 RULES: Final = (
     *(
@@ -278,17 +278,18 @@ _INTRODUCTION: Final = """# How often what-if is right
 
 Written by `make accuracy` from the recordings beside the repository; do not edit.
 
-One client script was recorded under several rules and releases. Load and clients are taken from one recording (the source,
-never its `sent` lines), the rules from another (the target); the prediction is whether the target has order violations
-(`out_of_order` or `split_key`). It comes from {seeds}: violations are predicted if at least half of them have some.
-These are {pairs} pairs; the simulation under the source's own rules is its control and no pair.
+Each client script was recorded under several rules and releases. A pair takes load and clients from one recording (the
+source, without its `sent` lines) and the rules from another (the target). It predicts whether the target has order
+violations (`out_of_order` or `split_key`). Each prediction comes from {seeds}; violations are predicted if at least
+half of the simulations have some. There are {pairs} pairs. The simulation under the source's own rules is the control
+and does not count as a pair.
 
-Most targets have no violation, so "always clean" is right most of the time. What counts beside the accuracy is how many of
-the violating targets are found (recall), and how many of the alarms are true (precision)."""
+Most targets have no violation, so the answer "always clean" is right most of the time. Accuracy alone therefore says
+little: see also how many of the violating targets are found (recall), and how many of the alarms are true (precision)."""
 
-_EVERY: Final = """Rows are sources, columns targets. `.` clean and predicted so, `+` violations and predicted, `M` missed,
-`F` false alarm, `-` not simulated; a figure counts the seeds with violations where they do not all agree. In parentheses:
-the control. The row *recorded* counts the order violations of each recording."""
+_EVERY: Final = """Rows are sources, columns are targets. `.` clean and predicted clean, `+` violations and predicted,
+`M` missed, `F` false alarm, `-` not simulated. A figure counts the seeds with violations where the seeds
+disagree. The control stands in parentheses. The row *recorded* counts the order violations of each recording."""
 
 
 def _summary(pairs: Sequence[Pair]) -> str:
@@ -358,15 +359,15 @@ def _misses(pairs: Sequence[Pair]) -> str:
     for pair in pairs:
         if pair.source is not pair.target and not pair.right:
             wrong.setdefault((pair.target.script, pair.target.rules), []).append(pair)
-    rows = ["| script, target | recorded violations | predicted otherwise from |", "|---|---:|---|"]
+    rows = ["| script, target | recorded violations | wrong predictions from |", "|---|---:|---|"]
     for (script, rules), some in wrong.items():
-        told = ", ".join(
+        text = ", ".join(
             f"{pair.source.rules} ({pair.violating_seeds} of {len(pair.outcomes)})"
             if pair.outcomes
             else f"{pair.source.rules} ({pair.problem})"
             for pair in some
         )
-        rows.append(f"| `{script}` {rules} | {some[0].target.measures.order_violations} | {told} |")
+        rows.append(f"| `{script}` {rules} | {some[0].target.measures.order_violations} | {text} |")
     return "\n".join(rows) if wrong else "None."
 
 
@@ -413,12 +414,12 @@ def _listed(pairs: Sequence[Pair]) -> str:
         "|---|---|---|---:|---:|---|",
     ]
     for pair in pairs:
-        counts = [one.measures.order_violations for one in pair.outcomes]
-        told = f"{min(counts)} to {max(counts)}" if counts else str(pair.problem)
+        counts = [outcome.measures.order_violations for outcome in pair.outcomes]
+        text = f"{min(counts)} to {max(counts)}" if counts else str(pair.problem)
         what = "control" if pair.source is pair.target else "right" if pair.right else "wrong"
         rows.append(
             f"| `{pair.source.script}` | {pair.source.rules} | {pair.target.rules} | "
-            f"{pair.target.measures.order_violations} | {told} | {what} |"
+            f"{pair.target.measures.order_violations} | {text} | {what} |"
         )
     return "\n".join(rows)
 

@@ -1,8 +1,8 @@
-"""Is the simulation right where the answer is known? Recorded loads under their recorded rules, against what was recorded.
+"""Simulate recorded loads under their recorded rules and compare with what was recorded.
 
-``python -m tests.conformance.what_if_identity`` writes ``docs/what-if-identity.md``. Two questions per recording: does the
-first delivery of a position go to the consumer that it went to, and are the findings of the audit the same multiset of
-(kind, key)? Recordings are taken as the user-level logs that they contain.
+``python -m tests.conformance.what_if_identity`` writes ``bench/results/what-if-identity.md``. Two things are compared per
+recording: the consumer of each position's first delivery, and the audit's findings as a multiset of (kind, key).
+Recordings are read as logs without a trace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.dispatch_core.what_if.outcomes import findings, first_consumers
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
-PAGE: Final = ROOT / "docs" / "what-if-identity.md"
+PAGE: Final = ROOT / "bench" / "results" / "what-if-identity.md"
 #: Share of positions whose first consumer has to be the recorded one.
 BARS: Final = {"designed": 0.99, "quiet": 0.99, "racing": 0.95, "large": 0.95}
 #: Classes whose findings have to be the same.
@@ -94,57 +94,70 @@ _INTRODUCTION: Final = """# What-if under the recorded rules
 
 Written by `python -m tests.conformance.what_if_identity` from the recordings beside the repository; do not edit.
 
-Where the answer is known: each recorded load is simulated under its own rules, without a look at what was sent. Asked is
-the same consumer for the first delivery of 99 % of the positions of `designed-*` and `*-quiet` recordings, of 95 % of
-`*-racing` and `large-*` ones, and on the first two the same findings (kind and key, as often). *Reached* counts recordings
-that have all that is asked of their class.
+Each recorded load is simulated under its own rules, without reading the recorded deliveries. The recording is then the
+correct answer. A recording *reaches* the bar if
+
+- the first delivery goes to the recorded consumer for 99 % of the positions (`designed-*` and `*-quiet`), or for 95 %
+  of them (`*-racing` and `large-*`);
+- `designed-*` and `*-quiet` recordings also have the same findings: the same kinds and keys, equally often.
 """
 
-_REASONS: Final = """## How the broker's time is told
+_REASONS: Final = """## How the broker's delays are estimated
 
-Recorded traces say how long a broker usually takes: a read, a replay read and writing take longer with every entry, and a
-replay read much longer before 4.1 (PIP-430: 0.2 ms, and 0.13 ms for each entry). These medians are one rule for all
-recordings. Where an acknowledgement comes from a client that does not hold the entry by then, or comes twice though the
-entry was sent once, other brokers are tried, and then up to 100 simulations with a moment, 1.3 or 6 ms long, in which the
-broker was slower or faster: what explains more acknowledgements stays. Where that leaves some unexplained, a broker is tried
-that has just started: from the first consumer on everything takes 8, 32 or 128 times as long, and half of that every 0.1,
-0.4 or 1.6 s. It has to explain a hundredth of all acknowledgements more. The rules decide who is sent what in each of them.
-So the duplicates of `designed-same-name-batches-*` of 4.0.0 are found: they need a replay read that is still under way when
-the unblock timer cancels the waiting read (#23384), and their second acknowledgements tell that it was. A start is found for
-`large-50000-ch`, whose broker was cold: its first 900 entries, published within half a second, went out in rounds of 100
-that were 50 to 340 ms apart. And in `designed-rolling-restart-range` of 4.0.0 and of its preview a start 8 times as slow
-explains every acknowledgement.
+The simulation starts from the median delays of the recorded traces. A read, a replay read and a write take longer with
+every entry. Before 4.1 a replay read takes much longer (PIP-430: 0.2 ms, plus 0.13 ms per entry). All recordings use
+the same medians.
 
-The search is bounded by work, counted from the load (entries, acknowledgements, clients that come and go), never from a
-clock. A search takes a few seconds at most, whatever the size; of a log of a million entries one simulation is made.
+An acknowledgement is *unexplained* if it comes from a client that does not hold the entry at that time, or if it comes
+twice although the entry was sent once. If some are unexplained, the search tries in this order, and keeps what explains
+more:
 
-The findings that are compared are those of the audit of deliveries. Stalls and balance are not among them. A stall is a wait
-above a limit (10 s by default), and one finding may stand for many messages: a wait that ends 1 ms sooner or later
-can make one of it or none, though every entry goes where it went. What is predicted of waits and shares is compared as
+1. brokers with other delays;
+2. up to 100 simulations with one moment, 1.3 or 6 ms long, in which the broker was slower or faster;
+3. a broker that has just started: from the first consumer on, everything takes 8, 32 or 128 times as long, and the
+   factor halves every 0.1, 0.4 or 1.6 s. This has to explain one more hundredth of all acknowledgements.
+
+In all of them the rules decide who is sent what. Examples:
+
+- `designed-same-name-batches-*` of 4.0.0: its duplicates need a replay read that is still in flight when the unblock
+  timer cancels the waiting read (#23384). The second acknowledgements show that it was.
+- `large-50000-ch`: its broker was cold. Its first 900 entries were published within half a second and sent in rounds of
+  100 that were 50 to 340 ms apart.
+- `designed-rolling-restart-range` of 4.0.0 and of its preview: a start that is 8 times as slow explains every
+  acknowledgement.
+
+The search is limited by the amount of work, which is counted from the load (entries, acknowledgements, joins and
+leaves), never by a clock. It takes a few seconds at most. A log of a million entries is simulated once.
+
+The compared findings are those of the audit of deliveries, without stalls and balance. A stall is a wait above a limit
+(10 s by default), and one finding may stand for many messages: if a wait ends 1 ms earlier or later, the finding
+appears or disappears although every entry goes to the same consumer. Predicted waits and shares are compared as
 figures, in `what-if` itself and in [what-if-accuracy.md](what-if-accuracy.md).
 
-## Why some miss
+## Why some recordings miss the bar
 
-No log of level E says when a read was issued, when it came back, and when an executor ran. Where two events lie closer
-than that, their order decides, and the simulation's order is one of several that were possible:
+A log of level E does not say when a read was issued, when it returned, or when an executor ran. Where two events are
+closer than that, their order decides the outcome, and several orders were possible:
 
-* `*-racing`, and the small queues (1 to 10 messages) of some `random-*-quiet`: a client takes, acknowledges and grants
-  within 100 microseconds, in step with rounds of about the same length. One round more or less between two of them, and
-  another entry waits when a consumer joins or leaves.
-* `designed-rolling-restart-*`: a burst of permits and acknowledgements frees many hashes within 2 ms. Whether the first
-  replay read comes before or after them decides which entries use up the permits; what a consumer still holds when it
-  leaves differs then, and the findings with it. In the traces the read mostly comes right behind the burst (the executor
-  shares its threads with the connections), but which of the pauses in it ends the burst no rule was found for: gaps of 100,
-  200, 300 and 600 microseconds were tried, and reach no more recordings in all. In those of 4.2.4 no
-  acknowledgement tells it either: all of them are explained both ways.
-* `4.0.0-preview.1/random-0026-failover-modulo-quiet`: everything is requested again while the client has 46 entries. The
-  read of the first 25 took 2.7 ms and sending them 3.4 ms; by then the client had acknowledged the other 21. The simulated
-  broker takes 0.1 and 0.15 ms and sends these again. All acknowledgements are explained both ways.
+* `*-racing`, and the small queues (1 to 10 messages) of some `random-*-quiet`: a client receives, acknowledges and
+  grants permits within 100 microseconds, in step with rounds of about the same length. With one round more or less
+  between two of these steps, another entry waits when a consumer joins or leaves.
+* `designed-rolling-restart-*`: a burst of permits and acknowledgements frees many hashes within 2 ms. If the first
+  replay read comes before the burst, other entries use up the permits than if it comes after it. The consumer then
+  holds other entries when it leaves, and the findings differ. In the traces the read mostly follows the burst directly
+  (the executor shares its threads with the connections). No rule was found for which pause ends a burst: gaps of 100,
+  200, 300 and 600 microseconds were tried, and none of them reaches more recordings overall. In the recordings of 4.2.4
+  the acknowledgements do not settle it: all of them are explained both ways.
+* `4.0.0-preview.1/random-0026-failover-modulo-quiet`: the client requests redelivery of everything while it holds 46
+  entries. The recorded broker took 2.7 ms to read the first 25 and 3.4 ms to send them; by then the client had
+  acknowledged the other 21. The simulated broker takes 0.1 and 0.15 ms and sends these 21 again. All acknowledgements
+  are explained both ways.
 
-Entries that are sent and not answered say something too: a recording mostly has fewer of them than its simulation. But the
-broker that leaves fewest unanswered is often one that is too slow to send what a consumer held when it left. If one such
-entry counts as much as an acknowledgement that is explained, 1 recording is gained and 9 are lost (4 and 18, if it is also
-looked for where all acknowledgements are explained); if it decides between brokers that explain equally many, 2 are lost.
+Entries that are sent and never answered were tried as evidence, too, because a recording mostly has fewer of them than
+its simulation. But the broker that leaves the fewest unanswered is often too slow to send what a consumer held when it
+left. If one such entry counts as much as one explained acknowledgement, 1 recording is gained and 9 are lost (4 and 18
+if the search also runs where all acknowledgements are explained). If it only decides between brokers that explain
+equally many, 2 are lost.
 """
 
 
@@ -155,20 +168,21 @@ def page(found: Sequence[Identity]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for kind in BARS:
-        some = [one for one in found if one.kind == kind]
+        some = [identity for identity in found if identity.kind == kind]
         if some:
             counts = (
-                sum(one.consumers_alike for one in some),
-                sum(one.findings_alike for one in some),
-                sum(one.passes for one in some),
+                sum(identity.consumers_alike for identity in some),
+                sum(identity.findings_alike for identity in some),
+                sum(identity.passes for identity in some),
             )
             rows.append(f"| `{kind}` | {len(some)} | {counts[0]} | {counts[1]} | {counts[2]} |")
-    missed = [one for one in found if not one.passes]
+    missed = [identity for identity in found if not identity.passes]
     table = ["| recording | same first consumer | findings | missing | extra |", "|---|---:|---:|---:|---:|"]
     table += [
-        f"| `{one.recording}` | {one.same} of {one.entries} ({one.same / one.entries:.1%}) | {one.findings} "
-        f"| {one.missing} | {one.extra} |"
-        for one in missed
+        f"| `{identity.recording}` | {identity.same} of {identity.entries} "
+        f"({identity.same / identity.entries:.1%}) | {identity.findings} "
+        f"| {identity.missing} | {identity.extra} |"
+        for identity in missed
     ]
     parts = [_INTRODUCTION, "\n".join(rows), _REASONS, "## Recordings that miss", "\n".join(table)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -186,7 +200,9 @@ def main() -> int:
         return 1
     found = measured(folders(large=True))
     PAGE.write_text(page(found), encoding="utf-8")
-    print(f"{sum(one.passes for one in found)} of {len(found)} recordings reach what is asked of them")
+    print(
+        f"{sum(identity.passes for identity in found)} of {len(found)} recordings reach what is asked of them"
+    )
     return 0
 
 

@@ -338,3 +338,4 @@ def test_every_kind_of_the_contract_is_in_the_catalogue() -> None:
     assert {kind.promise for kind in KINDS.values()} == set(PROMISES)
     document = (Path(__file__).resolve().parents[3] / "docs" / "anomalies.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"\n## {kind}\n" not in document] == []
+    assert [kind for kind in KINDS if f"\n| [`{kind}`](#{kind}) |" not in document] == []

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from dispatch_core.recording.describe import in_step
+from dispatch_core.recording.parse import RAW_MESSAGES
 from dispatch_core.recording.schema import KINDS
 from tests.dispatch_core.recording.reading import HEADER, read
 
@@ -21,6 +22,13 @@ def blocks(language):
 
 def test_the_tables_are_in_step_with_the_schema():
     assert in_step(TEXT) == TEXT, "run: python -m dispatch_core.recording.describe docs/log-format.md"
+
+
+def test_every_field_of_a_message_is_described():
+    (table,) = re.findall(r"<!-- generated: messages -->(.*?)<!-- end -->", TEXT, re.DOTALL)
+    described = set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
+    marks = {"kind", "format"}  # these two are in headers and events only
+    assert described == set(RAW_MESSAGES.names) - marks
 
 
 def test_the_examples_are_read_without_a_reject_and_show_every_kind():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from dispatch_core.broker.profiles import RingVariant, resolve
 from dispatch_core.broker.versions import parse_version, reached, suffix
 from dispatch_core.errors import ProfileError
 
+ROOT = Path(__file__).resolve().parents[3]
 PREVIEW = "4.0.0-preview.1"
 NEWEST = {"3.0": 17, "3.1": 3, "3.2": 4, "3.3": 9, "4.0": 13, "4.1": 3, "4.2": 4, "5.0": 1}
 RELEASES = [f"{line}.{patch}" for line, newest in NEWEST.items() for patch in range(newest + 1)]
@@ -144,6 +147,11 @@ def test_the_name_of_a_profile_says_whose_rules_were_used() -> None:
 @pytest.mark.parametrize("version", [*RELEASES, PREVIEW])
 def test_a_known_release_needs_no_warning(version: str) -> None:
     assert resolve(version).warnings == ()
+
+
+def test_the_settings_page_names_the_newest_release_of_each_line() -> None:
+    text = " ".join((ROOT / "docs" / "settings.md").read_text(encoding="utf-8").split())
+    assert [line for line, patch in NEWEST.items() if f" {line}.{patch}" not in text] == []
 
 
 def test_the_tip_of_a_line_holds_what_came_behind_its_newest_release() -> None:

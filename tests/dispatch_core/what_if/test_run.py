@@ -32,7 +32,7 @@ SAMPLES = sorted(path for part in ("recordings", "verify") for path in (DATA / p
 SAMPLE_IDS = [f"{path.parent.name}/{path.name}" for path in SAMPLES]
 KEY_SHARED = ("4.2.4/designed-rolling-restart-classic-ch", "4.2.4/designed-drain-one-by-one-ch")
 DAY = datetime(2020, 1, 1, tzinfo=UTC)
-#: Samples whose ms decide, see docs/what-if-accuracy.md: the share of first consumers, and whether findings are alike.
+#: Samples whose ms decide (bench/results/what-if-accuracy.md): the share of first consumers, and whether findings are alike.
 UNLIKE = {
     "4.2.4/designed-rolling-restart-ch": (0.95, False),
 }
