@@ -18,7 +18,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
-from dispatch_core.recording.stream import Piece, kept, pieces, survey
+from dispatch_core.recording.stream import LogBatch, kept, log_batches, survey
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_pieces
 
@@ -51,7 +51,9 @@ def replay_files(
 def _fed(
     replay: Replay, identity: Mapping[str, str], events: list[str], messages: list[str]
 ) -> Iterator[dict[str, pa.Table]]:
-    log = pieces(events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS)
+    log = log_batches(
+        events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS
+    )
     for piece, following in _with_next(log):
         if piece.nobodys:
             replay.pass_over(piece.messages)
@@ -83,7 +85,7 @@ def _head(identity: Mapping[str, str], event_files: list[str]) -> DispatcherLog:
     )
 
 
-def _with_next(log: Iterator[Piece]) -> Iterator[tuple[Piece, pa.Table | None]]:
+def _with_next(log: Iterator[LogBatch]) -> Iterator[tuple[LogBatch, pa.Table | None]]:
     """Each piece with the events of the one behind it."""
     before = next(log, None)
     for piece in log:

@@ -23,7 +23,7 @@ from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
-from dispatch_core.recording.strip import user_level
+from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.clients import Sendings
@@ -204,7 +204,7 @@ def case_of(log: DispatcherLog) -> Case:
 
     A trace is measured as the user-level log that it contains: what is simulated is one too.
     """
-    log = replace(log, events=user_level(log.events)[0])
+    log = replace(log, events=without_trace(log.events)[0])
     load = load_of(log)
     sendings = sendings_of(load)
     audit = audit_whole(log)

@@ -19,7 +19,7 @@ from dispatch_core.importers.topic_stats.checkpoint import Made, from_snapshot
 from dispatch_core.importers.topic_stats.documents import Document, TopicStatsError, snapshot_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.recording.strip import user_level
+from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.statistics import stats_at
 from dispatch_core.times import micros
 from tests.dispatch_core.audit.small_logs import audited
@@ -38,7 +38,7 @@ class Cut:
     def __init__(self, folder: Path, share: float) -> None:
         (source,) = find_recordings([folder])
         (self.trace,) = read_recording(source).logs
-        events, source_seq = user_level(self.trace.events)
+        events, source_seq = without_trace(self.trace.events)
         self.whole = replace(self.trace, events=events)
         times = events["t_us"].to_numpy()
         # a moment between two lines, so that the first of them may stand before the snapshot
