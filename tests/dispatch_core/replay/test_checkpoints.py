@@ -166,7 +166,7 @@ def test_hashes_of_pending_entries_drain_and_what_the_checkpoint_leaves_open_is_
 def test_other_rules_are_not_tried_on_a_dispatcher_at_work() -> None:
     log = recorded("recordings/4.2.4/designed-rolling-restart-ch")
     with pytest.raises(
-        NotSimulableError, match=r"a checkpoint of a dispatcher at work \(\d+ consumers connected"
+        NotSimulableError, match=r"a checkpoint of a running dispatcher \(\d+ consumers connected"
     ):
         load_of(cut(log, int(0.5 * log.events.num_rows)))
     new = with_fault(log, 1, [])  # a dispatcher that has just been made: nothing came before
