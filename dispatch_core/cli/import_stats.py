@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
             out.write(_with_header(made.log if incarnation is log else incarnation))
     for note in made.notes:
         print(f"dispatch-audit import-stats: {note}", file=sys.stderr)
-    print(_summary(made.log, snapshot, made.told, folder))
+    print(_summary(made.log, snapshot, made.known_pending, folder))
     return code_of_copy(source, recording.counts) if recording.quarantine.num_rows else CLEAN
 
 
