@@ -71,7 +71,7 @@ def choose_interval(
         from dispatch_core.recording.log_profile import Overrides
 
         overrides = Overrides(None, settings_of([Path(settings_file).expanduser()]))
-        progress.info("settings in place of the logs' headers: %s", ", ".join(overrides.told) or "none")
+        progress.info("settings in place of the logs' headers: %s", ", ".join(overrides.texts) or "none")
         chosen["overrides"] = overrides.json()
     return chosen
 

@@ -19,7 +19,7 @@ from dispatch_core.cli.recordings import (
 )
 
 if TYPE_CHECKING:
-    from dispatch_core.explain.subject_history import Life
+    from dispatch_core.explain.explanation import Explanation
     from dispatch_core.recording.log_profile import Overrides
     from dispatch_core.recording.reader import Recording
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"{problem}; the story is told without them", file=sys.stderr)
             incomplete = True
         here = here_found = moments = 0
-        for result in _lives(recording, options, overrides):
+        for result in _explanations(recording, options, overrides):
             if isinstance(result, _Missed):
                 complaint = complaint or result.why
                 near.update(dict.fromkeys(result.near))
@@ -84,13 +84,13 @@ class _Missed:
         self.near = near
 
 
-def _lives(
+def _explanations(
     recording: Recording, options: argparse.Namespace, overrides: Overrides
-) -> Iterator[Life | _Missed]:
+) -> Iterator[Explanation | _Missed]:
     """The life of the subject in every log of a recording that knows it."""
+    from dispatch_core.explain.explanation import explanation_of, tick_for
     from dispatch_core.explain.record import Record
     from dispatch_core.explain.subject import NothingMatchedError, subject_of
-    from dispatch_core.explain.subject_history import life_of, tick_for
     from dispatch_core.replay.whole_log import audit_whole
 
     for logs in dispatchers(recording, overrides):
@@ -104,28 +104,28 @@ def _lives(
                 yield _Missed(str(error), error.near)
             else:
                 audit = audit_whole(log, earlier=logs[:number], tick_us=tick_for(log))
-                yield life_of(record, subject, audit)
+                yield explanation_of(record, subject, audit)
 
 
-def _print(name: str, life: Life, options: argparse.Namespace) -> None:
+def _print(name: str, explanation: Explanation, options: argparse.Namespace) -> None:
     from dispatch_core.audit.sentences.names import shown
     from dispatch_core.explain.subject import moment_of
     from dispatch_core.explain.tell import tell
 
-    at_us = None if options.at is None else moment_of(options.at, life.record.span_us)
+    at_us = None if options.at is None else moment_of(options.at, explanation.record.span_us)
     if options.json:
-        for line in _json_lines(name, life):
+        for line in _json_lines(name, explanation):
             print(json.dumps(line))
         return
-    log = life.record.log
+    log = explanation.record.log
     print(f"{shown(name)}  {shown(log.topic)}  {shown(log.subscription)}  incarnation {log.incarnation}")
-    print("\n".join(tell(life, at_us)) + "\n")
+    print("\n".join(tell(explanation, at_us)) + "\n")
 
 
-def _json_lines(name: str, life: Life) -> Iterator[dict[str, Any]]:
-    log = life.record.log
-    names = {consumer.number: consumer.name for consumer in life.record.history.consumers}
-    for moment in life.moments:
+def _json_lines(name: str, explanation: Explanation) -> Iterator[dict[str, Any]]:
+    log = explanation.record.log
+    names = {consumer.number: consumer.name for consumer in explanation.record.history.consumers}
+    for moment in explanation.moments:
         yield {
             "recording": name,
             "topic": log.topic,

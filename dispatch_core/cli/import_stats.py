@@ -102,10 +102,10 @@ def run(options: argparse.Namespace) -> int:
     kind = "trace" if any(file.name.lower().startswith("trace") for file in source.events) else "events"
     with new_file(folder / f"{kind}.{options.format}", "events") as out:
         for incarnation in recording.logs:
-            out.take(_with_header(made.log if incarnation is log else incarnation))
+            out.write(_with_header(made.log if incarnation is log else incarnation))
     for note in made.notes:
         print(f"dispatch-audit import-stats: {note}", file=sys.stderr)
-    print(_summary(made.log, snapshot, made.told, folder))
+    print(_summary(made.log, snapshot, made.known_pending, folder))
     return code_of_copy(source, recording.counts) if recording.quarantine.num_rows else CLEAN
 
 

@@ -1,1 +1,4 @@
-"""The life of a key, an entry or a consumer, told from a log: ``subject`` finds whom, ``life`` collects, ``tell`` tells."""
+"""Explain from a log what happened to a key, an entry or a consumer (``dispatch-audit explain``).
+
+``subject`` finds what is asked for, ``explanation`` collects its moments and waits, ``tell`` and ``timeline`` make the text.
+"""

@@ -1,4 +1,4 @@
-"""A subject as of the log's checkpoint: who held it when the log begins, and what was acknowledged by then."""
+"""Moments at the checkpoint that a log begins with: entries already pending on a consumer, or already acknowledged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatch_core.explain.subject import CONSUMER, Subject
 
 
 def at_checkpoint(record: Record, subject: Subject) -> Iterator[Moment]:
-    """The moments at the checkpoint that the log begins with; none without one, and none of a dispatcher just made."""
+    """Moments at the checkpoint that the log begins with. None without a checkpoint or for a new dispatcher."""
     seed = record.history.seed
     if seed is None or seed.of_a_new_dispatcher:
         return
@@ -34,7 +34,7 @@ def at_checkpoint(record: Record, subject: Subject) -> Iterator[Moment]:
         sent = f"{record.names[place]} was sent {positions_listed(positions)} before"
         text = f"the log begins: {sent}, and has not acknowledged {it}"
         yield _moment(record, text, place, positions, subject.hash)
-    acked = [one for one in subject.ordinals.tolist() if record.history.was_acknowledged(one)]
+    acked = [ordinal for ordinal in subject.ordinals.tolist() if record.history.was_acknowledged(ordinal)]
     if acked:
         positions = record.positions(acked)
         were = plural(len(acked), "was", "were")
@@ -46,21 +46,21 @@ def _of_consumer(record: Record, subject: Subject) -> Iterator[Moment]:
     seed = record.history.seed
     assert seed is not None
     pending = seed.checkpoint.pending
-    for one in seed.checkpoint.consumers or ():
-        place = record.place_of(one.number)
+    for connection in seed.checkpoint.consumers or ():
+        place = record.place_of(connection.number)
         if place not in subject.places:
             continue
         text = f"the log begins: {record.names[place]} is connected"
-        held = pending.get(one.number)
-        positions = tuple(f"{ledger}:{entry}" for ledger, entry in held or ())
-        if held is None and one.unacked != 0:
+        known_pending = pending.get(connection.number)
+        positions = tuple(f"{ledger}:{entry}" for ledger, entry in known_pending or ())
+        if known_pending is None and connection.unacked != 0:
             text += "; what it holds is not known"
         elif positions:
             text += f" and has not acknowledged {positions_listed(positions)}, sent before"
-        if one.unacked is not None and one.unacked > len(positions):
-            text += f" ({one.unacked} unacknowledged messages in all)"
-        if one.permits is not None:
-            text += f"; it may be sent {one.permits} more messages"
+        if connection.unacked is not None and connection.unacked > len(positions):
+            text += f" ({connection.unacked} unacknowledged messages in all)"
+        if connection.permits is not None:
+            text += f"; it may be sent {connection.permits} more messages"
         yield _moment(record, text, place, positions, None)
 
 

@@ -1,8 +1,8 @@
-"""The story of a key: what happened to its entries around a decision in which log and core part.
+"""List the log lines around a divergence, for people who check it by hand.
 
-For people who have to believe a divergence, or not. All events of the entries that share the decision's sticky key hash,
-in order: stored, read, sent to whom, acknowledged, asked for again, held back, drained, put back; and who joined or left
-in between. Works on the log alone, so it shows what was recorded, whatever the core made of it.
+The lines are those of all entries that share the decision's sticky key hash, in order: stored, read, sent, acknowledged,
+requested again, held back, draining; and the joins and leaves between them. Only the log is read, so the list shows what
+was recorded and not what the core computed.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _OF_ENTRIES: Final = {
     "replay_already_deleted": "was acknowledged already, not read",
     "sent": "sent to",
     "ack": "acknowledged by",
-    "redeliver": "asked for again by",
+    "redeliver": "requested again by",
     "pending_ack_removed": "no more pending on",
-    "pending_ack_refused": "refused by the last check before sending to",
+    "pending_ack_refused": "refused by the last check before delivery to",
 }
 _OF_HASH: Final = {
     "draining_add": "begins to drain on",
@@ -66,7 +66,7 @@ _MEMBERSHIP: Final = {"consumer_added": "joins", "consumer_removed": "leaves"}
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """``title``: whose story; ``lines``: one event each, in order, with time, seq and consumer names."""
+    """``title``: the subject; ``lines``: one event each, in order, with time, seq and consumer names."""
 
     title: str
     lines: tuple[str, ...]
@@ -77,11 +77,11 @@ def story_of(log: DispatcherLog, profile: Profile, finding: Finding) -> Story:
     subject = _subject(log, profile, finding)
     about_somebody = bool(len(subject.rows) or subject.consumers)
     events = _events(log, subject, finding.seq) if about_somebody else _around(log, finding.seq)
-    told = sorted(events, key=lambda event: event[:2])
-    at = sum(event[0] <= finding.seq for event in told)
+    ordered = sorted(events, key=lambda event: event[:2])
+    at = sum(event[0] <= finding.seq for event in ordered)
     first, last = max(at - MAX_BEFORE, 0), at + MAX_AFTER
     lines = []
-    for seq, is_line, t_us, text in told[first:last]:
+    for seq, is_line, t_us, text in ordered[first:last]:
         mark = ">" if is_line and seq == finding.seq else " "
         lines.append(f"{mark} {clock(t_us)}  {f'seq {seq}' if is_line else '':<10}  {text}")
     if first:
@@ -130,10 +130,10 @@ def _consumers(log: DispatcherLog, finding: Finding) -> _Subject:
 
 
 def _first_entry(log: DispatcherLog, finding: Finding) -> int | None:
-    """Row of the message log that the finding is about: the first position that only one of the answers names."""
+    """Row of the message log that the finding is about: the first position that only ``expected`` or ``recorded`` names."""
     expected, recorded = (_POSITION.findall(text) for text in (finding.expected, finding.recorded))
     parted = [p for p in (*expected, *recorded) if (p in expected) != (p in recorded)]
-    swapped = [one for one, other in zip(expected, recorded, strict=False) if one != other]
+    swapped = [first for first, second in zip(expected, recorded, strict=False) if first != second]
     event = row_at(log, finding.seq)
     own = [(p["ledger_id"], p["entry_id"]) for p in (event or {}).get("positions") or []]
     for ledger, entry in (*parted, *swapped, *expected, *own):
@@ -192,7 +192,7 @@ def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[i
 def _other_lines(
     log: DispatcherLog, subject: _Subject, touched: set[int], names: Mapping[int, str]
 ) -> Iterator[tuple[int, int, int, str]]:
-    """Lines that name no entry of the subject: who came and went, its hash, its consumers' permits and sends."""
+    """Lines that name no entry of the subject: joins and leaves, its hash, permits and deliveries of its consumers."""
     columns = ["seq", "t_us", "kind", "consumer", "hash", "positions", "permits", "ref_count_before"]
     kinds = pa.array([*_OF_HASH, *_MEMBERSHIP, *(_OF_CONSUMER if subject.consumers else ("redeliver",))])
     for row in log.events.select(columns).filter(pc.is_in(log.events["kind"], value_set=kinds)).to_pylist():
@@ -205,7 +205,7 @@ def _other_lines(
             if row["hash"] == subject.hash and row["ref_count_before"] != 0:  # 0 = it did not drain
                 text = f"hash {row['hash']} {_OF_HASH[kind]} {who}"
         elif kind == "redeliver" and row["positions"] is None and consumer in touched:
-            text = f"everything unacked asked for again by {who}"
+            text = f"everything unacknowledged requested again by {who}"
         elif consumer in subject.consumers:
             what = f"{row['permits']} permits" if kind == "flow" else f"{len(row['positions'] or ())} entries"
             text = f"{kind} {what}: {who}"
@@ -214,7 +214,7 @@ def _other_lines(
 
 
 def _around(log: DispatcherLog, seq: int) -> Iterator[tuple[int, int, int, str]]:
-    """The lines themselves, for a decision that is about no key and nobody in particular."""
+    """The neighbouring lines, for a decision that concerns no key and no particular consumer."""
     seqs = np.asarray(log.events["seq"], dtype=np.int64)
     middle = int(np.searchsorted(seqs, seq, side="right"))
     first = max(middle - MAX_BEFORE, 0)

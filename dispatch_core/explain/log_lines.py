@@ -1,6 +1,6 @@
-"""Look-ups in one dispatcher's log: the lines that name some entries, the line at a time, positions and keys.
+"""Look-ups in one dispatcher's log: the lines that name given entries, the line at a given time, positions and keys.
 
-Keys come out fit to be shown (``sentences.names.shown``): they are foreign.
+Keys are returned ready for display (``sentences.names.shown``), since they come from outside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Touching:
-    """A line that names some of the entries asked for: ``rows`` of these, in the line's order."""
+    """A line that names some of the given entries: their ``rows``, in the line's order."""
 
     seq: int
     t_us: int
@@ -40,9 +40,10 @@ def touching(
     *,
     near: tuple[int, int, int] | None = None,
 ) -> Iterator[Touching]:
-    """Lines of these ``kinds`` that name one of the positions (``ledger``, ``entry``), which the caller knows as ``rows``.
+    """Find the lines of these ``kinds`` that name one of the positions (``ledger``, ``entry``).
 
-    ``near``: (seq, before, after) = only so many lines up to that one and behind it.
+    ``rows``: the caller's row number of each position. ``near``: (seq, before, after): return at most ``before`` lines up to
+    the line ``seq`` and ``after`` lines after it.
     """
     if not len(rows):
         return
@@ -69,7 +70,7 @@ def touching(
 
 
 class SeqAt:
-    """The line at a time: the seq of the last line not later than it."""
+    """Find the ``seq`` of the last line that is not later than a given time."""
 
     def __init__(self, log: DispatcherLog) -> None:
         self._seqs = np.asarray(log.events["seq"], dtype=np.int64)
@@ -83,7 +84,7 @@ class SeqAt:
 
 
 def row_at(log: DispatcherLog, seq: int) -> dict[str, Any] | None:
-    """The line ``seq``, the first of them where it stands twice."""
+    """The line ``seq``; the first one if the log has it twice."""
     rows = log.events.filter(pc.equal(log.events["seq"], seq)).slice(0, 1).to_pylist()
     return rows[0] if rows else None
 
@@ -101,7 +102,7 @@ def position_of(log: DispatcherLog, row: int) -> str:
 
 
 def key_of(log: DispatcherLog, row: int) -> str:
-    """The key of a row of the message log, as it may be shown."""
+    """The key of a row of the message log, ready for display."""
     for name in ("ordering_key_b64", "key"):
         value = log.messages[name][row].as_py()
         if value is not None:

@@ -1,4 +1,4 @@
-"""The moments of a life: each thing that the log says of a subject, as one sentence with the line that says it."""
+"""Moments of a subject: each event that the log records about it, as a sentence with the line that proves it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from dispatch_core.audit.sentences.lists import counted, plural, positions_liste
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.explain.log_lines import SeqAt, touching
 from dispatch_core.explain.owners import JOINED, Owner, Share, moved_by
-from dispatch_core.explain.reasons import why
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
-from dispatch_core.explain.waits import BRIEF_US, Episode, Wait
+from dispatch_core.explain.waits import BRIEF_US, Episode, Wait, why
 
 STORED, JOINS, LEAVES, OWNS, LOST = "stored", "joined", "left", "owns", "lost"
 READ, HELD, FREED, SENT, ACKED = "read", "held", "freed", "sent", "acked"
@@ -30,7 +29,7 @@ ASKED_AGAIN, REDELIVERED, GRANTED, REFUSED = "asked_again", "redelivered", "gran
 ANOMALY, DIVERGENCE = "anomaly", "divergence"
 CHECKPOINT = "checkpoint"
 
-#: What stands first where several moments share a line: causes before what they bring about.
+#: Order of moments that share a line: causes before effects.
 _RANK: Final = {
     name: rank
     for rank, name in enumerate(
@@ -66,9 +65,10 @@ _SAID_AGAIN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened. ``seq``: its line, or the line before it where it has none (``has_line``).
+    """One event. ``seq``: its line, or the line before it if it has none (``has_line`` is false).
 
-    ``for_us``: how long what is sent had waited, or what is held was held. ``held_by``: positions that hold others back.
+    ``for_us``: microseconds that a delivered entry had waited, or that entries were held back. ``held_by``: the pending
+    positions that held them back.
     """
 
     seq: int
@@ -86,16 +86,16 @@ class Moment:
     kind: str | None = None  # of a finding
     severity: str | None = None  # of a finding
     amount: int = 0  # permits of a grant
-    by: int | None = None  # whose coming or going (``reason``) moved what is owned
+    by: int | None = None  # consumer whose join or leave (``reason``) moved the ownership
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """Lines in their order; what has none behind the line before it."""
+        """Sort key: by line; a moment without a line comes after the line before it."""
         return self.seq, self.has_line is False, _RANK[self.what], self.t_us
 
 
 class Moments:
-    """Makes the moments of a subject, in no order."""
+    """The moments of a subject, not yet in order."""
 
     def __init__(
         self, record: Record, subject: Subject, owners: list[Owner], shares: list[Share], waits: list[Wait]
@@ -114,7 +114,7 @@ class Moments:
         self._here = self._own[d[self._own, at.OPERATION] >= record.first_op]
 
     def moments(self) -> Iterator[Moment]:
-        """All but what was held and what was found."""
+        """All moments except those of ``held_back`` and ``found``."""
         if self._subject.kind != CONSUMER:
             yield from self._stored()
             yield from self._read()
@@ -126,8 +126,8 @@ class Moments:
             yield from self._granted()
             yield from self._refused()
 
-    def held(self, episodes: list[Episode]) -> Iterator[Moment]:
-        """The moments at which work was held back and let go."""
+    def held_back(self, episodes: list[Episode]) -> Iterator[Moment]:
+        """The moments at which entries were held back and freed."""
         record = self._record
         end_us = record.span_us[1]
         for episode in episodes:
@@ -135,9 +135,9 @@ class Moments:
             positions = record.positions(episode.ordinals)
             count = len(positions)
             if not positions:
-                held = episode.holds
-                positions = tuple(dict.fromkeys(p for hold in held for p in hold.positions))
-                count = sum(hold.entries for hold in held)
+                holds = episode.holds
+                positions = tuple(dict.fromkeys(p for hold in holds for p in hold.positions))
+                count = sum(hold.entries for hold in holds)
             still = ", to the end of the log" if episode.until_us is None else ""
             uncertain = " (uncertain: the log alone cannot tell)" if episode.uncertain else ""
             waited = plural(count, "waits", "wait")
@@ -205,7 +205,7 @@ class Moments:
                 severity=row["severity"],
             )
 
-    # what became of the entries ----------------------------------------------------------------------------------
+    # entries -----------------------------------------------------------------------------------------------------
 
     def _stored(self) -> Iterator[Moment]:
         record, sent = self._record, {}
@@ -255,13 +255,13 @@ class Moments:
         for (op, cause), found in by_line.items():
             place = int(d[found[0], at.CONSUMER])
             positions = record.positions(d[found, at.ENTRY].tolist())
-            waited = [self._waits[one].lasted_us(0) for one in found if one in self._waits]
+            waited = [self._waits[delivery].lasted_us(0) for delivery in found if delivery in self._waits]
             longest = max(waited, default=None)
             late = f" (waited {duration(longest)})" if longest is not None and longest > BRIEF_US else ""
             if cause is None:
                 what, text = (
                     SENT,
-                    f"sent to {record.names[place]}: {self._told(positions, d[found, at.ENTRY])}{late}",
+                    f"sent to {record.names[place]}: {self._entries_listed(positions, d[found, at.ENTRY])}{late}",
                 )
             else:
                 before = int(d[int(d[found[0], at.BEFORE_OF_ENTRY]), at.CONSUMER])
@@ -276,14 +276,14 @@ class Moments:
             moment = self._of_line(op, what, text, place, positions)
             yield replace(moment, reason=cause or None, for_us=longest)
 
-    def _told(self, positions: tuple[str, ...], ordinals: np.ndarray[Any, Any]) -> str:
+    def _entries_listed(self, positions: tuple[str, ...], ordinals: np.ndarray[Any, Any]) -> str:
         if self._subject.kind != CONSUMER or len(positions) < 4:
             return positions_listed(positions)
         keys = np.unique(self._record.history.entry_key[ordinals])
         return f"{len(positions)} entries of {len(keys)} keys, {positions[0]} to {positions[-1]}"
 
     def _ended(self) -> Iterator[Moment]:
-        """Acknowledged or asked for again: by line."""
+        """Acknowledgements and redelivery requests, one moment per line."""
         record, d = self._record, self._record.deliveries
         by_line: dict[tuple[int, int], list[int]] = defaultdict(list)
         for delivery in self._own.tolist():
@@ -314,10 +314,10 @@ class Moments:
             hash=self._subject.hash,
         )
 
-    # who came and went -------------------------------------------------------------------------------------------
+    # consumers and ownership -------------------------------------------------------------------------------------
 
     def _concerned(self) -> set[int]:
-        """Places of connections that ever had to do with the subject."""
+        """Places of connections that ever owned the hash or received an entry of the subject."""
         if self._subject.places:
             return set(self._subject.places)
         owners = {self._record.place_of(owner.consumer) for owner in self._owners}
@@ -336,7 +336,7 @@ class Moments:
             joins = codes[op] == ADDED
             text = f"{record.names[place]} {'joins' if joins else 'leaves'}"
             if lost:
-                text += f" and still held {self._told(lost, d[ended, at.ENTRY])}"
+                text += f" and still held {self._entries_listed(lost, d[ended, at.ENTRY])}"
             yield Moment(
                 record.seq(op),
                 record.t_us(op),
@@ -363,11 +363,11 @@ class Moments:
         record = self._record
         who, by = record.who(owner.consumer), record.who(owner.moved_by)
         active = record.history.single_active
-        held: tuple[str, ...] = ()
+        still_pending: tuple[str, ...] = ()
         if before is not None:
             places = self._subject.mates
             found = record.held_at(record.op_at(owner.from_seq), places, record.place_of(before.consumer))
-            held = record.positions(sorted(record.deliveries[found, at.ENTRY].tolist()))
+            still_pending = record.positions(sorted(record.deliveries[found, at.ENTRY].tolist()))
         old = "" if before is None else record.who(before.consumer)
         if owner.moved_how == JOINED and owner.moved_by == owner.consumer:
             start = f"{who} joins and "
@@ -379,7 +379,9 @@ class Moments:
         if before is not None:
             text += f", after {old}" if active else f", which was {old}'s"
             text += (
-                f"; {old} still holds {positions_listed(held)}" if held else f"; {old} holds nothing of it"
+                f"; {old} still holds {positions_listed(still_pending)}"
+                if still_pending
+                else f"; {old} holds nothing of it"
             )
         return Moment(
             owner.from_seq,
@@ -387,7 +389,7 @@ class Moments:
             OWNS,
             text,
             owner.consumer,
-            held,
+            still_pending,
             self._subject.hash,
             owner.moved_how,
             None if before is None else before.consumer,

@@ -16,7 +16,7 @@ JOINED: Final = "joined"
 LEFT: Final = "left"
 #: A hash that stands for the whole topic.
 _ANY: Final = 0
-#: Shares that differ by less are told as the same.
+#: Shares that differ by less count as equal.
 _SAME_SHARE: Final = 0.0005
 
 
@@ -24,7 +24,7 @@ _SAME_SHARE: Final = 0.0005
 class Owner:
     """``consumer`` (its number) owned the hash from one line to another; ``until_*`` None = still so at the end.
 
-    ``moved_by``: the connection whose coming or going (``moved_how``) brought this about, None where the log does not say.
+    ``moved_by``: the connection whose join or leave (``moved_how``) caused this; None if the log does not say.
     """
 
     consumer: int
@@ -62,7 +62,7 @@ def owners_of(record: Record, ownership: pa.Table, hash_value: int | None) -> li
     ):
         last = owners[-1] if owners else None
         if last is not None and last.consumer == consumer and last.until_seq == from_seq:
-            # a change of somebody else's ranges cut this one and left the hash where it was
+            # a change of another consumer's ranges cut this one, and the hash kept its owner
             owners[-1] = Owner(
                 consumer, last.from_seq, last.from_t_us, until_seq, until_t_us, last.moved_by, last.moved_how
             )
@@ -106,7 +106,7 @@ def moved_by(record: Record, seq: int) -> tuple[int | None, str | None]:
     events = record.log.events
     row = events.filter(pc.equal(events["seq"], seq)).slice(0, 1).select(["kind", "consumer"]).to_pylist()
     if row and row[0]["kind"] == "checkpoint":
-        return None, None  # who owns what when the log begins: nobody's coming or going
+        return None, None  # the ownership at the log's beginning: caused by no join or leave
     if row and row[0]["consumer"] is not None:
         kind = row[0]["kind"]
         if kind in ("consumer_added", "selector_added"):

@@ -1,7 +1,7 @@
-"""One dispatcher's log as what was handed out, and how each delivery ended: the audit's own arrays, read by a story.
+"""The deliveries of one dispatcher's log and how each ended, in the arrays of the audit.
 
-Entries are *ordinals* (rank among all positions), connections places in ``names``, lines *operations* (``audit.history``).
-Who held what at any moment is the audit's scan, not a second reckoning.
+Entries are *ordinals* (rank among all positions), connections are places in ``names``, lines are *operations*
+(``audit.deliveries.window``). The scan of the audit says which entries a connection held at a given operation.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ NONE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A log, read once. ``deliveries`` has the columns of ``audit.layout``; ``ended_before`` says of each how the
-    delivery before it of its entry had ended (-1 = there was none).
+    """A log, read once. ``deliveries`` has the columns of ``audit.deliveries.layout``; ``ended_before`` holds for each
+    delivery how the previous delivery of the same entry ended (-1 = there was none).
 
-    ``first_op``: the first operation of a line of this incarnation; those before belong to earlier ones, or are what its
-    checkpoint says of the time before.
+    ``first_op``: the first operation of a line of this incarnation. Earlier ones belong to earlier incarnations or to the
+    checkpoint.
     """
 
     log: DispatcherLog
@@ -66,7 +66,9 @@ class Record:
         history.meet(log.events)
         hashed = profile is not None and kind == "Key_Shared"
         history.add_messages(log.messages, _hashing(profile) if hashed and profile is not None else None)
-        events = [without_repeated_rows(encode(one.events, "kind"))[0] for one in (*earlier, log)]
+        events = [
+            without_repeated_rows(encode(incarnation.events, "kind"))[0] for incarnation in (*earlier, log)
+        ]
         _, operations = history.add_whole(events[:-1], events[-1], Seed.of(events[-1]))
         scan = Scan(single_active=history.single_active, ordered=kind != "Shared")
         scanned = scan.take(history, 0, operations)
@@ -78,8 +80,8 @@ class Record:
             scan.deliveries,
             scanned.ended,
             display_names(history.consumers),
-            # of two loads of the topic that number their connections alike, this one's are the later
-            {one.number: place for place, one in enumerate(history.consumers)},
+            # two incarnations may use the same number: the later place, of this incarnation, wins
+            {connection.number: place for place, connection in enumerate(history.consumers)},
             history.first_op_of_last_log,
         )
 
@@ -164,8 +166,8 @@ class Record:
         is_held = (d[:, at.OPERATION] < op) & ((d[:, at.END_OPERATION] >= op) | (d[:, at.END] == at.OPEN))
         if place is not None:
             is_held &= d[:, at.CONSUMER] == place
-        held = np.flatnonzero(is_held)
-        return held[np.isin(d[held, at.ENTRY], ordinals)].astype(np.int32)
+        outstanding = np.flatnonzero(is_held)
+        return outstanding[np.isin(d[outstanding, at.ENTRY], ordinals)].astype(np.int32)
 
 
 def _hashing(profile: Profile) -> Hashing:

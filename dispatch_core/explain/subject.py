@@ -1,7 +1,7 @@
 """Find the subject of an explanation in a log: a key, an entry or a consumer.
 
-A key is asked for as text, as ``base64:…`` of its bytes, or as ``h31:…``, its masked murmur hash. Keys are compared by
-their bytes; where the log holds only hashes, by these: asking for the key itself finds them too.
+A key is given as text, as ``base64:…`` of its bytes, or as ``h31:…``, its masked murmur hash. Keys are compared by their
+bytes. If the log holds only hashes (``key_h31``), the hash of the given key is compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_COMPARED: Final = 20_000
 
 
 class NothingMatchedError(DispatchAuditError):
-    """No log holds what was asked for. ``near``: what it may have been, as it may be shown."""
+    """The log does not hold what was asked for. ``near``: similar names, ready for display."""
 
     def __init__(self, message: str, near: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -54,8 +54,8 @@ class Subject:
     """The subject of an explanation.
 
     ``ordinals``: its entries; of a consumer, all that were sent to it. ``mates``: all entries of their hash, these
-    included (of a consumer: none). ``keys``: (text or base64 as tables hold it, whether it is base64). ``places``: of a
-    consumer's connections in ``Record.names``. ``also``: further keys that share the hash.
+    included (of a consumer: none). ``keys``: pairs of the text as the tables hold it and a flag, true for base64.
+    ``places``: the places of a consumer's connections in ``Record.names``. ``also``: further keys that share the hash.
     """
 
     kind: str
@@ -106,7 +106,7 @@ def _of_key(record: Record, asked: str) -> Subject:
 
 
 def _wanted(asked: str) -> tuple[bytes | None, int]:
-    """The bytes that are asked for, None = only their hash is; and that hash."""
+    """The bytes of the key (None if only its hash is given), and the hash."""
     if asked.startswith(_H31):
         number = asked[len(_H31) :]
         if not _NUMBER.fullmatch(number) or int(number) > 0x7FFFFFFF:
@@ -173,7 +173,7 @@ def _of_position(record: Record, asked: str) -> Subject:
 
 
 def _near_positions(record: Record, ledger: int, entry: int) -> list[str]:
-    """The entries before and behind the place where it would stand."""
+    """The entries before and after the place where the position would be."""
     ledgers, entries = record.history.ledger, record.history.entry
     before = int(np.count_nonzero((ledgers < ledger) | ((ledgers == ledger) & (entries < entry))))
     return [record.position(at) for at in (before - 1, before) if 0 <= at < len(ledgers)]
@@ -185,7 +185,7 @@ def _of_consumer(record: Record, asked: str) -> Subject:
     if not places and _NUMBER.fullmatch(asked):
         places = [at for at in here if record.history.consumers[at].number == int(asked)]
     if not places:
-        names = [one.name or str(one.number) for one in record.history.consumers]
+        names = [consumer.name or str(consumer.number) for consumer in record.history.consumers]
         raise NothingMatchedError(
             f"no consumer is called {shown(asked)} or has this number",
             _near(asked, names) or sorted(set(map(shown, names)))[:_MOST_NEAR],
@@ -219,7 +219,7 @@ def _with_mates(
 
 
 def _near(asked: str, known: Iterable[str]) -> list[str]:
-    """Those of ``known`` that look most like what was asked for, as they may be shown."""
+    """The texts of ``known`` most similar to ``asked``, ready for display."""
     distinct = list(dict.fromkeys(known))[:_MOST_COMPARED]
     by_lower = {text[:100].lower(): text for text in reversed(distinct)}
     near = get_close_matches(asked[:100].lower(), by_lower, n=_MOST_NEAR, cutoff=0.6)
@@ -248,7 +248,7 @@ def moment_of(text: str, span_us: tuple[int, int]) -> int:
         if hours < 24 and minutes < 60 and seconds < 60:
             wanted = (hours * 60 + minutes) * 60_000_000 + seconds * 1_000_000
             wanted += int((of_day[4] or "").ljust(6, "0"))
-            # what is given may be cut where the log's own times are not
+            # a given time may have fewer digits than the times of the log
             least = span_us[0] - (999_999 if of_day[3] else 59_999_999)
             days = -(-(least - wanted) // _DAY_US)
             return days * _DAY_US + wanted

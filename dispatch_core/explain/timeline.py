@@ -1,7 +1,8 @@
-"""The timeline of a subject, folded.
+"""Shorten the moments of a subject to a timeline of at most about ``MOST_LINES`` lines.
 
-Calm runs, in which entries are stored, sent and acknowledged, become one line for each of these; what another line says
-already is left out; what is still too long loses its calmest lines first. ``Life.moments`` holds everything.
+A run of moments that are only stored, read, sent or acknowledged becomes one line for each of these. Moments that another
+line already states are left out. If that is still too long, the lines of least weight go first (``_WEIGHT``).
+``Explanation.moments`` holds everything.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from dispatch_core.audit.catalogue import INFO
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, positions_listed
+from dispatch_core.explain.explanation import Explanation
 from dispatch_core.explain.moments import (
     ACKED,
     ANOMALY,
@@ -35,20 +37,19 @@ from dispatch_core.explain.moments import (
     Moment,
 )
 from dispatch_core.explain.owners import JOINED, LEFT
-from dispatch_core.explain.subject_history import Life
 from dispatch_core.explain.waits import BRIEF_US, ITS_OWN
 from dispatch_core.times import clock
 
 WIDTH: Final = 120
 #: Lines that a timeline has at most.
 MOST_LINES: Final = 70
-_ROUND_MOMENT: Final = 12  # lines before and behind --at
-MOST_OF_A_KIND: Final = 3  # findings of one kind that are told in full
+_ROUND_MOMENT: Final = 12  # lines before and after --at
+MOST_OF_A_KIND: Final = 3  # findings of one kind that are shown in full
 _SHORT_RUN: Final = 3
 #: A join or leave and what it moves lie no further apart than this.
 _ONE_CHANGE_US: Final = 100_000
 _CALM: Final = (STORED, READ, SENT, ACKED, GRANTED)
-#: Which lines a timeline that is too long keeps longest.
+#: Lines of a larger weight stay longer in a timeline that has too many.
 _WEIGHT: Final = {ANOMALY: 5, DIVERGENCE: 5, HELD: 4, OWNS: 3, LOST: 3, FREED: 3, LEAVES: 2, JOINS: 2}
 
 
@@ -61,9 +62,9 @@ class _Line:
     until_us: int | None = None
 
 
-def timeline(life: Life, at_us: int | None = None) -> list[str]:
+def timeline(explanation: Explanation, at_us: int | None = None) -> list[str]:
     """The moments, folded: a heading, then at most about ``MOST_LINES`` lines, long ones wrapped."""
-    folded = list(_folded(_told(life)))
+    folded = list(_folded(_shortened(explanation)))
     keep = _kept(folded, at_us)
     rows = [f"{'time (UTC)':<14}{'seq':>8}"]
     left_out = 0
@@ -81,7 +82,7 @@ def timeline(life: Life, at_us: int | None = None) -> list[str]:
         rows += _row(line)
     if left_out:
         rows.append(f"{'':<22}  … {counted(left_out, 'line', 'lines')} left out: see --at TIME or --json")
-    return rows if folded else [*rows, "nothing happened to it in this log"]
+    return rows if folded else [*rows, "the log has no event of it"]
 
 
 def _row(line: _Line) -> list[str]:
@@ -98,32 +99,32 @@ def _row(line: _Line) -> list[str]:
     ]
 
 
-def _told(life: Life) -> list[Moment]:
-    """Moments in their short form, without what another one says already and the many of one kind of finding."""
-    said = {(m.by, m.reason): m.t_us for m in life.moments if m.what in (OWNS, LOST)}
-    freed = {m.seq for m in life.moments if m.what == FREED}
-    next_sent = _sendings(life.moments)
-    told: list[Moment] = []
-    for moment in life.moments:
+def _shortened(explanation: Explanation) -> list[Moment]:
+    """Moments in their short form, without repetitions and with few findings of each kind."""
+    said = {(m.by, m.reason): m.t_us for m in explanation.moments if m.what in (OWNS, LOST)}
+    freed = {m.seq for m in explanation.moments if m.what == FREED}
+    next_sent = _delivery_times(explanation.moments)
+    shortened: list[Moment] = []
+    for moment in explanation.moments:
         if moment.kind is not None:
             continue
         if moment.what == HELD:
-            told.append(replace(moment, text=_briefly(life, moment)))
+            shortened.append(replace(moment, text=_briefly(explanation, moment)))
         elif moment.what in (JOINS, LEAVES):
             how = JOINED if moment.what == JOINS else LEFT
             if abs(said.get((moment.consumer, how), 0) - moment.t_us) > _ONE_CHANGE_US:
-                told.append(moment)
+                shortened.append(moment)
         elif moment.what == ACKED and moment.seq in freed:
-            continue  # said with what it let go
+            continue  # the line that frees other entries names it
         elif moment.what != READ or not _sent_soon(moment, next_sent):
-            told.append(moment)
-    return sorted([*told, *_findings(life)], key=lambda moment: moment.order)
+            shortened.append(moment)
+    return sorted([*shortened, *_findings(explanation)], key=lambda moment: moment.order)
 
 
-def _findings(life: Life) -> Iterator[Moment]:
-    """Findings above mere information, which the moments say already; one for each line and kind, and few of a kind."""
+def _findings(explanation: Explanation) -> Iterator[Moment]:
+    """Findings more severe than ``info``: one for each line and kind, at most ``MOST_OF_A_KIND`` of a kind."""
     lines: dict[tuple[str, int], list[Moment]] = {}
-    for moment in life.moments:
+    for moment in explanation.moments:
         if moment.kind is not None and moment.severity != INFO:
             lines.setdefault((moment.kind, moment.seq), []).append(moment)
     met: Counter[str] = Counter()
@@ -140,7 +141,7 @@ def _findings(life: Life) -> Iterator[Moment]:
         yield replace(found[0], text=text)
 
 
-def _sendings(moments: list[Moment]) -> dict[str, list[int]]:
+def _delivery_times(moments: list[Moment]) -> dict[str, list[int]]:
     """Times at which each position was sent, ascending."""
     times: dict[str, list[int]] = {}
     for moment in moments:
@@ -150,17 +151,17 @@ def _sendings(moments: list[Moment]) -> dict[str, list[int]]:
     return times
 
 
-def _sent_soon(read: Moment, sendings: dict[str, list[int]]) -> bool:
-    """Check that all that was read was sent at once: the delivery then says the same."""
-    soon = (sendings.get(position, []) for position in read.positions)
+def _sent_soon(read: Moment, times_of: dict[str, list[int]]) -> bool:
+    """Check that all entries of a read were sent within ``BRIEF_US``: the line of the delivery then suffices."""
+    soon = (times_of.get(position, []) for position in read.positions)
     return all(any(0 <= t_us - read.t_us <= BRIEF_US for t_us in times) for times in soon)
 
 
-def _briefly(life: Life, moment: Moment) -> str:
-    """Name what was held and the rule, without the rule's meaning: the answer above gives it."""
+def _briefly(explanation: Explanation, moment: Moment) -> str:
+    """Name the entries that were held back and the rule; the headline explains the rule."""
     is_behind = bool(moment.held_by) and moment.reason not in ITS_OWN
     behind = f", behind {positions_listed(moment.held_by)}" if is_behind else ""
-    holder = f" at {life.record.who(moment.holder)}" if is_behind and moment.holder is not None else ""
+    holder = f" at {explanation.record.who(moment.holder)}" if is_behind and moment.holder is not None else ""
     lasted = duration(moment.for_us or 0)
     return f"{positions_listed(moment.positions)} held back for {lasted}: {moment.reason or 'by no rule'}{behind}{holder}"
 
@@ -178,7 +179,7 @@ def _folded(moments: list[Moment]) -> Iterator[_Line]:
 
 
 def _run(run: list[Moment]) -> Iterator[_Line]:
-    """A calm run: as it is if it is short, else one line for each thing that happened in it."""
+    """Lines of a calm run: the moments themselves if they are few, else one line for each kind of moment and consumer."""
     if len(run) <= _SHORT_RUN:
         yield from (_Line(moment, moment.text) for moment in run)
         return
@@ -212,11 +213,11 @@ def _summary(group: list[Moment]) -> str:
         return f"{first.text.split(' acknowledges ')[0]} acknowledges {some}, in {times} requests"
     longest = max((m.for_us for m in group if m.for_us is not None), default=0)
     late = f" (waited {duration(longest)} at most)" if longest > BRIEF_US else ""
-    return f"{first.text.split(': ')[0]}: {some}, in {times} sendings{late}"
+    return f"{first.text.split(': ')[0]}: {some}, in {times} deliveries{late}"
 
 
 def _kept(lines: list[_Line], at_us: int | None) -> set[int]:
-    """Choose the lines that are shown: all, or those round a moment, or those that weigh most."""
+    """Choose the lines that are shown: all, those around ``at_us``, or those with the largest weights."""
     if at_us is not None:
         middle = sum(line.moment.t_us <= at_us for line in lines)
         return set(range(max(middle - _ROUND_MOMENT, 0), min(middle + _ROUND_MOMENT, len(lines))))
@@ -224,7 +225,7 @@ def _kept(lines: list[_Line], at_us: int | None) -> set[int]:
         return set(range(len(lines)))
     weights = np.array([_WEIGHT.get(line.moment.what, 0) for line in lines], np.int64)
     near = weights.astype(np.float64)
-    for step in (1, 2):  # what stands beside something that matters is its context
+    for step in (1, 2):  # neighbours of an important line are its context
         near[step:] = np.maximum(near[step:], weights[:-step] - step)
         near[:-step] = np.maximum(near[:-step], weights[step:] - step)
     near[[0, 1, 2, -1, -2, -3]] = 9

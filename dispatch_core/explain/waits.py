@@ -1,8 +1,8 @@
-"""The waits of entries and the holds that cover them: from when to when, and by which rule.
+"""Waits of entries, and the rules that held the entries back.
 
 A wait begins when an entry is stored, or when an earlier delivery of it was taken back, and ends when it is sent. A *hold*
-(``audit.waits``) says of the oldest waiting entry of a hash which rules held it and who kept it; the waits that share a
-hold are told together, as an ``Episode``.
+(``audit.waits``) names, for the oldest waiting entry of a hash, the rules that held it back and the consumer it waited
+behind. Waits that share a hold form an ``Episode``.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from dispatch_core.audit.deliveries.operations import (
     REDELIVER_ALL,
     REMOVED,
 )
+from dispatch_core.audit.sentences import reasons
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Hold
 from dispatch_core.explain.record import TAKEN_BACK, Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 
-#: What waited no longer than this was on its way rather than held back: reading and sending take some milliseconds.
+#: Shorter waits are not reported as held back: a read and a delivery take some milliseconds.
 BRIEF_US: Final = 20_000
-#: Waits for one reason with a shorter break than this are told as one.
+#: Waits for the same reason with a shorter break between them form one episode.
 _BREAK_US: Final = 100_000
 DRAINING: Final = "draining_hash"
 LOOK_AHEAD: Final = "look_ahead_limit"
-#: Reasons for which nobody else holds the work back.
+#: Reasons that lie with the waiting consumer itself.
 ITS_OWN: Final = ("no_permits", "unacked_limit_consumer")
-_NEWCOMER: Final = ("recently_joined", "last_sent_position")
+_RECENTLY_JOINED: Final = ("recently_joined", "last_sent_position")
 #: Holds of one episode whose evidence is looked up: it may have one for each hash of a consumer.
 _MOST_LOOKED_AT: Final = 50
 _ENDS_HOLDING: Final = (ACK, ACK_CUMULATIVE, REDELIVER, REDELIVER_ALL, REMOVED)
-#: What lets go of work that waits for this reason, where no pending entries do; and whether it is the waiting consumer's.
+#: By reason, the operations that free entries although no pending entry held them, and whose: "waiting" = only operations of
+#: the waiting consumer count.
 _FREED_BY: Final[dict[str, tuple[tuple[int, ...], str]]] = {
     "no_permits": ((FLOW,), "waiting"),
     "unacked_limit_consumer": (_ENDS_HOLDING, "waiting"),
@@ -54,9 +56,10 @@ _FREED_BY: Final[dict[str, tuple[tuple[int, ...], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An entry waited: since it was stored, or since its delivery before ended as ``cause`` says. ``until_us`` None: still.
+    """The wait of an entry since it was stored, or since its previous delivery ended with ``cause``.
 
-    ``delivery`` that ended it, -1 = none; ``from_op``: the operation that began it, -1 = it was stored.
+    ``until_us``: None if it still waits at the log's end. ``delivery``: the delivery that ended the wait, -1 = none.
+    ``from_op``: the operation that began it, -1 = it was stored.
     """
 
     ordinal: int
@@ -73,12 +76,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Work waited for one reason from ``from_us`` to ``until_us`` (None: to the log's end), without much of a break.
+    """Entries that waited for one reason from ``from_us`` to ``until_us`` (None: to the log's end) without a long break.
 
-    ``ordinals``: those of the subject that waited so. ``longest_us``: of one of them. ``holds``: what says so, the one
-    that explains most first. ``shares``: microseconds by reason, longest first. ``freed_op``: the operation that let them
-    go, -1 = not known. ``phantom_since_us``: since when a hash drained though nothing of it was held, None = it did not.
-    ``others``: at the look-ahead limit, who else waited for what: (reason, consumer, how many), most first.
+    ``ordinals``: the waiting entries of the subject. ``longest_us``: the longest wait of one of them. ``holds``: the holds
+    that cover the waits, the longest first. ``shares``: microseconds by reason, longest first. ``freed_op``: the operation
+    that freed the entries, -1 = not known. ``phantom_since_us``: time since which the hash drained although none of its
+    entries was pending; None = it did not. ``others``: at the look-ahead limit, the other waiting entries as (reason,
+    consumer, count), most first.
     """
 
     reason: str | None
@@ -125,7 +129,7 @@ def waits_of(record: Record, subject: Subject) -> list[Wait]:
         if last >= 0 and d[last, at.END] not in TAKEN_BACK:
             continue
         if last < 0 and (ordinal < first_ever or ordinal in acked or not history.stored[ordinal]):
-            continue  # before the subscription, or settled by an earlier incarnation
+            continue  # stored before the subscription began, or acknowledged in an earlier incarnation
         began = _began(record, ordinal, last, begin_us)
         if began is not None:
             waits.append(Wait(ordinal, began[0], None, -1, began[1], began[2]))
@@ -141,7 +145,7 @@ def ahead_of(record: Record, wait: Wait) -> int:
 
 
 def _began(record: Record, ordinal: int, before: int, begin_us: int) -> tuple[int, int, str | None] | None:
-    """The beginning of a wait (time, operation, cause) after the delivery ``before``; None = that one never ended."""
+    """The beginning of a wait (time, operation, cause) after the delivery ``before``; None = that delivery never ended."""
     if before < 0:
         stored = record.stored_us(ordinal)
         return (begin_us if stored is None else max(stored, begin_us)), -1, None
@@ -163,13 +167,13 @@ def _acked(record: Record) -> set[int]:
 
 
 def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequence[Hold]) -> list[Episode]:
-    """Find what held the subject's entries back, in order of time; entries merely on their way are left out."""
+    """Find the rules that held the subject's entries back, in order of time; waits up to ``BRIEF_US`` are left out."""
     _, end_us = record.span_us
     by_hash: dict[int | None, list[Hold]] = {}
     numbers = {record.number_of(place) for place in subject.places}
     for hold in holds:
         if hold.first_position is None or (hold.reason is None and hold.until_t_us is not None):
-            continue  # sums of many, and what only had others before it
+            continue  # sums of many entries, and entries that only had earlier ones before them
         if _lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).append(hold)
     if record.history.single_active and by_hash:
@@ -185,20 +189,21 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequ
                 parts.append(_Part(best, wait.ordinal, wait.from_us, wait.until_us, wait.delivery))
                 explained.add(id(best))
     if subject.kind == CONSUMER:
-        # what it was to get and never got is nobody's delivery: the holds alone know of it
+        # entries that waited for this consumer and were never sent have no delivery: only the holds name them
         rest = [hold for found in by_hash.values() for hold in found if id(hold) not in explained]
         parts += [_Part(h, -1, h.from_t_us, h.until_t_us, -1) for h in rest if h.waiting in numbers]
-        # what waited for somebody before it waited for this one is told from its beginning
+        # a wait for this consumer begins when the consumer joined, even if the entry had waited for another one before
         parts = [_since_it_joined(record, part) if part.hold.waiting in numbers else part for part in parts]
     parts.sort(key=lambda part: (part.from_us, part.ordinal))
-    told = [_episode(record, run, end_us) for run in _runs(parts)]
+    episodes = [_episode(record, run, end_us) for run in _runs(parts)]
     return [
-        _with_others(episode, holds, end_us) if episode.reason == LOOK_AHEAD else episode for episode in told
+        _with_others(episode, holds, end_us) if episode.reason == LOOK_AHEAD else episode
+        for episode in episodes
     ]
 
 
 class _Near:
-    """Holds of one hash: which of them a wait has most in common with."""
+    """Holds of one hash, searched for the one that overlaps a wait most."""
 
     def __init__(self, holds: list[Hold], end_us: int) -> None:
         self._holds = holds
@@ -206,7 +211,7 @@ class _Near:
         self._until = np.array([end_us if h.until_t_us is None else h.until_t_us for h in holds], np.int64)
 
     def best(self, wait: Wait, end_us: int) -> Hold | None:
-        """None where they have next to nothing in common."""
+        """The hold that overlaps ``wait`` most; None if that is ``BRIEF_US`` or less."""
         until_us = end_us if wait.until_us is None else wait.until_us
         common = np.minimum(self._until, until_us) - np.maximum(self._from, wait.from_us)
         at_ = int(np.argmax(common))
@@ -225,8 +230,8 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A consumer kept work of others waiting: ``entries`` for ``waiting`` by the rule ``reason``, ``longest_us`` at most."""
+class KeptWaiting:
+    """Entries of the consumer ``waiting`` that waited for another one by the rule ``reason``, ``longest_us`` at most."""
 
     reason: str
     waiting: int | None
@@ -235,7 +240,7 @@ class Kept:
     longest_us: int
 
 
-def kept_by(record: Record, subject: Subject, holds: Sequence[Hold]) -> list[Kept]:
+def kept_by(record: Record, subject: Subject, holds: Sequence[Hold]) -> list[KeptWaiting]:
     """Work of others that the consumer held back, the longest first."""
     numbers = {record.number_of(place) for place in subject.places}
     _, end_us = record.span_us
@@ -245,7 +250,7 @@ def kept_by(record: Record, subject: Subject, holds: Sequence[Hold]) -> list[Kep
         if of_others and hold.reason is not None and _lasted_us(hold, end_us) > BRIEF_US:
             groups.setdefault((hold.reason, hold.waiting), []).append(hold)
     kept = [
-        Kept(
+        KeptWaiting(
             reason,
             waiting,
             sum(hold.entries for hold in group),
@@ -254,11 +259,11 @@ def kept_by(record: Record, subject: Subject, holds: Sequence[Hold]) -> list[Kep
         )
         for (reason, waiting), group in groups.items()
     ]
-    return sorted(kept, key=lambda one: (-one.longest_us, one.reason, one.waiting or 0))
+    return sorted(kept, key=lambda work: (-work.longest_us, work.reason, work.waiting or 0))
 
 
 def _since_it_joined(record: Record, part: _Part) -> _Part:
-    """A wait for a consumer, from when that was there to be waited for."""
+    """The part of a wait after the waiting consumer had joined."""
     joined = (record.history.op_code == ADDED) & (
         record.history.op_consumer == record.place_of(part.hold.waiting)
     )
@@ -271,7 +276,7 @@ def _since_it_joined(record: Record, part: _Part) -> _Part:
 
 
 def _runs(parts: list[_Part]) -> Iterator[list[_Part]]:
-    """Parts for one reason and one waiting consumer that follow each other without much of a break, together."""
+    """Group the parts with the same reason and waiting consumer whose breaks are no longer than ``_BREAK_US``."""
     open_runs: dict[tuple[str | None, int | None], list[_Part]] = {}
     ends: dict[tuple[str | None, int | None], float] = {}
     done: list[list[_Part]] = []
@@ -286,17 +291,19 @@ def _runs(parts: list[_Part]) -> Iterator[list[_Part]]:
 
 
 def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
-    """One run of parts as an episode; who held what is the audit's scan, as of when the wait began."""
+    """Make an episode of one run of parts; pending entries are those of the audit's scan when the wait began."""
     holds = sorted({id(part.hold): part.hold for part in run}.values(), key=lambda h: -_lasted_us(h, end_us))
     lead = holds[0]
     until = [part.until_us for part in run]
     until_us = None if None in until else max(t for t in until if t is not None)
     last = max(run, key=lambda part: float("inf") if part.until_us is None else part.until_us)
-    held = _pinning(record, holds[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us)
+    pending = _pinning(
+        record, holds[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us
+    )
     d = record.deliveries
-    oldest = held[np.argmin(d[held, at.ENTRY])] if len(held) else -1
+    oldest = pending[np.argmin(d[pending, at.ENTRY])] if len(pending) else -1
     holder = lead.holder if oldest < 0 else record.number_of(int(d[oldest, at.CONSUMER]))
-    entries = np.unique(d[held, at.ENTRY])
+    entries = np.unique(d[pending, at.ENTRY])
     episode = Episode(
         lead.reason,
         lead.waiting,
@@ -313,28 +320,28 @@ def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
         -1,
         _phantom_since(record, lead, end_us if until_us is None else until_us),
     )
-    return replace(episode, freed_op=_freed(record, episode, held, last.delivery))
+    return replace(episode, freed_op=_freed(record, episode, pending, last.delivery))
 
 
 def _pinning(record: Record, holds: list[Hold], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
-    """Deliveries that kept work of these holds from going: who held what, as the audit's scan has it."""
+    """Deliveries that were pending and for that reason held back the entries of these holds."""
     reason, history = holds[0].reason, record.history
     begin, waiting = record.op_behind(from_us), record.place_of(holds[0].waiting)
     everything = np.arange(len(history), dtype=np.int64)
     joins = np.flatnonzero((history.op_code == ADDED) & (history.op_consumer == waiting))
     joined = int(joins[-1]) + 1 if len(joins) else begin
     if reason == DRAINING:
-        # the hash may have been moved, and what holds it sent, while it waited
+        # while the entry waited, the hash may have moved, and the entries it drains for may have been sent
         for op in (begin, joined, record.op_behind(holds[0].from_t_us)):
             found = [
                 record.held_at(op, everything[history.entry_hash == hold.hash], record.place_of(hold.holder))
                 for hold in holds
                 if hold.hash is not None
             ]
-            held = np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
-            if len(held):
-                return held
-    elif reason in _NEWCOMER:
+            pending = np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
+            if len(pending):
+                return pending
+    elif reason in _RECENTLY_JOINED:
         before = record.held_at(joined - 1, everything)
         handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
         return record.held_at(max(joined, begin), handed_out)
@@ -345,7 +352,7 @@ def _pinning(record: Record, holds: list[Hold], from_us: int, until_us: int) -> 
 
 
 def _phantom_since(record: Record, hold: Hold, until_us: int) -> int | None:
-    """Since when a hash drained for a consumer that held nothing of it any more; None = it did not."""
+    """The time since which a hash drained although its consumer had no entry of it pending; None = it did not."""
     if hold.reason != DRAINING or not hold.needless_us or hold.hash is None:
         return None
     d = record.deliveries
@@ -362,18 +369,18 @@ def _phantom_since(record: Record, hold: Hold, until_us: int) -> int | None:
     return since if until_us - since > _BREAK_US else None
 
 
-def _freed(record: Record, episode: Episode, held: npt.NDArray[np.int32], delivery: int) -> int:
-    """The last operation before the sending that can have let the work go."""
+def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], delivery: int) -> int:
+    """The last operation before the delivery that can have freed the entries; -1 = none."""
     if episode.reason is None or delivery < 0:
         return -1
     d, history = record.deliveries, record.history
     sent = int(d[delivery, at.OPERATION])
-    if len(held) and episode.reason not in ITS_OWN:
+    if len(pending) and episode.reason not in ITS_OWN:
         if episode.reason == DRAINING:
-            ended = d[held, at.END_OPERATION]
-        else:  # all of these entries had to be acknowledged, by whomever
+            ended = d[pending, at.END_OPERATION]
+        else:  # all of these entries had to be acknowledged, by any consumer
             ended = d[
-                np.isin(d[:, at.ENTRY], d[held, at.ENTRY]) & (d[:, at.END] == at.ACKED), at.END_OPERATION
+                np.isin(d[:, at.ENTRY], d[pending, at.ENTRY]) & (d[:, at.END] == at.ACKED), at.END_OPERATION
             ]
         ended = ended[(ended >= 0) & (ended < sent)]
         return int(ended.max()) if len(ended) else -1
@@ -393,7 +400,7 @@ def _shares(holds: list[Hold]) -> tuple[tuple[str | None, int], ...]:
 
 
 def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episode:
-    """Add what filled the look-ahead limit meanwhile: work that waited for particular consumers."""
+    """Add the entries that filled the look-ahead limit meanwhile, by reason and waiting consumer."""
     last = end_us if episode.until_us is None else episode.until_us
     counts: Counter[tuple[str, int | None]] = Counter()
     for hold in holds:
@@ -406,3 +413,25 @@ def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episod
 
 def _lasted_us(hold: Hold, end_us: int) -> int:
     return (end_us if hold.until_t_us is None else hold.until_t_us) - hold.from_t_us
+
+
+def why(record: Record, episode: Episode) -> str:
+    """Name the reason of ``episode`` as the second half of a sentence; the first half names the waiting entries."""
+    since_us = episode.phantom_since_us
+    return reasons.why(
+        reasons.Cause(
+            episode.reason,
+            waiting=None if episode.waiting is None else record.who(episode.waiting),
+            holder=None if episode.holder is None else record.who(episode.holder),
+            positions=episode.held_by,
+            count=episode.holds[0].holder_pending if episode.reason == LOOK_AHEAD else episode.held_by_count,
+            hashes=len({hold.hash for hold in episode.holds}),
+            phantom=since_us is not None,
+            phantom_since_us=since_us if episode.held_by_count else None,
+            others=[
+                (reason, None if waiting is None else record.who(waiting))
+                for reason, waiting, _ in episode.others
+            ],
+            settings={} if record.profile is None else record.profile.settings,
+        )
+    )

@@ -1,8 +1,8 @@
 """Read the settings of dispatch from a user's own ``broker.conf`` or ``standalone.conf``.
 
 ``assignments`` reads the file's form (``java.util.Properties``, as the broker loads it: Latin-1, the last of equal names
-holds); ``judge`` sorts the names by what they mean to a release. Values of settings without a meaning for dispatch are
-never kept: passwords and tokens are among them.
+holds); ``judge`` classifies the names by their meaning in a release. Values of settings without a meaning for dispatch are
+never kept, since passwords and tokens are among them.
 Source: PulsarConfigurationLoader and FieldParser (values are trimmed, an empty one leaves the default); the container's
 ``apply-config-from-env.py`` (``PULSAR_PREFIX_NAME`` sets NAME).
 """
@@ -25,9 +25,9 @@ from dispatch_core.errors import DispatchAuditError, ProfileError
 #: A broker.conf has about 60 KB; what is larger is something else.
 MOST_BYTES: Final = 4 << 20
 _MOST_SETTINGS: Final = 10_000
-#: Unknown names for which the nearest known one is looked for: it takes milliseconds each.
+#: Unknown names for which the nearest known name is searched; each search takes milliseconds.
 _MOST_NEAREST: Final = 100
-#: Lines that one setting may go on over, and characters of a name.
+#: Most lines of one setting, and most characters of a name.
 _MOST_CONTINUED: Final = 1000
 _LONGEST_NAME: Final = 200
 
@@ -40,7 +40,7 @@ _PLUS: Final = re.compile(r"\+\d+")
 #: The broker trims as Java does: everything up to the blank.
 _TRIMMED: Final = "".join(map(chr, range(0x21)))
 
-#: What a setting is to the audit, in the order of telling.
+#: The meaning of a setting for the audit, in the order of the output.
 UNREADABLE: Final = "unreadable"
 CHANGED: Final = "changed"
 DEFAULT: Final = "default"
@@ -52,7 +52,7 @@ STATUSES: Final = (UNREADABLE, CHANGED, DEFAULT, WHAT_IF, NO_EFFECT, UNKNOWN, IG
 
 
 class BrokerConfError(DispatchAuditError):
-    """A file that is no ``broker.conf``; ``line`` is where, from 1, or 0 for the whole file."""
+    """A file that is no ``broker.conf``. ``line``: the line at fault, from 1, or 0 for the whole file."""
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class BrokerConfError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One setting as the file has it. ``prefixed``: written as ``PULSAR_PREFIX_NAME``."""
+    """One setting of the file. ``prefixed``: written as ``PULSAR_PREFIX_NAME``."""
 
     name: str
     value: str
@@ -71,11 +71,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One setting and what it means to the audit.
+    """One setting and its meaning for the audit.
 
-    ``value``: in force under the release; of settings without a meaning for dispatch always None. ``lines``: where the file
-    names it, the one that holds last; empty = nowhere. ``nearest``: of an unknown name the known one that is most like it.
-    ``reason``: why a value cannot be read, or what else is to be known.
+    ``value``: the effective value; None for settings without a meaning for dispatch. ``lines``: the lines that name it, the
+    effective one last; empty = not in the file. ``nearest``: for an unknown name the most similar known one. ``reason``: the
+    reason for which a value cannot be read, or a remark.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Judged:
 
 
 def assignments(data: bytes) -> list[Assignment]:
-    r"""The settings of a file in its order, values trimmed; equal names stay, each with its line.
+    r"""The settings of a file in its order, values trimmed; a name that occurs several times is kept with each line.
 
-    Raises ``BrokerConfError`` for bytes that are no text and for what makes the broker refuse the file.
+    Raises ``BrokerConfError`` for bytes that are no text and for faults for which the broker refuses the file.
 
     >>> assignments(b"# reads\ndispatcherMaxReadBatchSize : 16  \nclusterName eu\\\n  -west\n")[1]
     Assignment(name='clusterName', value='eu-west', line=3, prefixed=False)
@@ -113,14 +113,14 @@ def assignments(data: bytes) -> list[Assignment]:
         if isinstance(element, KeyValue):
             if len(found) == _MOST_SETTINGS:
                 raise BrokerConfError(f"more than {_MOST_SETTINGS:,} settings: this is no broker.conf", line)
-            # To the broker the mark is part of the name: it does not know such a setting.
+            # The broker takes the mark as part of the name and does not know such a setting.
             name = _MARK + element.key if marked and line == 1 else element.key
             found.append(_assignment(name, element.value, line))
         line += len(_LINE_END.findall(element.source))
 
 
 def _text(data: bytes) -> bytes:
-    """``data``, if it is text that can be parsed in time that grows with its size only."""
+    """Check that ``data`` is text that can be parsed in time linear in its size, and return it."""
     if len(data) > MOST_BYTES:
         raise BrokerConfError(f"more than {MOST_BYTES >> 20} MiB: this is no broker.conf")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -135,7 +135,7 @@ def _text(data: bytes) -> bytes:
     for number, line in enumerate(data.splitlines(), start=1):
         in_row = in_row + 1 if (len(line) - len(line.rstrip(b"\\"))) % 2 else 0
         if in_row > _MOST_CONTINUED:
-            raise BrokerConfError(f"a setting goes on over more than {_MOST_CONTINUED} lines", number)
+            raise BrokerConfError(f"a setting extends over more than {_MOST_CONTINUED} lines", number)
     return data
 
 
@@ -153,9 +153,9 @@ def _assignment(name: str, value: str, line: int) -> Assignment:
 
 
 def judge(found: Iterable[Assignment], broker_version: str) -> list[Judged]:
-    """Every setting of the file, and those of the release that the file does not name, by what they mean to the audit.
+    """Classify every setting of the file, and the settings of the release that the file does not name.
 
-    In the order of ``STATUSES``, then by name. Raises ``ProfileError`` for a release that is none.
+    In the order of ``STATUSES``, then by name. Raises ``ProfileError`` for an unknown release.
     """
     by_name: dict[str, list[Assignment]] = {}
     for assignment in found:
@@ -182,7 +182,7 @@ def judge(found: Iterable[Assignment], broker_version: str) -> list[Judged]:
 def _judged(
     name: str, given: list[Assignment], defaults: Mapping[str, Value], unknown_to_release: set[str]
 ) -> Judged:
-    # The container's start script writes what the environment says into the file: it goes before.
+    # The container's start script writes variables of the environment into the file: they take precedence.
     ordered = sorted(given, key=lambda assignment: assignment.prefixed)
     effective = ordered[-1]
     lines = tuple(assignment.line for assignment in ordered)
@@ -232,7 +232,7 @@ def _nearest(name: str) -> str | None:
 
 
 def config_of(judged: Iterable[Judged]) -> dict[str, Value | str]:
-    """The settings that the file itself gives a value and that mean something, under their names: the audit's settings."""
+    """The settings with a meaning for the audit to which the file gives a value."""
     return {
         setting.name: setting.value
         for setting in judged

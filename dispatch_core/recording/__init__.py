@@ -1,1 +1,1 @@
-"""The log format, its reader, and a dispatcher's log as tables."""
+"""The log format: schema, reader and writers of log files, and one dispatcher's log as tables."""

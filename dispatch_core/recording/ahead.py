@@ -1,4 +1,7 @@
-"""Work on the blocks of a file ahead of its reader: on several cores, handed on in the order of the file."""
+"""Process the blocks of a file on several cores ahead of its reader, and return the results in the order of the file.
+
+Why not ``ThreadPoolExecutor.map``: before Python 3.14 it submits all items at once, and a file has more than fit in memory.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ def usable_threads() -> int:
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """``map(function, items)`` with the calls in ``threads`` threads, a few items ahead, results in order.
+    """Call ``map(function, items)`` in ``threads`` threads, a few items ahead, with the results in order.
 
-    ``function`` must bear being called for several items at once; it helps only where it leaves Python's lock, as Arrow
-    and zlib do. What ``items`` raises comes after the results of all items before it. No thread is left behind.
+    ``function`` must be safe to call in several threads; threads help only while it releases Python's lock, as Arrow and
+    zlib do. An error of ``items`` is raised after the results of all items before it. All threads end before this returns.
     """
     if threads < 2:
         yield from map(function, items)
@@ -55,7 +58,7 @@ def in_order(function: Callable[[T], R], items: Iterable[T], threads: int) -> It
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items; while the caller works on one, a thread makes the next."""
+    """Yield the same items; while the caller processes one, a thread fetches the next."""
     source = iter(items)
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="one-ahead") as pool:

@@ -1,7 +1,7 @@
-"""Checkpoint lines: the state of a dispatcher at one point of its log, so that it can be judged without its past.
+"""Checkpoint lines: the state of a dispatcher at one point of its log, so that it can be judged without earlier lines.
 
-A checkpoint is a JSON object. Every field may be absent, which says that it is not known. ``fault_in`` finds what is
-wrong with one, ``read`` gives its meaning. Consumers are the log's numbers, positions are ``"ledger:entry"``.
+A checkpoint is a JSON object. An absent field is not known. ``read`` parses a checkpoint, ``fault_in`` finds its first
+fault. Consumers are the log's numbers, positions are ``"ledger:entry"``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TEXTS: Final = ("name", "address")
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A consumer that is connected. ``None`` = not known; ``permits`` may be below 0, as a broker's count may.
+    """A connected consumer. ``None`` = not known; ``permits`` may be below 0, as a broker's count may.
 
-    ``ranges``: those that it announced (STICKY); ``hash_ranges``: those that are its own now, whatever the selector.
+    ``ranges``: those that it announced (STICKY); ``hash_ranges``: those that it owns now, under any selector.
     """
 
     number: int
@@ -63,11 +63,12 @@ class Connected:
 class Checkpoint:
     """The state before every later line of the log.
 
-    ``consumers``: in the order in which they joined; ``None`` = the line does not say. ``ack_holes``: acknowledged one
-    by one, above ``mark_delete``. ``pending``: by consumer what it was sent and has not acknowledged; of consumers that
-    are not in it nothing is known. ``read_position``: nothing from it on was sent by then. ``state_t_us``: when the broker
-    was asked for all but ``consumers``; later lines of before that moment may be part of it already (``recording.queued``).
-    ``not_yet_acked``: entries up to ``mark_delete`` whose acknowledgement is such a line; no line says it.
+    ``consumers``: in the order in which they joined; ``None`` = not known. ``ack_holes``: entries above ``mark_delete`` that
+    were acknowledged individually. ``pending``: by consumer, the entries sent and not acknowledged; nothing is known of
+    consumers that are not in it. ``read_position``: no entry from it on had been sent. ``state_t_us``: the time at which the
+    broker was asked for everything except ``consumers``; the state may contain later lines with an earlier time
+    (``recording.queued``). ``not_yet_acked``: entries up to ``mark_delete`` whose acknowledgement is such a line; set by
+    ``queued``, not by a line.
     """
 
     consumers: tuple[Connected, ...] | None = None
@@ -84,7 +85,7 @@ class Checkpoint:
 
     @property
     def named(self) -> list[Position]:
-        """Every position of a single entry: holes and pending acknowledgements."""
+        """All positions of single entries: acknowledgement holes and pending acknowledgements."""
         return [*self.ack_holes, *(position for many in self.pending.values() for position in many)]
 
 
@@ -95,7 +96,7 @@ class _FaultError(Exception):
 
 
 def fault_in(text: str) -> tuple[str | None, str] | None:
-    """Field and reason of the first thing that is wrong with a checkpoint line; ``None`` = it is right."""
+    """Field and reason of the first fault of a checkpoint line; ``None`` if it has none."""
     try:
         _checkpoint(text)
     except _FaultError as fault:
@@ -104,7 +105,7 @@ def fault_in(text: str) -> tuple[str | None, str] | None:
 
 
 def read(text: str) -> Checkpoint | None:
-    """Read a checkpoint line; ``None`` for one that cannot be understood (``fault_in`` gives the reason)."""
+    """Parse a checkpoint line; ``None`` if it has a fault (``fault_in`` gives the reason)."""
     try:
         return _checkpoint(text)
     except _FaultError:
@@ -134,7 +135,7 @@ def leading(events: pa.Table) -> Checkpoint | None:
 
 
 def joins(events: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """``consumer_added`` lines as dicts of ``columns``, then one such for each connection that only checkpoints name."""
+    """``consumer_added`` lines as dicts of ``columns``, then one dict for each connection that only checkpoints name."""
     few = events.select(list(dict.fromkeys([*columns, "consumer"])))  # of some forty
     added = few.filter(pc.equal(events["kind"].cast(pa.string()), "consumer_added"))
     rows: list[dict[str, Any]] = added.select(list(columns)).to_pylist()
@@ -149,7 +150,7 @@ def joins(events: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def named_by(found: Iterable[Checkpoint]) -> list[Connected]:
-    """The connections that checkpoints name, each as the first that says more than its number says it."""
+    """The connections that checkpoints name, each from the first checkpoint that gives more than its number."""
     best: dict[int, Connected] = {}
     for checkpoint in found:
         for consumer in checkpoint.consumers or ():
@@ -159,7 +160,7 @@ def named_by(found: Iterable[Checkpoint]) -> list[Connected]:
 
 
 def as_line(consumer: Connected) -> dict[str, Any]:
-    """The columns of the ``consumer_added`` line that would say the same."""
+    """The columns of the ``consumer_added`` line with the same content."""
     ranges = None if consumer.ranges is None else [{"start": a, "end": b} for a, b in consumer.ranges]
     return {
         "kind": "consumer_added",

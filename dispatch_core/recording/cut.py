@@ -1,8 +1,7 @@
-"""Cut a recording into the segments of several intervals: as a recorder that begins a new file now and then leaves it.
+"""Cut a recording into segment files over several intervals, like a recorder that begins a new file at times.
 
-All times, of events and of published messages, are stretched (or shrunk), by one factor in each interval, so that the
-recording fills the intervals exactly. Order and ``seq`` stay as they are. Lines name their dispatcher; the header stands in
-the first segment.
+All times, of events and of published messages, are scaled by one factor in each interval, so that the recording fills the
+intervals exactly. Order and ``seq`` do not change. Lines name their dispatcher; the header is in the first segment.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ import pyarrow.compute as pc
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import Content, RecordingSource, file_format
 from dispatch_core.recording.reader import FileCounts, read_file
-from dispatch_core.recording.rewrite import SCHEMAS, NewFile, new_file, stem
+from dispatch_core.recording.rewrite import SCHEMAS, new_file, stem
+from dispatch_core.recording.writer import RowFile
 
 #: Per content: the column of a row's time, and how many microseconds its unit has.
 _TIME: Final[dict[Content, tuple[str, int]]] = {"events": ("t_us", 1), "messages": ("publish_time_ms", 1000)}
@@ -30,14 +30,14 @@ MOST_SEGMENTS: Final = 1000
 
 
 class CutError(DispatchAuditError):
-    """A recording without times, or a cut into nothing."""
+    """A recording without times, or a number of intervals or segments that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The new times of a recording: intervals of equal length from ``start_us`` (microseconds UTC) on, each in segments.
 
-    ``at_us``: the recorded moments at which the second, third, ... interval begins; without them all last equally long.
+    ``at_us``: the recorded times at which the second, third, ... interval begins; without them all are equally long.
     """
 
     start_us: int
@@ -69,7 +69,7 @@ class Cut:
         return self.intervals * self.segments_per_interval
 
     def segment_of(self, times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The segment, from 1, of moments of the cut."""
+        """The segment, from 1, of times of the cut."""
         interval, within = np.divmod(times_us - self.start_us, self.interval_us)
         return (
             interval * self.segments_per_interval
@@ -78,7 +78,7 @@ class Cut:
         )
 
     def times(self, times_us: npt.NDArray[np.int64], first_us: int, last_us: int) -> npt.NDArray[np.int64]:
-        """Times between the recording's first and last, brought into the cut; their order stays."""
+        """Scale recorded times to the times of the cut; their order does not change."""
         ends = self.at_us or tuple(
             first_us + (last_us + 1 - first_us) * number // self.intervals
             for number in range(1, self.intervals)
@@ -92,13 +92,14 @@ class Cut:
         interval = np.searchsorted(knots, times_us, side="right") - 1
         length_us = np.maximum(np.diff(knots), 1)[interval]
         within = np.floor((times_us - knots[interval]) * (self.interval_us / length_us)).astype(np.int64)
-        # Rounding must not carry the last moment of an interval beyond its end.
+        # Rounding must not move the last time of an interval beyond its end.
         return self.start_us + interval * self.interval_us + np.minimum(within, self.interval_us - 1)
 
 
 def cut_recording(source: RecordingSource, folder_of: dict[int, Path], form: str, cut: Cut) -> FileCounts:
-    """Write the recording's segments, each (from 1) into the folder that ``folder_of`` names for it; returns what became of
-    its lines. The files are named ``<stem>-<segment>.<form>``. Raises ``CutError`` where not one line has a time.
+    """Write the recording's segments, each (from 1) into its folder in ``folder_of``; returns the counts of its lines.
+
+    The files are named ``<stem>-<segment>.<form>``. Raises ``CutError`` if no line has a time.
     """
     files = (*source.messages, *source.events)
     first_us, last_us = _bounds(source.name, files)
@@ -110,7 +111,7 @@ def cut_recording(source: RecordingSource, folder_of: dict[int, Path], form: str
         content = known[0]
         column, unit_us = _TIME[content]
         with ExitStack() as stack:
-            out: dict[int, NewFile] = {}
+            out: dict[int, RowFile] = {}
             for batch in reading:
                 if batch.table == "quarantine":
                     continue
@@ -126,13 +127,13 @@ def cut_recording(source: RecordingSource, folder_of: dict[int, Path], form: str
                         folder_of[segment].mkdir(parents=True, exist_ok=True)
                         path = folder_of[segment] / f"{stem(file.name)}-{segment:03d}.{form}"
                         out[segment] = stack.enter_context(new_file(path, content))
-                    out[segment].take(rows.filter(pa.array(number == segment)))
+                    out[segment].write(rows.filter(pa.array(number == segment)))
         counts.add(reading.counts)
     return counts
 
 
 def _bounds(name: str, files: tuple[Path, ...]) -> tuple[int, int]:
-    """The first and the last moment that the files name, in microseconds."""
+    """The first and the last time in the files, in microseconds."""
     seen: Counter[str] = Counter()
     bounds = []
     for file in files:

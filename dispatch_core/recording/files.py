@@ -1,7 +1,7 @@
-"""Recordings on disk: which files belong to one, and their bytes in blocks of whole lines.
+"""Find the files of recordings, and read their bytes in blocks of whole lines.
 
-Nothing here knows what a line means. Compressed files are read as streams in constant memory; where one is
-cut or damaged, everything before the damage is handed on first, then ``DamagedFileError`` says what is wrong.
+The lines are not interpreted here. Compressed files are read as streams in constant memory. From a cut or damaged file
+everything before the damage is returned first; then ``DamagedFileError`` gives the reason.
 """
 
 from __future__ import annotations
@@ -36,20 +36,19 @@ _BLOCK_LINES: Final = 1 << 16
 
 
 class NoRecordingError(DispatchAuditError):
-    """A path that leads to no recording."""
+    """A path at which there is no recording."""
 
 
 class DamagedFileError(DispatchAuditError):
-    """A file whose bytes end or break before their time; what came before them was handed on."""
+    """A truncated or damaged file; everything before the damage was returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what one file may make the reader hold or do.
+    """Bounds on memory and work for one file, in bytes.
 
-    ``line_bytes``: a longer line is quarantined. ``file_bytes``: after so many decompressed bytes the file is
-    left. ``raw_bytes``: how much of a quarantined line is kept. ``block_bytes``: about how much is parsed at
-    once.
+    ``line_bytes``: a longer line is quarantined. ``file_bytes``: after so many decompressed bytes reading stops.
+    ``raw_bytes``: kept of a quarantined line. ``block_bytes``: parsed at once, approximately.
     """
 
     line_bytes: int = 16 << 20
@@ -75,8 +74,7 @@ class Block:
 class RecordingSource:
     """One recording: a folder with the files of one run or one period.
 
-    ``name`` is ``<parent>/<folder>``. ``ignored`` are event files beside a trace: a trace holds their lines
-    already.
+    ``name`` is ``<parent>/<folder>``. ``ignored`` are event files beside a trace, whose lines the trace contains.
     """
 
     name: str
@@ -87,7 +85,7 @@ class RecordingSource:
 
 
 def in_words(name: str) -> str:
-    r"""A file's name as a text: bytes of it that are no UTF-8 (names are any bytes) as ``%XX``.
+    r"""A file's name as text, with bytes that are not UTF-8 shown as ``%XX``.
 
     >>> in_words("events-\udcff.jsonl"), in_words("events-1.jsonl")
     ('events-%FF.jsonl', 'events-1.jsonl')
@@ -96,7 +94,7 @@ def in_words(name: str) -> str:
 
 
 def file_format(name: str) -> tuple[Content, Encoding] | None:
-    """Content and encoding of a file of this name; None if the name is none of the format's."""
+    """Content and encoding of a file by its name; None if the log format has no such name."""
     base = name.rsplit("/", 1)[-1].lower()
     content = next((content for prefix, content in _PREFIXES.items() if base.startswith(prefix)), None)
     encoding = next((encoding for suffix, encoding in _SUFFIXES.items() if base.endswith(suffix)), None)
@@ -104,10 +102,9 @@ def file_format(name: str) -> tuple[Content, Encoding] | None:
 
 
 def find_recordings(paths: Sequence[str | Path]) -> list[RecordingSource]:
-    """The recordings at ``paths``: folders, folders above them (searched to the bottom), files of one, or
-    globs.
+    """Find the recordings at ``paths``: folders, folders above them (searched recursively), files of a recording, or globs.
 
-    Ordered by name, each folder once. Raises ``NoRecordingError`` naming the path that led to none.
+    Ordered by name, each folder once. Raises ``NoRecordingError`` with the path at which there is none.
     """
     folders: dict[Path, None] = {}
     for path in paths:
@@ -160,32 +157,32 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
     """
     pending: list[bytes] = []  # an incomplete line and what follows it
     pending_bytes = 0
-    ended = False  # whether a line ends in ``pending``
+    ended = False  # true if a line ends in ``pending``
     line = 1
-    skipped = 0  # bytes of a too long line that were thrown away already
+    skipped = 0  # bytes of a too long line that were already dropped
     damage: DamagedFileError | None = None
     source = _decompressed(stream, encoding, limits)
     while True:
         try:
-            piece = next(source, None)
+            chunk = next(source, None)
         except DamagedFileError as error:
-            damage, piece = error, None
-        if piece is None:
+            damage, chunk = error, None
+        if chunk is None:
             break
         if skipped:  # inside a too long line
-            end = piece.find(b"\n")
+            end = chunk.find(b"\n")
             if end < 0:
-                skipped += len(piece)
+                skipped += len(chunk)
                 continue
             yield Block(b"".join(pending), line, skipped + end)
             line, skipped, pending, pending_bytes = line + 1, 0, [], 0
-            piece = piece[end + 1 :]
-        pending.append(piece)
-        pending_bytes += len(piece)
-        ended = ended or b"\n" in piece
-        # The first block is small: in it stands the header, whose many fields no other line has.
+            chunk = chunk[end + 1 :]
+        pending.append(chunk)
+        pending_bytes += len(chunk)
+        ended = ended or b"\n" in chunk
+        # The first block is small: it contains the header, whose many fields no other line has.
         enough = limits.block_bytes if line > 1 else min(limits.block_bytes, _FIRST_BLOCK_BYTES)
-        # Not joined before a line has ended or is too long: a damaged file comes in pieces of some bytes.
+        # Not joined before a line has ended or is too long: a damaged file comes in chunks of a few bytes.
         if pending_bytes < min(enough, limits.line_bytes) or not (ended or pending_bytes > limits.line_bytes):
             continue
         data = b"".join(pending)
@@ -208,7 +205,7 @@ def blocks(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[Blo
 
 
 def _checked(data: bytes, first_line: int, limits: Limits) -> Iterator[Block]:
-    """Whole lines as one block, or as several: around the lines that are too long, and where there are very many."""
+    """Split whole lines into blocks: a block of its own for each line that is too long, and a bounded number of lines."""
     if len(data) <= limits.line_bytes:
         yield from _divided(data, first_line)
         return
@@ -227,7 +224,7 @@ def _checked(data: bytes, first_line: int, limits: Limits) -> Iterator[Block]:
 
 
 def _divided(data: bytes, first_line: int) -> Iterator[Block]:
-    """Blocks of at most ``_BLOCK_LINES`` lines: what is kept of a line may take a hundred times the room of the line."""
+    """Blocks of at most ``_BLOCK_LINES`` lines: the parsed form of a short line may take a hundred times its bytes."""
     while data.count(b"\n") > _BLOCK_LINES:
         end = -1
         for _ in range(_BLOCK_LINES):
@@ -238,52 +235,52 @@ def _divided(data: bytes, first_line: int) -> Iterator[Block]:
 
 
 def _decompressed(stream: BinaryIO, encoding: Encoding, limits: Limits) -> Iterator[bytes]:
-    pieces = {"plain": _plain, "gzip": _gunzip, "zstd": _unzstd}[encoding](stream)
+    chunks = {"plain": _plain, "gzip": _gunzip, "zstd": _unzstd}[encoding](stream)
     total = 0
-    for piece in pieces:
-        total += len(piece)
+    for chunk in chunks:
+        total += len(chunk)
         if total > limits.file_bytes:
-            keep = len(piece) - (total - limits.file_bytes)
+            keep = len(chunk) - (total - limits.file_bytes)
             if keep:
-                yield piece[:keep]
+                yield chunk[:keep]
             raise DamagedFileError(
                 f"more than {limits.file_bytes} bytes after decompression: the rest was not read; "
                 "split the file, or raise the limit"
             )
-        yield piece
+        yield chunk
 
 
 def _plain(stream: BinaryIO) -> Iterator[bytes]:
-    while piece := stream.read(_READ_BYTES):
-        yield piece
+    while chunk := stream.read(_READ_BYTES):
+        yield chunk
 
 
 def _gunzip(stream: BinaryIO) -> Iterator[bytes]:
     """Members of a gzip file one after the other; zero padding after the last is allowed, as gzip itself does."""
     unzip = zlib.decompressobj(wbits=31)
     members, started = 0, False
-    while piece := stream.read(_READ_BYTES):
-        while piece:
+    while chunk := stream.read(_READ_BYTES):
+        while chunk:
             if not started:
-                piece = piece.lstrip(b"\0") if members else piece
-                if not piece:
+                chunk = chunk.lstrip(b"\0") if members else chunk
+                if not chunk:
                     break
                 started = True
             before = unzip.copy()
             try:
-                out = unzip.decompress(piece, _READ_BYTES * 4)
+                out = unzip.decompress(chunk, _READ_BYTES * 4)
             except zlib.error as error:
                 # zlib drops what it had decoded in the failing call: do that call again, byte by byte.
-                yield from _until_damage(before, piece)
+                yield from _until_damage(before, chunk)
                 raise DamagedFileError(_gzip_damage(error, members)) from error
             if out:
                 yield out
             if unzip.eof:
-                piece = unzip.unused_data
+                chunk = unzip.unused_data
                 unzip = zlib.decompressobj(wbits=31)
                 members, started = members + 1, False
             else:
-                piece = unzip.unconsumed_tail
+                chunk = unzip.unconsumed_tail
     if started:
         if rest := unzip.flush():
             yield rest
@@ -295,10 +292,10 @@ def _gunzip(stream: BinaryIO) -> Iterator[bytes]:
         raise DamagedFileError("empty file: not gzip data")
 
 
-def _until_damage(unzip: zlib._Decompress, piece: bytes) -> Iterator[bytes]:
-    for at in range(len(piece)):
+def _until_damage(unzip: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+    for at in range(len(chunk)):
         try:
-            out = unzip.decompress(piece[at : at + 1])
+            out = unzip.decompress(chunk[at : at + 1])
         except zlib.error:
             return
         if out:
@@ -317,21 +314,21 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
     frames, started = 0, False
-    while chunk := stream.read(_READ_BYTES):
+    while read_bytes := stream.read(_READ_BYTES):
         # In slices, because one call decodes all it is given: few bytes can stand for very many.
-        for at in range(0, len(chunk), _ZSTD_SLICE_BYTES):
-            piece = chunk[at : at + _ZSTD_SLICE_BYTES]
-            while piece:
+        for at in range(0, len(read_bytes), _ZSTD_SLICE_BYTES):
+            chunk = read_bytes[at : at + _ZSTD_SLICE_BYTES]
+            while chunk:
                 started = True
                 try:
-                    out = frame.decompress(piece)
+                    out = frame.decompress(chunk)
                 except zstandard.ZstdError as error:
                     raise DamagedFileError(_zstd_damage(error, frames)) from error
                 if out:
                     yield out
                 if not frame.eof:
                     break
-                piece = frame.unused_data
+                chunk = frame.unused_data
                 frame = decompressor.decompressobj()
                 frames, started = frames + 1, False
     if started:

@@ -1,8 +1,8 @@
 """Headers, and the dispatcher that each line of a file belongs to.
 
-A line may name its dispatcher itself; what it leaves open, a header fills in. A header that names a topic
-speaks for the lines that name none, and for those that name just that dispatcher; a header that names no
-topic gives defaults to all. Headers speak for the lines after them.
+A line may name its dispatcher itself; a header before it fills in missing names. A header that names a topic applies to the
+later lines that name no topic and to those that name the same dispatcher. A header without a topic gives defaults to all
+later lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXTS: Final = ("cluster", "topic", "subscription", "broker", "subscription_typ
 
 
 class Identity(NamedTuple):
-    """A dispatcher's incarnation. For a message only ``cluster`` and ``topic`` mean something."""
+    """A dispatcher's incarnation. For a message only ``cluster`` and ``topic`` are meaningful."""
 
     cluster: str
     topic: str
@@ -45,7 +45,7 @@ IDENTITY: Final[tuple[str, ...]] = Identity._fields
 
 
 class HeaderError(Exception):
-    """A header that cannot be used. ``stops`` means that nothing of the file after it can be trusted either."""
+    """A header that cannot be used. ``stops``: the rest of the file cannot be used either."""
 
     def __init__(self, field: str | None, reason: str, *, stops: bool = False) -> None:
         super().__init__(reason)
@@ -88,7 +88,7 @@ class Headers:
         self._begun: set[Identity] = set()
 
     def take(self, text: str, line: int) -> list[HeaderRow]:
-        """Take in a header line; the row it makes, if it names a dispatcher. Raises ``HeaderError``."""
+        """Add a header line; returns its row if it names a dispatcher. Raises ``HeaderError``."""
         values = _checked_header(text, self._content)
         if values.get("topic") is None:
             self._general = _Header(values, text, line)

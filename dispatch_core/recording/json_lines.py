@@ -1,7 +1,7 @@
-r"""Rows of the log format as JSON lines, in the shape that recordings have; whole columns at a time.
+r"""Write rows of the log format as JSON lines, by whole columns.
 
-Each column becomes a column of texts ``"name":value``, null where the row has none; a line is what a row has of them,
-joined.
+Each column becomes a column of texts ``"name":value``, null for a row without a value. The non-null texts of a row, joined,
+are its line.
 
 >>> rows = pa.table({"t_us": [5, None], "kind": ["step", "flow"], "note": ['a "b"', None], "permits": [None, 3]})
 >>> print(json_lines(rows, names_dispatcher=False).decode(), end="")
@@ -24,15 +24,15 @@ _POLICY: Final = {
     "key_shared_allow_out_of_order": "allow_out_of_order",
     "ranges": "ranges",
 }
-#: Said by the header.
+#: Columns that the header gives.
 _OF_HEADER: Final = ("cluster", "incarnation")
-#: What no text of JSON may hold as it is.
+#: Characters that JSON texts must escape.
 _ESCAPED: Final = r"[\x00-\x1f\"\\]"
 _FIRST: Final = ("seq", "t_us", "kind", "topic", "subscription")
 
 
 def json_lines(table: pa.Table, *, names_dispatcher: bool, names_incarnation: bool = False) -> bytes:
-    """The rows, a line each; ``header_json`` of a row, where it has one, is its whole line.
+    """One line for each row. A row's ``header_json``, if it has one, is its whole line.
 
     ``names_dispatcher``: lines carry topic and subscription; ``names_incarnation``: cluster and incarnation too.
     """
@@ -62,7 +62,7 @@ def json_lines(table: pa.Table, *, names_dispatcher: bool, names_incarnation: bo
         inside = pc.utf8_ltrim(inside, ",")
         said = [columns[name].is_valid() for name in tuple(_POLICY)[:2] if name in columns]
         has_policy = reduce(pc.or_, said, pa.repeat(pa.scalar(False), len(table)))
-        # who was refused asked for ranges, which stand beside no policy
+        # a refused consumer has ranges but no policy
         line = pc.if_else(has_policy, _joined('"key_shared":{', inside, "}"), inside)
         parts.append(pc.if_else(pc.equal(inside, ""), None, line))
     lines = pc.binary_join_element_wise(*parts, ",", null_handling="skip")
@@ -73,7 +73,7 @@ def json_lines(table: pa.Table, *, names_dispatcher: bool, names_incarnation: bo
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, dictionaries resolved."""
+    """A column as one array, with dictionaries decoded."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     made = column.combine_chunks()
@@ -81,7 +81,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
-    """Texts one behind the other; null where one of them is."""
+    """Concatenated texts; null if one of them is null."""
     return pc.binary_join_element_wise(*parts, "")
 
 
@@ -112,7 +112,7 @@ def _lists(lists: pa.ListArray) -> pa.Array:
 
 
 def _bytes(lines: pa.Array) -> bytes:
-    """The texts of a column, one behind the other."""
+    """The concatenated texts of a column."""
     if not len(lines):
         return b""
     offsets = np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, lines.offset * 4)

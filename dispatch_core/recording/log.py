@@ -1,14 +1,13 @@
-"""One dispatcher's log, cut out of tables that may hold many.
+"""One dispatcher's log, split from tables that may hold many.
 
-A *dispatcher* is ``(cluster, topic, subscription)``. Each load of its topic on a broker is an *incarnation*:
-after an unload or broker restart the dispatcher's memory is gone and ``seq`` begins anew, so each incarnation
-is a log of its own, to be folded by itself.
+A *dispatcher* is ``(cluster, topic, subscription)``. Each load of its topic on a broker is an *incarnation*: after an unload
+or broker restart the dispatcher's memory is gone and ``seq`` begins at 1 again, so each incarnation is a log of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.recording.identity import DEFAULT_CLUSTER
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 
 _INCARNATION: Final = ("cluster", "topic", "subscription", "broker", "incarnation")
@@ -29,8 +29,8 @@ class DispatcherLog:
     ``recording`` is ``<parent>/<folder>`` of where it came from, or empty. ``header`` is the log's header,
     ``{}`` if it has none. ``messages`` (schema ``MESSAGES``) are all entries of the topic, sorted by
     position; ``events`` (schema ``EVENTS``) are this incarnation's, sorted by ``seq``, without the header
-    row. Rows that share a position or a ``seq`` are all kept, in the order in which they were read: judging
-    them is the audit's.
+    row. Rows that share a position or a ``seq`` are all kept, in the order in which they were read; the audit reports
+    them.
     """
 
     recording: str
@@ -54,7 +54,7 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
     """Split rows of many dispatchers into one log per dispatcher and incarnation.
 
     ``messages`` and ``events`` may be in any order and may carry further columns, which are dropped. A
-    topic's messages go to the logs of all its subscriptions. Logs come ordered by dispatcher, then by start
+    topic's messages go to the logs of all its subscriptions. Logs are ordered by dispatcher, then by start
     time (then by broker and incarnation number). An incarnation of which only the header is known is a log
     without events.
     """
@@ -96,7 +96,7 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _header(headers: pa.Table) -> dict[str, Any]:
-    """The header of a log; where several files of one log each bring one, the first read."""
+    """The header of a log: the first one, if several files of the log bring one each."""
     for text in headers["header_json"].to_pylist():
         if text:
             header: dict[str, Any] = json.loads(text)
@@ -149,3 +149,39 @@ def _sorted(table: pa.Table, names: Sequence[str]) -> pa.Table:
     if np.array_equal(order, np.arange(len(table))):
         return table
     return table.take(pa.array(order))
+
+
+def mismatches(messages: pa.Table, logs: Iterable[DispatcherLog]) -> list[str]:
+    """Warnings about topics whose events have no entry although entries of that topic exist in another cluster.
+
+    Each names the files, the header field at fault, and what to do.
+
+    Args:
+        messages: all entries that were read (schema ``MESSAGES``).
+        logs: the dispatchers' logs made of them.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for log in logs:
+        topic = (log.cluster, log.topic)
+        if topic in found or log.messages.num_rows or not log.events.num_rows:
+            continue
+        others = messages.filter(pc.equal(messages["topic"], log.topic))
+        for cluster in pc.unique(others["cluster"]).to_pylist():
+            of_cluster = others.filter(pc.equal(others["cluster"], cluster))
+            stored, happened = _files(of_cluster), _files(log.events)
+            found[topic] = (
+                f"{log.topic}: {stored} is of cluster {_named(cluster)}, {happened} of cluster {_named(log.cluster)}, so "
+                f"none of the {of_cluster.num_rows} entries was taken for this log and no key is known; write the same "
+                '"cluster" into the headers of both'
+            )
+    return list(found.values())
+
+
+def _named(cluster: str) -> str:
+    return f"{cluster} (as it is without one in the header)" if cluster == DEFAULT_CLUSTER else cluster
+
+
+def _files(rows: pa.Table) -> str:
+    """The first file that rows come from, and how many more."""
+    names = [name for name in pc.unique(rows["source_file"]).to_pylist() if name] or ["a file"]
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

@@ -1,8 +1,8 @@
-"""The rules a log was recorded under: one derivation for ``verify``, ``audit`` and the replay.
+"""Derive the rules that a log was recorded under (its ``Profile``), for ``verify``, ``audit`` and the replay.
 
-A log's header names release, settings and kind of subscription; its first consumer brings the Key_Shared policy, which all
-that join while somebody is connected must share (AbstractSubscription). Release and settings can be replaced by those of a
-command line: ``with_overrides`` puts them into the header, so that everything behind it sees one log.
+A log's header names release, settings and subscription type. Its first consumer brings the Key_Shared policy, which every
+consumer that joins while another is connected must share (AbstractSubscription). Release and settings can be replaced from
+the command line: ``with_overrides`` puts them into the header, so that all later code sees one log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """A release and settings that replace those of logs' headers, for a whole run; as JSON they go from stage to stage."""
+    """A release and settings that replace those of the logs' headers for a whole run; stages pass them on as JSON."""
 
     broker_version: str | None = None
     settings: Mapping[str, settings_.Value | str] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class Overrides:
         return self.broker_version is not None or bool(self.settings)
 
     @property
-    def told(self) -> list[str]:
+    def texts(self) -> list[str]:
         """The replaced settings as text, ``NAME=VALUE`` each.
 
-        >>> Overrides("4.0.6", {"dispatcherMaxReadBatchSize": 16, "preciseDispatcherFlowControl": False}).told
+        >>> Overrides("4.0.6", {"dispatcherMaxReadBatchSize": 16, "preciseDispatcherFlowControl": False}).texts
         ['broker version 4.0.6', 'dispatcherMaxReadBatchSize=16', 'preciseDispatcherFlowControl=false']
         """
         version = [] if self.broker_version is None else [f"broker version {self.broker_version}"]
@@ -68,7 +68,7 @@ class Overrides:
 
     @classmethod
     def of_json(cls, text: str) -> Overrides:
-        """Overrides written by ``json``; raises ``ProfileError`` for other text and for settings no rule follows from."""
+        """Read overrides written by ``json``. Raises ``ProfileError`` for other text and for values no rule can use."""
         try:
             document: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -107,7 +107,7 @@ def with_overrides(
 
 
 def subscription_type(log: DispatcherLog) -> str:
-    """The header's; a log that names none is Failover if its lines speak of an active consumer, else Key_Shared."""
+    """The type in the header. Without one: Failover if the log has lines about an active consumer, else Key_Shared."""
     named = log.header.get("subscription_type")
     if named is not None:
         return str(named)
@@ -124,7 +124,7 @@ def profile_of(log: DispatcherLog) -> Profile:
         raise ProfileError(
             f"{log.recording or log.topic}: the log's header names no broker_version: give one with --broker-version"
         )
-    policies = [policy for _, policy in _lives(log)]
+    policies = [policy for _, policy in _dispatcher_starts(log)]
     policy = policies[0] if policies else Policy()
     kind = subscription_type(log)
     profile = resolve(
@@ -142,43 +142,43 @@ def profile_of(log: DispatcherLog) -> Profile:
 
 
 def rebuilt_at(log: DispatcherLog, profile: Profile) -> tuple[int, Policy] | None:
-    """Find the consumer for which the broker built a new dispatcher with another Key_Shared policy: its seq, the policy.
+    """Find the consumer for which the broker built a new dispatcher with another Key_Shared policy: its ``seq``, the policy.
 
-    That can happen only when nobody is connected (PersistentSubscription.reuseOrCreateDispatcher); None = it did not.
+    That can happen only when no consumer is connected (PersistentSubscription.reuseOrCreateDispatcher). None: it did not.
     """
     if profile.dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC):
         return None
-    lives = _lives(log)
-    return next(((seq, policy) for seq, policy in lives if policy != lives[0][1]), None)
+    starts = _dispatcher_starts(log)
+    return next(((seq, policy) for seq, policy in starts if policy != starts[0][1]), None)
 
 
-def _lives(log: DispatcherLog) -> list[tuple[int, Policy]]:
-    """For each consumer that found nobody connected: the seq of its line, and its policy.
+def _dispatcher_starts(log: DispatcherLog) -> list[tuple[int, Policy]]:
+    """For each consumer that joined while no other was connected: the ``seq`` of its line, and its policy.
 
-    Of consumers that a checkpoint names the first whose policy is known counts.
+    Of the consumers that a checkpoint names, the first one with a known policy counts.
     """
     columns = ["seq", "kind", "consumer", "key_shared_mode", "key_shared_allow_out_of_order"]
     rows = _rows(log, _MEMBERSHIP, [*columns, "checkpoint_json"])
-    lives: list[tuple[int, Policy]] = []
+    starts: list[tuple[int, Policy]] = []
     connected: set[int | None] = set()
-    # A log that begins with a checkpoint begins with who is connected, and maybe with what they agreed to.
+    # A leading checkpoint names the connected consumers, and maybe their policy.
     first = leading(rows)
     for consumer in first.consumers or () if first is not None else ():
         connected.add(consumer.number)
-        if consumer.has_policy and not lives:
+        if consumer.has_policy and not starts:
             policy = Policy(consumer.mode or "AUTO_SPLIT", bool(consumer.allow_out_of_order))
-            lives.append((rows["seq"][0].as_py(), policy))
+            starts.append((rows["seq"][0].as_py(), policy))
     for row in rows.select(columns).to_pylist():
         if row["kind"] == "checkpoint":
             continue
         if row["kind"] == "consumer_removed":
             connected.discard(row["consumer"])
             continue
-        if not connected or not lives:
+        if not connected or not starts:
             mode = row["key_shared_mode"] or "AUTO_SPLIT"
-            lives.append((row["seq"], Policy(mode, bool(row["key_shared_allow_out_of_order"]))))
+            starts.append((row["seq"], Policy(mode, bool(row["key_shared_allow_out_of_order"]))))
         connected.add(row["consumer"])
-    return lives
+    return starts
 
 
 def _rows(log: DispatcherLog, kinds: tuple[str, ...], columns: Sequence[str]) -> pa.Table:

@@ -1,9 +1,12 @@
 """Parquet as a form of the log format: the columns of the schema, one row per message or event.
 
-A file holds ``MESSAGES`` or ``EVENTS`` under their names; columns may be missing (null) or stand in another
-order, further ones are ignored, and a type that holds the same values (int32 for int64, large or dictionary
-strings) is taken. A header is a row of kind ``header``. ``source_file`` and ``source_line`` of the rows read
-are this file and the row's number from 1, whatever the file says in such columns.
+A file holds the columns of ``MESSAGES`` or ``EVENTS`` under their names. Columns may be missing (null) or in another order,
+further columns are ignored, and a type that holds the same values (int32 for int64, large or dictionary strings) is
+accepted. A header is a row of kind ``header``. ``source_file`` and ``source_line`` of a row are this file and the row's
+number from 1, whatever the file has in such columns.
+
+Why not ``pyarrow.dataset``: a row at fault has to be quarantined with its number while the others are kept, and dictionaries
+of a damaged file have to be checked before they are decoded; a dataset scan raises and ends.
 """
 
 from __future__ import annotations
@@ -52,9 +55,9 @@ def write_parquet(table: pa.Table, path: str | Path) -> None:
 def open_writer(path: str | Path, schema: pa.Schema, *, plain: bool = False) -> pq.ParquetWriter:
     """A Parquet file to write rows of ``schema`` to, in the encodings that suit logs and what is made of them.
 
-    Texts repeat: dictionaries. Integers are positions, times, numbers that go up step by step: differences, bit by bit
-    (``DELTA_BINARY_PACKED``), which takes less time and a third of the room of the default. zstd at its fastest level.
-    Texts of ``schema`` may be dictionaries; where the file is to be ``plain``, a reader finds texts all the same.
+    Texts repeat, so they are dictionary encoded. Integers are positions, times and sequence numbers, so they are stored as
+    differences (``DELTA_BINARY_PACKED``), which takes less time and a third of the space of the default. Compression is zstd
+    at its fastest level. ``plain``: columns that are dictionaries in ``schema`` are read back as texts.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
     return pq.ParquetWriter(
@@ -128,7 +131,7 @@ def _read(reading: RowJudge, stream: BinaryIO, source: str | BinaryIO) -> Iterat
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise _damaged(first_row, _words(error)) from error
             if batch is None:
-                # Damaged headers of pages make Arrow end early, without a word.
+                # With damaged page headers Arrow ends early and raises nothing.
                 said = sum(group.rows for group in groups)
                 if first_row - 1 != said:
                     raise _damaged(first_row, f"its footer says {said} rows")
@@ -136,13 +139,13 @@ def _read(reading: RowJudge, stream: BinaryIO, source: str | BinaryIO) -> Iterat
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if pa.types.is_dictionary(column.type) and not _within(column):
                     raise _damaged(first_row, f"column {name} refers to texts beyond its dictionary")
-            for piece in _bounded(batch):
+            for part in _bounded(batch):
                 try:
-                    yield from _rows(reading, piece, first_row)
+                    yield from _rows(reading, part, first_row)
                 except HeaderError:
                     return  # nothing after it is to be read; its quarantine row is waiting
                 yield from reading.quarantined()
-                first_row += len(piece)
+                first_row += len(part)
 
 
 def _damaged(first_row: int, why: str) -> DamagedFileError:
@@ -159,7 +162,7 @@ def _within(texts: pa.DictionaryArray) -> bool:
 
 
 def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces whose texts take a bounded room: encoded as dictionaries, some bytes may stand for gigabytes."""
+    """Split the batch so that the decoded texts of each part are bounded: few encoded bytes may stand for gigabytes."""
     sizes = np.zeros(len(batch), dtype=np.int64)
     for column in batch.columns:
         if pa.types.is_dictionary(column.type):
@@ -242,9 +245,9 @@ def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _with_values(groups: list[RowGroup], names: list[str]) -> list[str]:
-    """Without the columns in which no row has a value, as far as the file's statistics tell: most kinds leave most empty.
+    """Leave out the columns that, by the file's statistics, have no value: most kinds of lines fill few columns.
 
-    Lists stay: statistics do not tell a list without items from none.
+    Lists stay, because statistics do not distinguish an empty list from null.
     """
     empty = frozenset.intersection(*(group.empty for group in groups)) if groups else frozenset()
     return [name for name in names if name not in empty]
@@ -333,7 +336,7 @@ def _short_enough(values: pa.Array, name: str, most: int, faults: rules.Faults) 
 
 
 def _texts(values: pa.Array, name: str, faults: rules.Faults) -> pa.Array:
-    """The values without texts that are no UTF-8, which are faults: in Parquet texts may be any bytes."""
+    """Replace texts that are not UTF-8 by null and add a fault for each: Parquet texts may be any bytes."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,12 +1,11 @@
-"""Lines of JSON to Arrow rows, in bulk, losing nothing and guessing nothing.
+"""Parse lines of JSON to Arrow rows in bulk, and find the lines that cannot be parsed.
 
-A block of lines goes to Arrow's JSON parser at once. Only what that parser accepts becomes a row; where it
-refuses a block, the block is divided until the lines at fault stand alone. So a line's fate never depends on
-its neighbours or on the size of the block. Plain Python then says *why* a line was refused, and finds most
-such lines before dividing.
+A block of lines goes to Arrow's JSON parser at once. If the parser refuses a block, the block is halved until the lines at
+fault stand alone, so that the result for a line never depends on its neighbours or on the size of the block. Python's parser
+gives the reason for which a line was refused, and finds most such lines before halving.
 
-What Arrow's parser would let pass is checked around it: several values on a line, a value over several lines,
-bytes that are no UTF-8.
+Faults that Arrow's parser accepts are checked around it: several values on a line, a value over several lines, bytes that
+are not UTF-8.
 
 The tables made here (``RAW_EVENTS``, ``RAW_MESSAGES``) still have the names and shapes of the JSON lines;
 ``rows.py`` turns them into the tables of the schema.
@@ -77,7 +76,7 @@ RAW_MESSAGES: Final = _raw_messages()
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason a line is no row: ``line`` counts from 0 within its block, ``field`` is None for the whole line."""
+    """The reason for which a line is refused. ``line`` counts from 0 in its block; ``field``: None = the whole line."""
 
     line: int
     field: str | None
@@ -86,7 +85,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A block's rows, the line (from 0 within the block) of each row, the lines at fault, and how many were blank."""
+    """A block's rows, the line (from 0 within the block) of each row, the lines at fault, and the number of blank lines."""
 
     rows: pa.Table
     lines: npt.NDArray[np.int64]
@@ -95,10 +94,9 @@ class Parsed:
 
 
 class BlockParser:
-    """Parses blocks of one file. Learns which fields occur, because each possible field costs time in every line.
+    """A parser for the blocks of one file that learns which fields occur: each possible field costs time in every line.
 
-    Threads may parse blocks of the file at once: what one has learned by then changes the speed of another and never its
-    result.
+    Several threads may parse blocks of the file at once. The learned fields change the speed of a thread, never its result.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -119,7 +117,7 @@ class BlockParser:
         return self._divided(body)
 
     def _bulk(self, body: bytes, count: int) -> pa.Table | None:
-        """All lines at once; None if the parser refuses any, or sees another number of values than of lines."""
+        """All lines at once; None if the parser refuses any, or if the number of values is not the number of lines."""
         recent, seen = self._recent, self._seen
         if not recent and len(body) > _SAMPLE_BYTES:
             recent = self._sampled(body)
@@ -139,14 +137,14 @@ class BlockParser:
         return rows
 
     def _sampled(self, body: bytes) -> frozenset[str]:
-        """The fields at a large block's beginning: to look for every possible field in all of it takes thrice the time."""
+        """The fields at a large block's beginning: searching all of it for every field takes three times as long."""
         # By the schema, not inferred: a type as deep as a hostile line overflows the stack.
         end = body.rfind(b"\n", 0, _SAMPLE_BYTES)
         rows = _read_json(body[:end], self._schema, "ignore") if end > 0 else None
         return frozenset() if rows is None else _filled(rows)
 
     def _learned(self, rows: pa.Table) -> pa.Table:
-        """The columns that hold anything; the next block will hardly hold others."""
+        """The columns that have values; the next block will probably have no others."""
         found = _filled(rows)
         self._recent = found
         self._seen |= found
@@ -220,7 +218,7 @@ def _read_json(body: bytes, schema: pa.Schema, unexpected: str) -> pa.Table | No
 
 
 def loaded(text: str) -> Any:
-    """The value of a JSON text; raises ``ValueError`` for every text that has none, or none that Python can hold."""
+    """The value of a JSON text. Raises ``ValueError`` for invalid JSON and for values that Python cannot hold."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -228,7 +226,7 @@ def loaded(text: str) -> Any:
 
 
 def _refusal(line: bytes, schema: pa.Schema) -> str:
-    """Arrow's own words for a single line that it refused and Python did not explain."""
+    """Arrow's message for a single line that it refused and Python's parser accepts."""
     try:
         rows = pj.read_json(
             pa.BufferReader(line),
@@ -267,9 +265,9 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer
 
 
 def explain(line: bytes, schema: pa.Schema) -> tuple[str | None, str] | None:
-    """Field (None: the line itself) and reason for which a line cannot be a row of ``schema``; None if it seems right.
+    """Field (None: the line itself) and reason for which a line cannot be a row of ``schema``; None if no fault is found.
 
-    Everything named here Arrow's parser refuses too, or was checked before it.
+    Arrow's parser refuses such a line too, or it was refused before that parser.
     """
     try:
         text = line.decode("utf-8")

@@ -1,9 +1,9 @@
-"""Lines that a recorder had queued when it asked the broker for a checkpoint's state.
+"""Undo the lines that a recorder had queued when it asked the broker for a checkpoint's state.
 
-They stand behind the checkpoint in the log and are part of its state already: an entry whose ``sent`` line comes next is
-pending in it, one whose ``ack`` line comes next is acknowledged. Taken as they are, a log that begins there would seem to
-send such an entry a second time. So the state is brought back to what it was where the line stands, as far as those lines
-tell; what they do not tell stays as the state has it, and what rests on it is uncertain (``audit.seed``).
+Such lines come after the checkpoint in the log, but the state already contains them. For example, an entry is pending in the
+state and its ``sent`` line comes next: read literally, the log would send the entry twice. So the state is changed back to
+what it was at the checkpoint's line, as far as those lines show. Findings that rest on the rest of the state are uncertain
+(``audit.deliveries.checkpoint_state``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COLUMNS: Final = ("kind", "consumer", "positions", "ack_type", "ack_sets")
 
 
 def queued(events: pa.Table, state_t_us: int) -> pa.Table:
-    """The lines behind the first that are not later than the state, up to the first gap among them."""
+    """The lines after the first one that are not later than the state, up to the first gap among them."""
     behind = events.slice(1)
     ends = pc.or_(pc.greater(behind["t_us"], state_t_us), pc.equal(behind["kind"].cast(pa.string()), "gap"))
     first = pc.index(ends, True).as_py()
@@ -30,9 +30,9 @@ def queued(events: pa.Table, state_t_us: int) -> pa.Table:
 def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
     """The state before ``lines`` (``queued``), from the state after them.
 
-    An entry that they send is not yet pending on whom they send it to. One that they acknowledge, and that is acknowledged
-    in the state, is not yet: where they do not send it before, it is pending on who acknowledges it. Acknowledgements of
-    parts of entries, and cumulative ones, are left as they are.
+    An entry that they send is not yet pending on its consumer. An entry that they acknowledge and that is acknowledged in
+    the state is not acknowledged yet: unless they send it first, it is pending on the consumer that acknowledges it.
+    Acknowledgements of parts of entries, and cumulative ones, are left as they are.
 
     >>> from dispatch_core.recording.checkpoint import Connected
     >>> state = Checkpoint((Connected(1),), (5, 3), pending={1: ((5, 4), (5, 5))}, state_t_us=9)
@@ -55,7 +55,7 @@ def as_of_its_line(checkpoint: Checkpoint, lines: pa.Table) -> Checkpoint:
                     continue
                 if position not in sent:
                     if line["consumer"] not in pending:
-                        continue  # nothing is known of what it held
+                        continue  # its pending entries are not known
                     pending[line["consumer"]].add(position)
                 done.add(position)
     return replace(

@@ -1,9 +1,9 @@
 """The reader of log format 1.0: a file in, batches of messages, events and quarantined lines out.
 
-One reader for the command line and for Spark's ``mapInArrow``. It never raises on what a file holds: a line
-that breaks the format becomes a row of the quarantine, with file, line, field, reason and its bytes; a file
-that cannot be read on becomes one such row, and everything before stays. What needs the order of lines (a
-hole in ``seq``, an unknown consumer) is not judged here but by the audit.
+The command line and Spark's ``mapInArrow`` use the same reader. It never raises because of a file's content: a line that
+breaks the format becomes a row of the quarantine, with file, line, field, reason and its bytes; a file that becomes
+unreadable adds one such row, and everything before it stays. Faults that depend on the order of lines (a hole in ``seq``, an
+unknown consumer) are found by the audit.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from dispatch_core.recording.files import (
     in_words,
 )
 from dispatch_core.recording.identity import HeaderError
-from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
-from dispatch_core.recording.mismatch import mismatches
+from dispatch_core.recording.log import DispatcherLog, dispatcher_logs, mismatches
 from dispatch_core.recording.parquet import read_parquet
 from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed, loaded
 from dispatch_core.recording.row_judge import Batch, FileCounts, RowJudge
@@ -62,9 +61,9 @@ _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording, read: one log per dispatcher and incarnation, and what was refused (schema ``QUARANTINE``).
+    """A recording that was read: one log per dispatcher and incarnation, and the refused lines (schema ``QUARANTINE``).
 
-    ``mismatches``: what says that files which seem to belong together do not, see there.
+    ``mismatches``: warnings about files whose headers do not fit together, see ``log.mismatches``.
     """
 
     name: str
@@ -83,14 +82,18 @@ def read_file(
     line_by_line: bool = False,
     threads: int | None = None,
 ) -> LogFile:
-    """Prepare to read one file of a recording; iterate over the result to do it.
+    """Open one file of a recording; iterate over the result to read it.
 
-    ``source`` is a path or an open binary stream. ``name`` stands in ``source_file`` of every row and tells,
-    by its last part, what the file holds and how (``messages*``/``events*``/``trace*``,
-    ``.jsonl[.gz|.zst]``/``.parquet``); it defaults to the path and must be given for a stream.
-    ``line_by_line`` parses without bulk attempts, with the same result. ``threads`` parse ahead (default: as many as
-    there are cores, within bounds), with the same result too. Raises ``ValueError`` for a name that
-    is none of the format's; whatever is wrong with the file itself comes as quarantine rows.
+    Args:
+        source: a path or an open binary stream.
+        name: becomes ``source_file`` of every row. Its last part gives the content (``messages*``, ``events*``, ``trace*``)
+            and the form (``.jsonl[.gz|.zst]``, ``.parquet``). Default: the path; required for a stream.
+        limits: bounds on memory and work.
+        line_by_line: parse without bulk attempts, with the same result.
+        threads: parse ahead in so many threads, with the same result. Default: the number of cores, within bounds.
+
+    Raises:
+        ValueError: the log format has no such name. Faults of the file itself become quarantine rows.
     """
     return LogFile(source, name=name, limits=limits, line_by_line=line_by_line, threads=threads)
 
@@ -136,7 +139,7 @@ class LogFile(RowJudge):
             else:
                 yield from self._lines(self._source)
         except _StopReading:
-            pass  # its quarantine row is waiting
+            pass  # ``quarantined`` below yields its row
         except DamagedFileError as error:
             self.refuse_file(str(error))
         except OSError as error:
@@ -161,7 +164,7 @@ class LogFile(RowJudge):
             yield from self.quarantined()
 
     def _parsed(self, block: Block) -> tuple[_Lines, Parsed | None]:
-        """A block's rows, None for a line that is too long; runs ahead of the judging, in threads."""
+        """A block's rows, None for a line that is too long; called in threads, ahead of the judging."""
         lines = _Lines(block)
         if block.too_long:
             return lines, None
@@ -173,7 +176,7 @@ class LogFile(RowJudge):
         at, count = 0, len(parsed.rows)
         for row in (*_header_rows(parsed.rows), count):
             line = int(parsed.lines[row]) if row < count else None
-            # Faults before the header only: after a header that stops the reading, nothing is judged any more.
+            # Only faults before the header: a header may stop the reading, and then no later line counts.
             while faults and (line is None or faults[0].line < line):
                 fault = faults.popleft()
                 self.counts.lines += 1
@@ -232,7 +235,7 @@ class _StopReading(Exception):  # noqa: N818 - a way out, not an error
 
 
 class _Lines:
-    """A block's lines by their place in it; divided only when one is asked for."""
+    """A block's lines by their place in it; the block is split only when a line is needed."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -272,17 +275,17 @@ class _FooterCheck:
         self._done = 0  # bytes of the present block that belong to an earlier footer
 
     def lose_checksum(self) -> None:
-        """Bytes went by unseen: only the count can be checked up to the next footer."""
+        """Note that bytes were dropped: up to the next footer only the count can be checked."""
         self._crc = None
 
     def pass_over(self, data: bytes) -> None:
-        """A block has been read to its end."""
+        """Add a block that has been read to its end."""
         if self._crc is not None:
             self._crc = zlib.crc32(data[self._done :] if self._done else data, self._crc)
         self._done = 0
 
     def check(self, lines: _Lines, line: int) -> tuple[str | None, str] | None:
-        """Field and reason if the footer on this line is not true; counting begins anew after it."""
+        """Field and reason if the footer on this line is wrong, else None; counting begins again after it."""
         counted = lines.number(line) - self._first_line
         before = lines.block.data[self._done : lines.start(line)]
         crc = None if self._crc is None else zlib.crc32(before, self._crc)

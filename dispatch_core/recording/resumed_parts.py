@@ -1,8 +1,8 @@
-"""Logs that lost lines and go on from a checkpoint: each part is judged as a log of its own that begins with one.
+"""Split a log that lost lines at the checkpoints after its gaps, so that each part is judged as a log of its own.
 
-A recorder that had to drop lines writes a ``gap`` line and behind it a checkpoint. Nothing that was in force before the gap
-is sure behind it, and the checkpoint says what is: so the log is cut there. The gap line ends the part before. What was
-sent in one part and again in the next counts as sent for the first time in each.
+A recorder that had to drop lines writes a ``gap`` line and a checkpoint after it. State from before the gap is not reliable
+after it, and the checkpoint gives the new state. The gap line ends the earlier part. An entry that is sent in one part and
+again in the next counts as sent for the first time in each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from dispatch_core.recording.log import DispatcherLog
 
 
 def resumes_at(events: pa.Table, *, after_gap: bool = False) -> list[int]:
-    """Rows of checkpoints of who is connected, right behind a gap line. ``after_gap``: one stands before the first."""
+    """Rows of checkpoints that name the connected consumers and directly follow a gap line.
+
+    ``after_gap``: a gap line stands before the first row.
+    """
     if not marked(events["kind"], "checkpoint").any():
         return []
     gap = np.append(after_gap, marked(events["kind"], "gap")[:-1])
@@ -36,7 +39,7 @@ def resumes_at(events: pa.Table, *, after_gap: bool = False) -> list[int]:
 
 
 def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
-    """The parts of a log, in order; the log itself where it goes through."""
+    """The parts of a log, in order; only the log itself if it has no such gap."""
     rows = resumes_at(log.events)
     if not rows:
         return [log]
@@ -51,7 +54,7 @@ def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
 
 
 def _with_names(before: pa.Table, line: pa.Table) -> pa.Table:
-    """A checkpoint's line in which consumers that it only numbers are as lines before it say."""
+    """A checkpoint's line with names and policies, taken from earlier lines, for consumers that it only numbers."""
     known = {consumer.number: consumer for consumer in checkpoint.named_by(checkpoint.checkpoints(before))}
     added = before.filter(pc.equal(before["kind"], "consumer_added"))
     columns = ["consumer", "name", "consumer_id", "address", "priority_level", "ranges"]

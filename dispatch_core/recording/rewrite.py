@@ -1,16 +1,16 @@
-"""Write recordings anew: a trace as the user-level log of the same life, or any recording in another form."""
+"""Write copies of recordings: a trace reduced to its log of level E (``strip``), or any recording in another form."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,23 +19,28 @@ from dispatch_core.recording.files import Content, RecordingSource, file_format
 from dispatch_core.recording.identity import DEFAULT_CLUSTER, IDENTITY
 from dispatch_core.recording.json_lines import json_lines
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 from dispatch_core.recording.reader import FileCounts, read_file
-from dispatch_core.recording.schema import EVENTS, MESSAGES
-from dispatch_core.recording.strip import user_level
-from dispatch_core.recording.writer import PARTIAL, FootedLines, compressed
+from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
+from dispatch_core.recording.writer import FootedLines, ParquetRows, RowFile, compressed
 
 _SOURCE: Final = ("source_file", "source_line")
 _GAP: Final = {"gap_from_seq": "from", "gap_to_seq": "to", "gap_lines": "lost"}
 _DEFAULTS: Final = {"cluster": DEFAULT_CLUSTER, "incarnation": 0}
 _STRIPPED: Final = "events.jsonl.gz"
 
+#: Lines about the log itself that stay; marks of a driver and checksums of the trace are left out.
+_ABOUT_THE_LOG: Final = ("gap", "checkpoint")
+_LEVEL_E: Final = tuple(name for name, kind in KINDS.items() if kind.level == "E")
+_TRACE_ONLY: Final = frozenset(name for kind in KINDS.values() for name in kind.trace_only)
+_OPTIONAL_KINDS: Final = ("active_notified", "subscribe_rejected")
+_OPTIONAL_FIELDS: Final = ("blocked", "ack_sets")
+
 #: The columns of the rows of each kind of file.
 SCHEMAS: Final[dict[Content, pa.Schema]] = {"messages": MESSAGES, "events": EVENTS}
 
 
 class WouldOverwriteError(DispatchAuditError):
-    """The place to write to is the place that is read."""
+    """The target folder is the folder of the recording itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,51 @@ def target(source: RecordingSource, out: Path) -> Path:
     return folder
 
 
+def without_trace(events: pa.Table, *, minimal: bool = False) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Reduce a dispatcher trace to its log of level E: the lines and fields that a recorder without a trace can write.
+
+    Args:
+        events: schema ``EVENTS``, sorted by ``seq``.
+        minimal: leave out the kinds and fields that are optional on level E, too.
+
+    Returns:
+        The rows, numbered from 1 without the holes that the removed lines would leave, and the former ``seq`` of each.
+        A hole that the trace already has stays a hole of one number; if the trace lacks its first lines, numbers begin at 2.
+        Lines with the same number keep a common number.
+    """
+    seq = np.asarray(events["seq"], dtype=np.int64)
+    kinds = events["kind"].cast(pa.string())
+    wanted = set(_LEVEL_E) - (set(_OPTIONAL_KINDS) if minimal else set())
+    kept = np.asarray(pc.is_in(kinds, value_set=pa.array([*sorted(wanted), *_ABOUT_THE_LOG])))
+    gap = np.asarray(pc.equal(kinds, "gap"))
+    # a gap line accounts for the missing lines around it, and a checkpoint for those before the first line
+    missing = np.zeros(len(seq), dtype=np.int64)
+    missing[1:] = (np.diff(seq) > 1) & ~gap[1:] & ~gap[:-1]
+    if len(seq):
+        missing[0] = seq[0] > 1 and kinds[0].as_py() not in _ABOUT_THE_LOG
+    rows = np.flatnonzero(kept)
+    source = seq[rows]
+    step = np.minimum(np.diff(np.cumsum(missing)[rows], prepend=0), 1)
+    step += np.diff(source, prepend=source[:1] - 1) > 0
+    anew = np.cumsum(step)
+    taken = events.filter(pa.array(kept))
+    columns: dict[str, Any] = {name: taken[name] for name in EVENTS.names}
+    for name in (*_TRACE_ONLY, *(_OPTIONAL_FIELDS if minimal else ())):
+        columns[name] = pa.nulls(len(taken), EVENTS.field(name).type)
+    columns["seq"] = pa.array(anew, pa.int64())
+    at_gap = gap[rows]
+    if at_gap.any():
+        for name in ("gap_from_seq", "gap_to_seq"):
+            columns[name] = pa.array(anew, pa.int64(), mask=~at_gap)
+    return pa.table([columns[name] for name in EVENTS.names], schema=EVENTS), source
+
+
 def strip_recording(
     source: RecordingSource, logs: Iterable[DispatcherLog], folder: Path, *, minimal: bool
 ) -> int:
-    """Write the user-level log of a recording: its message files as they are, its events as ``events.jsonl.gz``.
+    """Write the level E log of a recording: its message files unchanged, its events as ``events.jsonl.gz``.
 
-    Every line carries ``source_seq``, the number that it has in the trace. Returns the number of lines.
+    Every line carries ``source_seq``, its ``seq`` in the trace. Returns the number of lines.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for file in source.messages:
@@ -70,7 +114,7 @@ def strip_recording(
     count = 0
     with _JsonLines(folder / _STRIPPED) as out:
         for log in logs:
-            events, source_seq = user_level(log.events, minimal=minimal)
+            events, source_seq = without_trace(log.events, minimal=minimal)
             names = {name: getattr(log, name) for name in IDENTITY}
             header = {"format_version": "1.0", **log.header, "format": "pulsar-consumer-events"}
             out.header(_with_names(header, names))
@@ -80,7 +124,7 @@ def strip_recording(
 
 
 def convert_recording(source: RecordingSource, folder: Path, form: str) -> FileCounts:
-    """Write every file of a recording in another form (``writer.FORMATS``); returns what became of its lines."""
+    """Write every file of a recording in another form (``writer.FORMATS``); returns the counts of its lines."""
     folder.mkdir(parents=True, exist_ok=True)
     counts = FileCounts()
     for file in (*source.messages, *source.events):
@@ -92,79 +136,44 @@ def convert_recording(source: RecordingSource, folder: Path, form: str) -> FileC
         with new_file(path, content[0]) as out:
             for batch in reading:
                 if batch.table != "quarantine":
-                    out.take(pa.Table.from_batches([batch.rows]).select(schema.names))
+                    out.write(pa.Table.from_batches([batch.rows]).select(schema.names))
         counts.add(reading.counts)
     return counts
 
 
 def _with_names(header: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """The header with the names of its dispatcher and incarnation, as far as it does not say them."""
+    """The header with the names of its dispatcher and incarnation added where it lacks them."""
     said = {name: header.get(name) or _DEFAULTS.get(name) for name in names}
     return {**header, **{name: value for name, value in names.items() if value != said[name]}}
 
 
 def stem(name: str) -> str:
-    """The name of a log file without what says its form."""
+    """The name of a log file without the ending that gives its form."""
     ends = (".jsonl.gz", ".jsonl.zst", ".jsonl", ".parquet")
     return name[: -len(next(end for end in ends if name.lower().endswith(end)))]
 
 
-def new_file(path: Path, content: Content) -> NewFile:
-    """A log file to be written, in the form that its name says; use as a context manager."""
-    return _ParquetRows(path, SCHEMAS[content]) if path.name.endswith(".parquet") else _JsonLines(path)
+def new_file(path: Path, content: Content) -> RowFile:
+    """A log file to write, in the form that its name gives; use it as a context manager."""
+    return _ParquetCopy(path, SCHEMAS[content]) if path.name.endswith(".parquet") else _JsonLines(path)
 
 
-class NewFile(ABC):
-    """A file that gets its name when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._partial = path.with_name(path.name + PARTIAL)
-
-    @abstractmethod
-    def take(self, table: pa.Table) -> None:
-        """Append rows of a batch as the reader gave it."""
-
-    @abstractmethod
-    def _finish(self) -> None: ...
-
-    def __enter__(self) -> NewFile:
-        return self
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        if failed is None:
-            self._finish()
-            self._partial.replace(self._path)
-
-
-class _ParquetRows(NewFile):
-    """Rows of the format's columns, gathered into large groups."""
+class _ParquetCopy(ParquetRows):
+    """Rows as the reader gave them, in the columns of the log format."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        super().__init__(path)
         self._schema = pa.schema([field for field in schema if field.name not in _SOURCE])
-        self._file = open_writer(self._partial, self._schema, plain=True)
-        self._waiting: list[pa.Table] = []
+        super().__init__(path, self._schema)
 
-    def take(self, table: pa.Table) -> None:
-        self._waiting.append(table.select(self._schema.names).cast(self._schema))
-        if sum(map(len, self._waiting)) >= ROW_GROUP_ROWS:
-            self._group()
-
-    def _group(self) -> None:
-        if self._waiting:
-            self._file.write_table(pa.concat_tables(self._waiting), row_group_size=ROW_GROUP_ROWS)
-            self._waiting = []
-
-    def _finish(self) -> None:
-        self._group()
-        self._file.close()
+    def write(self, table: pa.Table) -> None:
+        """Append rows of a batch as the reader gave it."""
+        super().write(table.select(self._schema.names).cast(self._schema))
 
 
-class _JsonLines(NewFile):
+class _JsonLines(RowFile):
     """JSON lines, ended by a footer with their number and checksum.
 
-    Lines name no dispatcher as long as there is one only, whose header stands before them.
+    As long as the file has one dispatcher, its header stands first and the lines do not name it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,9 +182,6 @@ class _JsonLines(NewFile):
         self._lines = FootedLines(compressed(self._raw, path.name))
         self._identity: tuple[Any, ...] | None = None  # the only dispatcher so far, and its header is written
         self._many = False
-
-    def __enter__(self) -> _JsonLines:
-        return self
 
     def header(self, header: Mapping[str, Any]) -> None:
         """A header line."""
@@ -187,7 +193,7 @@ class _JsonLines(NewFile):
             made = _whole_lines(table, names=names) if "kind" in table.column_names else table
             self._lines.write(json_lines(made, names_dispatcher=names, names_incarnation=names))
 
-    def take(self, table: pa.Table) -> None:
+    def write(self, table: pa.Table) -> None:
         """Rows of a batch as the reader gave it."""
         if "ledger_id" in table.column_names:
             self.rows(table.drop_columns(list(_SOURCE)), names=True)
@@ -214,7 +220,7 @@ def _identity_of_all(table: pa.Table) -> tuple[Any, ...] | None:
 
 
 def _whole_lines(events: pa.Table, *, names: bool) -> pa.Table:
-    """Rows whose line is not made of columns get it as a whole: headers, checkpoints. Gap lines get JSON's names."""
+    """Give headers and checkpoints their whole line as text, and the columns of gap lines their names in JSON."""
     kinds = events["kind"].cast(pa.string())
     texts: list[str | None] = [None] * len(events)
     at = np.flatnonzero(np.asarray(pc.is_in(kinds, value_set=pa.array(["header", "checkpoint"]))))

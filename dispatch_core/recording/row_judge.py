@@ -1,7 +1,7 @@
 """Judge the rows of one log file: accept, count, or put into quarantine.
 
-The readers of text (``reader``) and of Parquet (``parquet``) bring rows as columns; what becomes of a row is decided here,
-so that both forms of a log give the same rows and the same counts.
+The readers of text (``reader``) and of Parquet (``parquet``) pass rows as columns. Because every row is judged here, both
+forms of a log give the same rows and the same counts.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class RowJudge:
         about_file: npt.NDArray[np.bool_],
         raw: Callable[[int], bytes],
     ) -> Iterator[Batch]:
-        """Judge rows, quarantine those at fault, hand on the others. ``raw(row)`` gives a row's bytes."""
+        """Judge rows, quarantine those at fault, yield the others. ``raw(row)`` gives a row's bytes."""
         if about_file.any():
-            # Lines about the file belong to no dispatcher: no rule of rows applies to them.
+            # Lines about the file belong to no dispatcher, so the rules for rows do not apply to them.
             for row in np.flatnonzero(about_file & faults.mask).tolist():
                 self.refuse(int(columns["source_line"][row].as_py()), *faults.found[row], raw(row))
             self.counts.about_file += int((about_file & ~faults.mask).sum())
@@ -132,7 +132,7 @@ class RowJudge:
             yield Batch(self.content, to_batch(columns, kept, self._schema))
 
     def begin(self, text: str | None, row: int, identity: rules.Columns) -> Iterator[Batch]:
-        """Hand on the header in a Parquet row, for the dispatcher that the row names. Raises ``HeaderError``."""
+        """Yield the header in a Parquet row, for the dispatcher that the row names. Raises ``HeaderError``."""
         yield from self.header_batch(self.headers.begin(text, row, identity))
 
     def _count_unknown_kinds(self, kinds: pa.Array) -> None:
@@ -141,7 +141,7 @@ class RowJudge:
                 self.counts.unknown_kinds[pair["values"]] += pair["counts"]
 
     def header_batch(self, begun: list[HeaderRow]) -> Iterator[Batch]:
-        """Hand on headers as rows of events."""
+        """Yield headers as rows of events."""
         if begun:
             rows = [
                 {

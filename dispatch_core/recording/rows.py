@@ -1,8 +1,7 @@
-"""Rows of a block: from the shapes of JSON to those of the schema, and the rules that each row must keep.
+"""Convert the rows of a block from the shapes of JSON to those of the schema, and check the rules for each row.
 
-All rules are columnar: one pass over a column for all rows. Each row at fault gets its first fault only, and
-the rows at fault leave the block; the others stay as they were. The same rules judge rows that came from
-Parquet.
+All rules are columnar: one pass over a column for all rows. A row at fault gets its first fault only and is removed; the
+other rows stay unchanged. The same rules apply to rows from Parquet.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=
 _MOST_DIGITS: Final = 19
 _POSITION_TEXT: Final = re.compile(rf"-?[0-9]{{1,{_MOST_DIGITS}}}:-?[0-9]{{1,{_MOST_DIGITS}}}")
 
-#: Column -> the name that a person finds in a JSON line.
+#: Column -> its name in a JSON line.
 _SHOWN: Final = {
     **{column: name for name, column in RENAMED.items()},
     "key_shared_mode": "key_shared.mode",
@@ -106,7 +105,7 @@ class Faults:
 
 
 def columns_of(table: pa.Table) -> Columns:
-    """The columns of a table, each in one piece."""
+    """The columns of a table, each as one array."""
     made: Columns = {}
     for name in table.column_names:
         chunks = table[name].combine_chunks()
@@ -185,7 +184,7 @@ def _add_bad_positions(
 
 
 def _numbers(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Mask]:
-    """Ledger and entry of each text, and which texts are no positions (their numbers mean nothing)."""
+    """Ledger and entry of each text, and a mask of the texts that are no positions (their numbers mean nothing)."""
     fine = np.zeros(len(texts), dtype=bool)
     if not len(texts):
         empty = np.zeros(0, dtype=np.int64)
@@ -193,13 +192,13 @@ def _numbers(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     if not texts.null_count and _only_digits(texts):
         parts = pc.split_pattern(texts, ":")
         flat = pc.list_flatten(parts)
-        # Longer ones are judged below: Arrow would pass over any number of leading zeros.
+        # Longer ones are judged below: Arrow would ignore any number of leading zeros.
         usual = pc.max(pc.binary_length(flat)).as_py() <= _MOST_DIGITS
         if usual and pc.all(pc.equal(pc.list_value_length(parts), 2)).as_py():
             try:
                 pairs = flat.cast(pa.int64()).to_numpy().reshape(-1, 2)
             except pa.ArrowInvalid:
-                pass  # some part is no number, or is too large: find out below which
+                pass  # a part is no number or too large: found below
             else:
                 if pairs.min() >= -1:
                     return pairs[:, 0].copy(), pairs[:, 1].copy(), fine
@@ -226,11 +225,11 @@ def _cut(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# ---- what a consumer may bring ----
+# ---- Key_Shared policies ----
 
 
 def _key_shared(raw: Columns, faults: Faults) -> Columns:
-    """The columns of ``key_shared`` and of ``ranges``, which stands in it (consumers) or beside (refusals)."""
+    """The columns of ``key_shared`` and of ``ranges``, which is part of it (consumers) or a field beside it (refusals)."""
     made: Columns = {}
     ranges = raw.get("ranges")
     if "key_shared" in raw:
@@ -274,7 +273,7 @@ def _is_range(pair: Any) -> bool:
 
 
 def judge_events(columns: Mapping[str, pa.Array], rows: int, faults: Faults) -> None:
-    """The rules of an event row, without those of who it belongs to. Header rows must be taken out before."""
+    """Check the rules for event rows, except those for their dispatcher. Header rows must have been removed."""
     _require(columns, rows, faults, "kind")
     kinds = columns["kind"].dictionary_encode() if "kind" in columns else None
     names: list[str] = kinds.dictionary.to_pylist() if kinds is not None else []
@@ -320,7 +319,7 @@ def _other(values: pa.StringArray, choices: tuple[str, ...], row: int) -> str:
 
 
 def judge_messages(columns: Mapping[str, pa.Array], rows: int, faults: Faults) -> None:
-    """The rules of a message row, without those of which topic it belongs to."""
+    """Check the rules for message rows, except those for their topic."""
     if "kind" in columns:
         stray = columns["kind"]
         faults.add(
@@ -425,7 +424,7 @@ def _mask(values: pa.BooleanArray) -> Mask:
 
 
 def judge_positions(field: str, values: pa.Array, faults: Faults) -> None:
-    """The rules of positions that come as structs; from JSON they are judged while parsing."""
+    """Check the rules for positions that are structs; those from JSON are checked while parsing."""
     reason = "a position needs ledger and entry, each at least -1"
     if pa.types.is_struct(values.type):
         faults.add(_bad_structs(values), field, reason)
@@ -434,12 +433,12 @@ def judge_positions(field: str, values: pa.Array, faults: Faults) -> None:
 
 
 def judge_ranges(values: pa.ListArray, faults: Faults) -> None:
-    """The rules of hash ranges that come as structs; from JSON they are judged while parsing."""
+    """Check the rules for hash ranges that are structs; those from JSON are checked while parsing."""
     _judge_items(values, _bad_ranges, "ranges", "expected 0 <= start <= end", faults)
 
 
 def solid(values: pa.Array) -> pa.Array:
-    """Positions, or lists of them, as the schema has them: parts of null positions are 0 instead of null."""
+    """Convert positions, or lists of them, to the type of the schema: parts of null positions become 0 instead of null."""
     if pa.types.is_struct(values.type):
         ledgers, entries = (
             pc.fill_null(pc.struct_field(values, field.name).cast(pa.int64()), 0).to_numpy()
@@ -450,7 +449,7 @@ def solid(values: pa.Array) -> pa.Array:
 
 
 def _lists_like(lists: pa.ListArray, items: pa.StructArray) -> pa.ListArray:
-    """Lists of other items, as long as ``lists``, and null where they are."""
+    """Lists of ``items`` with the lengths and nulls of ``lists``."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     mask = lists.is_null() if lists.null_count else None

@@ -141,7 +141,7 @@ class Kind:
     """One kind of event: its level, the columns a valid line of it must fill, those it may fill, and its meaning."""
 
     name: str
-    level: str  # "E" user-level, "T" trace, "-" the log about itself or the driver's marks
+    level: str  # "E" without a trace, "T" trace, "-" lines about the log itself and marks of a driver
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     trace_only: tuple[str, ...] = ()  # optional, and only a trace can know them
@@ -182,7 +182,7 @@ _KINDS: Final = (
         ("consumer", "positions", "batch_sizes"),
         (),
         ("hashes", "permits_before"),
-        "entries handed to the consumer's connection, in order; `batch_sizes` = messages per entry",
+        "entries delivered to the consumer's connection, in order; `batch_sizes` = messages per entry",
     ),
     Kind(
         "ack",
@@ -206,11 +206,11 @@ _KINDS: Final = (
         "active_notified",
         "E",
         ("consumer", "active"),
-        meaning="Failover, Exclusive: which consumer this one was told is active",
+        meaning="Failover, Exclusive: the broker notified the consumer that consumer `active` is the active one",
     ),
-    Kind("selector_added", "T", ("consumer",), ("selector",), (), "the selector has taken the consumer in"),
+    Kind("selector_added", "T", ("consumer",), ("selector",), (), "the selector has added the consumer"),
     Kind("selector_refused", "T", ("consumer",), ("selector",), (), "the selector refused the consumer"),
-    Kind("selector_removed", "T", ("consumer",), ("selector",), (), "the selector has let the consumer go"),
+    Kind("selector_removed", "T", ("consumer",), ("selector",), (), "the selector has removed the consumer"),
     Kind(
         "flow_counted",
         "T",
@@ -233,7 +233,7 @@ _KINDS: Final = (
         "usable_seen",
         "T",
         ("consumer", "value"),
-        meaning="another number of usable permits than the last time",
+        meaning="the number of usable permits differs from the last one recorded",
     ),
     Kind(
         "read_issued",
@@ -257,8 +257,8 @@ _KINDS: Final = (
         ("type", "positions"),
         ("hashes", "read_position", "consumer"),
         (),
-        "the result of a read reaches the dispatcher; `hashes` = sticky key hash of each entry; Failover: `consumer` it "
-        "was read for",
+        "the result of a read reaches the dispatcher; `hashes` = sticky key hash of each entry; Failover: `consumer` = the "
+        "one it was read for",
     ),
     Kind("round_begin", "T", ("type", "positions"), ("consumer", *_CURSOR), (), "a dispatch round begins"),
     Kind(
@@ -290,7 +290,7 @@ _KINDS: Final = (
         ("consumer", "positions"),
         ("hash",),
         (),
-        "a pending ack went away: moment of effect",
+        "a pending ack was removed: the acknowledgement takes effect",
     ),
     Kind("draining_add", "T", ("consumer", "hash"), meaning="PIP-379: a hash begins to drain"),
     Kind(
@@ -320,7 +320,7 @@ _KINDS: Final = (
         (),
         _CURSOR,
         (),
-        "read-position rules: recently joined consumers were let through",
+        "read-position rules: consumers were removed from the recently joined ones",
     ),
     Kind(
         "active_picked",
@@ -330,7 +330,14 @@ _KINDS: Final = (
         (),
         "Failover: outcome of one choice; no `consumer` = none; `sorted` = consumers in the dispatcher's order",
     ),
-    Kind("handover_scheduled", "T", (), ("pending_read",), (), "Failover: a hand-over begins"),
+    Kind(
+        "handover_scheduled",
+        "T",
+        (),
+        ("pending_read",),
+        (),
+        "Failover: a change of the active consumer begins",
+    ),
     Kind(
         "gap",
         "-",
@@ -350,7 +357,14 @@ _KINDS: Final = (
         "holes, pending acks where known",
     ),
     Kind("footer", "-", ("footer_json",), meaning="the end of a file: counts and checksum, see below"),
-    Kind("step", "-", (), ("note",), (), "a mark of whoever drove the recording; input to nothing"),
+    Kind(
+        "step",
+        "-",
+        (),
+        ("note",),
+        (),
+        "a mark of the program that drove the recording; no other code uses it",
+    ),
     Kind("end", "-", (), ("note",), (), "the same, at the end"),
 )
 

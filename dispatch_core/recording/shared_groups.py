@@ -1,7 +1,8 @@
-"""Row groups that many small dispatchers share: read once, each dispatcher's run cut out of them.
+"""Read row groups that many small dispatchers share once, and slice each dispatcher's rows from them.
 
-A reader that goes from one small dispatcher to the next would unpack the same row group for each of them, some hundred
-times. Here the last few are kept, with the place of each run. Only for files that are never written again.
+Why not ``pyarrow.dataset`` with a filter: it decodes the row group again for each dispatcher. For 100 dispatchers of one row
+group that took 2.6 s against 0.04 s here. The last few row groups are kept, with the place of each dispatcher's run. Only
+for files that are never written again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 #: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
 _KEPT: Final = 4
-#: Where rows came from: nobody asks that of so many.
+#: Columns that nobody needs from files of many dispatchers.
 _UNREAD: Final = frozenset({"source_file", "source_line"})
 
 _Place = tuple[str, ...]
@@ -29,8 +30,8 @@ _Place = tuple[str, ...]
 class Group:
     """The statistics of a row group.
 
-    ``between``: lowest and highest value of each column of texts. ``empty``: the columns, but for lists and structs, in
-    which no row has a value; most kinds of lines leave most columns empty.
+    ``between``: lowest and highest value of each column of texts. ``empty``: the columns, except lists and structs, in
+    which no row has a value; most kinds of lines fill few columns.
     """
 
     num_rows: int
@@ -68,7 +69,7 @@ class About:
 
 
 def about(path: str) -> About:
-    """The footer of a Parquet file, read once as long as the file stays as it is. Raises as pyarrow does."""
+    """The footer of a Parquet file, read again only when the file has changed. Raises pyarrow's errors."""
     status = Path(path).stat()
     return _about(path, status.st_mtime_ns, status.st_size)
 
@@ -94,7 +95,7 @@ def _group(group: pq.RowGroupMetaData) -> Group:
             between[name] = statistics.min, statistics.max
             if statistics.null_count:
                 with_nulls.add(name)
-        # What lies within lists and structs has a path; statistics do not tell a list without items from none.
+        # Columns inside lists and structs have a dotted path; statistics do not distinguish an empty list from null.
         if "." not in name and statistics.has_null_count and statistics.null_count == group.num_rows:
             empty.add(name)
     return Group(group.num_rows, between, frozenset(with_nulls), frozenset(empty))
@@ -103,8 +104,9 @@ def _group(group: pq.RowGroupMetaData) -> Group:
 def rows_of(
     path: str, group: int, dispatcher: Mapping[str, str], columns: Sequence[str], texts: Sequence[str] = ()
 ) -> pa.Table:
-    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that have values
-    (never those that tell where rows came from).
+    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that have values.
+
+    ``source_file`` and ``source_line`` are never read.
 
     ``texts`` and the columns of ``dispatcher`` come dictionary encoded. The table shares its memory with the row group.
     """
@@ -119,9 +121,9 @@ def rows_of(
 def _read(
     path: str, group: int, whose: tuple[str, ...], texts: tuple[str, ...]
 ) -> tuple[pa.Table, dict[_Place, list[tuple[int, int]]]]:
-    """A row group, and from where to where each dispatcher's rows stand in it.
+    """A row group, and the first and last row of each run of a dispatcher in it.
 
-    All columns at once: one look at a dispatcher asks for some and the next one for others.
+    All columns are read at once, because two calls for the same dispatcher ask for different columns.
     """
     known = about(path)
     wanted = [name for name in known.filled(group) if name not in _UNREAD]
@@ -139,7 +141,7 @@ def _read(
 
 
 def run_starts(keys: Sequence[pa.Array]) -> np.ndarray:
-    """The rows that differ in any of ``keys`` from the row before them; the first does."""
+    """The first row, and the rows that differ in any of ``keys`` from the row before them."""
     begins = np.zeros(len(keys[0]), dtype=bool)
     begins[:1] = True
     for key in keys:

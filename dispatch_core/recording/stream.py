@@ -1,10 +1,8 @@
-"""One dispatcher's log out of Parquet files, piece by piece, for a fold whose memory must not grow with the log.
+"""Read one dispatcher's log from Parquet files in batches, so that the memory of a replay does not grow with the log.
 
-The files hold many dispatchers, each as one run of rows sorted by position (messages) or ``seq`` (events); a row group
-whose statistics leave out the dispatcher is not read. A *piece* is a run of events with all entries up to the last one that
-they name. Rows are handed on as they stand: whether they are in order is for whoever folds them to see.
-
-Texts that repeat come dictionary encoded, as the files have them.
+The files hold many dispatchers, each as one run of rows sorted by position (messages) or ``seq`` (events). A row group whose
+statistics exclude the dispatcher is not read. A batch has up to ``BATCH_ROWS`` events and all entries up to the last one
+that these events name. Rows keep the order of the files; the replay checks it. Repeated texts stay dictionary encoded.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
 
-#: Entries beyond the last one that events name which a piece brings at least, if there are so many: they may be waiting.
+#: A batch brings at least so many entries beyond the last one that its events name, since these entries may be waiting.
 AHEAD_ROWS: Final = 4096
 
-#: Events of one piece at most, but for a batch that has more: enough that what a piece costs beside its rows does not
-#: count for much. A piece never keeps two row groups in memory. With a third of a row group a log's peak follows its
-#: length less than with half of one (1.06 and 1.11 times the memory for fifty times the messages), for 6 % more time.
-PIECE_ROWS: Final = -(-ROW_GROUP_ROWS // 3)
+#: Events of one batch, unless the files give more at once. The fixed cost of a batch is then small against that of its rows,
+#: and a batch never keeps two row groups in memory. Measured with fifty times the messages: with a third of a row group the
+#: peak of memory grew to 1.06 times, with half of one to 1.11 times, for 6 % less time.
+BATCH_ROWS: Final = -(-ROW_GROUP_ROWS // 3)
 
-_BATCH_ROWS: Final = PIECE_ROWS
+_SLICE_ROWS: Final = BATCH_ROWS
 _MOST_AT_ONCE: Final = 524_288
 _TEXTS: Final = (
     "kind",
@@ -55,10 +53,10 @@ Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The next events, without headers, and the next entries, up to the last that the events name and maybe further.
+class LogBatch:
+    """The next events, without headers, and the next entries, at least up to the last one that the events name.
 
-    ``nobodys``: no event names these entries; they are only to be counted.
+    ``nobodys``: no event names these entries; they are only counted.
     """
 
     messages: pa.Table
@@ -70,8 +68,8 @@ class Piece:
 class Survey:
     """Facts about a log that the kinds of its lines show.
 
-    ``rare``: the lines of the kinds asked for, and the headers, in full (``EVENTS``). ``incarnations``: how many there are.
-    ``traced``: whether there are lines that only a dispatcher trace holds.
+    ``rare``: all columns (``EVENTS``) of the headers and of the lines of the requested kinds. ``incarnations``: their
+    number. ``traced``: true if the log has lines that only a dispatcher trace holds.
     """
 
     rare: pa.Table
@@ -80,7 +78,7 @@ class Survey:
 
 
 def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Sequence[str]) -> Survey:
-    """Look through a log for the few lines that say most; one column of all rows is read, and those lines."""
+    """Find the lines of ``kinds`` in a log. Of all other rows only the kind is read."""
     wanted = frozenset({*kinds, "header"})
     columns = _columns_of(wanted)
     rare: list[pa.Table] = []
@@ -96,9 +94,9 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
                     rare += _lines(file.rows(group, dispatcher, columns), wanted)
-    # In one piece: each of many small ones costs every later step as much as a large one.
-    in_one = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
-    whole = rare[0] if in_one else pa.concat_tables([no_rows(EVENTS), *rare]).combine_chunks()
+    # As one chunk: each of many small chunks would cost every later step as much as a large one.
+    one_chunk = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
+    whole = rare[0] if one_chunk else pa.concat_tables([no_rows(EVENTS), *rare]).combine_chunks()
     return Survey(whole, len(seen), traced)
 
 
@@ -128,18 +126,18 @@ def _among(column: pa.DictionaryArray, kinds: Set[str]) -> npt.NDArray[np.bool_]
     return found
 
 
-def pieces(
+def log_batches(
     event_files: Sequence[str],
     message_files: Sequence[str],
     dispatcher: Mapping[str, str],
     *,
     event_columns: Sequence[str],
     message_columns: Sequence[str],
-) -> Iterator[Piece]:
-    """The log of ``dispatcher`` (cluster, topic, subscription), in the order of the files; then the entries nobody names.
+) -> Iterator[LogBatch]:
+    """Read the log of ``dispatcher`` (cluster, topic, subscription) in the order of the files, then the unnamed entries.
 
-    Entries before the first that any of the first events names are nobody's: the subscription may have begun behind a long
-    past of its topic. Raises ``OSError`` and pyarrow's errors for files that cannot be read.
+    Entries before the first one that the first batch of events names come as ``nobodys`` too: the subscription may have
+    begun long after its topic. Raises ``OSError`` and pyarrow's errors for files that cannot be read.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events = pa.schema([EVENTS.field(name) for name in event_columns])
@@ -151,20 +149,20 @@ def pieces(
         lowest, highest = named_extent(events) if begun else _with_checkpoint(events)
         begun = True
         for table in messages.before(lowest):
-            yield Piece(table, none, nobodys=True)
-        yield Piece(messages.up_to(highest), events)
+            yield LogBatch(table, none, nobodys=True)
+        yield LogBatch(messages.up_to(highest), events)
     following = messages.next()
     if following.num_rows or not begun:
-        yield Piece(following, none)
+        yield LogBatch(following, none)
     for table in messages.rest():
-        yield Piece(table, none, nobodys=True)
+        yield LogBatch(table, none, nobodys=True)
 
 
 def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
-    """The same rows, up to ``PIECE_ROWS`` at a time."""
+    """The same rows, up to ``BATCH_ROWS`` at a time."""
     waiting = [none]
     for table in tables:
-        if len(waiting) > 1 and sum(batch.num_rows for batch in waiting) + table.num_rows > PIECE_ROWS:
+        if len(waiting) > 1 and sum(batch.num_rows for batch in waiting) + table.num_rows > BATCH_ROWS:
             yield pa.concat_tables(waiting[1:])
             waiting = [none]
         waiting.append(table)
@@ -179,9 +177,9 @@ class _Messages:
         self._tables = tables
         self._schema = schema
         self._begun = False
-        self._reached: Position = (-1, -1)  # the last one handed out
+        self._reached: Position = (-1, -1)  # the last entry handed out
         self._ready: list[pa.Table] = []
-        self._beyond: list[pa.Table] = []  # handed out, and maybe beyond what was asked for
+        self._beyond: list[pa.Table] = []  # handed out, and maybe beyond the last requested position
 
     def before(self, position: Position) -> Iterator[pa.Table]:
         """The entries before ``position``, if none was handed out yet."""
@@ -209,7 +207,7 @@ class _Messages:
         beyond = (_positions(batch, position) for batch in (*self._beyond, *map(_named, taken)))
         self._beyond = [
             batch for batch in beyond if batch.num_rows
-        ]  # else every piece would go through all that were
+        ]  # else every batch would go through all earlier ones
         while self._begun and sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
             table = self._take()
             if table is None:
@@ -256,7 +254,7 @@ def named_extent(events: pa.Table) -> tuple[Position, Position]:
 
 
 def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:
-    """The same of the first events of a log, where they begin with a checkpoint: what lies behind its mark-delete counts."""
+    """The same for the first events of a log. With a checkpoint, the entries after its mark-delete count as named too."""
     extent = named_extent(events)
     first = leading(events)
     if first is None:
@@ -313,7 +311,7 @@ def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]
 
 
 class _File:
-    """A Parquet file whose texts are read as dictionaries; opened only where ``shared_groups`` does not read for it."""
+    """A Parquet file whose texts are read as dictionaries. ``shared_groups`` reads the row groups that dispatchers share."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -350,10 +348,10 @@ class _File:
             ):
                 yield pa.Table.from_batches([batch])
             return
-        # At once: each batch would bring a copy of the row group's dictionaries.
+        # The whole row group at once: each batch would bring a copy of its dictionaries.
         whole = self._file.read_row_group(group, columns=there, use_threads=False)
-        for start in range(0, whole.num_rows, _BATCH_ROWS):
-            yield whole.slice(start, _BATCH_ROWS)
+        for start in range(0, whole.num_rows, _SLICE_ROWS):
+            yield whole.slice(start, _SLICE_ROWS)
 
 
 def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:

@@ -12,7 +12,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Self
 
 import pyarrow as pa
 import zstandard
@@ -25,8 +25,8 @@ FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 PARTIAL: Final = ".partial"
 
 
-class _Writer(ABC):
-    """One file."""
+class RowFile(ABC):
+    """A log file to write rows to. It gets its name when it is closed; as a context manager, only without an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,15 +38,24 @@ class _Writer(ABC):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Everything is written."""
+        """Write what is pending and close the file."""
 
     def close(self) -> None:
-        """The file is complete."""
+        """Complete the file and give it its name."""
         self._finish()
         self._partial.replace(self._path)
 
+    def __enter__(self) -> Self:
+        return self
 
-class _ParquetWriter(_Writer):
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.close()
+
+
+class ParquetRows(RowFile):
+    """Rows in Parquet, gathered into groups of ``ROW_GROUP_ROWS``."""
+
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         super().__init__(path)
         self._file = open_writer(self._partial, schema, plain=True)
@@ -54,6 +63,7 @@ class _ParquetWriter(_Writer):
         self._rows = 0
 
     def write(self, table: pa.Table) -> None:
+        """Append rows."""
         self._waiting.append(table)
         self._rows += len(table)
         if self._rows >= ROW_GROUP_ROWS:
@@ -73,7 +83,7 @@ class _ParquetWriter(_Writer):
         self._file.close()
 
 
-class _JsonWriter(_Writer):
+class _JsonRows(RowFile):
     def __init__(self, path: Path, header: Mapping[str, Any] | None, *, names_dispatcher: bool) -> None:
         super().__init__(path)
         self._raw = self._partial.open("wb")
@@ -139,15 +149,15 @@ class RecordingFiles:
         folder.mkdir(parents=True, exist_ok=True)
         events = folder / f"{'trace' if trace else 'events'}.{form}"
         messages = folder / f"messages.{form}"
-        self._events: _Writer
-        self._messages: _Writer
+        self._events: RowFile
+        self._messages: RowFile
         if form == "parquet":
-            self._events = _ParquetWriter(events, events_schema)
-            self._messages = _ParquetWriter(messages, messages_schema)
+            self._events = ParquetRows(events, events_schema)
+            self._messages = ParquetRows(messages, messages_schema)
         else:
             general = {"format": "pulsar-message-log", "format_version": "1.0", "cluster": cluster}
-            self._events = _JsonWriter(events, None, names_dispatcher=many)
-            self._messages = _JsonWriter(messages, general, names_dispatcher=True)
+            self._events = _JsonRows(events, None, names_dispatcher=many)
+            self._messages = _JsonRows(messages, general, names_dispatcher=True)
 
     def messages(self, table: pa.Table) -> None:
         """Append rows of ``MESSAGES``."""

@@ -18,7 +18,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
-from dispatch_core.recording.stream import Piece, kept, pieces, survey
+from dispatch_core.recording.stream import LogBatch, kept, log_batches, survey
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_pieces
 from dispatch_core.replay.interval_totals import IntervalTotals
@@ -49,7 +49,9 @@ def replay_files(
     head = overrides.of(_head(identity, events))
     replay = Replay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
     totals = IntervalTotals(head, interval_start, limits, open_file)
-    log = pieces(events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS)
+    log = log_batches(
+        events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS
+    )
     whole: dict[str, pa.Table] = {}
     for found in in_pieces(head, interval_start, _fed(replay, totals, log)):
         whole |= found
@@ -57,7 +59,7 @@ def replay_files(
     yield totals.finish(whole["ownership"], whole["blocked"], replay.never_delivered())
 
 
-def _fed(replay: Replay, totals: IntervalTotals, log: Iterator[Piece]) -> Iterator[dict[str, pa.Table]]:
+def _fed(replay: Replay, totals: IntervalTotals, log: Iterator[LogBatch]) -> Iterator[dict[str, pa.Table]]:
     for piece, following in _with_next(log):
         if piece.nobodys:
             replay.pass_over(piece.messages)
@@ -91,7 +93,7 @@ def _head(identity: Mapping[str, str], event_files: list[str]) -> DispatcherLog:
     )
 
 
-def _with_next(log: Iterator[Piece]) -> Iterator[tuple[Piece, pa.Table | None]]:
+def _with_next(log: Iterator[LogBatch]) -> Iterator[tuple[LogBatch, pa.Table | None]]:
     """Each piece with the events of the one behind it."""
     before = next(log, None)
     for piece in log:

@@ -1,5 +1,5 @@
-"""What would have happened under other rules: the clients and the load of a log, simulated again.
+"""Predict how the clients and the load of a recorded log would have fared under other rules (``dispatch-audit what-if``).
 
-``recorded`` takes from a log what clients and producers did, and nothing of what the broker decided; ``run`` simulates a
-dispatcher under them, by the rules that every other part of this package uses.
+``recorded`` reads from a log what clients and producers did, and none of the broker's decisions. ``run`` simulates a
+dispatcher with them, by the same rule functions as ``verify``. ``compare`` puts recording and simulations side by side.
 """

@@ -1,9 +1,9 @@
-"""The clients of a log, as a simulation asks for them: who connects when, and what each does with what it is sent.
+"""The clients of a log as a simulation needs them: their connections, and their acts on each delivered entry.
 
-A client does with an entry what the log shows, at the time that the log shows: acknowledges it, in whole or in part, or
-asks for it again. Permits arrive as recorded, as soon as what was received by then justifies them. Where the log shows
-nothing of a client and an entry, because another got it, the client does what it did with the entry that it was sent
-nearest to that time (``Sendings``, found by simulating the recorded rules first).
+A client does with an entry what the log shows, at the recorded time: it acknowledges it, in whole or in part, or requests
+redelivery. Permits arrive at the recorded times, but not before the client has received the messages that they follow. If
+another client got the entry in the log, the client does what it did with the entry that it was sent nearest to that time
+(``Deliveries``, found by simulating the recorded rules first).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dispatch_core.what_if.recorded import Join, RecordedLoad, Request
 
 Ints = npt.NDArray[np.int64]
 
-#: Entries that are handed to a dispatcher at once.
-STRETCH: Final = 1 << 18
+#: Entries that are passed to a dispatcher at once.
+ENTRIES_AT_ONCE: Final = 1 << 18
 _NO_ENTRY: Final = -1
 
 
@@ -34,7 +34,7 @@ _NO_ENTRY: Final = -1
 class StartUp:
     """A broker that has just started: everything takes ``factor`` times as long, a power of two.
 
-    Half of that ``half_us`` microseconds later, a quarter after as much again, until it takes what it takes.
+    The factor halves every ``half_us`` microseconds until it is 1.
     """
 
     factor: int
@@ -42,11 +42,11 @@ class StartUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Sendings:
-    """What was sent to whom when, under the recorded rules: columns of equal length, by time.
+class Deliveries:
+    """Deliveries under the recorded rules, by time: columns of equal length.
 
-    ``delays``, ``stored_us``, ``paces``: of the broker that is likely to have done so, see ``run.sendings_of``.
-    ``start_up``: if its paces begin with one.
+    ``delays``, ``stored_us``, ``paces``: those of the simulated broker, see ``run.deliveries_of``. ``start_up``: the slow
+    start with which ``paces`` begin, if any.
     """
 
     at_us: Ints
@@ -59,9 +59,9 @@ class Sendings:
 
 
 class RecordedClients:
-    """See ``simulation.life.Clients``."""
+    """The recorded clients, see ``simulation.consumer_lifecycle.Clients``."""
 
-    def __init__(self, load: RecordedLoad, sendings: Sendings | None = None) -> None:
+    def __init__(self, load: RecordedLoad, deliveries: Deliveries | None = None) -> None:
         self.latency_us = np.ones(1, np.int64)
         self.refuses = np.zeros(1, np.uint8)
         self.rejected: list[str] = []  # names of clients that the broker refused
@@ -71,7 +71,7 @@ class RecordedClients:
         self._until = {number: at_us for at_us, number in load.leaves}
         self._flows = _rows_by_consumer(load.flows[1], load.flows[0])
         self._requests: dict[int, list[tuple[int, int]]] = {}
-        self.acts = self._acts(load, len(names), sendings)
+        self.acts = self._acts(load, len(names), deliveries)
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
         """See ``Clients``."""
@@ -92,12 +92,12 @@ class RecordedClients:
         """See ``Clients``."""
 
     def refused(self, change: Change, error: DispatchAuditError) -> None:
-        """Another rule may refuse a client that was accepted."""
+        """Note a client that the simulated rules refuse, although the recorded broker accepted it."""
         self.rejected.append(self._joins[change.number].name)
 
     # --- the arrays ------------------------------------------------------------------------------------------
 
-    def _acts(self, load: RecordedLoad, names: int, sendings: Sendings | None) -> Acts:
+    def _acts(self, load: RecordedLoad, names: int, deliveries: Deliveries | None) -> Acts:
         acks = load.acks
         requests = [request for request in load.requests if request.consumer in self._who]
         asked = np.array(
@@ -118,7 +118,7 @@ class RecordedClients:
             np.concatenate([column, covered[at]]) for at, column in enumerate((us, number, kind, entry))
         )
         acked = _first_acked(us, kind, entry, len(load.stored_us))
-        kept, like = self._likes(names, sendings, (us, number, kind, entry), acked)
+        kept, like = self._likes(names, deliveries, (us, number, kind, entry), acked)
         us, number, kind, entry = (
             np.concatenate([column, kept[:, at]]) for at, column in enumerate((us, number, kind, entry))
         )
@@ -131,14 +131,14 @@ class RecordedClients:
         nobody = np.zeros(len(requests), np.int64)
         return Acts(
             start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
-            us=np.concatenate([us, np.array([one.at_us for one in requests], np.int64)]),
-            sent_us=np.concatenate([_first_sent(sendings, number, entry), nobody]),
+            us=np.concatenate([us, np.array([request.at_us for request in requests], np.int64)]),
+            sent_us=np.concatenate([_first_sent(deliveries, number, entry), nobody]),
             who=np.concatenate([self._names_of(number), nobody]),
             number=np.concatenate([number, nobody]),
             kind=np.concatenate([kind, np.full(len(requests), REQUEST, np.int64)]),
             entry=np.concatenate([entry, np.full(len(requests), _NO_ENTRY, np.int64)]),
-            # With one active consumer a rewind sends again what another connection holds and acknowledges: who does not
-            # answer then does not answer as others do, it does not answer.
+            # With one active consumer a rewind redelivers entries that another connection holds and acknowledges; a
+            # consumer without an answer of its own then does not answer.
             acked_us=np.full(len(acked), NEVER, np.int64) if load.is_single_active else acked,
             flow_us=load.flows[0][flow_order],
             flow_permits=load.flows[2][flow_order],
@@ -162,42 +162,44 @@ class RecordedClients:
         return requested
 
     def _likes(
-        self, names: int, sendings: Sendings | None, acts: tuple[Ints, Ints, Ints, Ints], acked: Ints
+        self, names: int, deliveries: Deliveries | None, acts: tuple[Ints, Ints, Ints, Ints], acked: Ints
     ) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-        """Rows of what connections kept, and per name when it was sent something and was done with it."""
+        """Rows of the entries that connections never answered, and by client name the times of deliveries and answers."""
         nothing = np.zeros(0, np.int64)
-        if sendings is None:
+        if deliveries is None:
             return np.zeros((0, 4), np.int64), (np.zeros(names + 1, np.int64), nothing, nothing)
-        until = np.array([self._until.get(number, NEVER) for number in sendings.consumer.tolist()], np.int64)
-        answer = _answers(sendings, until, acts)
+        until = np.array(
+            [self._until.get(number, NEVER) for number in deliveries.consumer.tolist()], np.int64
+        )
+        answer = _answers(deliveries, until, acts)
         kept = np.stack(
-            [until, sendings.consumer, np.full(len(until), KEEPS, np.int64), sendings.entry], axis=1
+            [until, deliveries.consumer, np.full(len(until), KEEPS, np.int64), deliveries.entry], axis=1
         )[answer == NEVER]
-        who = self._names_of(sendings.consumer)
-        # an entry that another acknowledged while this connection was there says nothing of it
-        telling = np.flatnonzero((answer != NEVER) | (acked[sendings.entry] > until))
-        rows = telling[np.lexsort((sendings.at_us[telling], who[telling]))]
+        who = self._names_of(deliveries.consumer)
+        # an unanswered entry that another connection acknowledged meanwhile shows nothing about this one
+        telling = np.flatnonzero((answer != NEVER) | (acked[deliveries.entry] > until))
+        rows = telling[np.lexsort((deliveries.at_us[telling], who[telling]))]
         start = np.searchsorted(who[rows], np.arange(names + 1)).astype(np.int64)
-        return kept, (start, sendings.at_us[rows], answer[rows])
+        return kept, (start, deliveries.at_us[rows], answer[rows])
 
 
-def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:
-    """When each sending was answered by the connection that it went to; NEVER = it was not, while that lasted."""
+def _answers(deliveries: Deliveries, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+    """The time at which each delivery was answered by its connection; NEVER = not while the connection lasted."""
     us, number, kind, entry = acts
     ends = np.isin(kind, (WHOLE, UP_TO, COVERED))
     us, number, entry = us[ends], number[ends], entry[ends]
     order = np.lexsort((us, entry, number))
-    _, ids = np.unique(np.concatenate([number, sendings.consumer]), return_inverse=True)
-    most = int(max(entry.max(initial=0), sendings.entry.max(initial=0))) + 1
+    _, ids = np.unique(np.concatenate([number, deliveries.consumer]), return_inverse=True)
+    most = int(max(entry.max(initial=0), deliveries.entry.max(initial=0))) + 1
     pair = (ids[: len(number)] * most + entry)[order]
-    wanted = ids[len(number) :] * most + sendings.entry
+    wanted = ids[len(number) :] * most + deliveries.entry
     times = us[order]
-    # rows of one pair stand together, by time: the first from the sending on is behind all that are before it
+    # rows of one pair are consecutive and sorted by time: skip those before the delivery
     answer = np.full(len(wanted), NEVER, np.int64)
     at, end = np.searchsorted(pair, wanted), np.searchsorted(pair, wanted, side="right")
     while (at < end).any():
         open_ = np.flatnonzero(at < end)
-        late = times[at[open_]] < sendings.at_us[open_]
+        late = times[at[open_]] < deliveries.at_us[open_]
         found = open_[~late]
         inside = times[at[found]] <= until[found]
         answer[found[inside]] = times[at[found[inside]]]
@@ -206,13 +208,13 @@ def _answers(sendings: Sendings, until: Ints, acts: tuple[Ints, Ints, Ints, Ints
     return answer
 
 
-def _first_sent(sendings: Sendings | None, number: Ints, entry: Ints) -> Ints:
-    """When each connection was sent each entry first; 0 = it was not, or nothing is known."""
-    if sendings is None:
+def _first_sent(deliveries: Deliveries | None, number: Ints, entry: Ints) -> Ints:
+    """The time at which each connection was first sent each entry; 0 = never, or not known."""
+    if deliveries is None:
         return np.zeros(len(number), np.int64)
-    numbers = np.concatenate([sendings.consumer, number])
-    entries = np.concatenate([sendings.entry, entry])
-    times = np.concatenate([sendings.at_us, np.full(len(number), NEVER)])
+    numbers = np.concatenate([deliveries.consumer, number])
+    entries = np.concatenate([deliveries.entry, entry])
+    times = np.concatenate([deliveries.at_us, np.full(len(number), NEVER)])
     order = np.lexsort((times, entries, numbers))
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(numbers[order]) != 0) | (np.diff(entries[order]) != 0)
@@ -220,11 +222,11 @@ def _first_sent(sendings: Sendings | None, number: Ints, entry: Ints) -> Ints:
     first = np.empty(len(order), np.int64)
     first[order] = times[order][head]
     first[first == NEVER] = 0
-    return first[len(sendings.at_us) :]
+    return first[len(deliveries.at_us) :]
 
 
 def _covered(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """A row for every entry that a cumulative ack covers besides its own, behind the cumulative acks before it."""
+    """A row for each entry that a cumulative ack covers, except its own and those of earlier cumulative acks."""
     rows = np.flatnonzero(kind == UP_TO)
     rows = rows[np.argsort(us[rows], kind="stable")]
     reached = np.concatenate([[-1], np.maximum.accumulate(entry[rows])])[:-1]
@@ -236,7 +238,7 @@ def _covered(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Int
 
 
 def _first_acked(us: Ints, kind: Ints, entry: Ints, count: int) -> Ints:
-    """When each entry was acknowledged first, by anybody; a cumulative ack acknowledges everything before it."""
+    """The time of each entry's first acknowledgement by any consumer; a cumulative ack covers all entries before it."""
     acked, up_to = (np.full(count, NEVER, np.int64) for _ in range(2))
     for wanted, into in ((WHOLE, acked), (UP_TO, up_to)):
         rows = kind == wanted
@@ -257,14 +259,14 @@ def _rows_by_consumer(consumer: Ints, at_us: Ints) -> tuple[dict[int, tuple[int,
 
 
 def changes_of(load: RecordedLoad) -> list[Change]:
-    """Joins and leaves by time; of equal times what the log has first."""
+    """Joins and leaves by time, at equal times in the order of the log."""
     changes = [Change(join.at_us, True, join.number, number=join.number) for join in load.joins]
     changes += [Change(at_us, False, number) for at_us, number in load.leaves]
     return sorted(changes, key=lambda change: change.at_us)
 
 
 class RecordedPublishing:
-    """The message log as a dispatcher's storage takes it."""
+    """The message log as the storage of a simulated dispatcher."""
 
     def __init__(self, load: RecordedLoad, stored_us: Ints, *, fallback: bool) -> None:
         self._load = load
@@ -274,14 +276,14 @@ class RecordedPublishing:
 
     @property
     def left(self) -> int:
-        """Entries that are not taken yet."""
+        """The number of entries not taken yet."""
         return len(self._h31) - self._done
 
     def take(self) -> Published:
         """The next entries, none at the end."""
         first, load = self._done, self._load
-        some = slice(first, first + STRETCH)
-        self._done = min(first + STRETCH, len(self._h31))
+        some = slice(first, first + ENTRIES_AT_ONCE)
+        self._done = min(first + ENTRIES_AT_ONCE, len(self._h31))
         return Published(
             first=first,
             key=np.zeros(0, np.int32),

@@ -1,9 +1,8 @@
-"""Recorded and simulated side by side: what the same clients and load would have met under other rules.
+"""Compare a recording with simulations of the same clients and load under other rules.
 
-Every simulation is one pure call, ``outcome(case, profile, seed)``: cases and profiles can be sent to other processes, and
-outcomes come back in any order. A prediction is made from several seeds, which differ in the delays that no log shows.
-How sure it is follows from two things: whether the seeds agree, and whether the *control*, the same simulation under the
-recorded rules, says what the recording says.
+Every simulation is one pure call, ``outcome(case, profile, seed)``, so cases and profiles can be sent to other processes. A
+prediction is made from several seeds, which differ in the delays that no log shows. Its confidence depends on two things:
+the seeds agree, and the *control*, a simulation under the recorded rules, agrees with the recording.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
-from dispatch_core.recording.strip import user_level
+from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.assumed import assumptions_of
-from dispatch_core.what_if.clients import Sendings
+from dispatch_core.what_if.clients import Deliveries
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.rules import SEEDS, RuleSet, Settings, same_rules, without_effect
-from dispatch_core.what_if.run import sendings_of, simulate
+from dispatch_core.what_if.run import deliveries_of, simulate
 
 Ints = npt.NDArray[np.int64]
 
 HIGH: Final = "high"
 MEDIUM: Final = "medium"
 LOW: Final = "low"
-#: A control is good if so many positions go to the consumer that was recorded to get them first.
+#: A control is good if this part of the positions goes first to the recorded consumer.
 _GOOD_CONTROL: Final = 0.95
 #: Seeds that must agree for more than low confidence.
 _MOST_AGREE: Final = 0.8
-#: What is shown of all seeds: name → how to read it from the measures.
+#: Measures of which the least and the most over all seeds are shown.
 _OVER_SEEDS: Final = ("order_violations", "wait_ms_p50", "wait_ms_p99", "blocked_message_s", "never_sent")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstConsumers:
-    """Which connection each position was sent to first; positions ascend."""
+    """The connection to which each position was sent first; positions ascend."""
 
     ledger: Ints
     entry: Ints
@@ -63,7 +62,7 @@ class FirstConsumers:
         return cls(ledger[order], entry[order], consumer[order])
 
     def shared_with(self, other: FirstConsumers) -> float | None:
-        """The part of these positions that went first to the same connection there; ``None`` where there is none."""
+        """The part of these positions that went first to the same connection in ``other``; ``None`` without positions."""
         if not len(self.ledger):
             return None
         at = locate(other.ledger, other.entry, self.ledger, self.entry)
@@ -78,7 +77,7 @@ class FirstConsumers:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One recorded dispatcher, ready to be put under any rules. ``recorded``: what became of its load."""
+    """One recorded dispatcher, ready to be simulated under any rules. ``recorded``: the measures of the recording."""
 
     recording: str
     cluster: str
@@ -86,7 +85,7 @@ class Case:
     subscription: str
     incarnation: int
     load: RecordedLoad = field(repr=False)
-    sendings: Sendings | None = field(repr=False)  # of the load under the recorded rules
+    deliveries: Deliveries | None = field(repr=False)  # of the load under the recorded rules
     recorded: Measures = field(repr=False)
     first: FirstConsumers = field(repr=False)
     assumptions: tuple[str, ...]
@@ -94,7 +93,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One simulation of a case. ``same_first_consumer``: part of the positions that went where they were recorded to go."""
+    """One simulation of a case. ``same_first_consumer``: part of the positions sent first to the recorded consumer."""
 
     seed: int
     measures: Measures
@@ -103,9 +102,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The simulation under the recorded rules against the recording.
+    """The simulation under the recorded rules compared with the recording.
 
-    ``right``: part of the dispatchers (1 of 1) for which it says rightly whether there are order violations.
+    ``right``: part of the dispatchers (1 of 1) for which both have order violations or both have none.
     """
 
     same_first_consumer: float | None
@@ -125,7 +124,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """How sure a prediction is, and why. ``agreeing`` of ``seeds`` say the same about order violations as the prediction."""
+    """The confidence in a prediction, and its reason. ``agreeing`` of ``seeds`` predict order violations as it does."""
 
     level: str
     seeds: int
@@ -174,12 +173,12 @@ class Row:
 
     @property
     def simulated(self) -> Measures | None:
-        """What would have become of the load."""
+        """The predicted measures."""
         return None if self.shown is None else self.shown.measures
 
     @property
     def same_first_consumer(self) -> float | None:
-        """Part of the positions that would have gone first to the connection that got them first."""
+        """Part of the positions that are predicted to go first to the recorded connection."""
         return None if self.shown is None else self.shown.same_first_consumer
 
     @property
@@ -193,7 +192,11 @@ class Row:
         """Least and most of all seeds."""
         found: dict[str, list[float]] = {}
         for name in _OVER_SEEDS:
-            values = [value for one in self.outcomes if (value := _value(one.measures, name)) is not None]
+            values = [
+                value
+                for simulated in self.outcomes
+                if (value := _value(simulated.measures, name)) is not None
+            ]
             if values:
                 found[name] = [min(values), max(values)]
         return found
@@ -202,11 +205,11 @@ class Row:
 def case_of(log: DispatcherLog) -> Case:
     """Measure a recorded log and take its load from it. Raises ``DispatchAuditError`` for one that cannot be simulated.
 
-    A trace is measured as the user-level log that it contains: what is simulated is one too.
+    A trace is reduced to its log of level E first, because a simulated log has no trace either.
     """
-    log = replace(log, events=user_level(log.events)[0])
+    log = replace(log, events=without_trace(log.events)[0])
     load = load_of(log)
-    sendings = sendings_of(load)
+    deliveries = deliveries_of(load)
     audit = audit_whole(log)
     return Case(
         recording=log.recording,
@@ -215,10 +218,10 @@ def case_of(log: DispatcherLog) -> Case:
         subscription=log.subscription,
         incarnation=log.incarnation,
         load=load,
-        sendings=sendings,
+        deliveries=deliveries,
         recorded=measures(log, audit),
         first=FirstConsumers.of(audit.deliveries),
-        assumptions=assumptions_of(load, sendings),
+        assumptions=assumptions_of(load, deliveries),
     )
 
 
@@ -227,7 +230,7 @@ def outcome(case: Case, profile: Profile, seed: int, timers: Settings | None = N
 
     Raises ``DispatchAuditError`` for rules that cannot be simulated.
     """
-    log = simulate(case.load, profile, seed=seed, sendings=case.sendings, timers=timers)
+    log = simulate(case.load, profile, seed=seed, deliveries=case.deliveries, timers=timers)
     audit = audit_whole(log)
     there = FirstConsumers.of(audit.deliveries)
     return Outcome(seed, measures(log, audit, begin=case.first.begin), case.first.shared_with(there))
@@ -242,17 +245,17 @@ class Comparison:
 
 
 def compare(logs: Sequence[DispatcherLog], rules: Sequence[RuleSet], *, seeds: int = SEEDS) -> Comparison:
-    """Predict what each log's clients and load would have met under each of ``rules``."""
+    """Predict the measures of each log's clients and load under each of ``rules``."""
     rows = tuple(row for log in logs for row in rows_of(log, rules, seeds=range(seeds)))
     return Comparison(rows, tuple(groups_of(rows)))
 
 
 def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int]) -> Iterator[Row]:
-    """The predictions for one log, in the order of ``rules``. Never raises for what a log may hold."""
+    """The predictions for one log, in the order of ``rules``. A log that cannot be simulated gives rows with ``problem``."""
     try:
         case = case_of(log)
     except DispatchAuditError as error:
-        yield from (_row(log, None, one, problem=str(error)) for one in rules)
+        yield from (_row(log, None, rule_set, problem=str(error)) for rule_set in rules)
         return
     simulated: list[tuple[Profile, Settings, tuple[Outcome, ...]]] = []
 
@@ -264,20 +267,25 @@ def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int
         return simulated[-1][2]
 
     control = _control(log, simulated_by)
-    for one in rules:
+    for rule_set in rules:
         try:
-            profile = one.profile_for(log)
+            profile = rule_set.profile_for(log)
             yield _row(
-                log, case, one, profile=profile, outcomes=simulated_by(profile, one.timers), control=control
+                log,
+                case,
+                rule_set,
+                profile=profile,
+                outcomes=simulated_by(profile, rule_set.timers),
+                control=control,
             )
         except DispatchAuditError as error:
-            yield _row(log, case, one, problem=str(error))
+            yield _row(log, case, rule_set, problem=str(error))
 
 
 def _control(
     log: DispatcherLog, simulated_by: Callable[[Profile, Settings], tuple[Outcome, ...]]
 ) -> tuple[Outcome, ...]:
-    """Simulations under the recorded rules; none where these are unknown or cannot be simulated."""
+    """Simulations under the recorded rules; none if these are unknown or cannot be simulated."""
     try:
         return simulated_by(profile_of(log), {})
     except DispatchAuditError:
@@ -314,9 +322,9 @@ def _row(
 
 
 def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
-    """One prediction for all topics of a subscription and each set of rules, where there are several topics.
+    """One prediction for all topics of a subscription and each set of rules, if there are several topics.
 
-    A topic that stands there twice (recorded twice, or loaded twice) makes no group: its parts are not there at one time.
+    A topic that occurs twice (recorded twice, or loaded twice) makes no group, because its parts are not simultaneous.
     """
     of: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
@@ -351,13 +359,13 @@ def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _all(rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Outcome:
-    """One seed of all topics."""
+    """The outcomes of all topics for one seed, added up."""
     weighed = [
-        (one.same_first_consumer, row.recorded.entries)
-        for row, one in zip(rows, outcomes, strict=True)
-        if row.recorded is not None and one.same_first_consumer is not None
+        (simulated.same_first_consumer, row.recorded.entries)
+        for row, simulated in zip(rows, outcomes, strict=True)
+        if row.recorded is not None and simulated.same_first_consumer is not None
     ]
-    return Outcome(outcomes[0].seed, together([one.measures for one in outcomes]), _mean(weighed))
+    return Outcome(outcomes[0].seed, together([simulated.measures for simulated in outcomes]), _mean(weighed))
 
 
 def _mean(weighed: Sequence[tuple[float, int]]) -> float | None:
@@ -368,11 +376,11 @@ def _mean(weighed: Sequence[tuple[float, int]]) -> float | None:
 def confidence_of(
     outcomes: Sequence[Outcome], controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures]
 ) -> Confidence:
-    """How sure the prediction from ``outcomes`` is, given the controls of its dispatchers and what was recorded of them."""
+    """The confidence in the prediction from ``outcomes``, given the controls and recorded measures of its dispatchers."""
     middle = _middle(outcomes)
     assert middle is not None
     predicted = middle.measures.order_violations > 0
-    agreeing = sum((one.measures.order_violations > 0) == predicted for one in outcomes)
+    agreeing = sum((simulated.measures.order_violations > 0) == predicted for simulated in outcomes)
     control = _judged(controls, recorded)
     reasons = []
     level = HIGH
@@ -408,26 +416,31 @@ def _judged(controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures])
     if len(found) < len(middles) or not found:
         return None
     right = [
-        (one.measures.order_violations > 0) == (there.order_violations > 0)
-        for one, there in zip(found, recorded, strict=True)
+        (control.measures.order_violations > 0) == (recording.order_violations > 0)
+        for control, recording in zip(found, recorded, strict=True)
     ]
     weighed = [
-        (one.same_first_consumer, there.entries)
-        for one, there in zip(found, recorded, strict=True)
-        if one.same_first_consumer is not None
+        (control.same_first_consumer, recording.entries)
+        for control, recording in zip(found, recorded, strict=True)
+        if control.same_first_consumer is not None
     ]
     return Control(
         same_first_consumer=_mean(weighed),
-        recorded_violations=sum(there.order_violations for there in recorded),
-        simulated_violations=sum(one.measures.order_violations for one in found),
+        recorded_violations=sum(recording.order_violations for recording in recorded),
+        simulated_violations=sum(control.measures.order_violations for control in found),
         right=round(sum(right) / len(right), 4),
     )
 
 
 def _middle(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The upper middle one: order violations are predicted if at least half of the seeds have some."""
+    """The upper median: order violations are predicted if at least half of the seeds have some."""
     ranked = sorted(
-        outcomes, key=lambda one: (one.measures.order_violations, one.measures.wait_ms.p99 or 0.0, one.seed)
+        outcomes,
+        key=lambda simulated: (
+            simulated.measures.order_violations,
+            simulated.measures.wait_ms.p99 or 0.0,
+            simulated.seed,
+        ),
     )
     return ranked[len(ranked) // 2] if ranked else None
 

@@ -1,7 +1,7 @@
-"""What became of a load: order, repetition, waiting, blocking, balance, speed.
+"""Measure a log: order, redelivery, waits, blocking, balance, throughput.
 
-The same measures for a recorded log and for a simulated one, taken from the tables of one audit, so that a difference
-between them is a difference between the rules and never one between two ways of counting.
+Recorded and simulated logs are measured in the same way, from the tables of the audit, so that a difference between them
+comes from the rules.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Ints = npt.NDArray[np.int64]
 
 #: Findings that break the promise of order per key.
 ORDER_KINDS: Final = ("out_of_order", "split_key")
-#: Buckets of waits, where those of many topics are added up: each is wider than the last by this part.
+#: Buckets in which waits of many topics are added up: each is wider than the last by this part.
 _BUCKET: Final = 1 / 256
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Milliseconds that half, that 99 of 100 and that all stay within; ``None`` of nothing."""
+    """Median, 99th percentile and maximum in milliseconds; ``None`` without values."""
 
     p50: float | None = None
     p99: float | None = None
@@ -51,22 +51,24 @@ def _no_ints() -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """How long messages or keys waited: distinct waits in microseconds, ascending, and how many waited so long."""
+    """Waits of messages or keys: the distinct waits in microseconds, ascending, and the number of each."""
 
     us: Ints = field(default_factory=_no_ints)
     count: Ints = field(default_factory=_no_ints)
 
     @classmethod
     def of(cls, us: Ints, count: Ints) -> Waits:
-        """Of single waits, in any order."""
+        """Count single waits, given in any order."""
         values, at = np.unique(us, return_inverse=True)
         return cls(values, np.bincount(at, weights=count, minlength=len(values)).astype(np.int64))
 
     @classmethod
     def sum(cls, waits: Iterable[Waits]) -> Waits:
-        """Those of several dispatchers."""
+        """Add up the waits of several dispatchers."""
         some = [cls(), *waits]
-        return cls.of(np.concatenate([one.us for one in some]), np.concatenate([one.count for one in some]))
+        return cls.of(
+            np.concatenate([part.us for part in some]), np.concatenate([part.count for part in some])
+        )
 
     def spread(self) -> Spread:
         """Percentiles, interpolated between the two nearest ranks, and the longest."""
@@ -77,7 +79,7 @@ class Waits:
         return Spread(p50, p99, int(self.us[-1]) / 1000)
 
     def coarse(self) -> Waits:
-        """The same in buckets of 1/256 of a wait, the longest as it is: small, and still good for adding up."""
+        """The same in buckets of 1/256 of a wait, with the exact maximum: small enough to add up many topics."""
         if len(self.us) <= 1 / _BUCKET:
             return self
         bucket = np.floor(np.log1p(self.us) / np.log1p(_BUCKET))
@@ -87,7 +89,7 @@ class Waits:
 
 
 def _percentile(us: Ints, upto: Ints, share: float) -> float:
-    """In milliseconds. ``upto``: how many waits there are up to each of ``us``."""
+    """A percentile in milliseconds. ``upto``: the number of waits up to each of ``us``."""
     place = share * float(upto[-1] - 1)
     below, above = (us[np.searchsorted(upto, rank, "right")] for rank in (np.floor(place), np.ceil(place)))
     return round(float(below + (place - np.floor(place)) * (above - below)) / 1000, 3)
@@ -95,16 +97,23 @@ def _percentile(us: Ints, upto: Ints, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What became of the load of one dispatcher, or of many together (``together``).
+    """The measures of one dispatcher, or of many together (``together``).
 
-    ``entries``, ``messages``: sent at least once. ``out_of_order``, ``split_key``: proven findings where order was
-    promised; ``order_uncertain``: those that the log cannot prove; ``keys_out_of_order``: keys they concern.
-    ``duplicates``: sent after their ack was applied. ``redelivered``: sent again for an allowed cause, overtaken ones too.
-    ``never_sent``: entries, from the first that the subscription got on. Waits: from publishing (the producer's clock, in
-    ms) to first being sent; of a key the longest of its messages. ``blocked_message_s``: message-seconds that rules held
-    back, ``needless_message_s`` those while nobody had an entry of the hash. ``messages_of`` and ``keys_of``: by consumer
-    name; ``fair_of``: messages by share of the hash space. ``active_topics``: by consumer name, the topics for which it was
-    active longest. ``from_us``, ``until_us``: first line of the log, and last first sending.
+    Attributes:
+        entries, messages: sent at least once.
+        out_of_order, split_key: proven findings where order was promised.
+        order_uncertain: findings against the order that the log cannot prove.
+        keys_out_of_order: keys of the proven findings.
+        duplicates: entries sent after their ack was applied.
+        redelivered: entries sent again for an allowed cause, overtaken redeliveries included.
+        never_sent: entries never sent, counted from the first that the subscription got.
+        wait_ms: from publishing (by the producer's clock) to the first delivery; ``key_wait_ms_max``: the longest wait of
+            each key.
+        blocked_message_s: message-seconds that rules held back; ``needless_message_s``: those while no consumer had an entry
+            of the hash pending.
+        messages_of, keys_of: by consumer name; ``fair_of``: messages in proportion to the share of the hash space.
+        active_topics: by consumer name, the topics for which it was active longest.
+        from_us, until_us: time of the first line of the log, and of the last first delivery.
     """
 
     topics: int = 0
@@ -145,10 +154,10 @@ class Measures:
 
     @property
     def max_share_ratio(self) -> float | None:
-        """How many times its share the most loaded consumer got.
+        """The load of the most loaded consumer, relative to its share.
 
-        Key_Shared: messages against the share of the hash space. Failover over several topics: active topics against an
-        equal part of them; of one topic there is nothing to share.
+        Key_Shared: messages relative to the share of the hash space. Failover over several topics: active topics relative to
+        an equal part of them. None: a single Failover topic, or nothing was sent.
         """
         ratios = [self.messages_of.get(name, 0) / fair for name, fair in self.fair_of.items() if fair]
         if self.active_topics and self.topics > 1:
@@ -183,9 +192,9 @@ class Measures:
 
 
 def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | None = None) -> Measures:
-    """The measures of one dispatcher's log, whatever its level.
+    """Measure one dispatcher's log of any level.
 
-    ``begin``: the first position (ledger, entry) that the subscription was to get; without it the lowest that was sent.
+    ``begin``: the first position (ledger, entry) that the subscription has to get; default: the lowest that was sent.
     """
     sent = audit.deliveries
     first = sent.filter(pc.equal(sent["delivery_number"], 1))
@@ -234,16 +243,16 @@ _BY_NAME: Final = ("messages_of", "keys_of", "fair_of", "active_topics")
 
 
 def together(measured: Sequence[Measures]) -> Measures:
-    """The measures of many dispatchers as one: sums, the waits of all, and who was active for how many topics."""
-    waits = Waits.sum(one.waits for one in measured)
-    key_waits = Waits.sum(one.key_waits for one in measured)
-    starts = [one.from_us for one in measured if one.from_us is not None]
-    ends = [one.until_us for one in measured if one.until_us is not None]
-    added: dict[str, Any] = {name: sum(getattr(one, name) for one in measured) for name in _ADDED}
+    """Add up the measures of many dispatchers: sums, all waits, and the active topics of each consumer."""
+    waits = Waits.sum(part.waits for part in measured)
+    key_waits = Waits.sum(part.key_waits for part in measured)
+    starts = [part.from_us for part in measured if part.from_us is not None]
+    ends = [part.until_us for part in measured if part.until_us is not None]
+    added: dict[str, Any] = {name: sum(getattr(part, name) for part in measured) for name in _ADDED}
     for name in _SECONDS:
-        added[name] = round(sum(getattr(one, name) for one in measured), 3)
+        added[name] = round(sum(getattr(part, name) for part in measured), 3)
     for name in _BY_NAME:
-        added[name] = _by_name(getattr(one, name) for one in measured)
+        added[name] = _by_name(getattr(part, name) for part in measured)
     return Measures(
         **added,
         wait_ms=waits.spread(),
@@ -257,8 +266,8 @@ def together(measured: Sequence[Measures]) -> Measures:
 
 def _by_name(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for one in counts:
-        for name, value in one.items():
+    for by_name in counts:
+        for name, value in by_name.items():
             found[name] = found.get(name, 0) + value
     return dict(sorted(found.items()))
 
@@ -285,7 +294,7 @@ def _findings(anomalies: pa.Table) -> tuple[Counter[str], int, int]:
 def _waits(first: pa.Table) -> tuple[Waits, Waits]:
     """Waits of messages, and the longest of each key."""
     known = first.filter(pc.is_valid(first["publish_time_ms"]))
-    # The producer's clock may be ahead of the broker's: nothing is sent before it was published.
+    # The producer's clock may be ahead of the broker's: a wait is at least 0.
     us = np.maximum(waits_us(known), 0)
     waits = Waits.of(us, _weights(known))
     by_key = known.append_column("wait_us", pa.array(us)).filter(pc.is_valid(known["key"]))
@@ -302,7 +311,7 @@ def _never_sent(messages: pa.Table, first: pa.Table, begin: tuple[int, int] | No
 
 
 def _active(log: DispatcherLog, ownership: pa.Table) -> dict[str, int]:
-    """1 for the consumer name that was active longest, 0 for every other that was there."""
+    """1 for the consumer name that was active longest, 0 for the other names."""
     times = {row["consumer_name"]: row["active_us"] for row in active_times_of(log, ownership).to_pylist()}
     found = dict.fromkeys(sorted(times), 0)
     longest = max(times, key=lambda name: (times[name], name), default="")

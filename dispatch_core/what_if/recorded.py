@@ -1,13 +1,13 @@
-"""What a log shows of producers and clients, and nothing of what its broker decided.
+"""Read the load of a log: the acts of its producers and clients, and none of its broker's decisions.
 
-``load_of`` reads the message log, joins and leaves, grants of permits, acknowledgements and requests to send again. It does
-not read ``sent``, nor anything of level T: the same load comes from a trace and from a log that a user recorded.
+``load_of`` reads the message log, joins and leaves, permits, acknowledgements and redelivery requests. It reads neither
+``sent`` lines nor lines of level T, so a trace and a log without a trace give the same load.
 
-Assumptions, because the log does not say it:
+Assumptions about times that the log does not show:
 
-* an entry is stored ``STORED_AFTER_US`` after its producer published it, in the order of the positions, and before anybody
-  acknowledges it;
-* a removal takes effect ``LEAVES_BEFORE_US`` before its line, which a broker writes at the end of it.
+* an entry is stored ``STORED_AFTER_US`` after it was published, in the order of the positions, and before it is
+  acknowledged;
+* a removal takes effect ``LEAVES_BEFORE_US`` before its line, which a broker writes at the end of the removal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
 
 Ints = npt.NDArray[np.int64]
 
-#: From an entry's publish time to the moment at which a read finds it: the median of recorded traces.
+#: From an entry's publish time until a read can return it: the median of recorded traces.
 STORED_AFTER_US: Final = 4_000
 #: From a removal's effect to its line: the median of recorded traces.
 LEAVES_BEFORE_US: Final = 200
@@ -42,7 +42,7 @@ _KINDS: Final = ("consumer_added", "consumer_removed", "flow", "ack", "redeliver
 
 
 class NotSimulableError(DispatchAuditError):
-    """A log from which nothing can be simulated: no clients, no messages, or a kind of subscription without rules."""
+    """A log that cannot be simulated: no clients, no messages, or a subscription type without rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to send again. ``entries``: ordinals; None = all that the consumer holds."""
+    """A redelivery request. ``entries``: ordinals; None = all pending entries of the consumer."""
 
     at_us: int
     consumer: int
@@ -83,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RecordedLoad:
-    """Everything a simulation is told. Entries are ordinals of ``messages``, consumers the log's numbers."""
+    """The input of a simulation. Entries are ordinals of ``messages``, consumers are the log's numbers."""
 
     recording: str
     cluster: str
@@ -93,10 +93,10 @@ class RecordedLoad:
     partition_index: int
     broker: str | None
     incarnation: int
-    profile: Profile | None  # the recorded rules; None = the header does not say them
+    profile: Profile | None  # the recorded rules; None = the header does not give them
     header: Mapping[str, Any] = field(repr=False)
     messages: pa.Table = field(repr=False)
-    stored_us: Ints = field(repr=False)  # as ``stored_after`` has it by default
+    stored_us: Ints = field(repr=False)  # by ``stored_after`` with its default
     published_us: Ints = field(repr=False)
     h31: Mapping[bool, Ints] = field(
         repr=False
@@ -104,14 +104,14 @@ class RecordedLoad:
     num_messages: Ints = field(repr=False)
     size_bytes: Ints = field(repr=False)
     begin: int  # the first entry that the subscription has not acknowledged at the start of the log
-    settled: Ints = field(repr=False)  # entries behind it that it has
+    settled: Ints = field(repr=False)  # later entries that it has acknowledged
     joins: Sequence[Join] = field(repr=False)
     leaves: Sequence[tuple[int, int]] = field(repr=False)  # time, number
     flows: tuple[Ints, Ints, Ints] = field(repr=False)  # time, consumer, permits
     acks: Acks = field(repr=False)
     requests: Sequence[Request] = field(repr=False)
-    unknown: int  # acknowledged or asked for, but not in the message log
-    until_us: int  # the log ends
+    unknown: int  # positions acknowledged or requested again that are not in the message log
+    until_us: int  # end of the log
 
     @property
     def is_single_active(self) -> bool:
@@ -132,10 +132,10 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         )
     seed = Seed.of(log.events)
     if seed is not None and not seed.of_a_new_dispatcher:
-        consumers, held = seed.checkpoint.consumers or (), sum(map(len, seed.checkpoint.pending.values()))
+        consumers, pending = seed.checkpoint.consumers or (), sum(map(len, seed.checkpoint.pending.values()))
         raise NotSimulableError(
-            f"{_name(log)}: the log begins with a checkpoint of a dispatcher at work ({len(consumers)} consumers connected "
-            f"and {held} entries pending by it). What they were granted, sent and asked for before is not in it, and other "
+            f"{_name(log)}: the log begins with a checkpoint of a running dispatcher ({len(consumers)} consumers connected "
+            f"and {pending} entries pending). Their permits and deliveries before that are not in it, and other "
             "rules would have sent them other entries: give the log from the dispatcher's beginning"
         )
     events = log.events.filter(pc.is_in(log.events["kind"].cast(pa.string()), value_set=pa.array(_KINDS)))
@@ -218,7 +218,7 @@ def _joins(added: pa.Table) -> list[Join]:
     found: dict[int, Join] = {}
     names = ["t_us", "consumer", "name", "consumer_id", "address", "priority_level", "ranges"]
     for row in added.select(names).to_pylist():
-        ranges = tuple((one["start"], one["end"]) for one in row["ranges"] or ())
+        ranges = tuple((bounds["start"], bounds["end"]) for bounds in row["ranges"] or ())
         join = Join(
             row["t_us"],
             row["consumer"],
@@ -233,7 +233,7 @@ def _joins(added: pa.Table) -> list[Join]:
 
 
 def _leaves(removed: pa.Table, joins: Sequence[Join]) -> list[tuple[int, int]]:
-    """Each connection's first removal, behind its arrival."""
+    """The first removal of each connection, not before its join."""
     joined = {join.number: join.at_us for join in joins}
     found: dict[int, int] = {}
     for at_us, number in zip(removed["t_us"].to_pylist(), removed["consumer"].to_pylist(), strict=True):
@@ -255,10 +255,10 @@ def _acks(lines: pa.Table, positions: _Positions) -> Acks:
     words: dict[int, tuple[int, ...]] = {}
     sets = lines["ack_sets"].combine_chunks()
     for at in np.flatnonzero(np.asarray(sets.is_valid())).tolist():
-        for i, one in enumerate(sets[at].as_py()[: lengths[at]]):
+        for i, ack_set in enumerate(sets[at].as_py()[: lengths[at]]):
             flat = int(starts[at]) + i
-            if one and known[flat]:
-                words[int(place[flat])] = tuple(one)
+            if ack_set and known[flat]:
+                words[int(place[flat])] = tuple(ack_set)
                 kind[flat] = UP_TO if cumulative[at] else PART
     return Acks(
         _ints(lines["t_us"])[row][known],
@@ -283,9 +283,9 @@ def _requests(lines: pa.Table, positions: _Positions) -> list[Request]:
 
 
 def stored_after(published_us: Ints, acks: Acks, after_us: int = STORED_AFTER_US) -> Ints:
-    """When each entry was stored: so long after its publish time, in order, and before its first acknowledgement.
+    """The time at which each entry was stored: ``after_us`` after its publish time, in order, before its first ack.
 
-    A publish time of 0 is not known: such an entry was stored with the one before it.
+    A publish time of 0 means not known: such an entry was stored together with the previous one.
     """
     acked = np.full(len(published_us), NEVER, np.int64)
     np.minimum.at(acked, acks.entry, acks.at_us - _ACKED_AFTER_US)

@@ -1,6 +1,6 @@
-"""Rules to put a recorded load under: the releases and settings of a command line, or names such as ``4.2.4-classic-ch``.
+"""Rules for a simulation: releases and settings of a command line, or names such as ``4.2.4-classic-ch``.
 
-A name says release and variant; without a release the log's own (or ``--broker-version``) is meant:
+A name gives release and variant. Without a release, the log's own (or ``--broker-version``) is used:
 
 * Key_Shared: ``ch``, ``range`` (the release's dispatcher with consistent hashing or with split ranges), ``classic-ch``,
   ``classic-range`` (the dispatcher of 3.x in 4.x);
@@ -38,21 +38,21 @@ VARIANTS: Final[dict[str, dict[str, bool]]] = {
 }
 _KEY_SHARED: Final = ("ch", "range", "classic-ch", "classic-range")
 _FAILOVER: Final = ("modulo", "ring")
-#: Releases that stand for a rule each, beside the log's own: the read position of 3.x, PIP-282, draining hashes.
+#: Releases of the matrix beside the log's own, one for each rule: the read position of 3.x, PIP-282, draining hashes.
 _RELEASES: Final = ("3.0.17", PREVIEW_PIP_282, "4.2.4")
 
 
-#: Simulations of a prediction, where nobody says otherwise.
+#: Default number of simulations for a prediction.
 SEEDS: Final = 5
 
 
 class RuleNameError(DispatchAuditError):
-    """A name that means no rules."""
+    """A name of no known rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules by what differs from the recorded ones: release (``None`` = the recorded one) and settings."""
+    """Rules as differences from the recorded ones: release (``None`` = the recorded one) and settings."""
 
     name: str
     broker_version: str | None = None
@@ -60,7 +60,7 @@ class RuleSet:
 
     @property
     def timers(self) -> Settings:
-        """Those settings that are no rules but timers of the simulated dispatcher."""
+        """The settings that are timers of the simulated dispatcher and no rules."""
         return {name: value for name, value in self.settings.items() if name in TIMERS}
 
     def applied_to(self, log: DispatcherLog) -> DispatcherLog:
@@ -68,7 +68,7 @@ class RuleSet:
         return with_overrides(log, self.broker_version, self.settings)
 
     def profile_for(self, log: DispatcherLog) -> Profile:
-        """The rules of the log's subscription under these. Raises ``ProfileError``."""
+        """The profile of the log's subscription with these rules. Raises ``ProfileError``."""
         return profile_of(self.applied_to(log))
 
 
@@ -77,9 +77,9 @@ RECORDED: Final = RuleSet("as recorded")
 
 
 def named(name: str, broker_version: str | None = None, settings: Settings | None = None) -> RuleSet:
-    """The rules a name means, on top of ``settings``; ``broker_version`` is for a name without one.
+    """The rules of a name, added to ``settings``; ``broker_version`` applies if the name has no release.
 
-    Raises ``RuleNameError``, ``ProfileError`` for a release that is none.
+    Raises ``RuleNameError``, and ``ProfileError`` for a release that cannot be parsed.
 
     >>> named("3.0.17-range").broker_version, named("ring").settings
     ('3.0.17', {'activeConsumerFailoverConsistentHashing': True})
@@ -102,7 +102,7 @@ def named(name: str, broker_version: str | None = None, settings: Settings | Non
 def asked_for(
     names: Sequence[str], broker_version: str | None, settings: Settings, *, matrix: bool
 ) -> list[RuleSet]:
-    """The rules that a command line names; those of ``matrix`` depend on the log (``matrix_for``) and are not among them."""
+    """The rules that a command line names, without those of ``matrix``, which depend on the log (``matrix_for``)."""
     found = [named(name, broker_version, settings) for name in names]
     if not found and not matrix:
         if broker_version is None and not settings:
@@ -114,16 +114,16 @@ def asked_for(
 
 
 def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Settings) -> list[RuleSet]:
-    """All rules side by side: those of the log's release (or ``broker_version``), and of the releases that changed them.
+    """The rules of the log's release (or ``broker_version``) and of the releases that changed them.
 
-    Of names that mean the same rules for this subscription (a STICKY one has no selector to choose, a topic without
-    partitions no modulo) the first stands. Raises ``ProfileError``.
+    If several names give the same rules for this subscription, the first is kept: STICKY has no choice of selector, and a
+    topic without partitions has no modulo. Raises ``ProfileError``.
     """
     release = broker_version or log.header.get("broker_version")
     releases = [release, *_RELEASES, text_of(NEWEST_KNOWN)] if release else list(_RELEASES)
     failover = subscription_type(log) in ("Failover", "Exclusive")
     found: dict[tuple[object, ...], RuleSet] = {}
-    for version in dict.fromkeys(str(one).strip() for one in releases):
+    for version in dict.fromkeys(str(text).strip() for text in releases):
         for variant in _FAILOVER if failover else _KEY_SHARED:
             rules = named(f"{version}-{variant}", None, settings)
             profile = rules.profile_for(log)
@@ -133,7 +133,7 @@ def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Setting
 
 
 def _fitting(rules: RuleSet, profile: Profile, version: str) -> RuleSet:
-    """The rules under a name that does not speak of a selector that the subscription does not have."""
+    """The rules under a name without a selector, if the subscription has none to choose (STICKY)."""
     if profile.key_shared_mode == "STICKY":
         classic = (
             profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC and "classic_dispatchers" in profile.changes
@@ -142,9 +142,13 @@ def _fitting(rules: RuleSet, profile: Profile, version: str) -> RuleSet:
     return rules
 
 
-def same_rules(one: Profile, other: Profile) -> bool:
-    """Whether two profiles decide alike: their names may differ."""
-    return (one.broker_version, one.name, one.settings) == (other.broker_version, other.name, other.settings)
+def same_rules(profile: Profile, other: Profile) -> bool:
+    """True if two profiles have the same release, name and settings."""
+    return (profile.broker_version, profile.name, profile.settings) == (
+        other.broker_version,
+        other.name,
+        other.settings,
+    )
 
 
 def without_effect(rules: RuleSet, profile: Profile) -> tuple[str, ...]:
@@ -182,7 +186,7 @@ def _timer_without_effect(name: str, value: Value | str, profile: Profile) -> li
 
 
 def _is(profile: Profile, variant: str) -> bool:
-    """Whether the release has the variant: one that it does not know would be another under a wrong name."""
+    """True if the release has the variant; otherwise its profile would be another variant under a wrong name."""
     if variant in _FAILOVER:
         return profile.failover is FailoverRule(variant)
     if variant.startswith("classic"):
@@ -193,9 +197,9 @@ def _is(profile: Profile, variant: str) -> bool:
 
 
 def _kind(profile: Profile) -> tuple[object, ...]:
-    """What profiles of a matrix are told apart by: the rules, and the releases that have a variant of their own.
+    """The key by which profiles of a matrix are distinct: the rules, and for Key_Shared the release.
 
-    Patch releases of one rule differ by defects only; a matrix shows rules.
+    Failover's rules are the same in all releases that have them.
     """
     return (
         profile.dispatcher,

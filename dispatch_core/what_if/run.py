@@ -1,4 +1,4 @@
-"""Simulate a recorded load under given rules; what comes out is a log of level E like any other."""
+"""Simulate a recorded load under given rules; the result is a log of level E."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.simulation import kinds
-from dispatch_core.simulation.consumer_lifecycle import Delays, Given, Life
+from dispatch_core.simulation.consumer_lifecycle import Delays, Given
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
-from dispatch_core.what_if.clients import RecordedClients, RecordedPublishing, Sendings, changes_of
+from dispatch_core.what_if.clients import Deliveries, RecordedClients, RecordedPublishing, changes_of
 from dispatch_core.what_if.recorded import RecordedLoad
 
 Ints = npt.NDArray[np.int64]
@@ -38,42 +38,47 @@ def simulate(
     profile: Profile,
     *,
     seed: int = 0,
-    sendings: Sendings | None = None,
+    deliveries: Deliveries | None = None,
     timers: Mapping[str, object] | None = None,
 ) -> DispatcherLog:
-    """The log that the load leaves behind under the rules of ``profile``.
+    """Simulate ``load`` under the rules of ``profile``.
 
-    ``seed``: 0 = the simulated broker takes the time that the recorded one is likely to have taken; others vary that, to
-    show what depends on it. ``sendings``: those of ``sendings_of(load)``, where several simulations share them.
-    ``timers``: settings of ``life.TIMERS`` instead of the recorded ones. Raises ``UnsupportedRuleError`` for rules that
-    cannot be simulated with these clients.
+    Args:
+        load: clients and messages of a recorded log.
+        profile: the rules.
+        seed: 0 = the delays that the recorded broker is likely to have had; other seeds vary them by a factor of up to 2.
+        deliveries: the result of ``deliveries_of(load)``, if several simulations share it.
+        timers: settings of ``broker.settings.TIMERS`` that replace the recorded ones.
+
+    Raises:
+        UnsupportedRuleError: these rules cannot be simulated with these clients.
     """
-    sendings = sendings or sendings_of(load)
+    deliveries = deliveries or deliveries_of(load)
     if timers:
         load = replace(load, header={**load.header, "config": {**recorded_settings(load), **timers}})
-    if sendings is None:
+    if deliveries is None:
         return _simulate(load, profile, None, _varied(usual(profile), seed), load.stored_us)
-    paces = tuple(replace(pace, delays=_varied(pace.delays, seed)) for pace in sendings.paces)
-    return _simulate(load, profile, sendings, _varied(sendings.delays, seed), sendings.stored_us, paces)
+    paces = tuple(replace(pace, delays=_varied(pace.delays, seed)) for pace in deliveries.paces)
+    return _simulate(load, profile, deliveries, _varied(deliveries.delays, seed), deliveries.stored_us, paces)
 
 
-def sendings_of(load: RecordedLoad) -> Sendings | None:
-    """Who was sent what and when, as the recorded rules say: nobody reads it from the log. None = these are not known.
+def deliveries_of(load: RecordedLoad) -> Deliveries | None:
+    """Simulate ``load`` under the recorded rules, with the delays that its acknowledgements show (``broker_delays``).
 
-    How fast the recorded broker was is what its clients' acts speak for, see ``likely``.
+    The ``sent`` lines of the log are not read. None: the recorded rules are not known or cannot be simulated.
     """
     profile = load.profile
     if profile is None:
         return None
 
-    def sent(delays: Delays, stored_us: Ints, paces: Paces) -> Sendings:
+    def sent(delays: Delays, stored_us: Ints, paces: Paces) -> Deliveries:
         log = _simulate(load, profile, None, delays, stored_us, paces)
         lines = log.events.filter(pc.equal(log.events["kind"], "sent"))
         listed = lines["positions"].combine_chunks()
         row = np.repeat(np.arange(len(listed)), np.asarray(pc.list_value_length(listed)))
         entry = _ordinals(load, pc.list_flatten(listed))
         at_us, consumer = (lines[name].to_numpy()[row] for name in ("t_us", "consumer"))
-        return Sendings(at_us, consumer, entry, delays, stored_us, paces)
+        return Deliveries(at_us, consumer, entry, delays, stored_us, paces)
 
     try:
         return most_likely(load, profile, sent)
@@ -90,7 +95,7 @@ def _ordinals(load: RecordedLoad, positions: pa.StructArray) -> Ints:
 def _simulate(
     load: RecordedLoad,
     profile: Profile,
-    sendings: Sendings | None,
+    deliveries: Deliveries | None,
     delays: Delays,
     stored_us: Ints,
     paces: Paces = (),
@@ -131,15 +136,15 @@ def _simulate(
         partition_index=load.partition_index,
         changes=changes_of(load),
         publishing=RecordedPublishing(load, stored_us, fallback=profile.fallback_key),
-        clients=RecordedClients(load, sendings),
+        clients=RecordedClients(load, deliveries),
         exclusive=load.subscription_type == "Exclusive",
         until_us=load.until_us,
         delays=delays,
         timers=recorded_settings(load),
         paces=paces,
     )
-    life: Life = (FailoverRun if single else KeySharedRun)(given, sink)
-    life.run()
+    dispatcher = FailoverRun(given, sink) if single else KeySharedRun(given, sink)
+    dispatcher.run()
     return DispatcherLog(
         recording=load.recording,
         cluster=load.cluster,
@@ -164,15 +169,15 @@ def _of_incarnation(events: pa.Table, load: RecordedLoad) -> pa.Table:
         "broker": pa.array([load.broker] * len(events), pa.string()),
         "incarnation": pa.array(np.full(len(events), load.incarnation)),
     }
-    return pa.table([columns.get(one.name, events[one.name]) for one in EVENTS], schema=EVENTS)
+    return pa.table([columns.get(column.name, events[column.name]) for column in EVENTS], schema=EVENTS)
 
 
 def _varied(delays: Delays, seed: int) -> Delays:
-    """The delays, each of them longer or shorter by a factor of its own."""
+    """The delays, each multiplied by a random factor of its own; unchanged for seed 0."""
     if not seed:
         return delays
     random = np.random.default_rng(seed)
-    names = [one.name for one in fields(delays)]
+    names = [delay.name for delay in fields(delays)]
     factors = _SPREAD ** random.uniform(-1, 1, len(names))
     return Delays(
         **{
@@ -240,8 +245,10 @@ class MemorySink:
         columns: Mapping[str, Any] = {name: table[name] for name in table.column_names}
         return pa.table(
             [
-                columns[one.name].cast(one.type) if one.name in columns else pa.nulls(len(table), one.type)
-                for one in EVENTS
+                columns[column.name].cast(column.type)
+                if column.name in columns
+                else pa.nulls(len(table), column.type)
+                for column in EVENTS
             ],
             schema=EVENTS,
         )

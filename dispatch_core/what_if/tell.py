@@ -1,4 +1,4 @@
-"""A comparison for people and for programs."""
+"""Write a comparison as a table for people or as JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _COLUMNS: Final = (
     "same",
     "sure",
 )
-#: What the columns say; printed once.
-LEGEND: Final = """order (keys): proven findings of out_of_order and split_key, and keys they concern
-again, twice, late: entries sent again for an allowed cause, held by two at once, sent after their ack
-wait: from publishing to first being sent, of messages; of keys: the longest of each
-blocked (needless): message-seconds that rules held back, and those while nobody had an entry of the hash
-share: how many times its share the most loaded consumer got; unsent: entries that nobody got by the end of the log
-same: positions that go first to the connection that got them first; sure: how sure the prediction is"""
+#: The meaning of the columns; printed once.
+LEGEND: Final = """order (keys): proven findings of out_of_order and split_key, and the number of their keys
+again, twice, late: entries sent again for an allowed cause, pending on two consumers at once, sent after their ack
+wait: from publishing a message to its first delivery; of keys: the longest wait of each key
+blocked (needless): message-seconds that rules held back, and those while no consumer had an entry of the hash pending
+share: load of the most loaded consumer, in multiples of its share; unsent: entries never sent by the end of the log
+same: positions that go first to the recorded connection; sure: confidence in the prediction"""
 
 
 def as_json(row: Row) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def for_people(rows: Sequence[Row]) -> str:
-    """The rows of one dispatcher (or of all topics of one subscription) as a table, and what has to be said about them."""
+    """The rows of one dispatcher (or of all topics of one subscription) as a table, followed by remarks."""
     first = rows[0]
     recorded = next((row.recorded for row in rows if row.recorded is not None), None)
     if first.topic:
@@ -91,14 +91,14 @@ def for_people(rows: Sequence[Row]) -> str:
 
 
 def assumptions(rows: Sequence[Row]) -> str:
-    """What all predictions assume, each once."""
-    told = dict.fromkeys(text for row in rows for text in row.assumptions)
-    lines = [textwrap.fill(text, 116, initial_indent="  - ", subsequent_indent="    ") for text in told]
+    """The assumptions of all predictions, each once."""
+    texts = dict.fromkeys(text for row in rows for text in row.assumptions)
+    lines = [textwrap.fill(text, 116, initial_indent="  - ", subsequent_indent="    ") for text in texts]
     return "\n".join(["assumed:", *lines])
 
 
 def problem_of(row: Row) -> str:
-    """Why a row has no prediction, for people, in one line."""
+    """The reason why a row has no prediction, in one line for people."""
     return printable(f"{row.recording or row.subscription}: {row.rules.name}: {row.problem}")
 
 
@@ -126,7 +126,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _aligned(table: list[list[str]]) -> list[str]:
-    """Columns side by side, names to the left and figures to the right."""
+    """Columns side by side, names aligned left and figures aligned right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  "
@@ -139,16 +139,18 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 
 def _active(rows: Sequence[Row], recorded: Measures | None) -> list[str]:
-    """Of several Failover topics: how many of them each consumer is active for."""
+    """For several Failover topics: the number of topics for which each consumer is active."""
     found = []
     for name, measured in (("recorded", recorded), *((shown(row.rules.name), row.simulated) for row in rows)):
         if measured is None or measured.topics < 2 or not measured.active_topics:
             continue
         counts = sorted(measured.active_topics.items(), key=lambda item: (-item[1], item[0]))
-        told = ", ".join(f"{shown(consumer)} {count}" for consumer, count in counts[:_CONSUMERS])
+        counts_listed = ", ".join(f"{shown(consumer)} {count}" for consumer, count in counts[:_CONSUMERS])
         left = len(counts) - _CONSUMERS
-        told += f" … and {left} more with {counts[-1][1]} to {counts[_CONSUMERS][1]}" if left > 0 else ""
-        found.append(f"  active topics, {name}: {told}")
+        counts_listed += (
+            f" … and {left} more with {counts[-1][1]} to {counts[_CONSUMERS][1]}" if left > 0 else ""
+        )
+        found.append(f"  active topics, {name}: {counts_listed}")
     return found
 
 

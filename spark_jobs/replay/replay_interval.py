@@ -197,7 +197,7 @@ def publish(
             "reasons": dict(folded.whole_logs.most_common(20)),
         },
         "limits": limits.digest,
-        "overrides": overrides.told,
+        "overrides": overrides.texts,
         "history_digest": history,
         "rows": rows,
         "seconds": round(time.monotonic() - began, 3),

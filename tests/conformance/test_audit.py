@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from dispatch_core.audit.deliveries.rows import Audit
-from dispatch_core.recording import strip
+from dispatch_core.recording import rewrite
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.whole_log import audit_whole
 from tests import checker
@@ -86,7 +86,7 @@ def proven(audit: Audit, source: Ints | None = None) -> Counter[tuple[str, tuple
 
 def refuted_by_the_trace(log: DispatcherLog, audit: Audit, *, minimal: bool) -> list[str]:
     """What the user-level log misses of the trace's findings, and what it says for certain that the trace does not."""
-    events, source = strip.user_level(log.events, minimal=minimal)
+    events, source = rewrite.without_trace(log.events, minimal=minimal)
     mine, theirs = proven(audited(replace(log, events=events)), source), proven(audit)
     missed = Counter(one[:3] for one in theirs.elements())
     missed.subtract(one[:3] for one in mine.elements())

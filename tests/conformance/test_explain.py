@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.explain.explanation import explanation_of, tick_for
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
-from dispatch_core.explain.subject_history import life_of, tick_for
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.replay.whole_log import audit_whole
 from tests.conformance.sample import some
@@ -86,12 +86,14 @@ STORIES = [
 
 @pytest.mark.parametrize(("name", "whom", "words"), STORIES, ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("level", ["T", "E"])
-def test_known_stories_are_told(name: str, whom: dict[str, str], words: tuple[str, ...], level: str) -> None:
+def test_known_stories_are_explained(
+    name: str, whom: dict[str, str], words: tuple[str, ...], level: str
+) -> None:
     log = read(RECORDINGS / name)
     log = log if level == "T" else user_level(log)
     record = Record.of(log)
-    one = life_of(record, subject_of(record, **whom), audit_whole(log, tick_us=tick_for(log)))
-    said = " ".join(headline(one))
+    explanation = explanation_of(record, subject_of(record, **whom), audit_whole(log, tick_us=tick_for(log)))
+    said = " ".join(headline(explanation))
     for word in words:
         assert word in said, said
 
@@ -103,7 +105,7 @@ def small_ones() -> tuple[Path, ...]:
 
 @pytest.mark.parametrize("tenth", some(range(10), 5))
 def test_findings_of_all_recordings_can_be_explained(tenth: int) -> None:
-    """From the user-level log: the first three of each kind, by key, entry and consumer."""
+    """From the log without a trace: the first three of each kind, by key, entry and consumer."""
     asked = 0
     for folder in small_ones()[tenth::10]:
         log = user_level(read(folder))
@@ -117,9 +119,13 @@ def test_findings_of_all_recordings_can_be_explained(tenth: int) -> None:
             whom += [{"consumer": str(number)} for number in row["consumers"][:1]]
             if row["key"] is not None:
                 whom.append({"key": f"base64:{row['key']}" if row["key_b64"] else row["key"]})
-            for one in whom:
-                lived = life_of(record, subject_of(record, **one), audit)
-                assert row["kind"] in {found["kind"] for found in lived.anomalies}, (folder.name, one, row)
-                assert all(line.isprintable() for line in tell(lived)), (folder.name, one)
+            for subject in whom:
+                explanation = explanation_of(record, subject_of(record, **subject), audit)
+                assert row["kind"] in {found["kind"] for found in explanation.anomalies}, (
+                    folder.name,
+                    subject,
+                    row,
+                )
+                assert all(line.isprintable() for line in tell(explanation)), (folder.name, subject)
                 asked += 1
     assert asked > 100

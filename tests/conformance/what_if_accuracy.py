@@ -22,7 +22,7 @@ from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.compare import Confidence, FirstConsumers, Outcome, confidence_of
 from dispatch_core.what_if.measure import Measures, measures
 from dispatch_core.what_if.recorded import load_of
-from dispatch_core.what_if.run import sendings_of, simulate
+from dispatch_core.what_if.run import deliveries_of, simulate
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
@@ -143,7 +143,7 @@ def pairs_of(
     for source in filter(sources, several):
         try:
             load = load_of(source.log)
-            sendings = sendings_of(load)
+            deliveries = deliveries_of(load)
         except DispatchAuditError as error:
             yield from (Pair(source, target, (), None, str(error)) for target in several)
             continue
@@ -152,7 +152,7 @@ def pairs_of(
             try:
                 profile = profile_of(target.log)
                 there = replace(load, topic=target.log.topic)  # Failover's ring places topics by name
-                logs = [simulate(there, profile, seed=seed, sendings=sendings) for seed in seeds]
+                logs = [simulate(there, profile, seed=seed, deliveries=deliveries) for seed in seeds]
                 found[target.rules] = tuple(
                     _outcome(source, log, seed) for log, seed in zip(logs, seeds, strict=True)
                 )

@@ -183,7 +183,7 @@ def overrides(rng: Random) -> Made:
         if held is None:
             return 1
         assert Overrides.of_json(held.json()) == held
-        assert all(held.told) or not held
+        assert all(held.texts) or not held
         return 1
 
     return text.encode("utf-8", "backslashreplace"), check

@@ -52,16 +52,6 @@ STILL_ASKING = (
     "dispatch_core/verify/without_trace/positions.py",
     "dispatch_core/verify/without_trace/races.py",
     "dispatch_core/verify/without_trace/rounds.py",
-    "dispatch_core/what_if/__init__.py",
-    "dispatch_core/what_if/assumed.py",
-    "dispatch_core/what_if/broker_delays.py",
-    "dispatch_core/what_if/clients.py",
-    "dispatch_core/what_if/compare.py",
-    "dispatch_core/what_if/measure.py",
-    "dispatch_core/what_if/recorded.py",
-    "dispatch_core/what_if/rules.py",
-    "dispatch_core/what_if/run.py",
-    "dispatch_core/what_if/tell.py",
 )
 
 

@@ -1,1 +1,1 @@
-"""Message logs read from the topics themselves."""
+"""Record message logs by reading the topics (``record-messages``)."""

@@ -1,6 +1,6 @@
-"""The Python client of Pulsar, as far as reading topics needs it; imported only when used (extra ``record``).
+"""Read topics with Pulsar's Python client, which is imported only when used (extra ``record``).
 
-Secrets come from files and stay in the client: no message here, and none that the client logs, holds them.
+Secrets are read from files and passed to the client only; no message of this module or of the client's log contains them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TopicError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address and credentials of the service. Of tokens and keys only the files' names are kept."""
+    """Address and credentials of the service. Tokens and keys are kept as file names only."""
 
     service_url: str
     token_file: Path | None = None
@@ -38,7 +38,7 @@ class Access:
     tls_any_hostname: bool = False
 
     def check(self) -> None:
-        """Raise ``TopicError`` for what cannot be, before anything is connected."""
+        """Check the options before connecting. Raises ``TopicError``."""
         if not self.service_url.startswith(_SCHEMES):
             raise TopicError("--service-url: give it as pulsar://HOST:6650 or pulsar+ssl://HOST:6651")
         if "@" in self.service_url:
@@ -54,7 +54,7 @@ class Access:
 
 
 def _content(file: Path) -> str:
-    """A file's text without blanks around it; raises ``TopicError`` that names the file and shows nothing of it."""
+    """A file's text without surrounding blanks. Raises ``TopicError``, which names the file but not its content."""
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -66,7 +66,7 @@ def _content(file: Path) -> str:
 
 
 def pulsar() -> Any:
-    """The client's module; raises ``TopicError`` that says how to install it."""
+    """The client's module. Raises ``TopicError`` with the command that installs it."""
     try:
         import pulsar as module
     except ImportError as error:
@@ -82,7 +82,7 @@ class Service:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        #: What a reader raises when it waited in vain.
+        #: The exception that a reader raises at its timeout.
         self.no_message: type[Exception] = pulsar().Timeout
 
     def partitions(self, topic: str) -> list[str]:
@@ -90,7 +90,7 @@ class Service:
         return sorted(self._client.get_topic_partitions(topic), key=partition_of)
 
     def reader(self, topic: str, start: str | int | Position) -> Any:
-        """A reader: from ``earliest``, ``latest``, a time in milliseconds since the epoch, or behind a position."""
+        """A reader from ``earliest``, ``latest``, a time in milliseconds since the epoch, or after a position."""
         module = pulsar()
         message_id = module.MessageId.latest if start == "latest" else module.MessageId.earliest
         if isinstance(start, tuple):
@@ -108,7 +108,7 @@ class Service:
 
 @contextmanager
 def connected(access: Access) -> Iterator[Service]:
-    """A service for as long as the block lasts; what the client raises becomes a ``TopicError``."""
+    """A service for the duration of the block; exceptions of the client become ``TopicError``."""
     module = pulsar()
     client = None
     try:
@@ -124,8 +124,8 @@ def connected(access: Access) -> Iterator[Service]:
         yield Service(client)
     except module.PulsarException as error:
         raise TopicError(
-            f"{access.service_url}: {str(error) or type(error).__name__}; what had been read was kept, and a further run "
-            "goes on behind it"
+            f"{access.service_url}: {str(error) or type(error).__name__}; the messages read so far were kept, and the next "
+            "run continues after them"
         ) from error
     finally:
         if client is not None:
@@ -135,7 +135,7 @@ def connected(access: Access) -> Iterator[Service]:
 def _authentication(module: Any, access: Access) -> Any:
     if access.token_file is not None:
         file = access.token_file
-        return module.AuthenticationToken(lambda: _content(file))  # read anew at every connection: tokens end
+        return module.AuthenticationToken(lambda: _content(file))  # read at every connection: tokens expire
     if access.oauth2_file is not None:
         return module.AuthenticationOauth2(_content(access.oauth2_file))
     if access.tls_cert_file is not None:
@@ -144,7 +144,7 @@ def _authentication(module: Any, access: Access) -> Any:
 
 
 def _logger() -> logging.Logger:
-    """The client's errors on stderr; it would log to stdout by itself."""
+    """A logger of the client's errors to stderr; by default the client logs to stdout."""
     logger = logging.getLogger("dispatch_audit.pulsar")
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -156,7 +156,7 @@ def _logger() -> logging.Logger:
 
 
 def full_name(topic: str) -> str:
-    """A topic's whole name; raises ``TopicError`` for one whose messages are not stored.
+    """A topic's full name. Raises ``TopicError`` for a topic whose messages are not stored.
 
     >>> full_name("orders"), full_name("persistent://shop/eu/orders")
     ('persistent://public/default/orders', 'persistent://shop/eu/orders')

@@ -1,11 +1,12 @@
-"""A topic's messages, as a client's reader gives them, back into the entries that the broker stores and dispatches.
+"""Join the messages that a client's reader returns to the entries that the broker stores and dispatches.
 
 The broker stores, dispatches and acknowledges *entries*; a client unpacks each into the messages of its batch. The messages
-of one entry come one after the other and share ledger and entry id; the serialized message id also says how many there are.
-An entry's key is what its producer wrote into the entry's metadata: that of its first message. With a key-based batcher,
-and without batching, all messages of an entry have it.
-What the client does not show: sequence ids, the stored size (compressed, with metadata), and whether a key was given as
-bytes (then the metadata hold it in base64, and ``keys_are_base64`` must say so).
+of one entry are consecutive and share ledger and entry id; the serialized message id also gives their number. An entry's key
+is the one in its metadata, that of its first message. With a key-based batcher, and without batching, all messages of an
+entry have the same key.
+
+The client does not show sequence ids, the stored size (compressed, with metadata), and whether a key was given as bytes:
+then the metadata hold it in base64, and ``keys_are_base64`` has to be set.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class Message(Protocol):
 
 @dataclass(slots=True)
 class Entry:
-    """One entry. Keys are the bytes in its metadata, None without one; ``size_bytes``: its messages' payloads, unpacked.
+    """One entry. Keys are the bytes in its metadata, None without a key; ``size_bytes``: the payloads of its messages.
 
-    ``more_keys``: its messages have several keys. ``chunked``: the last entry of a message in several entries, of which the
-    client does not name the others.
+    ``more_keys``: its messages have several keys. ``chunked``: the last entry of a chunked message, of which the client does
+    not name the other entries.
     """
 
     position: Position
@@ -74,7 +75,7 @@ class Entry:
 
 
 def batch_of(serialized: bytes) -> tuple[int, bool]:
-    r"""Of a serialized message id: how many messages its entry holds (0 = it does not say), and whether it was chunked.
+    r"""The number of messages in the entry of a serialized message id (0 = not given), and true if it was chunked.
 
     Raises ``MessageIdError`` for bytes that are no protobuf message.
 
@@ -109,14 +110,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Entries:
-    """Joins messages to entries; ``push`` gives an entry as soon as it is known to be whole."""
+    """A joiner of messages to entries; ``push`` yields an entry as soon as it is complete."""
 
     def __init__(self) -> None:
         self._open: Entry | None = None
         self._seen = self._size = 0
 
     def push(self, message: Message) -> Iterator[Entry]:
-        """Take the next message; gives the entries that are whole with it, none to two."""
+        """Add the next message; yields the entries that are now complete, up to two."""
         message_id = message.message_id()
         position = (message_id.ledger_id(), message_id.entry_id())
         if self._open is not None and self._open.position != position:
@@ -134,21 +135,21 @@ class Entries:
             yield from self.flush()
 
     def flush(self) -> Iterator[Entry]:
-        """The entry that is still open: no more messages of it will come."""
+        """Yield the open entry: no more messages will come."""
         if self._open is not None:
             entry, self._open = self._open, None
             yield entry
 
 
 def _first(message: Message, position: Position) -> Entry:
-    """The entry of a message that begins one; ``num_messages`` is what the client says, 0 = a batch it says nothing of."""
+    """The entry that a message begins; ``num_messages`` is the client's, 0 = a batch of unknown size."""
     message_id = message.message_id()
     size, chunked = batch_of(message_id.serialize())
     if not size and message_id.batch_index() < 0:
         size = 1
     context = message.encryption_context()
     if context is not None and context.is_decryption_failed():
-        size = max(context.batch_size(), 1)  # the client hands the whole entry on as one message
+        size = max(context.batch_size(), 1)  # the client returns the whole entry as one message
     return Entry(
         position,
         _text_bytes(message.partition_key),
@@ -181,7 +182,7 @@ class Lines:
         self.base64_failed = 0
 
     def line(self, entry: Entry) -> bytes:
-        """One line, with its end."""
+        """One line, with its line end."""
         row: dict[str, Any] = {"topic": self._topic, "position": "{}:{}".format(*entry.position)}
         row |= self._key_fields(entry)
         row |= {
@@ -209,7 +210,7 @@ class Lines:
         return fields
 
     def _decoded(self, key: bytes | None) -> tuple[bytes | None, bool]:
-        """The key's bytes, and whether it is a binary one."""
+        """The key's bytes, and true if the key is binary."""
         if key is None or not self._keys_are_base64:
             return key, False
         try:
@@ -231,7 +232,7 @@ def _base64(data: bytes) -> str:
 
 
 def entries_of(messages: Iterable[Message]) -> list[Entry]:
-    """The entries of messages that are all there is."""
+    """The entries of a complete sequence of messages."""
     joined = Entries()
     found = [entry for message in messages for entry in joined.push(message)]
     return [*found, *joined.flush()]

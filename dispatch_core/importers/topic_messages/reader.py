@@ -1,6 +1,6 @@
-"""Read topics to their end, or until asked to stop, into message logs, through the interface of a reader only.
+"""Read topics into message logs, to their end or until a stop is requested.
 
-Readers of several topics take turns. Whatever ends the reading, the segments are closed: nothing that was read is lost.
+Readers of several topics take turns. The segments are closed however the reading ends, so no message that was read is lost.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dispatch_core.importers.topic_messages.segments import MessageSegments
 
 #: Messages that one reader gives before the next one's turn.
 _TURN: Final = 1000
-#: How long a reader is asked for a message before it is asked whether there is one.
+#: Timeout of one read, after which the reader is asked if it has a message.
 _WAIT_MS: Final = 50
-#: How long a reader that has messages may take to give one: behind its last message a topic may end with markers (of
-#: transactions, of replicated subscriptions), which the broker counts and no client is given.
+#: Time that a reader with available messages may take to return one. A topic may end with markers (of transactions, of
+#: replicated subscriptions), which the broker counts as messages but never sends to clients.
 PATIENCE_S: Final = 10.0
 #: Pause when no reader has anything.
 _PAUSE_S: Final = 0.2
@@ -38,10 +38,10 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class TopicLog:
-    """One topic's reader and its log, and what was done so far.
+    """One topic's reader, its log, and the counts so far.
 
-    ``known``: messages that an earlier run had recorded. ``ended``: why reading ended, empty = it goes on.
-    ``gave_up``: at its end the topic kept something back that the broker counts.
+    ``known``: messages that an earlier run recorded. ``ended``: the reason for which reading ended, empty = it continues.
+    ``gave_up``: the broker counts messages at the topic's end that it never sent.
     """
 
     topic: str
@@ -64,7 +64,7 @@ class TopicLog:
         self._behind = self.segments.last
 
     def turn(self, until_ms: int | None, no_message: type[Exception], clock: Callable[[], float]) -> bool:
-        """Take what the reader has, up to ``_TURN`` messages; whether the topic's end was reached."""
+        """Read up to ``_TURN`` messages; true if the topic's end was reached."""
         for _ in range(_TURN):
             try:
                 message = self.reader.read_next(timeout_millis=_WAIT_MS)
@@ -81,7 +81,7 @@ class TopicLog:
         return False
 
     def _nothing(self, until_ms: int | None, now_s: float) -> bool:
-        """The reader gave nothing: at the topic's end, or because it is slow."""
+        """Handle a read without a message; true at the topic's end, false if the reader is only slow."""
         if self.reader.has_message_available():
             if self._waiting_since is None:
                 self._waiting_since = now_s
@@ -107,7 +107,7 @@ class TopicLog:
             self.chunked += entry.chunked
 
     def close(self) -> None:
-        """The log is whole; an entry of which messages may be missing is left to the next run."""
+        """Complete the log; an entry of which messages may be missing is left to the next run."""
         self.segments.close()
 
 
@@ -121,10 +121,10 @@ def read_all(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Read until each topic has nothing more that was published before ``until_ms``, or ``stop`` says so.
+    """Read until no topic has messages published before ``until_ms``, or until ``stop`` returns true.
 
-    ``until_ms``: milliseconds since the epoch; later than now: waits for what comes until then; None: for ever.
-    ``no_message``: what a reader raises when it waited in vain.
+    ``until_ms``: milliseconds since the epoch. A later time than now: waits for messages until then; None: for ever.
+    ``no_message``: the exception that a reader raises at its timeout.
     """
     try:
         while going := [log for log in logs if not log.ended]:

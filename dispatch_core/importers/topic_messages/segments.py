@@ -1,8 +1,8 @@
-"""Message logs in rolling segments: one topic's entries in files that are whole or are not there.
+"""Write the message log of one topic in rolling segments, each a complete file.
 
-A segment is written as ``messages-<topic>-<number>.jsonl.zst.partial``, which no reader takes, and gets its name when its
-footer is written. What is known of a topic stands in its segments and nowhere else: the next run goes on behind the last
-entry of the last one. What a killed run left in a ``.partial`` file is made a segment first.
+A segment is written as ``messages-<topic>-<number>.jsonl.zst.partial``, which no reader accepts, and gets its name when its
+footer is written. The segments are the only state of a topic: the next run continues after the last entry of the last
+segment. A ``.partial`` file left by a killed run is made a segment first.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from dispatch_core.recording.files import DamagedFileError, Limits, blocks, file
 from dispatch_core.recording.writer import PARTIAL, FootedLines, compressed
 
 FORMS: Final = ("jsonl.zst", "jsonl.gz", "jsonl")
-#: A segment ends with so many bytes of lines, or so many seconds after its first.
+#: A segment ends after so many bytes of lines, or so many seconds after its first line.
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_SECONDS: Final = 3600.0
 
 _LONGEST_NAME: Final = 80
 _WAITING_BYTES: Final = 1 << 16
 _POSITION: Final = re.compile(r"(-?\d+):(-?\d+)")
-#: What of a header must stay the same from run to run: keys would not be one topic's otherwise.
+#: Header fields that must be the same in every run, so that the keys of a topic can be compared.
 _SAME: Final = ("cluster", "keys")
 
 
 class SegmentsError(DispatchAuditError):
-    """Segments that cannot be gone on with."""
+    """Segments after which the recording cannot continue."""
 
 
 class MessageSegments:
@@ -51,9 +51,9 @@ class MessageSegments:
         segment_seconds: float = SEGMENT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look up what is there, and make a segment of what a killed run left.
+        """Find the existing segments, and make a segment of the lines that a killed run left.
 
-        Raises ``SegmentsError`` if what is there was recorded otherwise, or cannot be read.
+        Raises ``SegmentsError`` if the existing segments have other header fields, or cannot be read.
         """
         self._folder, self._stem = folder, stem_of(topic)
         self._header, self._form = dict(header), form
@@ -66,7 +66,7 @@ class MessageSegments:
         self._number, self.last = self._known()
 
     def write(self, line: bytes, position: Position) -> None:
-        """Append an entry's line; begins a new segment where one is full."""
+        """Append an entry's line; begins a new segment when the current one is full."""
         if self._file is None:
             self._number += 1
             name = f"{self._stem}-{self._number:06d}.{self._form}"
@@ -77,14 +77,14 @@ class MessageSegments:
             self.close()
 
     def flush(self) -> None:
-        """Flush what was written to the partial file, so that a killed process loses none of it."""
+        """Flush the written lines to the partial file, so that a killed process loses none of them."""
         if self._file is not None:
             self._file.flush()
             if self._clock() - self._file.began >= self._seconds:
                 self.close()
 
     def close(self) -> None:
-        """End the open segment: footer, name."""
+        """End the open segment: write its footer and give it its name."""
         if self._file is not None:
             file, self._file = self._file, None
             self.written.append(file.close())
@@ -98,7 +98,7 @@ class MessageSegments:
         return sorted(found)
 
     def _known(self) -> tuple[int, Position | None]:
-        """Number and last position of the last segment that holds an entry; 0 and None where there is none."""
+        """Number of the last segment (0 without segments) and the last recorded position (None without an entry)."""
         segments = self._segments()
         number = segments[-1][0] if segments else 0
         for _, path in reversed(segments):
@@ -110,8 +110,8 @@ class MessageSegments:
                     last = _position(row) or last
             except (DamagedFileError, OSError, ValueError) as error:
                 raise SegmentsError(
-                    f"{path}: {error}: where to go on from cannot be told; nothing was changed. Mend the file, or move it "
-                    "and those after it elsewhere, and run again"
+                    f"{path}: {error}: the position to continue from is unknown; nothing was changed. Mend the file, or "
+                    "move it and the later ones elsewhere, and run again"
                 ) from error
             if last is not None:
                 return number, last
@@ -121,12 +121,12 @@ class MessageSegments:
         for name in _SAME:
             if header.get(name) != self._header.get(name):
                 raise SegmentsError(
-                    f"{path}: it was recorded with {name} {header.get(name)!r}, now asked for is "
+                    f"{path}: it was recorded with {name} {header.get(name)!r}, this run has "
                     f"{self._header.get(name)!r}: give the same, or another --out; nothing was changed"
                 )
 
     def _recover(self, partial: Path) -> None:
-        """Make a segment of the lines that a killed run left whole."""
+        """Make a segment of the complete lines that a killed run left."""
         path = partial.with_name(partial.name.removesuffix(PARTIAL))
         if not path.exists():
             mended: _Segment | None = None
@@ -142,7 +142,7 @@ class MessageSegments:
 
 
 class _Segment:
-    """One file; ``bytes`` of lines so far, ``began``: when, by the clock given."""
+    """One file. ``bytes``: of lines so far; ``began``: its first time, by the given clock."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], began: float, *, ending: str = PARTIAL) -> None:
         self._path = path
@@ -161,7 +161,7 @@ class _Segment:
             self._write()
 
     def _write(self) -> None:
-        # In large pieces: a call of the compressor costs more than the line.
+        # In large parts: a call of the compressor costs more than the line.
         self._lines.write(self._waiting)
         self._waiting.clear()
 
@@ -216,7 +216,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _whole_lines(partial: Path) -> Iterator[bytes]:
-    """Lines up to where the file was cut off."""
+    """The complete lines of a file that may have been cut off."""
     try:
         for line in _lines(partial):
             if not line.endswith(b"\n"):

@@ -1,1 +1,1 @@
-"""Checkpoints of logs from ``pulsar-admin topics stats`` and ``stats-internal``."""
+"""Make the checkpoint of a log from ``pulsar-admin topics stats`` and ``stats-internal`` (``import-stats``)."""

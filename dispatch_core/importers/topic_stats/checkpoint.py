@@ -1,15 +1,15 @@
-"""A log from a snapshot of the broker's statistics on: the snapshot becomes the checkpoint that the log begins with.
+"""Cut a log at a snapshot of the broker's statistics, which becomes the checkpoint that the new log begins with.
 
-The two documents are taken one after the other while the broker works, so a snapshot is of a *span* of time. What the log
-says of the span decides how much of the snapshot still holds at its end, where the log is cut:
+The two documents are taken one after the other while the broker works, so a snapshot covers a *span* of time. The lines of
+the log within the span decide how much of the snapshot still holds at its end, where the log is cut:
 
-* who joined or left in it leaves open who is connected: that is refused;
-* of a consumer that was sent something, acknowledged or asked again in it the counts are not taken, only what the log
-  shows to be pending;
-* what is acknowledged stays so; what was sent in it was sent.
+* If a consumer joined or left, the connected consumers are not known, and the snapshot is refused.
+* The counts of a consumer that was sent an entry, acknowledged or requested redelivery are not used, only the entries that
+  the log shows to be pending.
+* Acknowledged entries stay acknowledged; entries sent in the span were sent.
 
-Where the log begins later than the span, what happened in between is unknown, and nothing is told but who was connected
-and what was acknowledged.
+If the log begins after the span, the time between is unknown. The checkpoint then gives only the connected consumers and the
+acknowledged entries.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from dispatch_core.broker.profiles import Profile, partition_index, resolve
 from dispatch_core.errors import ProfileError
 from dispatch_core.importers.topic_stats.connections import numbers_of
 from dispatch_core.importers.topic_stats.documents import ConsumerStats, Cursor, Snapshot, TopicStatsError
-from dispatch_core.importers.topic_stats.pending import pending_of
-from dispatch_core.importers.topic_stats.shown import Shown
+from dispatch_core.importers.topic_stats.pending import ProvenByLog, pending_of
 from dispatch_core.recording.checkpoint import Position, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
@@ -40,28 +39,32 @@ from dispatch_core.verify.without_trace.races import RACE_US
 _MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
 _TOUCHING: Final = ("sent", "ack", "redeliver")
 _NUMBERED: Final = ("seq", "gap_from_seq", "gap_to_seq")
-#: A log that begins with seq 1 and nobody is a new dispatcher's; this one is at work.
+#: A log that begins with seq 1 and no consumer is that of a new dispatcher; this dispatcher is running.
 _FIRST_SEQ: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A log that begins with the checkpoint. ``told``: positions known to be pending; ``notes``: what was left open, why."""
+    """A log that begins with the checkpoint. ``known_pending``: number of its pending positions; ``notes``: open points."""
 
     log: DispatcherLog
-    told: int
+    known_pending: int
     notes: tuple[str, ...]
 
 
 def from_snapshot(
     log: DispatcherLog, snapshot: Snapshot, taken_us: tuple[int, int], given: Mapping[int, str]
 ) -> Made:
-    """The log from the snapshot on.
+    """Cut the log at the snapshot.
 
-    ``taken_us``: a moment before the first document was taken and one after the last, by the broker's clock. ``given``:
-    names of consumers by the log's numbers.
+    Args:
+        log: the recorded log; the snapshot was taken within it or before it.
+        snapshot: the statistics of the log's subscription.
+        taken_us: a time before the first document was taken and one after the last, by the broker's clock.
+        given: names of consumers by the log's numbers.
 
-    Raises ``TopicStatsError`` where the snapshot does not belong to the log or leaves open who is who.
+    Raises:
+        TopicStatsError: the snapshot does not belong to the log, or consumers cannot be matched to connections.
     """
     kind = subscription_type(log)
     if snapshot.subscription_type not in (None, kind):
@@ -78,15 +81,15 @@ def from_snapshot(
     if not covered:
         notes.append(
             f"the log begins at {clock(events['t_us'][0].as_py() or 0)}, later than {RACE_US // 1000} ms before the "
-            "snapshot: what happened in between is unknown, so neither permits nor pending entries are told; begin the "
-            "log first"
+            "snapshot: the time in between is unknown, so the checkpoint has neither permits nor pending entries; begin the "
+            "log before the snapshot"
         )
     exactly = within.filter(pc.greater_equal(within["t_us"], taken_us[0]))
     changes = exactly.filter(pc.is_in(exactly["kind"], value_set=pa.array(_MEMBERSHIP)))
     if changes.num_rows:
         raise TopicStatsError(
             f"a consumer joined or left at seq {changes['seq'][0].as_py()}, between {clock(taken_us[0])} and "
-            f"{clock(taken_us[1])}, while the snapshot was taken: who is connected is open; take another one"
+            f"{clock(taken_us[1])}, while the snapshot was taken: the connected consumers are not known; take another one"
         )
     profile = _profile(log, snapshot)
     hashes = np.zeros(log.messages.num_rows, np.int64)
@@ -95,7 +98,7 @@ def from_snapshot(
             hashing.entry_h31(log.messages, fallback=profile.fallback_key)
         )
     else:
-        notes.append(f"{profile}: of what was sent before the log begins nothing is known to be pending")
+        notes.append(f"{profile}: no entry sent before the log begins is known to be pending")
     sent = _sent_hashes(log.messages, hashes, after) if isinstance(profile, Profile) else []
     numbers = numbers_of(snapshot.consumers, before, after, sent, given)
     soon = after.filter(pc.less_equal(after["t_us"], taken_us[1] + RACE_US))
@@ -105,7 +108,7 @@ def from_snapshot(
     pending: dict[int, list[str]] = {}
     said: dict[str, Any] = {"kind": "checkpoint", "source": "topics stats"}
     if snapshot.cursor is None:
-        notes.append("without stats-internal nothing is known of what is acknowledged or pending")
+        notes.append("without stats-internal no acknowledged or pending entries are known")
     else:
         said |= _acknowledged(log.messages, snapshot.cursor)
         if covered:
@@ -125,16 +128,15 @@ def from_snapshot(
 
 
 def _span(log: DispatcherLog, snapshot: Snapshot, taken_us: tuple[int, int]) -> tuple[int, int]:
-    """The rows of the log in the span: from the first, and before the second.
+    """The rows of the log in the span: the first row, and the row after the last.
 
-    What came shortly before the first document was taken may have had its effect after that, and counts as in the span;
-    counts are not taken either of those to whom something happens shortly behind it.
+    A line shortly before the first document (``RACE_US``) may have taken effect after it, so it counts as in the span.
     """
     first_us, last_us = taken_us[0] - RACE_US, taken_us[1]
     if snapshot.last_us > last_us:
         raise TopicStatsError(
-            f"the stats name something that happened at {clock(snapshot.last_us)}, after {clock(last_us)}, when they were "
-            "taken: --taken is not when that was, or the clocks differ; give the times of the broker's clock"
+            f"the stats name an event at {clock(snapshot.last_us)}, after {clock(last_us)}, when they were "
+            "taken: --taken is wrong, or the clocks differ; give the times of the broker's clock"
         )
     times = np.maximum.accumulate(log.events["t_us"].fill_null(0).to_numpy())
     begin = int(np.searchsorted(times, first_us, side="left"))
@@ -142,13 +144,13 @@ def _span(log: DispatcherLog, snapshot: Snapshot, taken_us: tuple[int, int]) -> 
     if end >= len(times):
         raise TopicStatsError(
             f"{log.topic} / {log.subscription}: the log ends at {clock(int(times[-1])) if len(times) else 'its header'}, "
-            f"before the snapshot was taken ({clock(last_us)}): nothing of it comes later"
+            f"before the snapshot was taken ({clock(last_us)}): the log has no line after the snapshot"
         )
     return begin, end
 
 
 def _profile(log: DispatcherLog, snapshot: Snapshot) -> Profile | str:
-    """The rules in force, or why they are not known."""
+    """The profile of the log, or the reason why it is not known."""
     version = log.header.get("broker_version")
     if version is None:
         return "the log's header names no broker_version (--broker-version gives one)"
@@ -166,7 +168,7 @@ def _profile(log: DispatcherLog, snapshot: Snapshot) -> Profile | str:
 
 
 def _sent_hashes(messages: pa.Table, hashes: npt.NDArray[np.int64], after: pa.Table) -> list[tuple[int, int]]:
-    """(number, sticky hash) of what is sent until somebody joins or leaves."""
+    """(number, sticky hash) of the entries sent until a consumer joins or leaves."""
     changes = np.flatnonzero(np.asarray(pc.is_in(after["kind"], value_set=pa.array(_MEMBERSHIP))))
     calm = after.slice(0, int(changes[0]) if len(changes) else None)
     rows = calm.filter(pc.equal(calm["kind"], "sent")).select(["consumer", "positions"]).to_pylist()
@@ -180,7 +182,7 @@ def _sent_hashes(messages: pa.Table, hashes: npt.NDArray[np.int64], after: pa.Ta
 
 
 def _acknowledged(messages: pa.Table, cursor: Cursor) -> dict[str, Any]:
-    """Mark-delete and holes. A range over the end of a ledger is known entry by entry from the message log."""
+    """Mark-delete and acknowledgement holes. The entries of a range over several ledgers are read from the message log."""
     holes: list[Position] = []
     ledger, entry = messages["ledger_id"].to_numpy(), messages["entry_id"].to_numpy()
     for lower, upper in cursor.acked:
@@ -193,9 +195,9 @@ def _acknowledged(messages: pa.Table, cursor: Cursor) -> dict[str, Any]:
 
 
 def _unsent(cursor: Cursor, within: pa.Table) -> Position:
-    """Nothing from here on was sent by the end of the span: it was not stored when the span began.
+    """The position from which on no entry was sent by the end of the span: the first one not stored at its beginning.
 
-    The cursor's read position would say too much: a rewind takes it back behind what was sent.
+    The cursor's read position cannot be used: a rewind moves it before entries that were sent.
     """
     sent = within.filter(pc.equal(within["kind"], "sent"))["positions"].to_pylist()
     stored = [cursor.last_confirmed, *((p["ledger_id"], p["entry_id"]) for line in sent for p in line)]
@@ -212,7 +214,7 @@ def _pending(
     lines: tuple[pa.Table, pa.Table],
     touched: set[int],
 ) -> dict[int, list[str]]:
-    """Pending positions by the log's numbers; counts prove some only of consumers that nothing happened to in the span.
+    """Pending positions by the log's numbers. Counts are used only for consumers without a line in the span (``touched``).
 
     ``lines``: the log before the span, and in it.
     """
@@ -226,7 +228,7 @@ def _pending(
         unacked[low:high] = False
     rows = np.flatnonzero(unacked) + first
     row_of = {position: at for at, position in enumerate(_positions(messages))}
-    shown = Shown()
+    shown = ProvenByLog()
     shown.take(lines[0])
     seen = [np.intersect1d(rows, shown.rows(number, row_of)) for number in numbers]
     behind = upto(ledger, entry, (cursor.read_position[0], cursor.read_position[1] - 1))
@@ -249,7 +251,7 @@ def _pending(
 
 
 def _as_line(number: int, consumer: ConsumerStats, snapshot: Snapshot, *, permits: bool) -> dict[str, Any]:
-    """A consumer of a checkpoint. Priority and consumer id stand in no statistics."""
+    """A consumer of a checkpoint. The statistics give neither priority nor consumer id."""
     line: dict[str, Any] = {"consumer": number, "name": consumer.name, "address": consumer.address}
     if permits:
         line["permits"] = consumer.permits
@@ -265,7 +267,7 @@ def _as_line(number: int, consumer: ConsumerStats, snapshot: Snapshot, *, permit
 
 
 def _with_line(events: pa.Table, end: int, said: dict[str, Any], t_us: int) -> pa.Table:
-    """The events from row ``end`` on, behind the checkpoint, which takes the number of the last line before them."""
+    """The checkpoint, with the number of the line before row ``end``, and the events from row ``end`` on."""
     seq = events["seq"][end - 1].as_py() if end else events["seq"][0].as_py() - 1
     shift = max(_FIRST_SEQ - seq, 0)
     rest = events.slice(end)

@@ -1,8 +1,8 @@
 """Find the number that each consumer of a snapshot has in a log.
 
-A log numbers connections, the broker's statistics name consumers. A line that adds a connection gives both, and so may
-the user. Of connections that joined before the log begins, what they are sent tells: each hash has one owner. What is
-left over is taken only where there is one possibility; nothing is guessed.
+A log numbers connections, the broker's statistics name consumers. A line that adds a connection gives both, and the user may
+give both. A connection that joined before the log begins is found by the hashes of the entries that it is sent, because each
+hash has one owner. A connection is matched only if exactly one consumer is possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dispatch_core.audit.sentences.names import shown
 from dispatch_core.importers.topic_stats.documents import ConsumerStats, TopicStatsError
 from dispatch_core.recording.checkpoint import joins
 
-#: Lines whose consumer is connected then; ``active_notified`` may stand before the line that adds it.
+#: Kinds of lines whose consumer is connected. ``active_notified`` is not one: it may come before the line that adds it.
 OF_CONNECTED: Final = ("flow", "sent", "ack", "redeliver", "consumer_removed")
 
 
@@ -30,11 +30,17 @@ def numbers_of(
 ) -> list[int]:
     """The log's number of each consumer.
 
-    ``before``, ``after``: the log's events up to the snapshot and from it on. ``sent_hashes``: (number, sticky hash) of
-    what was sent after the snapshot and before anybody joined or left. ``given``: names by number, as the user knows them.
     A consumer that the log never names gets a number that the log does not use.
 
-    Raises ``TopicStatsError`` where log and snapshot contradict each other, and where several answers are possible.
+    Args:
+        consumers: those of the snapshot.
+        before: the log's events up to the snapshot.
+        after: the log's events from the snapshot on.
+        sent_hashes: (number, sticky hash) of entries sent after the snapshot and before the next join or leave.
+        given: names by number, from the user.
+
+    Raises:
+        TopicStatsError: log and snapshot contradict each other, or several answers are possible.
     """
     free = list(range(len(consumers)))
     found: dict[int, int] = {}  # number → consumer
@@ -49,15 +55,15 @@ def numbers_of(
             )
         found[number] = fits[0]  # of consumers with one name and address the log adds the older one first
         free.remove(fits[0])
-    strangers = sorted(_named(after) - set(found))
-    possible = {number: set(free) for number in strangers}
+    unnamed = sorted(_named(after) - set(found))
+    possible = {number: set(free) for number in unnamed}
     for number, sticky in sent_hashes:
         if number in possible and any(consumers[at].ranges for at in free):
             possible[number] &= {
                 at for at in free if consumers[at].owns(sticky) or sticky in consumers[at].draining
             }
     _settle(possible, found)
-    if any(possible.values()) or len(found) < len(strangers):
+    if any(possible.values()) or len(found) < len(unnamed):
         _refuse(consumers, possible)
     taken = set(found.values())
     unused = _highest(before, after, found) + 1
@@ -69,7 +75,7 @@ def numbers_of(
 
 
 def _settle(possible: dict[int, set[int]], found: dict[int, int]) -> None:
-    """Take over what there is one possibility for, as long as there is one."""
+    """Move numbers with a single possible consumer from ``possible`` to ``found`` until there is none."""
     while sure := [number for number, places in possible.items() if len(places) == 1]:
         number = sure[0]
         (at,) = possible.pop(number)
@@ -82,20 +88,20 @@ def _refuse(consumers: Sequence[ConsumerStats], possible: Mapping[int, set[int]]
     for number, places in possible.items():
         if not places:
             raise TopicStatsError(
-                f"connection {number} has lines behind the snapshot, joins nowhere in the log, and can be none of the "
+                f"connection {number} has lines after the snapshot, never joins in the log, and can be none of the "
                 f"consumers that the stats name ({_names(consumers)}); check --taken and whether stats and log are of one "
                 "topic and load"
             )
     number, places = min(possible.items())
     names = ", ".join(shown(consumers[at].name) for at in sorted(places))
     raise TopicStatsError(
-        f"connection {number} joined before the log begins and may be any of {names}; say which with --connection "
+        f"connection {number} joined before the log begins and may be any of {names}; name it with --connection "
         f"{number}=NAME"
     )
 
 
 def _connected(before: pa.Table) -> dict[int, tuple[str | None, str | None]]:
-    """Name and address of the connections that the log itself says are there."""
+    """Name and address of the connections that, by the log, are connected."""
     left = set(before.filter(pc.equal(before["kind"], "consumer_removed"))["consumer"].to_pylist())
     rows = joins(before, ("consumer", "name", "address"))
     return {row["consumer"]: (row["name"], row["address"]) for row in rows if row["consumer"] not in left}

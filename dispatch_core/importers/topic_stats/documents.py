@@ -1,12 +1,12 @@
-"""The two documents that ``pulsar-admin topics stats`` and ``topics stats-internal`` print, read for one subscription.
+"""Read one subscription from the output of ``pulsar-admin topics stats`` and ``topics stats-internal``.
 
-A document is recognised by its contents. Names and formats are the broker's; those of 3.0 to 4.2 differ so:
+A document is recognised by its contents. Names and formats are the broker's. Differences between 3.0 and 4.2:
 
 =================  ===================================  ====================================
                    3.x, and the classic dispatcher      4.x
 =================  ===================================  ====================================
 hash ranges        ``keyHashRanges``: ``"[0, 99]"``     ``keyHashRangeArrays``: ``[0, 99]``
-newcomers          ``consumersAfterMarkDeletePosition``  empty
+recently joined    ``consumersAfterMarkDeletePosition``  empty
 draining hashes    nothing                              ``drainingHashes`` of each consumer
 =================  ===================================  ====================================
 
@@ -44,15 +44,15 @@ _KINDS: Final = {int: "an integer", str: "a text", list: "a list", dict: "an obj
 
 
 class TopicStatsError(DispatchAuditError):
-    """A document that is none of the two, or that does not hold what it should. Nothing was written."""
+    """A document that is neither of the two, or has a wrong or missing field. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A connected consumer. ``None`` = the document does not say.
+    """A connected consumer. ``None`` = not in the document.
 
-    ``permits``, ``unacked``: messages. ``ranges``: hashes, both ends inclusive. ``draining``: entries by hash that still
-    drain for it. ``last_us``: the latest moment at which it was sent something, acknowledged or granted permits.
+    ``permits``, ``unacked``: messages. ``ranges``: hashes, both ends inclusive. ``draining``: number of entries by hash that
+    drains for it. ``last_us``: the latest time at which it was sent an entry, acknowledged or granted permits.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ConsumerStats:
 class Cursor:
     """The subscription's acknowledged entries, and the positions up to which the topic was stored and read.
 
-    ``waits``: all that is stored was read, and the dispatcher's read waits for more.
+    ``waits``: all stored entries were read, and the dispatcher's read waits for more.
     """
 
     mark_delete: Position
@@ -87,7 +87,7 @@ class Cursor:
 class Snapshot:
     """One subscription. ``consumers`` in the order in which they connected; ``cursor`` only with both documents.
 
-    ``newcomers``: read-position rules held somebody back (``consumersAfterMarkDeletePosition``).
+    ``has_recently_joined``: read-position rules held a consumer back (``consumersAfterMarkDeletePosition``).
     """
 
     subscription: str
@@ -96,18 +96,18 @@ class Snapshot:
     mode: str | None = None
     allow_out_of_order: bool | None = None
     active: str | None = None
-    newcomers: bool = False
+    has_recently_joined: bool = False
     cursor: Cursor | None = None
 
     @property
     def last_us(self) -> int:
-        """The latest moment that the document names: it was made then or later."""
+        """The latest time in the document: it was made then or later."""
         return max((consumer.last_us for consumer in self.consumers), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as it was given: ``name`` is its file's, ``kind`` which of the two it is."""
+    """A document. ``name``: that of its file; ``kind``: ``STATS`` or ``INTERNAL``."""
 
     name: str
     kind: str
@@ -115,7 +115,7 @@ class Document:
 
     @classmethod
     def of(cls, name: str, data: bytes) -> Document:
-        """Recognise a document; raises ``TopicStatsError`` for anything else, saying what it seems to be."""
+        """Recognise a document. Raises ``TopicStatsError`` for any other, with what it seems to be."""
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -136,20 +136,20 @@ class Document:
 
     @property
     def subscriptions(self) -> list[str]:
-        """The subscriptions that the document is about."""
+        """The subscriptions in the document."""
         if self.kind == STATS:
             return list(self.fields["subscriptions"])
         return [unquote_plus(name) for name in self.fields["cursors"]]
 
 
 _ADVICE: Final = (
-    f"give what `pulsar-admin {STATS} TOPIC` and `pulsar-admin {INTERNAL} TOPIC` print, each as it is, "
+    f"give the output of `pulsar-admin {STATS} TOPIC` and of `pulsar-admin {INTERNAL} TOPIC`, each unchanged, "
     "in a file of its own"
 )
 
 
 def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
-    """Read a subscription's snapshot from one or two documents; ``TopicStatsError`` names file and field."""
+    """Read a subscription's snapshot from one or two documents. Raises ``TopicStatsError`` with file and field."""
     by_kind: dict[str, Document] = {}
     for document in documents:
         if document.kind in by_kind:
@@ -159,8 +159,8 @@ def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
         by_kind[document.kind] = document
     if STATS not in by_kind:
         raise TopicStatsError(
-            f"{documents[0].name} is of `{INTERNAL}`, which does not say who is connected; add what "
-            f"`pulsar-admin {STATS} TOPIC` prints"
+            f"{documents[0].name} is of `{INTERNAL}`, which does not name the connected consumers; add the output of "
+            f"`pulsar-admin {STATS} TOPIC`"
         )
     stats = by_kind[STATS]
     if subscription not in stats.fields["subscriptions"]:
@@ -177,13 +177,13 @@ def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
         mode=found.of("keySharedMode", str),
         allow_out_of_order=found.of("allowOutOfOrderDelivery", bool),
         active=found.of("activeConsumerName", str),
-        newcomers=bool(found.of("consumersAfterMarkDeletePosition", dict)),
+        has_recently_joined=bool(found.of("consumersAfterMarkDeletePosition", dict)),
         cursor=_cursor(by_kind[INTERNAL], subscription) if INTERNAL in by_kind else None,
     )
 
 
 class _Fields:
-    """An object of a document, and where it stands."""
+    """An object of a document, and its path in it."""
 
     def __init__(self, file: str, where: str, value: Any) -> None:
         self._file, self._where = file, where
@@ -194,11 +194,11 @@ class _Fields:
     def error(self, name: str | None, reason: str) -> TopicStatsError:
         where = self._where if name is None else f"{self._where}.{name}" if self._where else name
         return TopicStatsError(
-            f"{self._file}: {where}: {reason}; take the stats again, and nothing from this one"
+            f"{self._file}: {where}: {reason}; nothing was taken from this file, take the stats again"
         )
 
     def of(self, name: str, kind: type) -> Any:
-        """The value of a field, ``None`` where it is absent or null."""
+        """The value of a field, ``None`` if it is absent or null."""
         value = self._value.get(name)
         if value is not None and (type(value) is not kind):
             raise self.error(name, f"expected {_KINDS[kind]}, found {_short(value)}")

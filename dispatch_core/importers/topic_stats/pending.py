@@ -1,31 +1,34 @@
-"""Entries pending on each consumer of a snapshot, as far as counts and owners prove it.
+"""Find the entries pending on each consumer of a snapshot, as far as counts and owners prove them.
 
-The statistics count unacknowledged messages and do not list them. The cursor tells which stored entries are not
-acknowledged; each of those that was read is pending on a consumer or waits in the replay set. Who may hold it:
+The statistics count unacknowledged messages and do not list them. The cursor shows which stored entries are not
+acknowledged. Each of these that was read is either pending on a consumer or waits in the replay set. The consumers on which
+it may be pending:
 
-* STICKY: the owner of the hash, whose ranges nobody else has;
-* draining hashes (4.x): an entry of a hash that drains for a consumer is pending on that one or waits; of any other hash,
-  on the owner of the hash or waits (a hash with pending entries drains when it moves);
-* the other rules, only while nobody is held back as a newcomer: on the owner of the hash or waits, for who joined last
-  did so before anything that is pending now was read;
-* one active consumer: all of it, as it is read for it and a rewind reads all again; but only while a read waits for
-  more, for between the choice of another consumer and the rewind nothing is read, and all that the one before was sent
-  lies before the read position.
+* STICKY: the owner of the hash.
+* Draining hashes (4.x): if the hash drains for a consumer, that consumer; else the owner of the hash (a hash with pending
+  entries drains when it moves).
+* The other rules: the owner of the hash, but only while no recently joined consumer is held back. Then all pending entries
+  were read after the last join.
+* One active consumer: the active one, but only while a read waits for more entries. Between the choice of another consumer
+  and the rewind no read is made, and all entries sent to the previous consumer lie before the read position.
 
-Where as many messages may be pending on a consumer as its statistics count, all of them are, and nothing of them waits.
-Where the counts differ, nothing is said. What the log itself shows, from its beginning up to the snapshot, needs no proof.
+If the messages that may be pending on a consumer are as many as its statistics count, all of them are pending. For example,
+a consumer owns the hashes of 5:1, 5:4 and 5:7 and its ``unackedMessages`` is 3: all three are pending. If it is 2, nothing
+is known. Entries that the log itself shows to be pending (``ProvenByLog``) need no such proof.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dispatch_core.broker.profiles import OrderingRule, Profile
 from dispatch_core.importers.topic_stats.documents import ConsumerStats, Snapshot
+from dispatch_core.recording.checkpoint import Position
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,11 +41,15 @@ def pending_of(
     hashes: Ints,
     messages: Ints,
 ) -> list[Ints]:
-    """Per consumer those of ``unacked`` that are pending on it for sure, beside those that the log shows.
+    """The rows of ``unacked`` that are certainly pending, for each consumer, in addition to ``seen``.
 
-    ``unacked``: rows of the message log that were read and are not acknowledged; ``seen``: those of them that the log
-    shows to be pending, by consumer; ``hashes``, ``messages``: sticky key hash and number of messages, by row of the
-    message log.
+    Args:
+        snapshot: the statistics.
+        profile: the rules.
+        unacked: rows of the message log that were read and are not acknowledged.
+        seen: the rows of ``unacked`` that the log shows to be pending, for each consumer.
+        hashes: sticky key hash of each row of the message log.
+        messages: number of messages of each row of the message log.
     """
     nothing = [unacked[:0] for _ in snapshot.consumers]
     rest = np.setdiff1d(unacked, np.concatenate([unacked[:0], *seen]))
@@ -55,7 +62,7 @@ def pending_of(
         return nothing
     by_position = profile.ordering in (OrderingRule.READ_POSITION, OrderingRule.LAST_SENT_POSITION)
     drains = profile.ordering is OrderingRule.DRAINING_HASHES
-    if not (drains or snapshot.mode == "STICKY" or (by_position and not snapshot.newcomers)):
+    if not (drains or snapshot.mode == "STICKY" or (by_position and not snapshot.has_recently_joined)):
         return nothing
     listed = Counter(sticky for consumer in snapshot.consumers for sticky in consumer.draining)
     return [
@@ -67,15 +74,18 @@ def pending_of(
 def _of(
     consumer: ConsumerStats, listed: Counter[int], rest: Ints, seen: Ints, hashes: Ints, messages: Ints
 ) -> Ints:
-    """``listed``: for how many consumers each hash drains. ``rest``: what the log shows at nobody."""
+    """The rows of ``rest`` that are certainly pending on ``consumer``.
+
+    ``listed``: for each hash the number of consumers for which it drains. ``rest``: rows that the log shows on no consumer.
+    """
     if consumer.unacked is None:
         return rest[:0]
     found = []
-    sure = True  # how many messages the draining hashes take
+    sure = True  # true while ``of_draining`` is the exact number of messages of draining hashes
     of_draining = 0
     for sticky, entries in consumer.draining.items():
         of_hash, of_seen = rest[hashes[rest] == sticky], seen[hashes[seen] == sticky]
-        # Before #24736 a hash may be listed for a consumer that it drains for no more, too.
+        # Before #24736 a hash may still be listed for a consumer for which it no longer drains.
         once = listed[sticky] == 1
         sure = sure and once and bool((messages[of_hash] == 1).all() and (messages[of_seen] == 1).all())
         of_draining += entries
@@ -90,7 +100,7 @@ def _of(
 
 
 def _within(ranges: Sequence[tuple[int, int]], hashes: Ints) -> npt.NDArray[np.bool_]:
-    """Mark those of ``hashes`` that lie in any of the ranges."""
+    """Mark the ``hashes`` that lie in any of the ranges."""
     bounds = np.array(sorted(ranges), np.int64).reshape(-1, 2)
     place = np.searchsorted(bounds[:, 0], hashes, side="right") - 1
     inside: npt.NDArray[np.bool_] = (place >= 0) & (hashes <= np.append(bounds[:, 1], -1)[place])
@@ -103,3 +113,45 @@ def _is_active(snapshot: Snapshot) -> list[bool]:
     if len(names) == 1:
         return [True]
     return [name == snapshot.active and names.count(name) == 1 for name in names]
+
+
+class ProvenByLog:
+    """Entries that the lines of a log prove to be pending on each consumer; any doubt about an entry removes it.
+
+    An acknowledgement, also of a part of a batch, removes the entry from every consumer. ``settled``: the entries
+    acknowledged in the last call of ``take``.
+    """
+
+    def __init__(self) -> None:
+        self._outstanding: dict[int, set[Position]] = {}
+        self.settled: set[Position] = set()
+
+    def take(self, lines: pa.Table) -> None:
+        """Process the next lines."""
+        self.settled = set()
+        for line in lines.select(["kind", "consumer", "positions", "ack_type"]).to_pylist():
+            kind, number = line["kind"], line["consumer"]
+            named = {(position["ledger_id"], position["entry_id"]) for position in line["positions"] or ()}
+            if kind == "sent":
+                self._outstanding.setdefault(number, set()).update(named)
+                self.settled -= named
+            elif kind in ("gap", "checkpoint"):
+                self._outstanding.clear()  # lines are missing around it
+            elif kind == "consumer_removed":
+                self._outstanding.pop(number, None)
+            elif kind == "redeliver":
+                self._outstanding[number] = self._outstanding.get(number, set()) - named if named else set()
+            elif kind == "ack":
+                if line["ack_type"] == "Cumulative" and named:
+                    upto = max(named)
+                    named |= {
+                        position for its in self._outstanding.values() for position in its if position <= upto
+                    }
+                self.settled |= named
+                for its in self._outstanding.values():
+                    its.difference_update(named)
+
+    def rows(self, number: int, row_of: Mapping[Position, int]) -> npt.NDArray[np.int64]:
+        """The rows of the message log that are pending on a connection, ascending."""
+        its = self._outstanding.get(number, ())
+        return np.array(sorted(row_of[position] for position in its if position in row_of), np.int64)

@@ -194,7 +194,7 @@ def test_tokens_and_passwords_reach_the_client_and_nothing_else(
     pulsar.fails = PulsarError("Pulsar error: AuthorizationError")
     assert record(out, "--token-file", str(token)) == 2
     said = capfd.readouterr()
-    assert f"{URL}: Pulsar error: AuthorizationError; what had been read was kept" in said.err
+    assert f"{URL}: Pulsar error: AuthorizationError; the messages read so far were kept" in said.err
     assert SECRET not in said.out + said.err
     assert not [path for path in out.rglob("*") if SECRET.encode() in path.read_bytes()]
 

@@ -1,4 +1,4 @@
-"""A life in a log that begins with a checkpoint: who was there and what was held stands at its first line."""
+"""Explanations of a log that begins with a checkpoint: connected consumers and pending entries stand first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.dispatch_core.audit.small_logs import ack, numbered, removed, sent, w
 from tests.dispatch_core.audit.test_checkpoint_state import CHECKPOINT, FEW, begun
 
 
-def told(tmp_path: Path, capsys: pytest.CaptureFixture[str], *asked: str) -> list[dict[str, Any]]:
+def moments_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], *asked: str) -> list[dict[str, Any]]:
     main(["explain", str(tmp_path), *asked, "--json"])
     return [row for line in capsys.readouterr().out.splitlines() if "what" in (row := json.loads(line))]
 
@@ -22,7 +22,7 @@ def test_what_was_pending_and_what_was_acknowledged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun(tmp_path, sent(2, 3), ack(1, 1), ack(2, 3))
-    moments = told(tmp_path, capsys, "--key", "k")
+    moments = moments_of(tmp_path, capsys, "--key", "k")
     first = [
         (row["seq"], row["consumer"], row["positions"]) for row in moments if row["what"] == "checkpoint"
     ]
@@ -39,18 +39,18 @@ def test_who_was_connected_and_what_it_may_be_sent(
 ) -> None:
     consumers = [{"consumer": 1, "name": "a", "permits": 7, "unacked": 3}, {"consumer": 2, "name": "b"}]
     begun(tmp_path, sent(2, 3), removed(1), sent(2, 4), consumers=consumers)
-    (first,) = [row for row in told(tmp_path, capsys, "--consumer", "a") if row["what"] == "checkpoint"]
+    (first,) = [row for row in moments_of(tmp_path, capsys, "--consumer", "a") if row["what"] == "checkpoint"]
     assert first["text"] == (
         "the log begins: a is connected and has not acknowledged 5:1, sent before (3 unacknowledged messages in all); "
         "it may be sent 7 more messages"
     )
-    left = [row for row in told(tmp_path, capsys, "--consumer", "a") if row["what"] == "left"]
+    left = [row for row in moments_of(tmp_path, capsys, "--consumer", "a") if row["what"] == "left"]
     assert [row["positions"] for row in left] == [["5:1"]]
-    (other,) = [row for row in told(tmp_path, capsys, "--consumer", "b") if row["what"] == "checkpoint"]
+    (other,) = [row for row in moments_of(tmp_path, capsys, "--consumer", "b") if row["what"] == "checkpoint"]
     assert other["text"] == "the log begins: b is connected; what it holds is not known"
 
 
-def test_what_was_done_with_before_is_not_told_as_never_sent(
+def test_entries_finished_before_are_not_called_never_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun(tmp_path, sent(2, 3), ack(2, 3))
@@ -69,7 +69,7 @@ def test_nobody_becomes_active_at_a_checkpoint_but_who_is(
     write(tmp_path / "a" / "b", FEW, lines, subscription_type="Failover")
     owns = [
         row["text"]
-        for row in told(tmp_path, capsys, "--key", "k")
+        for row in moments_of(tmp_path, capsys, "--key", "k")
         if row["what"] == "owns" and row["seq"] == 101
     ]
     assert len(owns) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch_core.cli.main import main
 from tests.dispatch_core.audit.small_logs import added, message, numbered, sent, write
-from tests.dispatch_core.explain.lives import CLASSIC, DRAIN, SAMPLES, flow
+from tests.dispatch_core.explain.explanations import CLASSIC, DRAIN, SAMPLES, flow
 
 FIELDS = {
     *(
@@ -28,7 +28,7 @@ FIELDS = {
 }
 
 
-def test_a_key_is_told_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_is_explained_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(SAMPLES / DRAIN), "--key", "key-7"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"4.2.4/{DRAIN}  persistent://public/default/")
@@ -52,11 +52,11 @@ def test_json_has_one_object_per_moment_and_one_per_recording(capsys: pytest.Cap
     for end in ends:
         assert end["entries"] == sum(moment["recording"] == end["explained"] for moment in moments)
     drain = [moment for moment in moments if moment["recording"] == f"4.2.4/{DRAIN}"]
-    held = [moment for moment in drain if moment["what"] == "held"]
-    assert [(one["reason"], one["holder"], one["held_by_positions"]) for one in held] == [
+    waits = [moment for moment in drain if moment["what"] == "held"]
+    assert [(wait["reason"], wait["holder"], wait["held_by_positions"]) for wait in waits] == [
         ("draining_hash", 1, ["3:7", "3:17", "3:27", "3:37"])
     ]
-    assert 2600 < held[0]["for_ms"] < 2800
+    assert 2600 < waits[0]["for_ms"] < 2800
     assert {moment["consumer_name"] for moment in drain} == {None, "c1", "c2"}
     assert err == ""
 
@@ -93,7 +93,7 @@ def test_exactly_one_subject_is_asked_for(capsys: pytest.CaptureFixture[str]) ->
         assert raised.value.code == 2
 
 
-def test_a_log_with_rows_set_aside_or_lost_is_told_and_is_no_clean_one(
+def test_a_log_with_quarantined_or_lost_rows_is_explained_and_not_clean(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write(tmp_path / "set-aside", [message(0, "k")], numbered([added(1, "a"), flow(1), sent(1, 0)]))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.explain.explanation import Explanation, explanation_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
-from dispatch_core.explain.subject_history import Life, life_of
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.explain.timeline import MOST_LINES, WIDTH, timeline
 from tests.dispatch_core.audit.small_logs import (
@@ -23,7 +23,17 @@ from tests.dispatch_core.audit.small_logs import (
     sent,
     write,
 )
-from tests.dispatch_core.explain.lives import CLASSIC, DRAIN, NEGATIVE, OWN, flow, life, of, small, stored
+from tests.dispatch_core.explain.explanations import (
+    CLASSIC,
+    DRAIN,
+    NEGATIVE,
+    OWN,
+    explained,
+    flow,
+    of,
+    small,
+    stored,
+)
 
 SIX = [
     (DRAIN, {"key": "key-7"}, ("draining hashes (PIP-379)", "c1 still held 3:7", "acknowledges 3:37")),
@@ -43,26 +53,26 @@ SIX = [
 def test_the_why_is_there(name: str, whom: dict[str, str], words: tuple[str, ...]) -> None:
     if whom == {"position": "3:47"}:
         words = tuple(word for word in words if word != "all acknowledged")
-    said = " ".join(" ".join(tell(life(name, **whom))).split())
+    said = " ".join(" ".join(tell(explained(name, **whom))).split())
     for word in words:
         assert word in said
 
 
-def test_the_drain_is_told_as_the_document_shows_it() -> None:
+def test_the_document_shows_the_explanation_of_the_drain() -> None:
     document = Path(__file__).resolve().parents[3] / "docs" / "explain.md"
     shown = document.read_text(encoding="utf-8")
-    told = "\n".join(line.rstrip() for line in tell(life(DRAIN, key="key-7")))
-    assert told in shown
+    text = "\n".join(line.rstrip() for line in tell(explained(DRAIN, key="key-7")))
+    assert text in shown
 
 
 def test_one_moment_says_where_everything_was() -> None:
-    (first, *_) = headline(life(DRAIN, key="key-7"), 1_795_249_220_000_000)
+    (first, *_) = headline(explained(DRAIN, key="key-7"), 1_795_249_220_000_000)
     assert first.startswith(
         "At 08:20:20.000: c1 held 3:17, 3:27 and 3:37; 3:47, 3:57, 3:67 and 3:77 waited to be sent"
     )
     assert "held back, because c1 still held" in first
     assert first.endswith("c2 owned the hash.")
-    rows = timeline(life(CLASSIC, key="key-32"), 1_795_249_463_000_000)
+    rows = timeline(explained(CLASSIC, key="key-32"), 1_795_249_463_000_000)
     marks = [row for row in rows if "the moment asked for" in row]
     assert len(marks) == 1
     assert len(rows) < 60
@@ -70,10 +80,10 @@ def test_one_moment_says_where_everything_was() -> None:
 
 @pytest.mark.parametrize("t_us", [0, 10**16, 2**62])
 def test_a_moment_outside_the_log_is_said_to_be(t_us: int) -> None:
-    assert "it runs from" in headline(life(DRAIN, key="key-7"), t_us)[0]
+    assert "it runs from" in headline(explained(DRAIN, key="key-7"), t_us)[0]
 
 
-def long_life(tmp_path: Path, rounds: int) -> Life:
+def long_history(tmp_path: Path, rounds: int) -> Explanation:
     """A key that is sent and acknowledged again and again while consumers come and go and ask for it again."""
     events: list[Event] = [added(1, "a"), flow(1)]
     messages = []
@@ -94,16 +104,16 @@ def long_life(tmp_path: Path, rounds: int) -> Life:
     return small(tmp_path, events, messages, {"key": "k"})
 
 
-def test_a_long_life_is_folded_and_bounded(tmp_path: Path) -> None:
-    one = long_life(tmp_path, 200)
-    assert len(one.moments) > 1500
-    rows = timeline(one)
+def test_a_long_timeline_is_folded_and_bounded(tmp_path: Path) -> None:
+    explanation = long_history(tmp_path, 200)
+    assert len(explanation.moments) > 1500
+    rows = timeline(explanation)
     assert len(rows) < 3 * MOST_LINES
     assert any("left out: see --at TIME or --json" in row for row in rows)
-    assert len(tell(one)) < 3 * MOST_LINES
+    assert len(tell(explanation)) < 3 * MOST_LINES
 
 
-def test_runs_of_sendings_are_one_line(tmp_path: Path) -> None:
+def test_a_run_of_deliveries_is_one_line(tmp_path: Path) -> None:
     count = 500
     events = [
         added(1, "a"),
@@ -111,16 +121,16 @@ def test_runs_of_sendings_are_one_line(tmp_path: Path) -> None:
         *(sent(1, at) for at in range(count)),
         *(ack(1, at) for at in range(count)),
     ]
-    one = small(tmp_path, events, stored(*["k"] * count), {"key": "k"})
-    rows = timeline(one)
+    explanation = small(tmp_path, events, stored(*["k"] * count), {"key": "k"})
+    rows = timeline(explanation)
     assert len(rows) < 12
-    assert any("sent to a: 500 entries, 5:0 to 5:499, in 500 sendings" in row for row in rows)
+    assert any("sent to a: 500 entries, 5:0 to 5:499, in 500 deliveries" in row for row in rows)
     assert any("a acknowledges 500 entries" in row for row in rows)
 
 
 def test_lines_are_no_wider_than_a_page() -> None:
     for name, whom, _ in SIX:
-        assert max(map(len, tell(life(name, **whom)))) <= WIDTH
+        assert max(map(len, tell(explained(name, **whom)))) <= WIDTH
 
 
 EVIL = "\x1b[2J\x07\u202eevil\n\x00" + "x" * 5000
@@ -142,22 +152,24 @@ def test_names_and_keys_cannot_reach_the_terminal_raw(tmp_path: Path) -> None:
     ]
     record, audit = of(read(write(tmp_path, messages, numbered(events))))
     for whom in ({"key": EVIL}, {"position": "5:0"}, {"consumer": EVIL}, {"consumer": "2"}):
-        one = life_of(record, subject_of(record, **whom), audit)
-        lines = tell(one, record.span_us[0])
+        explanation = explanation_of(record, subject_of(record, **whom), audit)
+        lines = tell(explanation, record.span_us[0])
         assert all(line.isprintable() for line in lines)
         assert sum(map(len, lines)) < 20_000
-        assert all(moment.text.isprintable() for moment in one.moments)
-    assert "refused" in {moment.what for moment in one.moments} or whom == {"consumer": "2"}
+        assert all(moment.text.isprintable() for moment in explanation.moments)
+    assert "refused" in {moment.what for moment in explanation.moments} or whom == {"consumer": "2"}
 
 
-def test_the_same_log_is_told_in_the_same_words() -> None:
-    first = tell(life(CLASSIC, key="key-32"))
-    again = life(CLASSIC, key="key-32")
+def test_the_same_log_gives_the_same_words() -> None:
+    first = tell(explained(CLASSIC, key="key-32"))
+    again = explained(CLASSIC, key="key-32")
     record = Record.of(again.record.log)
     assert tell(replace(again, record=record)) == first
 
 
 def test_what_never_happened_is_said(tmp_path: Path) -> None:
-    one = small(tmp_path, [added(1, "a"), flow(1), sent(1, 1)], stored("early", "k"), {"key": "early"})
-    said = " ".join(tell(one))
+    explanation = small(
+        tmp_path, [added(1, "a"), flow(1), sent(1, 1)], stored("early", "k"), {"key": "early"}
+    )
+    said = " ".join(tell(explanation))
     assert "never sent, not acknowledged" in said

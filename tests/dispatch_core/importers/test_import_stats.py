@@ -19,7 +19,7 @@ from dispatch_core.importers.topic_stats.checkpoint import Made, from_snapshot
 from dispatch_core.importers.topic_stats.documents import Document, TopicStatsError, snapshot_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.recording.strip import user_level
+from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.statistics import stats_at
 from dispatch_core.times import micros
 from tests.dispatch_core.audit.small_logs import audited
@@ -38,7 +38,7 @@ class Cut:
     def __init__(self, folder: Path, share: float) -> None:
         (source,) = find_recordings([folder])
         (self.trace,) = read_recording(source).logs
-        events, source_seq = user_level(self.trace.events)
+        events, source_seq = without_trace(self.trace.events)
         self.whole = replace(self.trace, events=events)
         times = events["t_us"].to_numpy()
         # a moment between two lines, so that the first of them may stand before the snapshot
@@ -129,7 +129,7 @@ def test_nothing_is_certain_that_the_whole_log_has_not_and_what_is_pending_is_so
     made = cut.made(overlap=OVERLAP)
     line = json.loads(made.log.events["checkpoint_json"][0].as_py())
     assert not made.notes
-    assert made.told == sum(map(len, line["pending_acks"].values()))
+    assert made.known_pending == sum(map(len, line["pending_acks"].values()))
     assert sorted(one["consumer"] for one in line["consumers"]) == sorted(cut.truth.connected)
     assert (line["mark_delete"], line["ack_holes"]) == (cut.state["mark_delete"], cut.state["ack_holes"])
     for number, positions in line["pending_acks"].items():
@@ -156,7 +156,7 @@ def test_a_snapshot_proves_what_the_log_behind_it_does_not(name: str, share: flo
 
 
 def test_who_is_who_follows_from_what_is_sent_or_is_asked_for() -> None:
-    told, refusals = 0, []
+    known_pending, refusals = 0, []
     for share in np.linspace(0.1, 0.9, 17).tolist():
         cut = Cut(RECORDINGS / "designed-rolling-restart-ch", share)
         try:
@@ -164,14 +164,14 @@ def test_who_is_who_follows_from_what_is_sent_or_is_asked_for() -> None:
         except TopicStatsError as error:
             refusals.append(str(error))
             continue
-        told += 1
+        known_pending += 1
         line = json.loads(made.log.events["checkpoint_json"][0].as_py())
         named = {one["consumer"]: one["name"] for one in line["consumers"]}
         of_log = set(cut.rest().events["consumer"].to_pylist())
         assert {n: name for n, name in named.items() if n in of_log} == {
             n: cut.names[n] for n in cut.truth.connected if n in of_log
         }
-    assert told >= 3
+    assert known_pending >= 3
     assert all("--connection" in one for one in refusals)
 
 
@@ -230,7 +230,7 @@ def test_counts_and_owners_prove_what_was_sent_before_the_log_begins(
     for number, positions in line["pending_acks"].items():
         assert set(positions) <= {text(one) for one in truth.held[int(number)]}
     # all but the ten of two draining hashes, of which later entries wait
-    assert made.told == known
+    assert made.known_pending == known
     assert sum(map(len, truth.held.values())) == known + (10 if sample.endswith("key-shared") else 0)
 
 
@@ -258,7 +258,7 @@ def test_a_log_that_begins_behind_the_snapshot_tells_less(
         *taken,
     ]
     assert main(["import-stats", str(late), *arguments, "--out", str(tmp_path / "out"), *given]) == 0
-    assert "what happened in between is unknown" in capsys.readouterr().err
+    assert "the time in between is unknown" in capsys.readouterr().err
     (part,) = read_recording(find_recordings([tmp_path / "out"])[0]).logs
     line = json.loads(part.events["checkpoint_json"][0].as_py())
     assert (line["pending_acks"], line.get("read_position")) == ({}, None)
@@ -294,7 +294,7 @@ def test_what_does_not_fit_is_refused(
     [
         (("2026-11-22T18:29:41.9Z", "2026-11-22T18:29:41Z"), "the second time is the earlier one"),
         (("2026-11-22T18:29:39Z", "2026-11-22T18:29:40Z"), "after 18:29:40.000, when they were taken"),
-        (("2026-11-22T19:29:39Z", "2026-11-22T19:29:40Z"), "nothing of it comes later"),
+        (("2026-11-22T19:29:39Z", "2026-11-22T19:29:40Z"), "the log has no line after the snapshot"),
         (("2026-11-22T18:29:40Z", "2026-11-22T18:29:41Z"), "a consumer joined or left at seq"),
     ],
 )

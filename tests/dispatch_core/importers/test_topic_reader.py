@@ -221,7 +221,7 @@ def test_topics_take_turns_and_stay_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("keys", "key_h31"), ("cluster", "east")])
 def test_another_form_of_keys_or_cluster_is_refused(name: str, value: str, tmp_path: Path) -> None:
     record(opened(tmp_path, FakeReader(entries(0, 3))))
-    with pytest.raises(SegmentsError, match=f"recorded with {name} .*, now asked for is '{value}'"):
+    with pytest.raises(SegmentsError, match=f"recorded with {name} .*, this run has '{value}'"):
         MessageSegments(tmp_path, TOPIC, HEADER | {name: value})
 
 

@@ -19,7 +19,11 @@ def documents(folder: str) -> list[Document]:
 
 def test_both_documents_of_4_2_say_who_is_connected_what_drains_and_what_is_acknowledged() -> None:
     found = snapshot_of(documents("4.2.4-key-shared"), "audit/1")  # its cursor is called audit%2F1
-    assert (found.subscription_type, found.mode, found.newcomers) == ("Key_Shared", "AUTO_SPLIT", False)
+    assert (found.subscription_type, found.mode, found.has_recently_joined) == (
+        "Key_Shared",
+        "AUTO_SPLIT",
+        False,
+    )
     assert [(one.name, one.permits, one.unacked) for one in found.consumers] == [
         ("c1", 23, 17),
         ("c2", 15, 25),
@@ -43,7 +47,7 @@ def test_those_of_3_0_have_ranges_as_texts_newcomers_and_ranges_over_ledgers() -
     found = snapshot_of(documents("3.0"), "audit")
     assert [one.name for one in found.consumers] == ["early", "late"]  # as they connected
     assert found.consumers[1].ranges == ((0, 16384), (32769, 49152))
-    assert (found.newcomers, found.consumers[0].permits) == (True, -3)
+    assert (found.has_recently_joined, found.consumers[0].permits) == (True, -3)
     assert found.cursor is not None
     assert found.cursor.acked == (((5, 1), (5, 2)), ((5, 6), (6, 0)))
 
@@ -73,10 +77,13 @@ def consumer(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([[1]], "0.json: a JSON list, not an object; give what `pulsar-admin topics stats TOPIC`"),
+        ([[1]], "0.json: a JSON list, not an object; give the output of `pulsar-admin topics stats TOPIC`"),
         ([{"a": 1}], "0.json: neither has it `subscriptions`"),
         ([STATS | {"partitions": {}}], "give those of one partition"),
-        ([INTERNAL], "does not say who is connected; add what `pulsar-admin topics stats TOPIC` prints"),
+        (
+            [INTERNAL],
+            "does not name the connected consumers; add the output of `pulsar-admin topics stats TOPIC`",
+        ),
         ([STATS, STATS], "0.json and 1.json are both of `topics stats`"),
         ([{"subscriptions": {"b": {}}}], "0.json: it has no subscription audit; those it has: b"),
         (

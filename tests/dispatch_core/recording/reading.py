@@ -43,8 +43,8 @@ class Read:
             other.counts.quarantined,
         ]
         return counts == others and all(
-            mine.combine_chunks().equals(theirs.combine_chunks())
-            for mine, theirs in zip(self._tables(), other._tables(), strict=True)
+            ours.combine_chunks().equals(theirs.combine_chunks())
+            for ours, theirs in zip(self._tables(), other._tables(), strict=True)
         )
 
     def _tables(self) -> list[pa.Table]:

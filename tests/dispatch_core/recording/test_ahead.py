@@ -77,10 +77,10 @@ def test_many_blocks_with_bad_lines_and_late_fields_are_read_alike_with_and_with
     lines[100] = b"\xff"
     lines[200] = flow(200, blocked=True, unknown=1)
     lines[300] = {**HEADER, "subscription": "other"}
-    one, two, slow = (
+    single, two, slow = (
         read(lines, limits=Limits(block_bytes=512), threads=threads, line_by_line=threads == 0)
         for threads in (1, 2, 0)
     )
-    assert one.same_as(two)
-    assert one.same_as(slow)
-    assert one.counts.quarantined == 1
+    assert single.same_as(two)
+    assert single.same_as(slow)
+    assert single.counts.quarantined == 1

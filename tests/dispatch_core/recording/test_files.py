@@ -28,22 +28,22 @@ def test_names_of_the_format():
 def test_finding_recordings(tmp_path):
     names = [source.name for source in find_recordings([RECORDINGS])]
     assert names == sorted(f"{folder.parent.name}/{folder.name}" for folder in SAMPLES)
-    one = SAMPLES[0]
+    sample = SAMPLES[0]
     for path in (
-        one,
-        one / "trace.jsonl.gz",
-        str(one.parent / "*" / "trace*"),
+        sample,
+        sample / "trace.jsonl.gz",
+        str(sample.parent / "*" / "trace*"),
         str(RECORDINGS / "**" / "*.gz"),
     ):
         found = find_recordings([path, path])
-        assert one.resolve() in [source.folder for source in found]
+        assert sample.resolve() in [source.folder for source in found]
         assert len(found) == len({source.folder for source in found})
     for path, words in (
         (tmp_path / "nowhere", "nowhere: no such file or folder, and nothing matches it as a pattern"),
         (tmp_path, "no recording in it; a recording is a folder with files named messages*.jsonl"),
     ):
         with pytest.raises(NoRecordingError, match="^" + str(path)) as error:
-            find_recordings([one, path])
+            find_recordings([sample, path])
         assert words in str(error.value)
 
 

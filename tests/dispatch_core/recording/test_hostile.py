@@ -66,10 +66,10 @@ def test_a_block_has_a_bounded_number_of_lines():
     assert max(block.data.count(b"\n") for block in found) <= 1 << 16
     assert b"".join(block.data for block in found) == b"x\n" * 300_000
     firsts = [block.first_line for block in found]
-    assert firsts == [1 + sum(one.data.count(b"\n") for one in found[:at]) for at in range(len(found))]
+    assert firsts == [1 + sum(block.data.count(b"\n") for block in found[:at]) for at in range(len(found))]
 
 
-def test_a_long_line_in_small_pieces_takes_time_that_grows_with_it_only():
+def test_a_long_line_in_small_reads_takes_time_that_grows_with_it_only():
     class Slowly(io.BytesIO):
         def read(self, size=-1):
             return super().read(min(size, 16))
@@ -155,7 +155,7 @@ def test_a_parquet_time_in_the_columns_own_unit_is_read():
     assert result.events["t_us"].to_pylist() == [7]
 
 
-def test_a_dictionary_that_unfolds_to_gigabytes_is_read_in_pieces(monkeypatch):
+def test_a_dictionary_that_unfolds_to_gigabytes_is_read_in_parts(monkeypatch):
     monkeypatch.setattr(parquet, "_TEXT_BYTES_AT_ONCE", 100_000)
     seen = []
     rows = parquet._rows
@@ -188,15 +188,15 @@ def test_the_footer_says_what_pyarrow_says():
         data = packed(table, row_group_size=50)
         theirs = pq.ParquetFile(io.BytesIO(data)).metadata
         ours = row_groups(io.BytesIO(data))
-        assert [one.rows for one in ours] == [
+        assert [group.rows for group in ours] == [
             theirs.row_group(at).num_rows for at in range(theirs.num_row_groups)
         ]
-        for at, one in enumerate(ours):
-            group = theirs.row_group(at)
-            chunks = [group.column(number) for number in range(group.num_columns)]
-            assert one.size_bytes == group.total_byte_size
-            assert one.values == max(chunk.num_values for chunk in chunks)
-            assert one.empty == {
+        for at, group in enumerate(ours):
+            known = theirs.row_group(at)
+            chunks = [known.column(number) for number in range(known.num_columns)]
+            assert group.size_bytes == known.total_byte_size
+            assert group.values == max(chunk.num_values for chunk in chunks)
+            assert group.empty == {
                 chunk.path_in_schema
                 for chunk in chunks
                 if "." not in chunk.path_in_schema

@@ -43,16 +43,16 @@ def with_header(log: DispatcherLog, **changes: Any) -> DispatcherLog:
     return replace(log, header={name: value for name, value in header.items() if value is not None})
 
 
-def joined(tmp_path: Path, *lives: list[dict[str, Any]]) -> DispatcherLog:
-    """A log in which, life after life, consumers with these policies join and then all leave."""
+def joined(tmp_path: Path, *dispatchers: list[dict[str, Any]]) -> DispatcherLog:
+    """A log in which, one dispatcher after another, consumers with these policies join and then all leave."""
     lines: list[dict[str, Any]] = [
         {"format": "pulsar-dispatch-trace", "format_version": 1, "broker_version": "4.2.4"}
         | {"topic": "persistent://public/default/t", "subscription": "s", "subscription_type": "Key_Shared"}
     ]
     number = 0
-    for life in lives:
+    for policies in dispatchers:
         first = number + 1
-        for policy in life:
+        for policy in policies:
             number += 1
             who = {"consumer": number, "name": f"c{number}", "consumer_id": 0, "address": "/127.0.0.1:1"}
             lines.append({"kind": "consumer_added", "priority_level": 0, "key_shared": policy, **who})
@@ -83,7 +83,7 @@ def test_no_policy_means_auto_split_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lives", "rebuilt"),
+    ("dispatchers", "rebuilt"),
     [
         ([[SPLIT, SPLIT], [SPLIT]], None),
         ([[SPLIT, SPLIT], [LOOSE]], (5, Policy("AUTO_SPLIT", True))),
@@ -92,9 +92,9 @@ def test_no_policy_means_auto_split_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_another_policy_after_all_left_is_another_dispatcher(
-    tmp_path: Path, lives: list[list[dict[str, Any]]], rebuilt: tuple[int, Policy] | None
+    tmp_path: Path, dispatchers: list[list[dict[str, Any]]], rebuilt: tuple[int, Policy] | None
 ) -> None:
-    log = joined(tmp_path, *lives)
+    log = joined(tmp_path, *dispatchers)
     assert rebuilt_at(log, profile_of(log)) == rebuilt
 
 

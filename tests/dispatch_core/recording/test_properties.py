@@ -56,7 +56,7 @@ MESSAGE_LINES = [
 
 
 def mutated(lines):
-    """A line as it is, or with one stretch of bytes replaced."""
+    """A line as it is, or with one run of bytes replaced."""
 
     def change(line, at, cut, put):
         at = min(at, len(line))

@@ -17,8 +17,8 @@ from dispatch_core.audit.deliveries.log_checks import gaps
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import Recording, find_recordings, read_recording
+from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.recording.schema import EVENTS
-from dispatch_core.recording.strip import user_level
 from dispatch_core.recording.writer import FORMATS
 from tests.dispatch_core.audit.small_logs import ack, added, audited, header, kinds, message, numbered, sent
 from tests.dispatch_core.logs_without_trace import DATA, stripped
@@ -92,12 +92,12 @@ def test_foreign_names_gaps_checkpoints_and_incarnations_survive(
         after = recording(folder / "parent" / "run")
         assert after.quarantine.num_rows == 0, after.quarantine.to_pylist()
         assert len(after.logs) == 3
-        for one, other in zip(after.logs, before.logs, strict=True):
-            mine, theirs = content(one), content(other)
-            assert mine[0] == theirs[0]
-            assert without_texts(mine[2]) == without_texts(theirs[2])
-            assert mine[3] == theirs[3]
-            assert one.header["broker_version"] == "4.2.4"
+        for log, original in zip(after.logs, before.logs, strict=True):
+            copied, expected = content(log), content(original)
+            assert copied[0] == expected[0]
+            assert without_texts(copied[2]) == without_texts(expected[2])
+            assert copied[3] == expected[3]
+            assert log.header["broker_version"] == "4.2.4"
     assert b"unread" in (back / "parent" / "run" / "messages.jsonl").read_bytes()
 
 
@@ -158,7 +158,7 @@ def test_a_recording_is_not_written_over_itself(tmp_path: Path, capsys: pytest.C
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_an_unreadable_line_is_told_and_the_rest_written(
+def test_an_unreadable_line_is_reported_and_the_rest_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "in" / "p" / "r"
@@ -187,7 +187,7 @@ def test_numbers_of_kept_lines_grow_as_before(lines: list[tuple[int, str]]) -> N
     ]
     same = {"cluster": "c", "topic": "t", "subscription": "s", "incarnation": 0}
     events = pa.Table.from_pylist([same | row for row in rows], schema=EVENTS)
-    kept, source = user_level(events)
+    kept, source = without_trace(events)
     assert kept["kind"].to_pylist() == [k for _, k in lines if k not in ("round_begin", "step")]
     anew = np.asarray(kept["seq"])
     assert np.all((np.diff(anew) == 0) == (np.diff(source) == 0))

@@ -63,5 +63,5 @@ def test_columns_without_values_are_not_there(path, tmp_path):
         rows_of(str(tmp_path / "n.parquet"), group, {"cluster": "x", "topic": "c"}, asked)
         for group in range(2)
     ]
-    assert [one.column_names for one in found] == [["entry_id"], asked]
+    assert [table.column_names for table in found] == [["entry_id"], asked]
     assert found[1]["name"].to_pylist() == ["n", None]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from dispatch_core.errors import NotStreamableError
-from dispatch_core.recording import stream, strip
+from dispatch_core.recording import rewrite, stream
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
@@ -90,8 +90,8 @@ def test_pieces_give_what_the_whole_part_gives(
 ) -> None:
     log = recorded(name)
     part = cut(log, int(share * log.events.num_rows))
-    monkeypatch.setattr(stream, "PIECE_ROWS", 40)
-    monkeypatch.setattr(stream, "_BATCH_ROWS", 40)
+    monkeypatch.setattr(stream, "BATCH_ROWS", 40)
+    monkeypatch.setattr(stream, "_SLICE_ROWS", 40)
     in_pieces = gathered(replay_files(written(part, tmp_path, row_group_rows=40), **spanned(log)))
     whole = replay(part, **spanned(log))
     for table in REPLAY_TABLES:
@@ -132,7 +132,7 @@ def test_split_ranges_go_on_from_those_of_the_checkpoint() -> None:
 def test_hashes_of_pending_entries_drain_and_what_the_checkpoint_leaves_open_is_not_shown() -> None:
     (source,) = find_recordings([DATA / "recordings/4.2.4/designed-drain-one-by-one-ch"])
     (trace,) = read_recording(source).logs
-    events, source_seq = strip.user_level(trace.events)
+    events, source_seq = rewrite.without_trace(trace.events)
     at = int(np.searchsorted(source_seq, 200))
     part = cut(replace(trace, events=events), at)
     expected = stats_at(trace, int(source_seq[at]) - 1)  # what the last line asked for has been done
@@ -166,7 +166,7 @@ def test_hashes_of_pending_entries_drain_and_what_the_checkpoint_leaves_open_is_
 def test_other_rules_are_not_tried_on_a_dispatcher_at_work() -> None:
     log = recorded("recordings/4.2.4/designed-rolling-restart-ch")
     with pytest.raises(
-        NotSimulableError, match=r"a checkpoint of a dispatcher at work \(\d+ consumers connected"
+        NotSimulableError, match=r"a checkpoint of a running dispatcher \(\d+ consumers connected"
     ):
         load_of(cut(log, int(0.5 * log.events.num_rows)))
     new = with_fault(log, 1, [])  # a dispatcher that has just been made: nothing came before

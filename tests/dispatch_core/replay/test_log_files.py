@@ -76,8 +76,8 @@ def gathered(parts: Iterator[dict[str, pa.Table]]) -> dict[str, list[dict[str, A
 def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Pieces and windows far smaller than any log."""
     rows: int = request.param
-    monkeypatch.setattr(stream, "PIECE_ROWS", rows)
-    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
     monkeypatch.setattr(
         fold.AuditFold.__init__, "__kwdefaults__", fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
     )
@@ -158,9 +158,9 @@ def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
     lines[row + 1 : row + 1] = [asks[0] | {"t_us": sent["t_us"] + 10_000}]
     lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
     late = replace_events(log, lines)
-    monkeypatch.setattr(stream, "PIECE_ROWS", 1)  # every row group is a piece
+    monkeypatch.setattr(stream, "BATCH_ROWS", 1)  # every row group is a piece
     rows = BEFORE + row + 1 + ends_behind
-    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
     dispatcher = written(late, tmp_path, row_group_rows=rows)
     in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)
@@ -183,9 +183,9 @@ def test_who_left_in_the_piece_before_still_races(monkeypatch: pytest.MonkeyPatc
     lines[row + 1 : row + 1] = [last | {"t_us": gone["t_us"] + 1000}]
     lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
     late = replace_events(log, lines)
-    monkeypatch.setattr(stream, "PIECE_ROWS", 1)
+    monkeypatch.setattr(stream, "BATCH_ROWS", 1)
     rows = BEFORE + row + 1
-    monkeypatch.setattr(stream, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
     dispatcher = written(late, tmp_path, row_group_rows=rows)
     in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)

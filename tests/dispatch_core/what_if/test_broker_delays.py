@@ -31,10 +31,10 @@ from dispatch_core.what_if.broker_delays import (
     usual,
     work_of,
 )
-from dispatch_core.what_if.clients import Sendings, StartUp
+from dispatch_core.what_if.clients import Deliveries, StartUp
 from dispatch_core.what_if.recorded import Acks, RecordedLoad, load_of
 from dispatch_core.what_if.rules import RuleSet
-from dispatch_core.what_if.run import sendings_of, simulate
+from dispatch_core.what_if.run import deliveries_of, simulate
 from tests.dispatch_core.logs_without_trace import DATA, stripped
 from tests.dispatch_core.what_if.outcomes import findings
 
@@ -56,7 +56,7 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def test_an_ack_needs_a_sending_before_it_and_a_second_one_a_second_sending(drained: RecordedLoad) -> None:
+def test_an_ack_needs_a_delivery_before_it_and_a_second_one_a_second_delivery(drained: RecordedLoad) -> None:
     acks = replace(
         drained.acks,
         at_us=ints(20, 30, 20, 5),
@@ -65,9 +65,9 @@ def test_an_ack_needs_a_sending_before_it_and_a_second_one_a_second_sending(drai
         kind=ints(0, 0, 0, 0),
     )
     load = replace(drained, acks=acks)
-    once = Sendings(ints(10, 10), ints(1, 1), ints(0, 1), USUAL, drained.stored_us)
+    once = Deliveries(ints(10, 10), ints(1, 1), ints(0, 1), USUAL, drained.stored_us)
     assert answered(load, once).tolist() == [True, False, False, False]
-    twice = Sendings(ints(10, 25, 1, 19), ints(1, 1, 1, 2), ints(0, 0, 1, 0), USUAL, drained.stored_us)
+    twice = Deliveries(ints(10, 25, 1, 19), ints(1, 1, 1, 2), ints(0, 0, 1, 0), USUAL, drained.stored_us)
     assert answered(load, twice).tolist() == [True, True, True, True]
     assert acks_borne_out(load, twice) == 4
 
@@ -77,17 +77,17 @@ def test_a_slow_moment_explains_what_was_acknowledged_twice() -> None:
     log = log_of(TWICE)
     load = load_of(log)
     assert load.profile is not None
-    found = sendings_of(load)
+    found = deliveries_of(load)
     assert found is not None
     assert found.paces
     assert acks_borne_out(load, found) == len(load.acks.entry)
     as_usual = replace(found, paces=())
-    assert findings(simulate(load, load.profile, sendings=found)) == findings(log)
-    assert findings(simulate(load, load.profile, sendings=as_usual)) != findings(log)
+    assert findings(simulate(load, load.profile, deliveries=found)) == findings(log)
+    assert findings(simulate(load, load.profile, deliveries=as_usual)) != findings(log)
 
 
 def test_where_the_usual_broker_explains_all_no_moment_is_looked_for(drained: RecordedLoad) -> None:
-    found = sendings_of(drained)
+    found = deliveries_of(drained)
     assert found is not None
     assert found.paces == ()
     assert drained.profile is not None
@@ -97,18 +97,18 @@ def test_where_the_usual_broker_explains_all_no_moment_is_looked_for(drained: Re
 
 def test_a_pace_holds_from_its_time_on(drained: RecordedLoad) -> None:
     assert drained.profile is not None
-    found = sendings_of(drained)
+    found = deliveries_of(drained)
     assert found is not None
     middle = int(np.median(found.at_us))
 
     def sent(*paces: Pace) -> list[tuple[int, str]]:
-        events = simulate(drained, drained.profile, sendings=replace(found, paces=paces)).events
+        events = simulate(drained, drained.profile, deliveries=replace(found, paces=paces)).events
         return list(zip(events["t_us"].to_pylist(), events["kind"].to_pylist(), strict=True))
 
     assert sent(Pace(middle, found.delays)) == sent()
     slow = sent(Pace(middle, replace(found.delays, read_us=5_000, replay_us=5_000)))
     assert slow != sent()
-    assert [one for one in slow if one[0] < middle] == [one for one in sent() if one[0] < middle]
+    assert [line for line in slow if line[0] < middle] == [line for line in sent() if line[0] < middle]
 
 
 times = st.integers(0, 1000)
@@ -119,9 +119,9 @@ def test_moments_laid_over_each_other_are_in_order_and_the_last_one_holds(
     moments: list[tuple[int, int]],
 ) -> None:
     base = Delays()
-    like = Sendings(ints(), ints(), ints(), base, ints())
-    for one, other in moments:
-        from_us, to_us = min(one, other), max(one, other) + 1
+    like = Deliveries(ints(), ints(), ints(), base, ints())
+    for first, second in moments:
+        from_us, to_us = min(first, second), max(first, second) + 1
         before = like.paces
         slow = replace(base, hop_us=3 * base.hop_us)
         like = replace(like, paces=_laid_over(like, from_us, to_us, slow))
@@ -147,13 +147,15 @@ class Explains:
         self.by_factor = {int(name.removeprefix("factor_")): count for name, count in by_first_pace.items()}
         self.runs = 0
 
-    def __call__(self, delays: Delays, stored_us: np.ndarray, paces: Paces) -> Sendings:
+    def __call__(self, delays: Delays, stored_us: np.ndarray, paces: Paces) -> Deliveries:
         self.runs += 1
         acks = self.load.acks
         factor = paces[0].delays.write_us // delays.write_us if paces else 1
         starts = factor > 1 and paces[0].from_us == min(join.at_us for join in self.load.joins)
         some = slice(0, self.by_factor.get(factor, self.usually) if starts else self.usually)
-        return Sendings(acks.at_us[some] - 1, acks.consumer[some], acks.entry[some], delays, stored_us, paces)
+        return Deliveries(
+            acks.at_us[some] - 1, acks.consumer[some], acks.entry[some], delays, stored_us, paces
+        )
 
 
 def with_entries(load: RecordedLoad, count: int) -> RecordedLoad:
@@ -173,7 +175,7 @@ def test_a_start_up_is_taken_where_it_explains_much_more(drained: RecordedLoad) 
     assert found.start_up.factor == 32
     assert found.paces == starting(USUAL, found.start_up, min(join.at_us for join in load.joins))
     assert acks_borne_out(load, found) == 500 + needed
-    (speed,) = [one for one in assumptions_of(load, found) if one.startswith("a read takes")]
+    (speed,) = [text for text in assumptions_of(load, found) if text.startswith("a read takes")]
     assert "a start that took 32 times as long in everything, half of that 100 ms later" in speed
     assert "moments" not in speed
 
@@ -208,14 +210,14 @@ def test_a_broker_that_starts_becomes_twice_as_fast_again_and_again(drained: Rec
 
 def test_a_moment_of_a_broker_that_starts_is_slower_than_its_start(drained: RecordedLoad) -> None:
     paces = starting(USUAL, StartUp(8, 1_000_000), 0)
-    like = Sendings(ints(), ints(), ints(), USUAL, ints(), paces)
+    like = Deliveries(ints(), ints(), ints(), USUAL, ints(), paces)
     laid = next(
         iter(_moments(like, like, 1_500_000))
     )  # 4 times a replay read, and 4 times everything by the start
     moment = next(pace for pace in laid if pace not in paces)
     assert moment.delays.replay_us == 16 * USUAL.replay_us
     assert moment.delays.read_us == 4 * USUAL.read_us
-    after = Sendings(ints(), ints(), ints(), USUAL, ints(), laid)
+    after = Deliveries(ints(), ints(), ints(), USUAL, ints(), laid)
     assert _delays_at(after, 1_600_000) == _delays_at(like, 1_600_000)
 
 

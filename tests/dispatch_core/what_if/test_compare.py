@@ -104,7 +104,7 @@ def test_topics_of_one_subscription_and_rule_make_a_group() -> None:
     ]
     first, second = groups_of(rows)
     assert (first.rules.name, second.rules.name, first.topic, first.subscription) == ("ch", "range", "", "s")
-    assert [one.measures.split_key for one in first.outcomes] == [1, 2]
+    assert [outcome.measures.split_key for outcome in first.outcomes] == [1, 2]
     assert first.recorded is not None
     assert (first.recorded.topics, first.recorded.split_key) == (2, 3)
     assert first.confidence is not None
@@ -165,7 +165,7 @@ def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: Di
 
 
 def test_what_was_sent_is_never_read(classic: DispatcherLog) -> None:
-    """The same load without its sendings gives the same simulation."""
+    """The same load without its deliveries gives the same simulation."""
     kept = [kind != "sent" for kind in classic.events["kind"].to_pylist()]
     blind = replace(classic, events=classic.events.filter(kept))
     profile = named("classic-range").profile_for(classic)
@@ -184,8 +184,8 @@ def test_a_log_that_cannot_be_simulated_says_why_and_stays(tmp_path: Path) -> No
             subscription_type="Shared",
         )
     )
-    for one in (shared, replace(shared, header={}), replace(shared, messages=shared.messages.slice(0, 0))):
-        (found,) = rows_of(one, [named("ch")], seeds=[0])
+    for log in (shared, replace(shared, header={}), replace(shared, messages=shared.messages.slice(0, 0))):
+        (found,) = rows_of(log, [named("ch")], seeds=[0])
         assert (found.verdict, found.simulated) == ("UNKNOWN", None)
         assert found.problem
         assert found.problem in for_people([found])
@@ -199,7 +199,7 @@ def test_names_are_foreign_in_a_table() -> None:
     )
     text = for_people([hostile])
     assert "x" * 300 in text
-    for told in (text, json.dumps(as_json(hostile), ensure_ascii=False), problem_of(hostile)):
-        told.encode()  # can be written
+    for written in (text, json.dumps(as_json(hostile), ensure_ascii=False), problem_of(hostile)):
+        written.encode()  # can be written
     assert "\x1b" not in text
     assert "\\x1b[2J" in text

@@ -42,7 +42,7 @@ def test_buckets_keep_the_number_the_longest_and_each_wait_nearly(values: list[t
     exact, coarse = waits(values), waits(values).coarse()
     assert coarse.count.sum() == exact.count.sum()
     assert coarse.us[-1] == exact.us[-1]
-    each, nearly = (np.repeat(one.us, one.count) for one in (exact, coarse))
+    each, nearly = (np.repeat(waits.us, waits.count) for waits in (exact, coarse))
     assert (np.abs(each - nearly) <= each / 256 + 1).all()
 
 
@@ -54,28 +54,33 @@ def test_nothing_has_no_waits() -> None:
 
 def test_a_recording_with_violations_has_the_counts_of_its_audit() -> None:
     log = read(SAMPLES / "designed-rolling-restart-classic-ch")
-    one = measures(log, audit_whole(log))
-    assert (one.out_of_order, one.split_key, one.redelivered, one.order_violations) == (23, 40, 238, 63)
-    assert (one.messages, one.never_sent, one.topics) == (720, 0, 1)
-    assert sum(one.messages_of.values()) == 720 + 238
-    assert sum(one.fair_of.values()) == pytest.approx(720 + 238)
+    found = measures(log, audit_whole(log))
+    assert (found.out_of_order, found.split_key, found.redelivered, found.order_violations) == (
+        23,
+        40,
+        238,
+        63,
+    )
+    assert (found.messages, found.never_sent, found.topics) == (720, 0, 1)
+    assert sum(found.messages_of.values()) == 720 + 238
+    assert sum(found.fair_of.values()) == pytest.approx(720 + 238)
 
 
 def test_waits_are_of_messages_and_of_keys_the_longest(tmp_path: Path) -> None:
     """Everything is published at midnight; entries are sent 2, 3 and 4 seconds later; the second holds three messages."""
     messages = [message(0, "a"), message(1, "b", num_messages=3), message(2, "a")]
-    one = measured(tmp_path, messages, [added(1), sent(1, 0), sent(1, 1), sent(1, 2)])
-    assert one.wait_ms == Spread(3000.0, 3960.0, 4000.0)
-    assert one.key_wait_ms_max == Spread(3500.0, 3990.0, 4000.0)
-    assert (one.entries, one.messages, one.throughput_per_s) == (3, 5, round(5 / 3, 3))
-    assert (one.messages_of, one.keys_of) == ({"worker-1": 5}, {"worker-1": 2})
+    found = measured(tmp_path, messages, [added(1), sent(1, 0), sent(1, 1), sent(1, 2)])
+    assert found.wait_ms == Spread(3000.0, 3960.0, 4000.0)
+    assert found.key_wait_ms_max == Spread(3500.0, 3990.0, 4000.0)
+    assert (found.entries, found.messages, found.throughput_per_s) == (3, 5, round(5 / 3, 3))
+    assert (found.messages_of, found.keys_of) == ({"worker-1": 5}, {"worker-1": 2})
 
 
-def test_repeated_sendings_wait_for_nothing_but_count_as_load(tmp_path: Path) -> None:
+def test_repeated_deliveries_wait_for_nothing_but_count_as_load(tmp_path: Path) -> None:
     events = [added(1), added(2), sent(1, 0), removed(1), sent(2, 0), ack(2, 0)]
-    one = measured(tmp_path, [message(0, "a")], events)
-    assert (one.messages, one.redelivered, one.wait_ms.max) == (1, 1, 3000.0)
-    assert one.messages_of == {"worker-1": 1, "worker-2": 1}
+    found = measured(tmp_path, [message(0, "a")], events)
+    assert (found.messages, found.redelivered, found.wait_ms.max) == (1, 1, 3000.0)
+    assert found.messages_of == {"worker-1": 1, "worker-2": 1}
 
 
 def test_never_sent_counts_from_where_the_subscription_begins(tmp_path: Path) -> None:
@@ -89,8 +94,8 @@ def test_never_sent_counts_from_where_the_subscription_begins(tmp_path: Path) ->
 
 
 def test_nothing_sent_is_everything_never_sent(tmp_path: Path) -> None:
-    one = measured(tmp_path, [message(0, "a"), message(1, None)], [added(1)])
-    assert (one.messages, one.never_sent, one.wait_ms, one.until_us) == (0, 2, Spread(), None)
+    found = measured(tmp_path, [message(0, "a"), message(1, None)], [added(1)])
+    assert (found.messages, found.never_sent, found.wait_ms, found.until_us) == (0, 2, Spread(), None)
 
 
 def test_order_that_was_not_promised_is_not_violated(tmp_path: Path) -> None:
@@ -104,16 +109,16 @@ def test_order_that_was_not_promised_is_not_violated(tmp_path: Path) -> None:
 def test_what_a_gap_leaves_open_is_counted_apart(tmp_path: Path) -> None:
     messages = [message(0, "a"), message(1, "a")]
     events = [added(1), sent(1, 1), sent(1, 0) | {"seq": 9}]
-    one = measured(tmp_path, messages, events)
-    assert (one.order_violations, one.order_uncertain) == (0, 1)
+    found = measured(tmp_path, messages, events)
+    assert (found.order_violations, found.order_uncertain) == (0, 1)
 
 
 def test_failover_topics_count_for_who_was_active_longest(tmp_path: Path) -> None:
     log = read(SAMPLES / "designed-failover-modulo-p1")
-    one = measures(log, audit_whole(log))
-    assert one.active_topics == {"c0": 0, "c1": 0, "c2": 0, "c3": 1}
-    assert one.max_share_ratio is None
-    assert one.fair_of == {}
+    found = measures(log, audit_whole(log))
+    assert found.active_topics == {"c0": 0, "c1": 0, "c2": 0, "c3": 1}
+    assert found.max_share_ratio is None
+    assert found.fair_of == {}
 
 
 def test_many_together_add_up() -> None:

@@ -40,19 +40,19 @@ def log_of(path: Path) -> DispatcherLog:
     return log
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(value: Any, other: Any) -> bool:
     """Whether two loads, or parts of them, are equal."""
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other))
-    if isinstance(one, RecordedLoad | Acks):
-        return all(alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
-    if isinstance(one, pa.Table):
-        return bool(one.equals(other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(alike, one, other))
-    return bool(one == other)
+    if isinstance(value, np.ndarray):
+        return bool(np.array_equal(value, other))
+    if isinstance(value, RecordedLoad | Acks):
+        return all(alike(getattr(value, field.name), getattr(other, field.name)) for field in fields(value))
+    if isinstance(value, pa.Table):
+        return bool(value.equals(other))
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(alike(value[key], other[key]) for key in value)
+    if isinstance(value, tuple | list):
+        return len(value) == len(other) and all(map(alike, value, other))
+    return bool(value == other)
 
 
 def with_sent(log: DispatcherLog, change: Any) -> DispatcherLog:
@@ -75,7 +75,9 @@ def test_nothing_of_sent_is_read(path: Path) -> None:
         content = [(row["consumer"], row["positions"], row["batch_sizes"]) for row in rows]
         random.Random(1).shuffle(content)
         names = ("consumer", "positions", "batch_sizes")
-        return [row | dict(zip(names, one, strict=True)) for row, one in zip(rows, content, strict=True)]
+        return [
+            row | dict(zip(names, values, strict=True)) for row, values in zip(rows, content, strict=True)
+        ]
 
     def emptied(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [row | {"consumer": 10**9, "positions": [], "batch_sizes": []} for row in rows]

@@ -24,8 +24,8 @@ from tests.dispatch_core.audit.small_logs import added, message, numbered, read,
 
 
 def log(folder: Path, version: str | None = "4.2.4", **fields: Any) -> DispatcherLog:
-    one = read(write(folder / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), **fields))
-    return replace(one, header={**one.header, "broker_version": version})
+    recorded = read(write(folder / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), **fields))
+    return replace(recorded, header={**recorded.header, "broker_version": version})
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_names_of_key_shared(
 
 
 def test_names_of_failover(tmp_path: Path) -> None:
-    one = log(tmp_path, subscription_type="Failover", partition_index=3)
-    found = [named(name).profile_for(one).failover for name in ("modulo", "ring", "3.0.1-ring")]
+    recorded = log(tmp_path, subscription_type="Failover", partition_index=3)
+    found = [named(name).profile_for(recorded).failover for name in ("modulo", "ring", "3.0.1-ring")]
     assert found == [
         FailoverRule.MODULO,
         FailoverRule.RING,
@@ -96,45 +96,48 @@ def test_what_a_command_line_asks_for() -> None:
     assert asked_for([], "4.2.4", ring, matrix=False) == [
         RuleSet("4.2.4 activeConsumerFailoverConsistentHashing=true", "4.2.4", ring)
     ]
-    assert [one.name for one in asked_for(["ch", "3.0.17-ch"], None, {}, matrix=True)] == ["ch", "3.0.17-ch"]
+    assert [rules.name for rules in asked_for(["ch", "3.0.17-ch"], None, {}, matrix=True)] == [
+        "ch",
+        "3.0.17-ch",
+    ]
 
 
 def test_the_matrix_has_every_rule_once(tmp_path: Path) -> None:
-    one = log(tmp_path)
-    profiles = [rules.profile_for(one) for rules in matrix_for(one, None, {})]
+    recorded = log(tmp_path)
+    profiles = [rules.profile_for(recorded) for rules in matrix_for(recorded, None, {})]
     assert {profile.ordering for profile in profiles} == {
         OrderingRule.DRAINING_HASHES,
         OrderingRule.READ_POSITION,
         OrderingRule.LAST_SENT_POSITION,
     }
     assert len({(profile.broker_version, profile.name) for profile in profiles}) == len(profiles)
-    names = [rules.name for rules in matrix_for(one, None, {})]
+    names = [rules.name for rules in matrix_for(recorded, None, {})]
     assert names[:4] == ["4.2.4-ch", "4.2.4-range", "4.2.4-classic-ch", "4.2.4-classic-range"]
     assert "5.0.1-classic-ch" not in names  # 5.0 has none
 
 
 def test_the_matrix_of_failover_and_of_sticky_ranges(tmp_path: Path) -> None:
     failover = log(tmp_path / "1", subscription_type="Failover", partition_index=0)
-    assert [one.name for one in matrix_for(failover, None, {})] == ["4.2.4-modulo", "4.2.4-ring"]
+    assert [rules.name for rules in matrix_for(failover, None, {})] == ["4.2.4-modulo", "4.2.4-ring"]
     old = log(tmp_path / "2", "3.0.1", subscription_type="Failover", partition_index=0)
-    assert [one.name for one in matrix_for(old, None, {})] == ["3.0.1-modulo", "3.0.17-ring"]
+    assert [rules.name for rules in matrix_for(old, None, {})] == ["3.0.1-modulo", "3.0.17-ring"]
     ranges = [[0, 65535]]
     sticky = added(1) | {"key_shared": {"mode": "STICKY", "allow_out_of_order": False, "ranges": ranges}}
     announced = read(write(tmp_path / "3" / "b", [message(0, "k")], numbered([sticky])))
-    names = [one.name for one in matrix_for(announced, None, {})]
+    names = [rules.name for rules in matrix_for(announced, None, {})]
     assert names[:2] == ["4.2.4", "4.2.4-classic"]
     assert not any(name.endswith(("ch", "range")) for name in names)
 
 
 def test_a_log_without_a_release_needs_one(tmp_path: Path) -> None:
-    one = log(tmp_path, None)
-    assert {rules.broker_version for rules in matrix_for(one, None, {})} == {
+    recorded = log(tmp_path, None)
+    assert {rules.broker_version for rules in matrix_for(recorded, None, {})} == {
         "3.0.17",
         "4.0.0-preview.1",
         "4.2.4",
     }
     with pytest.raises(ProfileError, match="--broker-version"):
-        named("ch").profile_for(one)
+        named("ch").profile_for(recorded)
 
 
 UNBLOCK = "keySharedUnblockingIntervalMs"
@@ -155,9 +158,9 @@ def test_settings_that_change_nothing_are_named(tmp_path: Path) -> None:
         (shared, "4.0.0-preview.1", {UNBLOCK: 20}, "no effect in 4.0.0-preview.1"),
         (failover, "4.2.4", {"dispatcherRetryBackoffMaxTimeInMs": 20}, "with one active consumer"),
     ]
-    for one, version, settings, said in cases:
+    for recorded, version, settings, said in cases:
         rules = RuleSet("given", version, settings)
-        (text,) = without_effect(rules, rules.profile_for(one))
+        (text,) = without_effect(rules, rules.profile_for(recorded))
         assert said in text
     effective = RuleSet("given", None, {"dispatcherMaxReadBatchSize": 7, UNBLOCK: "20"})
     assert without_effect(effective, effective.profile_for(shared)) == ()

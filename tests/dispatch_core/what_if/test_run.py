@@ -21,7 +21,7 @@ from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.what_if.broker_delays import acks_borne_out
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
-from dispatch_core.what_if.run import sendings_of, simulate
+from dispatch_core.what_if.run import deliveries_of, simulate
 from tests.dispatch_core.logs_without_trace import DATA, stripped
 from tests.dispatch_core.simulation.simulated import simulated, small
 from tests.dispatch_core.what_if.outcomes import findings, first_consumers
@@ -58,7 +58,7 @@ def test_under_the_recorded_rules_it_is_as_recorded(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
 def test_what_is_simulated_is_a_log_that_the_rules_would_have_made(path: Path) -> None:
-    """The user-level replay knows nothing of the simulation; it judges every sending by the rules."""
+    """The replay without a trace does not know of the simulation and judges every delivery by the rules."""
     load = load_of(log_of(path))
     assert load.profile is not None
     log = simulate(load, load.profile)
@@ -110,12 +110,12 @@ def test_the_defect_of_classic_rules_is_predicted_and_its_cure_too() -> None:
 def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
     load = load_of(log_of(DATA / "recordings" / KEY_SHARED[0]))
     assert load.profile is not None
-    sendings = sendings_of(load)
-    one, two, other = (
-        simulate(load, load.profile, seed=seed, sendings=sendings).events for seed in (3, 3, 4)
+    deliveries = deliveries_of(load)
+    first, again, other = (
+        simulate(load, load.profile, seed=seed, deliveries=deliveries).events for seed in (3, 3, 4)
     )
-    assert one.equals(two)
-    assert not one.equals(other)
+    assert first.equals(again)
+    assert not first.equals(other)
 
 
 def test_clients_of_another_kind_of_subscription_are_refused() -> None:
@@ -130,16 +130,16 @@ def test_a_log_that_does_not_say_its_rules_can_be_simulated_all_the_same() -> No
     bare = replace(log, header={"topic": log.topic, "subscription_type": "Key_Shared"})
     load = load_of(bare)
     assert load.profile is None
-    assert sendings_of(load) is None
+    assert deliveries_of(load) is None
     found = simulate(load, profile_of(with_overrides(bare, "4.2.4", {})))
     assert set(first_consumers(found)) == set(first_consumers(log))
 
 
 def shown(load: RecordedLoad) -> int:
     """Acknowledgements, and how many of them come from who holds the entry."""
-    sendings = sendings_of(load)
-    assert sendings is not None
-    return acks_borne_out(load, sendings)
+    deliveries = deliveries_of(load)
+    assert deliveries is not None
+    return acks_borne_out(load, deliveries)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Lives of samples and of small hand-made logs, for the tests beside this."""
+"""Explanations of samples and of small hand-made logs, shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dispatch_core.explain.explanation import Explanation, explanation_of, tick_for
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
-from dispatch_core.explain.subject_history import Life, life_of, tick_for
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.whole_log import WholeAudit, audit_whole
 from tests.dispatch_core.audit.small_logs import Event, message, numbered, read, user_level, write
@@ -34,16 +34,16 @@ def of(log: DispatcherLog, earlier: Sequence[DispatcherLog] = ()) -> tuple[Recor
     return Record.of(log, earlier), audit_whole(log, earlier=earlier, tick_us=tick_for(log))
 
 
-def life(name: str, *, level: str = "T", **whom: str) -> Life:
+def explained(name: str, *, level: str = "T", **whom: str) -> Explanation:
     record, audit = known(name, level=level)
-    return life_of(record, subject_of(record, **whom), audit)
+    return explanation_of(record, subject_of(record, **whom), audit)
 
 
 def small(
     folder: Path, events: list[Event], messages: list[Event], whom: dict[str, str], **header: Any
-) -> Life:
+) -> Explanation:
     record, audit = of(read(write(folder, messages, numbered(events), **header)))
-    return life_of(record, subject_of(record, **whom), audit)
+    return explanation_of(record, subject_of(record, **whom), audit)
 
 
 def flow(consumer: int, permits: int = 1000) -> Event:
@@ -54,9 +54,9 @@ def stored(*keys: str | None) -> list[Event]:
     return [message(entry, key) for entry, key in enumerate(keys)]
 
 
-def whats(told: Life) -> list[str]:
-    return [moment.what for moment in told.moments]
+def whats(explanation: Explanation) -> list[str]:
+    return [moment.what for moment in explanation.moments]
 
 
-def texts(told: Life, what: str) -> list[str]:
-    return [moment.text for moment in told.moments if moment.what == what]
+def texts(explanation: Explanation, what: str) -> list[str]:
+    return [moment.text for moment in explanation.moments if moment.what == what]

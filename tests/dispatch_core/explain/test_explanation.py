@@ -1,4 +1,4 @@
-"""What a life holds: every sending once, how each ended, who owned the hash, and what held it back."""
+"""Explanations hold every delivery once, its end, the owners of the hash and the reasons of waits."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dispatch_core.explain.explanation import explanation_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import NothingMatchedError, subject_of
-from dispatch_core.explain.subject_history import life_of
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.replay.whole_log import audit_whole
 from tests.dispatch_core.audit.small_logs import ack, added, message, read, redeliver, removed, sent, write
 from tests.dispatch_core.audit.small_logs import numbered as numbered_lines
 from tests.dispatch_core.audit.test_second_opinion import EVENTS, TYPES, from_lines
-from tests.dispatch_core.explain.lives import (
+from tests.dispatch_core.explain.explanations import (
     ALL,
     CLASSIC,
     DRAIN,
     FAILOVER,
     NEGATIVE,
+    explained,
     flow,
     known,
-    life,
     of,
     small,
     stored,
@@ -43,34 +43,34 @@ def test_an_entry_is_stored_sent_asked_for_again_lost_and_acknowledged(tmp_path:
         *(added(1, "a"), flow(1), sent(1, 0, 1), redeliver(1, 0), sent(1, 0), added(2, "b"), flow(2)),
         *(removed(1), sent(2, 0, 1), ack(2, 0), ack(2, 1)),
     ]
-    told = small(tmp_path, events, stored("k", "k"), {"position": "5:0"})
+    explanation = small(tmp_path, events, stored("k", "k"), {"position": "5:0"})
     asked = ["sent", "asked_again", "redelivered", "left", "redelivered", "acked"]
-    assert [what for what in whats(told) if what in asked] == asked
-    causes = [moment.reason for moment in told.moments if moment.what == "redelivered"]
+    assert [what for what in whats(explanation) if what in asked] == asked
+    causes = [moment.reason for moment in explanation.moments if moment.what == "redelivered"]
     assert causes == ["nack", "disconnect"]
-    assert [wait.cause for wait in told.waits] == [None, "nack", "disconnect"]
-    assert texts(told, "left") == ["a leaves and still held 5:0"]
+    assert [wait.cause for wait in explanation.waits] == [None, "nack", "disconnect"]
+    assert texts(explanation, "left") == ["a leaves and still held 5:0"]
 
 
 def test_acks_of_parts_of_a_batch_count_when_the_last_has_come(tmp_path: Path) -> None:
     events = [added(1, "a"), flow(1), sent(1, 0), ack(1, 0, sets=[[1]]), ack(1, 0, sets=[[2]])]
-    told = small(tmp_path, events, [message(0, "k", num_messages=2)], {"key": "k"})
-    assert [moment.seq for moment in told.moments if moment.what == "acked"] == [5]
-    assert "stored 5:0 (2 messages)" in texts(told, "stored")
+    explanation = small(tmp_path, events, [message(0, "k", num_messages=2)], {"key": "k"})
+    assert [moment.seq for moment in explanation.moments if moment.what == "acked"] == [5]
+    assert "stored 5:0 (2 messages)" in texts(explanation, "stored")
 
 
 def test_a_cumulative_ack_of_failover_takes_what_lies_before(tmp_path: Path) -> None:
     events = [added(1, "a"), flow(1), sent(1, 0, 1, 2), ack(1, 2, cumulative=True)]
-    told = small(tmp_path, events, stored("k", "k", "x"), {"key": "k"}, subscription_type="Failover")
-    assert texts(told, "acked") == ["a acknowledges 5:0 and 5:1"]
+    explanation = small(tmp_path, events, stored("k", "k", "x"), {"key": "k"}, subscription_type="Failover")
+    assert texts(explanation, "acked") == ["a acknowledges 5:0 and 5:1"]
 
 
-def test_what_no_message_log_holds_has_a_life_too(tmp_path: Path) -> None:
+def test_an_entry_that_no_message_log_holds_is_explained_too(tmp_path: Path) -> None:
     events = [added(1, "a"), flow(1), sent(1, 7), ack(1, 7)]
-    told = small(tmp_path, events, stored("k"), {"position": "5:7"})
-    assert whats(told)[:1] == ["joined"]
-    assert {"sent", "acked", "anomaly"} <= set(whats(told))
-    assert "not in the message log" in told.subject.title
+    explanation = small(tmp_path, events, stored("k"), {"position": "5:7"})
+    assert whats(explanation)[:1] == ["joined"]
+    assert {"sent", "acked", "anomaly"} <= set(whats(explanation))
+    assert "not in the message log" in explanation.subject.title
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_what_no_message_log_holds_has_a_life_too(tmp_path: Path) -> None:
 )
 def test_a_log_whose_rules_are_unknown_tells_what_was_sent(tmp_path: Path, header: dict[str, Any]) -> None:
     events = [added(1, "a"), flow(1), sent(1, 0), removed(1)]
-    told = small(tmp_path, events, stored("k"), {"key": "k"}, **header)
-    assert {"stored", "sent", "joined", "left"} <= set(whats(told))
-    assert told.owners == []
+    explanation = small(tmp_path, events, stored("k"), {"key": "k"}, **header)
+    assert {"stored", "sent", "joined", "left"} <= set(whats(explanation))
+    assert explanation.owners == []
 
 
 def test_a_second_load_of_the_topic_knows_what_the_first_one_sent(tmp_path: Path) -> None:
@@ -92,42 +92,42 @@ def test_a_second_load_of_the_topic_knows_what_the_first_one_sent(tmp_path: Path
     ]
     second = read(write(tmp_path / "2", messages, later, incarnation=2))
     record, audit = of(second, [first])
-    told = life_of(record, subject_of(record, key="k"), audit)
-    again = [moment for moment in told.moments if moment.what == "redelivered"]
+    explanation = explanation_of(record, subject_of(record, key="k"), audit)
+    again = [moment for moment in explanation.moments if moment.what == "redelivered"]
     assert [(moment.positions, moment.reason) for moment in again] == [(("5:0",), "topic_reload")]
-    assert [moment.seq for moment in told.moments if moment.what == "sent"] == [2]
-    assert {moment.text for moment in told.moments if moment.what == "joined"} <= {"b joins"}
+    assert [moment.seq for moment in explanation.moments if moment.what == "sent"] == [2]
+    assert {moment.text for moment in explanation.moments if moment.what == "joined"} <= {"b joins"}
 
 
 # --- against the audit -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "level"), BOTH)
-def test_the_lives_of_all_keys_hold_every_delivery_once(name: str, level: str) -> None:
+def test_the_explanations_of_all_keys_hold_every_delivery_once(name: str, level: str) -> None:
     record, audit = known(name, level=level)
-    told: Counter[tuple[int, str]] = Counter()
+    delivered: Counter[tuple[int, str]] = Counter()
     for key in record.history.keys.texts.to_pylist():
-        one = life_of(record, subject_of(record, key=key), audit)
-        for moment in one.moments:
+        explanation = explanation_of(record, subject_of(record, key=key), audit)
+        for moment in explanation.moments:
             if moment.what in ("sent", "redelivered"):
-                told.update((moment.seq, position) for position in moment.positions)
+                delivered.update((moment.seq, position) for position in moment.positions)
     deliveries = audit.deliveries.to_pylist()
     keyed = [row for row in deliveries if row["key"] is not None]
     assert len(keyed) > 50
-    assert told == Counter((row["seq"], f"{row['ledger_id']}:{row['entry_id']}") for row in keyed)
+    assert delivered == Counter((row["seq"], f"{row['ledger_id']}:{row['entry_id']}") for row in keyed)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_lives_of_all_consumers_hold_every_delivery_once(name: str) -> None:
+def test_the_explanations_of_all_consumers_hold_every_delivery_once(name: str) -> None:
     record, audit = known(name)
-    told: Counter[tuple[int, str]] = Counter()
-    for consumer in {one.name for one in record.history.consumers}:
-        one = life_of(record, subject_of(record, consumer=consumer or ""), audit)
-        for moment in one.moments:
+    delivered: Counter[tuple[int, str]] = Counter()
+    for consumer in {connection.name for connection in record.history.consumers}:
+        explanation = explanation_of(record, subject_of(record, consumer=consumer or ""), audit)
+        for moment in explanation.moments:
             if moment.what in ("sent", "redelivered"):
-                told.update((moment.seq, position) for position in moment.positions)
-    assert sum(told.values()) == audit.deliveries.num_rows
-    assert set(told.values()) == {1}
+                delivered.update((moment.seq, position) for position in moment.positions)
+    assert sum(delivered.values()) == audit.deliveries.num_rows
+    assert set(delivered.values()) == {1}
 
 
 @pytest.mark.parametrize(("name", "level"), BOTH)
@@ -150,12 +150,12 @@ def test_every_finding_of_the_samples_can_be_explained(name: str, level: str) ->
             asked.setdefault(("consumer", str(consumer)), []).append(row["kind"])
     assert bool(asked) == bool(rows)
     for (what, text), kinds in asked.items():
-        one = life_of(record, subject_of(record, **{what: text}), audit)
-        assert set(kinds) <= {row["kind"] for row in one.anomalies}, (what, text)
-        lines = tell(one)
+        explanation = explanation_of(record, subject_of(record, **{what: text}), audit)
+        assert set(kinds) <= {row["kind"] for row in explanation.anomalies}, (what, text)
+        lines = tell(explanation)
         assert len(lines) > 5
         assert all(line.isprintable() for line in lines)
-        counted = "\n".join(headline(one))
+        counted = "\n".join(headline(explanation))
         for kind in set(kinds):
             assert kind in counted, (what, text, kind)
 
@@ -164,33 +164,36 @@ def test_every_finding_of_the_samples_can_be_explained(name: str, level: str) ->
 
 
 @pytest.mark.parametrize("level", ["T", "E"])
-def test_a_draining_hash_is_told_with_its_holder_and_its_pending_ids(level: str) -> None:
-    one = life(DRAIN, level=level, key="key-7")
-    (episode,) = one.episodes
+def test_a_draining_hash_names_its_holder_and_the_pending_ids(level: str) -> None:
+    explanation = explained(DRAIN, level=level, key="key-7")
+    (episode,) = explanation.episodes
     assert episode.reason == "draining_hash"
-    assert one.record.who(episode.waiting) == "c2"
-    assert one.record.who(episode.holder) == "c1"
+    assert explanation.record.who(episode.waiting) == "c2"
+    assert explanation.record.who(episode.holder) == "c1"
     assert episode.held_by == ("3:7", "3:17", "3:27", "3:37")
-    assert one.record.positions(episode.ordinals) == ("3:47", "3:57", "3:67", "3:77")
+    assert explanation.record.positions(episode.ordinals) == ("3:47", "3:57", "3:67", "3:77")
     assert 2_600_000 < episode.longest_us < 2_800_000
     assert episode.phantom_since_us is None
-    (freed,) = texts(one, "freed")
+    (freed,) = texts(explanation, "freed")
     assert freed == "c1 acknowledges 3:37: that lets them go"
 
 
 @pytest.mark.parametrize("level", ["T", "E"])
-def test_the_owner_of_a_hash_is_told_with_who_moved_it_and_what_was_still_held(level: str) -> None:
-    one = life(DRAIN, level=level, key="key-7")
-    assert [one.record.who(owner.consumer) for owner in one.owners] == ["c1", "c2"]
-    assert [(owner.moved_by, owner.moved_how) for owner in one.owners] == [(1, "joined"), (2, "joined")]
-    moves = [moment for moment in one.moments if moment.what == "owns"]
+def test_the_owner_of_a_hash_names_who_moved_it_and_what_was_pending(level: str) -> None:
+    explanation = explained(DRAIN, level=level, key="key-7")
+    assert [explanation.record.who(owner.consumer) for owner in explanation.owners] == ["c1", "c2"]
+    assert [(owner.moved_by, owner.moved_how) for owner in explanation.owners] == [
+        (1, "joined"),
+        (2, "joined"),
+    ]
+    moves = [moment for moment in explanation.moments if moment.what == "owns"]
     assert moves[1].positions == ("3:7", "3:17", "3:27", "3:37")
     assert moves[1].holder == 1
 
 
 @pytest.mark.parametrize("level", ["T", "E"])
-def test_an_order_violation_is_told_with_the_move_that_made_it_possible(level: str) -> None:
-    said = "\n".join(headline(life(CLASSIC, level=level, key="key-32")))
+def test_an_order_violation_names_the_move_that_made_it_possible(level: str) -> None:
+    said = "\n".join(headline(explained(CLASSIC, level=level, key="key-32")))
     assert "went backwards at w2 (connection 6): it got 21:123" in said
     assert "It came about at 08:24:22.731" in said
     assert "w2 (connection 6) joins and owns the hash, which was w1 (connection 5)'s" in said
@@ -199,47 +202,52 @@ def test_an_order_violation_is_told_with_the_move_that_made_it_possible(level: s
 
 
 @pytest.mark.parametrize("level", ["T", "E"])
-def test_failover_is_told_by_who_was_active(level: str) -> None:
-    one = life(FAILOVER, level=level, position="107:0")
-    assert [one.record.who(owner.consumer) for owner in one.owners] == ["c3", "c2", "c3", "c0"]
-    assert [one.record.who(owner.moved_by) for owner in one.owners][:3] == ["c3", "c2", "c2"]
-    assert "rewound to the mark-delete position" in "\n".join(texts(one, "redelivered"))
-    assert "double_outstanding" in "\n".join(headline(one))
+def test_failover_names_the_active_consumers(level: str) -> None:
+    explanation = explained(FAILOVER, level=level, position="107:0")
+    assert [explanation.record.who(owner.consumer) for owner in explanation.owners] == [
+        "c3",
+        "c2",
+        "c3",
+        "c0",
+    ]
+    assert [explanation.record.who(owner.moved_by) for owner in explanation.owners][:3] == ["c3", "c2", "c2"]
+    assert "rewound to the mark-delete position" in "\n".join(texts(explanation, "redelivered"))
+    assert "double_outstanding" in "\n".join(headline(explanation))
 
 
 def test_a_request_for_redelivery_is_no_fault() -> None:
-    one = life(NEGATIVE, key="key-2")
-    assert one.found == 0
-    assert "Allowed, and counted: 2 overtaken_redelivery, 4 redelivered." in headline(one)
-    assert "c1 asks for 11:2 and 11:23 again" in texts(one, "asked_again")
+    explanation = explained(NEGATIVE, key="key-2")
+    assert explanation.found == 0
+    assert "Allowed, and counted: 2 overtaken_redelivery, 4 redelivered." in headline(explanation)
+    assert "c1 asks for 11:2 and 11:23 again" in texts(explanation, "asked_again")
 
 
 def test_only_a_trace_tells_of_reads() -> None:
-    assert "read" in whats(life(DRAIN, key="key-7"))
-    assert "read" not in whats(life(DRAIN, level="E", key="key-7"))
+    assert "read" in whats(explained(DRAIN, key="key-7"))
+    assert "read" not in whats(explained(DRAIN, level="E", key="key-7"))
 
 
 def test_moments_stand_in_the_order_of_the_log() -> None:
     for name in ALL:
-        one = life(name, consumer=known(name)[0].history.consumers[0].name or "")
-        assert [m.order for m in one.moments] == sorted(m.order for m in one.moments)
+        explanation = explained(name, consumer=known(name)[0].history.consumers[0].name or "")
+        assert [m.order for m in explanation.moments] == sorted(m.order for m in explanation.moments)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, min_size=4, max_size=25), TYPES)
-def test_whatever_a_log_holds_can_be_told(events: list[dict[str, Any]], subscription_type: str) -> None:
+def test_anything_in_a_log_can_be_explained(events: list[dict[str, Any]], subscription_type: str) -> None:
     log = from_lines(numbered_lines([added(1), added(2), *events]), subscription_type)
     record, audit = Record.of(log), audit_whole(log)
     for whom in ({"key": "k0"}, {"position": "5:5"}, {"consumer": "worker-1"}):
         try:
-            one = life_of(record, subject_of(record, **whom), audit)
+            explanation = explanation_of(record, subject_of(record, **whom), audit)
         except NothingMatchedError:
             continue
-        sendings = [p for m in one.moments if m.what in ("sent", "redelivered") for p in m.positions]
-        own = {record.position(o) for o in one.subject.ordinals.tolist()}
+        delivered = [p for m in explanation.moments if m.what in ("sent", "redelivered") for p in m.positions]
+        own = {record.position(o) for o in explanation.subject.ordinals.tolist()}
         rows = audit.deliveries.to_pylist()
         expected = [f"{row['ledger_id']}:{row['entry_id']}" for row in rows]
         if whom.keys() == {"consumer"}:
             expected = [p for p, row in zip(expected, rows, strict=True) if row["consumer"] == 1]
-        assert Counter(sendings) == Counter(p for p in expected if p in own)
-        assert all(line.isprintable() for line in tell(one, record.span_us[0]))
+        assert Counter(delivered) == Counter(p for p in expected if p in own)
+        assert all(line.isprintable() for line in tell(explanation, record.span_us[0]))

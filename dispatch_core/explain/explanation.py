@@ -1,8 +1,8 @@
-"""The life of a key, an entry or a consumer: everything that a log says of it, as moments in the order of the log.
+"""The explanation of a key, an entry or a consumer: everything that a log records about it, in the order of the log.
 
-From the message log and level E alone: stored, sent, acknowledged, asked for again, lost with a connection, sent again; who
-came and went; who owned the hash; what waited and what held it (``waits``). A trace adds what was read. Findings that touch
-the subject stand at the line that proves them.
+The message log and level E give the entries' moments (stored, sent, acknowledged, requested again, lost with a connection,
+redelivered), joins and leaves, the owners of the hash, and the waits with their reasons (``waits``). A trace adds the reads.
+An anomaly that concerns the subject stands at the line that proves it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from dispatch_core.explain.moments import Moment, Moments
 from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
-from dispatch_core.explain.waits import Episode, Kept, Wait, episodes_of, kept_by, waits_of
+from dispatch_core.explain.waits import Episode, KeptWaiting, Wait, episodes_of, kept_by, waits_of
 from dispatch_core.recording.log import DispatcherLog
 
-#: Lines up to which the audit looks at what waits at every one of them; of longer logs it takes about so many samples.
+#: In a log of up to ``_EVERY_LINE`` lines the audit looks at the waiting entries at every line; in a longer log about
+#: ``_SAMPLES`` times.
 _EVERY_LINE: Final = 20_000
 _SAMPLES: Final = 2_000
 _SHORTEST_TICK_US: Final = 10_000
@@ -49,10 +50,10 @@ class Audited(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """The whole story. ``anomalies``: rows of the findings that touch it, worst first.
+class Explanation:
+    """All that a log records about ``subject``. ``anomalies``: rows of the findings that concern it, worst first.
 
-    Of consumers only: ``shares`` of the hash space, and whom they ``kept`` waiting.
+    Of consumers only: ``shares`` of the hash space, and ``kept``, the work of others that they kept waiting.
     """
 
     record: Record = field(repr=False)
@@ -62,12 +63,12 @@ class Life:
     episodes: list[Episode]
     owners: list[Owner]
     shares: list[Share]
-    kept: list[Kept]
+    kept: list[KeptWaiting]
     anomalies: list[dict[str, Any]]
 
     @property
     def found(self) -> int:
-        """The number of its findings that are faults: grave ones, and those of which a promise bears none."""
+        """The number of findings that are faults: severe ones, and those that a promise does not tolerate at all."""
         grave = (CRITICAL, MAJOR)
         return sum(
             row["severity"] in grave
@@ -77,7 +78,7 @@ class Life:
 
 
 def tick_for(log: DispatcherLog) -> int:
-    """The interval at which the audit of a log has to sample waits (``audit_whole``'s ``tick_us``) for an explanation."""
+    """Interval (``audit_whole``'s ``tick_us``) at which the audit samples waits so that they can be explained."""
     if log.events.num_rows <= _EVERY_LINE:
         return 1
     ends = pc.min_max(log.events["t_us"]).as_py()
@@ -85,8 +86,8 @@ def tick_for(log: DispatcherLog) -> int:
     return max(_SHORTEST_TICK_US, int(span_us) // _SAMPLES)
 
 
-def life_of(record: Record, subject: Subject, audit: Audited) -> Life:
-    """The life of ``subject`` in the log that ``record`` and ``audit`` were made of."""
+def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanation:
+    """Explain ``subject`` from the log that ``record`` and ``audit`` were made of."""
     waits = waits_of(record, subject)
     episodes = episodes_of(record, subject, waits, audit.holds)
     numbers = frozenset(n for n in (record.number_of(place) for place in subject.places) if n is not None)
@@ -99,17 +100,17 @@ def life_of(record: Record, subject: Subject, audit: Audited) -> Life:
         (
             *at_checkpoint(record, subject),
             *story.moments(),
-            *story.held(episodes),
+            *story.held_back(episodes),
             *story.found(anomalies),
         ),
         key=lambda moment: moment.order,
     )
     kept = kept_by(record, subject, audit.holds) if numbers else []
-    return Life(record, subject, moments, waits, episodes, owners, shares, kept, anomalies)
+    return Explanation(record, subject, moments, waits, episodes, owners, shares, kept, anomalies)
 
 
 def touching_anomalies(record: Record, subject: Subject, anomalies: pa.Table) -> list[dict[str, Any]]:
-    """Findings about the subject or its entries, worst first; and lost lines, which may be about anything."""
+    """Findings about the subject or its entries, worst first; also ``log_gap``, since lost lines may concern anything."""
     if not anomalies.num_rows:
         return []
     names = ["kind", "severity", "key", "key_b64", "hash", "positions", "consumers", "seqs"]
@@ -138,7 +139,7 @@ def touching_anomalies(record: Record, subject: Subject, anomalies: pa.Table) ->
 
 
 def _lines_of(record: Record, subject: Subject) -> set[int]:
-    """The lines that sent something of the subject."""
+    """The ``sent`` lines that deliver entries of the subject."""
     d = record.deliveries
     own = d[np.isin(d[:, at.ENTRY], subject.ordinals) & (d[:, at.OPERATION] >= record.first_op)]
     return {record.seq(op) for op in np.unique(own[:, at.OPERATION]).tolist()}
