@@ -8,8 +8,9 @@ that these events name. Rows keep the order of the files; the replay checks it. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,8 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dispatch_core.arrays.batches import no_rows, nulls
+from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
+from dispatch_core.recording.resumed_parts import resumes_at
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
 
@@ -45,8 +48,9 @@ _TEXTS: Final = (
     "broker",
 )
 _ENCODED: Final = pa.dictionary(pa.int32(), pa.string())
-_INCARNATION: Final = ("broker", "incarnation")
-_IDENTITY: Final = ("cluster", "topic", "subscription", *_INCARNATION, "seq", "t_us", "kind")
+#: Columns that tell the incarnations of a dispatcher apart.
+INCARNATION: Final = ("broker", "incarnation")
+_IDENTITY: Final = ("cluster", "topic", "subscription", *INCARNATION, "seq", "t_us", "kind")
 _TRACE_KINDS: Final = frozenset(kind.name for kind in KINDS.values() if kind.level == "T")
 
 Position = tuple[int, int]
@@ -56,24 +60,60 @@ Position = tuple[int, int]
 class LogBatch:
     """The next events, without headers, and the next entries, at least up to the last one that the events name.
 
-    ``nobodys``: no event names these entries; they are only counted.
+    ``nobodys``: no event names these entries; they are only counted. ``log``: the incarnation, from 0 in the order of the
+    files. ``part``: the part of its log, from 0.
     """
 
     messages: pa.Table
     events: pa.Table
     nobodys: bool = False
+    log: int = 0
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """Lines of one incarnation in the files of a log: their number without headers, and where and when they begin and end.
+
+    Times are in microseconds since the epoch; ``None`` where no line has one.
+    """
+
+    broker: str | None
+    number: int
+    lines: int
+    first_seq: int
+    first_t_us: int | None
+    last_t_us: int | None
+
+    @classmethod
+    def of(cls, broker: str | None, number: int, events: pa.Table, before: Incarnation | None) -> Incarnation:
+        """Take further lines, behind those of ``before``."""
+        ends = pc.min_max(events["t_us"]).as_py()
+        first, last, lines = ends["min"], ends["max"], events.num_rows
+        if before is None:
+            return cls(broker, number, lines, events["seq"][0].as_py(), first, last)
+        firsts, lasts = (
+            [t_us for t_us in pair if t_us is not None]
+            for pair in ((before.first_t_us, first), (before.last_t_us, last))
+        )
+        return replace(
+            before,
+            lines=before.lines + lines,
+            first_t_us=min(firsts, default=None),
+            last_t_us=max(lasts, default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Facts about a log that the kinds of its lines show.
 
-    ``rare``: all columns (``EVENTS``) of the headers and of the lines of the requested kinds. ``incarnations``: their
-    number. ``traced``: true if the log has lines that only a dispatcher trace holds.
+    ``rare``: all columns (``EVENTS``) of the headers and of the lines of the requested kinds. ``incarnations``: broker and
+    number of each, in the order of the files. ``traced``: true if the log has lines that only a dispatcher trace holds.
     """
 
     rare: pa.Table
-    incarnations: int
+    incarnations: tuple[tuple[str | None, int | None], ...]
     traced: bool
 
 
@@ -82,22 +122,62 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
     wanted = frozenset({*kinds, "header"})
     columns = _columns_of(wanted)
     rare: list[pa.Table] = []
-    seen: set[tuple[object, ...]] = set()
+    seen: dict[tuple[str | None, int | None], None] = {}
     traced = False
     for path in event_files:
         with _File(path) as file:
             for group in file.groups(dispatcher):
                 here: set[str] = set()
-                for table in file.rows(group, dispatcher, ("kind", *_INCARNATION)):
+                for table in file.rows(group, dispatcher, ("kind", *INCARNATION)):
                     here |= {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
-                    seen.update(_incarnations(table))
+                    seen.update(dict.fromkeys(_incarnations(table)))
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
                     rare += _lines(file.rows(group, dispatcher, columns), wanted)
     # As one chunk: each of many small chunks would cost every later step as much as a large one.
     one_chunk = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
     whole = rare[0] if one_chunk else pa.concat_tables([no_rows(EVENTS), *rare]).combine_chunks()
-    return Survey(whole, len(seen), traced)
+    return Survey(whole, tuple(seen), traced)
+
+
+def incarnations(event_files: Sequence[str], dispatcher: Mapping[str, str]) -> list[Incarnation]:
+    """Find the incarnations of a log, in the order in which they began.
+
+    Raises ``NotStreamableError`` where the files hold their lines in another order.
+    """
+    wanted = pa.schema([EVENTS.field(name) for name in ("kind", *INCARNATION, "seq", "t_us")])
+    found: dict[tuple[str | None, int], Incarnation] = {}
+    last: tuple[str | None, int] | None = None
+    for table in _rows(event_files, wanted, dispatcher):
+        for run in _runs_of_incarnations(_without_headers(table)):
+            log = run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0
+            before = found.get(log)
+            if before is not None and log != last:
+                raise NotStreamableError(
+                    f"lines of incarnation {log[1]} stand behind lines of the one after it"
+                )
+            found[log] = Incarnation.of(*log, run, before)
+            last = log
+    starts = [
+        (log.first_t_us is None, log.first_t_us or 0, log.broker or "", log.number) for log in found.values()
+    ]
+    if starts != sorted(starts):
+        raise NotStreamableError("the incarnations do not stand in the order in which they began")
+    return list(found.values())
+
+
+def _runs_of_incarnations(events: pa.Table) -> Iterator[pa.Table]:
+    """Cut lines where the incarnation changes."""
+    changed = np.zeros(max(events.num_rows - 1, 0), dtype=np.bool_)
+    for name in INCARNATION:
+        codes = np.asarray(
+            events[name].cast(EVENTS.field(name).type).combine_chunks().dictionary_encode("encode").indices
+        )
+        changed |= codes[1:] != codes[:-1]
+    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), events.num_rows]
+    for start, end in pairwise(edges):
+        if end > start:
+            yield events.slice(start, end - start)
 
 
 @lru_cache(maxsize=8)
@@ -133,11 +213,22 @@ def log_batches(
     *,
     event_columns: Sequence[str],
     message_columns: Sequence[str],
+    logs: Sequence[tuple[int, Position | None]] = (),
 ) -> Iterator[LogBatch]:
     """Read the log of ``dispatcher`` (cluster, topic, subscription) in the order of the files, then the unnamed entries.
 
+    No batch has lines of two incarnations, or of two parts of a log that goes on from a checkpoint behind lost lines.
     Entries before the first one that the first batch of events names come as ``nobodys`` too: the subscription may have
     begun long after its topic. Raises ``OSError`` and pyarrow's errors for files that cannot be read.
+
+    Args:
+        event_files: hold its lines.
+        message_files: hold the entries of its topic.
+        dispatcher: ``cluster``, ``topic`` and ``subscription``.
+        event_columns: columns of the lines that are read.
+        message_columns: columns of the entries that are read.
+        logs: of each incarnation but the last the number of its lines, and the first position that was stored after it had
+            ended, if that is known: from there on entries come with later lines, unless its own lines name them.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events = pa.schema([EVENTS.field(name) for name in event_columns])
@@ -145,17 +236,49 @@ def log_batches(
     none = no_rows(of_events)
     messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
     begun = False
-    for events in _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none):
-        lowest, highest = named_extent(events) if begun else _with_checkpoint(events)
-        begun = True
+    place = 0, 0
+    limit: Position | None = None
+    lines = _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none)
+    for events, log, part in _by_part(lines, [count for count, _ in logs]):
+        if not begun or (log, part) != place:
+            if begun:
+                yield LogBatch(messages.next(limit), none, log=place[0], part=place[1])
+            limit = logs[log][1] if log < len(logs) else None
+            lowest, highest = _with_checkpoint(events)
+        else:
+            lowest, highest = named_extent(events)
+        if limit is not None and highest >= limit:
+            limit = None
+        begun, place = True, (log, part)
         for table in messages.before(lowest):
-            yield LogBatch(table, none, nobodys=True)
-        yield LogBatch(messages.up_to(highest), events)
-    following = messages.next()
+            yield LogBatch(table, none, nobodys=True, log=log, part=part)
+        yield LogBatch(messages.up_to(highest, limit), events, log=log, part=part)
+    following = messages.next(None)
     if following.num_rows or not begun:
-        yield LogBatch(following, none)
+        yield LogBatch(following, none, log=place[0], part=place[1])
     for table in messages.rest():
-        yield LogBatch(table, none, nobodys=True)
+        yield LogBatch(table, none, nobodys=True, log=place[0], part=place[1])
+
+
+def _by_part(tables: Iterable[pa.Table], lines: Sequence[int]) -> Iterator[tuple[pa.Table, int, int]]:
+    """Cut events by incarnation (the first ones have so many ``lines``), and by part (``resumed_parts``)."""
+    log = part = taken = 0
+    after_gap = False
+    for table in tables:
+        while table.num_rows:
+            left = lines[log] - taken if log < len(lines) else table.num_rows
+            of_log = table.slice(0, left)
+            table = table.slice(of_log.num_rows)  # noqa: PLW2901 - what is left of it
+            resumes = resumes_at(of_log, after_gap=after_gap)
+            for start, end in pairwise([0, *resumes, of_log.num_rows]):
+                if end == start:
+                    continue
+                part += start in resumes
+                yield of_log.slice(start, end - start), log, part
+            taken += of_log.num_rows
+            after_gap = of_log["kind"][-1].as_py() == "gap"
+            if log < len(lines) and taken == lines[log]:
+                log, part, taken, after_gap = log + 1, 0, 0, False
 
 
 def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
@@ -178,28 +301,29 @@ class _Messages:
         self._schema = schema
         self._begun = False
         self._reached: Position = (-1, -1)  # the last entry handed out
-        self._ready: list[pa.Table] = []
+        self._set_aside: pa.Table | None = None  # taken, and not to be handed out yet
         self._beyond: list[pa.Table] = []  # handed out, and maybe beyond the last requested position
 
     def before(self, position: Position) -> Iterator[pa.Table]:
         """The entries before ``position``, if none was handed out yet."""
         while not self._begun and self._reached < position:
+            reached = self._reached
             table = self._take()
             if table is None:
                 return
             behind = _from(table, position)
             if behind.any():
-                self._begun = True
-                self._ready = [kept(table, behind)]
+                self._begun, self._reached = True, reached
+                self._set_aside = kept(table, behind)
                 table = kept(table, ~behind)
             if table.num_rows:
                 yield table
 
-    def up_to(self, position: Position) -> pa.Table:
-        """The next entries, up to ``position`` and ``AHEAD_ROWS`` beyond, and as far as a batch goes."""
-        taken, self._ready = self._ready, []
+    def up_to(self, position: Position, limit: Position | None) -> pa.Table:
+        """The next entries before ``limit``, up to ``position`` and ``AHEAD_ROWS`` beyond, and as far as a batch goes."""
+        taken: list[pa.Table] = []
         while self._reached < position:
-            table = self._take()
+            table = self._take(limit)
             if table is None:
                 break
             self._begun = True
@@ -209,24 +333,33 @@ class _Messages:
             batch for batch in beyond if batch.num_rows
         ]  # else every batch would go through all earlier ones
         while self._begun and sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
-            table = self._take()
+            table = self._take(limit)
             if table is None:
                 break
             taken.append(table)
             self._beyond.append(_named(table))
         return pa.concat_tables(taken) if taken else no_rows(self._schema)
 
-    def next(self) -> pa.Table:
-        """The next entries, a batch of them."""
-        table = self._take()
+    def next(self, limit: Position | None) -> pa.Table:
+        """The next entries, a batch of them, all before ``limit``."""
+        table = self._take(limit)
         return no_rows(self._schema) if table is None else table
 
     def rest(self) -> Iterator[pa.Table]:
         """All that are left."""
-        return self._tables
+        while (table := self._take()) is not None:
+            yield table
 
-    def _take(self) -> pa.Table | None:
-        table = next(self._tables, None)
+    def _take(self, limit: Position | None = None) -> pa.Table | None:
+        table = next(self._tables, None) if self._set_aside is None else self._set_aside
+        self._set_aside = None
+        if table is not None and limit is not None:
+            beyond = _from(table, limit)
+            if beyond.any():
+                self._set_aside = kept(table, beyond)
+                table = kept(table, ~beyond)
+                if not table.num_rows:
+                    return None
         if table is not None:
             self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
         return table
@@ -291,13 +424,14 @@ def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
     return rows.filter(pa.array(mask))
 
 
-def _incarnations(table: pa.Table) -> set[tuple[object, ...]]:
-    there = [name for name in _INCARNATION if name in table.column_names]
+def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:
+    there = [name for name in INCARNATION if name in table.column_names]
     distinct = {name: table[name].unique().to_pylist() for name in there}
     if all(len(values) == 1 for values in distinct.values()):
-        return {tuple(distinct[name][0] if name in there else None for name in _INCARNATION)}
-    rows = table.select(there).group_by(there).aggregate([]).to_pylist()
-    return {tuple(row.get(name) for name in _INCARNATION) for row in rows}
+        rows = [{name: values[0] for name, values in distinct.items()}]
+    else:
+        rows = table.select(there).group_by(there).aggregate([]).to_pylist()
+    return {(row.get("broker"), row.get("incarnation")) for row in rows}
 
 
 def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:

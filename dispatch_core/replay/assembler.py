@@ -35,6 +35,7 @@ from dispatch_core.replay import result_rows
 from dispatch_core.replay.judge import Judge
 from dispatch_core.replay.judge_trace import TraceJudge
 from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
+from dispatch_core.replay.stored_entries import StoredEntries
 from dispatch_core.times import micros
 
 _NO_TIMES: Final = np.empty(0, np.int64)
@@ -50,6 +51,9 @@ class Replay:
         interval_start: datetime,
         interval_end: datetime,
         earlier: Sequence[DispatcherLog] = (),
+        after: Replay | None = None,
+        resumes: bool = False,
+        stored: StoredEntries | None = None,
         whole: bool = False,
         trace: bool = False,
         limits: Limits = DEFAULT_LIMITS,
@@ -63,7 +67,11 @@ class Replay:
                 ``trace`` it is the log itself.
             interval_start: a row belongs to the interval of the event that proves it; UTC.
             interval_end: events from then on are not looked at.
-            earlier: incarnations before this one, oldest first; only with ``whole``.
+            earlier: incarnations before this one, oldest first; see ``AuditFold``.
+            after: the replay of the lines before these, finished: of the incarnation before, or of this one before lines
+                were lost (``resumes``).
+            resumes: the log goes on from a checkpoint behind lost lines.
+            stored: counts the entries of the topic for all incarnations; its count for the first is this one's otherwise.
             whole: one batch will bring everything.
             trace: compare every decision of a dispatcher trace; only with ``whole``.
             limits: how long is too long.
@@ -76,22 +84,25 @@ class Replay:
         self._names = result_rows.names_of(head.events)
         kind = TraceJudge if trace else WithoutTraceJudge
         self._judge: Judge = kind(head, limits, start_us=self._start_us, tick_us=tick_us)
-        self._audit = AuditFold(
+        self._audit: AuditFold = AuditFold(
             head,
             interval_start=interval_start,
             earlier=earlier,
+            after=None if after is None else after._audit,
+            resumes=resumes,
             whole=whole,
             flows=not trace,
             profile=self._judge.profile,
         )
         self._limits, self._closed = limits, closed
-        self._unsent = UnsentEntries()
+        self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: Skipped | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
-        self._counted = dict.fromkeys(("events", "entries_stored", "entries_sent"), 0)
+        self._stored = StoredEntries(self._start_us, [self._end_us]) if stored is None else stored
+        self._counted = dict.fromkeys(("events", "entries_sent"), 0)
 
     def feed(
         self, messages: pa.Table, events: pa.Table, ahead: pa.Table | None = None
@@ -106,7 +117,7 @@ class Replay:
             ahead: the events that follow, as far as they may race with the last ones of this batch.
         """
         first = self._first_line is None
-        self._count_stored(messages)
+        self._stored.add(messages)
         self._unsent.stored(*positions_of(messages))
         self._unsent.sent(*positions_sent(events))
         audit = self._audit.feed(messages, events)
@@ -147,7 +158,7 @@ class Replay:
 
     def pass_over(self, messages: pa.Table) -> None:
         """Count entries that no event names: those before the first that one does, or behind the last line."""
-        self._count_stored(messages)
+        self._stored.add(messages)
         self._unsent.stored_behind(*positions_of(messages))
 
     @property
@@ -156,7 +167,7 @@ class Replay:
         return self._judge.ownership().changes
 
     def never_delivered(self) -> int:
-        """Return how many entries were not sent by the lines that were fed (``UnsentEntries``)."""
+        """Return how many entries were not sent by the lines that were fed, here and to ``after`` (``UnsentEntries``)."""
         return self._unsent.count()
 
     def finish(self, reported_waits: list[Hold] | None = None) -> dict[str, pa.Table]:
@@ -212,13 +223,6 @@ class Replay:
         sent = operations.code[of_log:] == SENT
         np.maximum.at(self._last_sent_us, operations.consumer[of_log:][sent], operations.t_us[of_log:][sent])
 
-    def _count_stored(self, messages: pa.Table) -> None:
-        time_ms = messages["publish_time_ms"]
-        inside = pc.and_(
-            pc.greater_equal(time_ms, self._start_us // 1000), pc.less(time_ms, self._end_us // 1000)
-        )
-        self._counted["entries_stored"] += int(pc.sum(inside).as_py() or 0)
-
     def _count(self, events: pa.Table) -> None:
         if not events.num_rows:
             return
@@ -238,7 +242,7 @@ class Replay:
             last_seq=self._last_line[0],
             last_t_us=self._last_line[1],
             not_judged_reason=self._judge.not_judged,
-            counts=self._counted | self._judge.counts(),
+            counts=self._counted | {"entries_stored": self._stored.count(0)} | self._judge.counts(),
             mark_delete=position.mark_delete,
             read_position=position.read_position,
             state_json=position.state_json,

@@ -156,7 +156,9 @@ class WithoutTraceJudge(Judge):
         before = audit.new_ops.start
         first = max(history.first_op_of_state - before, 0)
         of_log = max(history.first_op_of_last_log - before, 0)
-        new = slice(self._entries - audit.dropped, len(history))
+        # To the rules of this incarnation all entries of the window are new at first.
+        dropped = 0 if audit.begins else audit.dropped
+        new = slice(self._entries - dropped, len(history))
         self._entries = len(history)
         published, known = history.publish_time_ms
         settled = _NOTHING
@@ -176,7 +178,7 @@ class WithoutTraceJudge(Judge):
         }
         self._seen = len(history.consumers)
         return Stretch(
-            dropped=audit.dropped,
+            dropped=dropped,
             hashes=history.entry_hash[new].copy(),
             num_messages=history.num_messages[new].astype(np.int64),
             stored_us=np.where(known[new], published[new] * 1000, 0),
@@ -193,7 +195,7 @@ class WithoutTraceJudge(Judge):
             window=WindowEntries(history, audit.scan),
             seeded=history.seed is not None and not history.seed.of_a_new_dispatcher,
             seed=_seed_operations(history.seed, of_log - first)
-            if history.seed is not None and before == 0
+            if history.seed is not None and audit.begins
             else None,
         )
 
@@ -201,9 +203,10 @@ class WithoutTraceJudge(Judge):
         """Leave out what a checkpoint says was sent before the log begins."""
         history, taken = audit.history, audit.operations
         assert taken is not None
-        if history.seed is None or audit.new_ops.start > 0:
+        if history.seed is None or not audit.begins:
             return judged
-        of_seed = slice(history.first_op_of_state, history.first_op_of_last_log)
+        before = audit.new_ops.start
+        of_seed = slice(history.first_op_of_state - before, history.first_op_of_last_log - before)
         skip = int(np.diff(taken.start)[of_seed][taken.code[of_seed] == SENT].sum())
         findings = [finding for finding in judged.findings if finding.seq != history.seed.seq]
         return JudgedStretch(judged.judgement[skip:], judged.expected[skip:], findings)
@@ -218,13 +221,14 @@ class WithoutTraceJudge(Judge):
         seed = audit.history.seed
         if seed is not None and seed.checkpoint.mark_delete is not None:
             acked = (code == ACK) & (np.arange(len(code)) < first)
-            return np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
+            settled = np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
+            return np.union1d(settled, audit.acked_before)
         of_sent = np.repeat(code == SENT, lengths)
         of_sent[: start[first]] = False
         before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
         lowest = int(ordinals[of_sent].min()) if of_sent.any() else 0
         past = np.flatnonzero(~for_subscription(audit.history, audit.scan, lowest))
-        return np.union1d(past, ordinals[before]).astype(np.int64)
+        return np.union1d(np.union1d(past, ordinals[before]), audit.acked_before).astype(np.int64)
 
 
 class WindowEntries:

@@ -1,31 +1,51 @@
-"""Replay a log of level E straight from Parquet files, piece by piece."""
+"""Replay a dispatcher's log straight from Parquet files, batch by batch: all incarnations, one after the other.
+
+A part of a log (``recording.resumed_parts``) or a further incarnation continues with the window of the lines before it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, NotStreamableError
+from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
+from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
-from dispatch_core.recording.stream import LogBatch, kept, log_batches, survey
+from dispatch_core.recording.stream import (
+    INCARNATION,
+    Incarnation,
+    LogBatch,
+    incarnations,
+    kept,
+    log_batches,
+    survey,
+)
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_pieces
 from dispatch_core.replay.interval_totals import IntervalTotals
+from dispatch_core.replay.join_parts import joined
+from dispatch_core.replay.stored_entries import StoredEntries
+from dispatch_core.times import from_micros, micros
 
 
-class NotUserLevelError(DispatchAuditError):
-    """The log is not one incarnation of level E: it has to be replayed as a whole. Nothing was read but its kinds."""
+class DispatcherTraceError(DispatchAuditError):
+    """The log is a dispatcher trace: it has to be replayed as a whole. Nothing was read but its kinds."""
 
 
 def replay_files(
@@ -37,68 +57,203 @@ def replay_files(
     overrides: Overrides = RECORDED,
     open_file: Callable[[], IO[bytes]] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
-    """Rows of the result tables, as they become known.
+    """Replay all incarnations of a dispatcher; yields rows of the result tables as they become known.
 
-    ``dispatcher``: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
-    ``limits``: how long is too long. ``overrides``: what holds in place of the log's header. ``open_file``: opens an empty
-    file for sums that outgrow memory (``EntryWaits``).
-    Raises ``NotUserLevelError``, and ``NotStreamableError`` for what a window cannot judge: rows handed out before are void.
+    Args:
+        dispatcher: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
+        interval_start: a row belongs to the interval of the event that proves it.
+        interval_end: what waits is judged as of then.
+        limits: how long, or how much, is too much.
+        overrides: what holds in place of the log's header.
+        open_file: opens an empty file for sums that outgrow memory (``EntryWaits``).
+
+    Raises:
+        DispatcherTraceError: the log is a trace.
+        NotStreamableError: a window cannot judge it; rows handed out before are void.
     """
     identity = {name: dispatcher[name] for name in DISPATCHER_KEY}
     events, messages = dispatcher["event_files"], dispatcher["message_files"]
-    head = overrides.of(_head(identity, events))
-    replay = Replay(head, interval_start=interval_start, interval_end=interval_end, limits=limits)
-    totals = IntervalTotals(head, interval_start, limits, open_file)
-    log = log_batches(
-        events, messages, identity, event_columns=EVENT_COLUMNS, message_columns=MESSAGE_COLUMNS
+    logs = _logs(identity, events, interval_end, overrides)
+    batches = log_batches(
+        events,
+        messages,
+        identity,
+        event_columns=EVENT_COLUMNS,
+        message_columns=MESSAGE_COLUMNS,
+        logs=[(log.lines, log.limit) for log in logs[:-1]],
     )
-    whole: dict[str, pa.Table] = {}
-    for found in in_pieces(head, interval_start, _fed(replay, totals, log)):
-        whole |= found
-        yield found
-    yield totals.finish(whole["ownership"], whole["blocked"], replay.never_delivered())
+    stored = StoredEntries(micros(interval_start), [micros(log.end) for log in logs])
+    asked = _Asked(interval_start, limits, stored)
+    states: list[pa.Table] = []
+    replay: Replay | None = None
+    in_logs = groupby(_with_next(batches), key=lambda pair: pair[0].log)
+    for (number, batches_of_log), log in zip(in_logs, logs, strict=True):
+        totals = IntervalTotals(log.parts[0], interval_start, limits, open_file)
+        finished: list[dict[str, pa.Table]] = []
+        changes = np.empty(0, np.int64)
+        for part, of_part in groupby(batches_of_log, key=lambda pair: pair[0].part):
+            if part >= len(log.parts):
+                raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
+            replay = asked.replay_of(logs, number, part, replay)
+            for found in in_pieces(log.parts[part], interval_start, _fed(replay, totals, of_part, changes)):
+                if "dispatcher_state" in found:
+                    finished.append(found)
+                    found = {name: found[name] for name in ("blocked", "anomalies")}  # noqa: PLW2901 - what is left of it
+                yield found
+            changes = np.append(changes, replay.ownership_changes)
+        if len(finished) != len(log.parts):
+            raise NotStreamableError("a gap line and a checkpoint after it were found apart")
+        whole = finished[0] if len(finished) == 1 else joined(log.parts, finished, micros(interval_start))
+        states.append(whole["dispatcher_state"])
+        assert replay is not None
+        never_delivered = replay.never_delivered() if number == len(logs) - 1 else 0
+        yield {"ownership": whole["ownership"]} | totals.finish(
+            whole["ownership"], whole["blocked"], never_delivered
+        )
+    yield {"dispatcher_state": pa.concat_tables(map(stored.counted, states, range(len(states))))}
 
 
-def _fed(replay: Replay, totals: IntervalTotals, log: Iterator[LogBatch]) -> Iterator[dict[str, pa.Table]]:
-    for piece, following in _with_next(log):
-        if piece.nobodys:
-            replay.pass_over(piece.messages)
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The log of one incarnation.
+
+    ``parts``: its identity, header and rare lines, by part (``resumed_parts``). ``end``: what waits is judged as of then.
+    ``lines``: their number. ``limit``: the first position that was stored after it had ended, if the next one says so.
+    ``last_t_us``: of its last line.
+    """
+
+    parts: list[DispatcherLog]
+    end: datetime
+    lines: int = 0
+    limit: Position | None = None
+    last_t_us: int | None = None
+
+    def as_earlier(self) -> DispatcherLog:
+        """Return its identity with the time of its last line."""
+        return replace(self.parts[0], events=pa.table({"t_us": pa.array([self.last_t_us], pa.int64())}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The arguments of every replay."""
+
+    interval_start: datetime
+    limits: Limits
+    stored: StoredEntries
+
+    def replay_of(self, logs: list[_Log], number: int, part: int, after: Replay | None) -> Replay:
+        """Begin the replay of a part of a log, behind the one before it."""
+        log = logs[number]
+        return Replay(
+            log.parts[part],
+            interval_start=self.interval_start,
+            interval_end=log.end,
+            earlier=[before.as_earlier() for before in logs[:number]] if not part else (),
+            after=after,
+            resumes=part > 0,
+            stored=self.stored,
+            limits=self.limits,
+            closed=part < len(log.parts) - 1,
+        )
+
+
+def _fed(
+    replay: Replay,
+    totals: IntervalTotals,
+    batches: Iterator[tuple[LogBatch, pa.Table | None]],
+    changes_before: npt.NDArray[np.int64],
+) -> Iterator[dict[str, pa.Table]]:
+    for batch, following in batches:
+        if batch.nobodys:
+            replay.pass_over(batch.messages)
             continue
-        found = replay.feed(piece.messages, piece.events, following)
-        totals.add(found["deliveries"], replay.ownership_changes)
+        found = replay.feed(batch.messages, batch.events, following)
+        totals.add(found["deliveries"], np.append(changes_before, replay.ownership_changes))
         yield found
     yield replay.finish()
 
 
-def _head(identity: Mapping[str, str], event_files: list[str]) -> DispatcherLog:
-    """Read the identity of a log, with the rare lines of all of it."""
-    found = survey(event_files, identity, RARE_KINDS)
-    is_header = pc.equal(found.rare["kind"], "header")
-    texts = [text for text in found.rare["header_json"].filter(is_header).to_pylist() if text]
-    if found.traced or found.incarnations != 1:
-        what = "a dispatcher trace" if found.traced else f"{found.incarnations} incarnations"
-        raise NotUserLevelError(f"{identity['topic']} / {identity['subscription']}: {what}")
-    rare = kept(found.rare, np.asarray(pc.invert(is_header)))
-    broker, incarnation = (
-        (found.rare[name][0].as_py() for name in ("broker", "incarnation")) if len(found.rare) else (None, 0)
-    )
-    return DispatcherLog(
+def _logs(
+    identity: Mapping[str, str], event_files: list[str], interval_end: datetime, overrides: Overrides
+) -> list[_Log]:
+    """Find the incarnations of a dispatcher and the parts of their logs, with the rare lines of each."""
+    found = survey(event_files, identity, (*RARE_KINDS, "gap"))
+    if found.traced:
+        raise DispatcherTraceError(f"{identity['topic']} / {identity['subscription']}: a dispatcher trace")
+    if len(found.incarnations) < 2:
+        broker, number = found.incarnations[0] if found.incarnations else (None, 0)
+        return [_Log(_parts(identity, broker, number or 0, found.rare, overrides), interval_end)]
+    known = incarnations(event_files, identity)
+    of_row = [
+        (broker, number or 0)
+        for broker, number in zip(*(found.rare[name].to_pylist() for name in INCARNATION), strict=True)
+    ]
+    if len(known) < len({(broker, number or 0) for broker, number in found.incarnations}):
+        raise NotStreamableError("of an incarnation nothing but its header is known")
+    logs: list[_Log] = []
+    for at, incarnation in enumerate(known):
+        of_this = [key == (incarnation.broker, incarnation.number) for key in of_row]
+        rare = found.rare.filter(pa.array(of_this, pa.bool_()))
+        log = _Log(
+            _parts(identity, incarnation.broker, incarnation.number, rare, overrides),
+            _end(known[at:], interval_end),
+            incarnation.lines,
+            last_t_us=incarnation.last_t_us,
+        )
+        if logs:
+            logs[-1] = replace(logs[-1], limit=_first_unread(log.parts[0].events, incarnation.first_seq))
+        logs.append(log)
+    return logs
+
+
+def _parts(
+    identity: Mapping[str, str], broker: str | None, number: int, rare: pa.Table, overrides: Overrides
+) -> list[DispatcherLog]:
+    """Return the parts of one incarnation's log, with their rare lines alone."""
+    is_header = pc.equal(rare["kind"], "header")
+    texts = [text for text in rare["header_json"].filter(is_header).to_pylist() if text]
+    whole = DispatcherLog(
         recording="",
         **identity,
         broker=broker,
-        incarnation=incarnation or 0,
+        incarnation=number,
         header=json.loads(texts[-1]) if texts else {},  # every interval's files bring one; the latest stands
         messages=no_rows(MESSAGES),
-        events=rare,
+        events=kept(rare, np.asarray(pc.invert(is_header))),
     )
+    parts = parts_of(overrides.of(whole))
+    return [replace(part, events=kept(part.events, ~marked(part.events["kind"], "gap"))) for part in parts]
+
+
+def _end(logs: Sequence[Incarnation], interval_end: datetime) -> datetime:
+    """Return as of when the waits of the first of these incarnations are judged.
+
+    That is the interval's end, or the time when the next incarnation began: what this one had not sent is then the next
+    one's. Where the two overlap it is behind this one's last line.
+    """
+    begins = [log.first_t_us for log in logs[1:] if log.first_t_us is not None]
+    if not begins:
+        return interval_end
+    last_us = logs[0].last_t_us
+    until_us = min(begins) if last_us is None else max(min(begins), last_us + 1)
+    return min(interval_end, from_micros(until_us))
+
+
+def _first_unread(rare: pa.Table, first_seq: int) -> Position | None:
+    """Return the read position of the checkpoint that a log begins with, if it begins with one."""
+    if not rare.num_rows or rare["seq"][0].as_py() != first_seq:
+        return None
+    first = leading(rare)
+    return None if first is None else first.read_position
 
 
 def _with_next(log: Iterator[LogBatch]) -> Iterator[tuple[LogBatch, pa.Table | None]]:
-    """Each piece with the events of the one behind it."""
+    """Each batch with the events of the next one of the same part."""
     before = next(log, None)
-    for piece in log:
+    for batch in log:
         if before is not None:
-            yield before, piece.events
-        before = piece
+            same = (batch.log, batch.part) == (before.log, before.part)
+            yield before, batch.events if same else None
+        before = batch
     if before is not None:
         yield before, None

@@ -167,7 +167,7 @@ def _in_batches(
 ) -> Outcome:
     """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
     # Imported late: they bring the compiled kernels along.
-    from dispatch_core.replay.log_files import NotUserLevelError, replay_files
+    from dispatch_core.replay.log_files import DispatcherTraceError, replay_files
 
     try:
         batches = replay_files(
@@ -183,7 +183,7 @@ def _in_batches(
                 sink.write(name, table)
             if number % _BATCHES_BETWEEN == 0:
                 give_back_what_is_free()
-    except (NotUserLevelError, NotStreamableError) as error:
+    except (DispatcherTraceError, NotStreamableError) as error:
         sink.discard()
         return Outcome(whole_log_reason=describe(error))
     except OSError:

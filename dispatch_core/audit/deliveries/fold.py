@@ -7,7 +7,7 @@ marks for the checks of the log itself. Before a piece is taken, entries at the 
 
 The tables of all feeds, one behind the other, are those of ``audit_log`` over the whole log. Where a window cannot
 promise that, ``NotStreamableError`` is raised: for positions outside the window or the message log, lines that are out of
-order, the ack lines of a trace, several incarnations, and where a later line changes what an earlier finding should have
+order, the ack lines of a trace, and where a later line changes what an earlier finding should have
 said. The latter has two causes, both avoided when ``head`` knows the rare lines of the whole log: a connection that
 shares its name with one in an earlier finding, and a checkpoint behind lines of a connection it names.
 """
@@ -34,10 +34,12 @@ from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine,
 from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
+from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
 from dispatch_core.audit.deliveries.window import History
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
+from dispatch_core.broker.hashing import HashSpace
 from dispatch_core.errors import NotStreamableError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
@@ -80,7 +82,8 @@ class AuditFold:
 
     After a feed, ``history`` is the window, ``scan`` says who holds what of it, ``operations`` are those of this feed
     (``new_ops``: which of the window's they are), and ``dropped`` says how many entries the feed dropped from the front of
-    the window before it took anything: whoever keeps ordinals subtracts it.
+    the window before it took anything: whoever keeps ordinals subtracts it. ``begins``: the feed was the first of the log.
+    ``acked_before``: entries of the window whose individual acknowledgement earlier incarnations had got.
     """
 
     def __init__(
@@ -92,6 +95,8 @@ class AuditFold:
         whole: bool = False,
         flows: bool = False,
         profile: profiles.Profile | None = None,
+        after: AuditFold | None = None,
+        resumes: bool = False,
         keep_behind: int = KEEP_BEHIND,
         trim_above: int = TRIM_ABOVE,
     ) -> None:
@@ -101,16 +106,20 @@ class AuditFold:
             head: whose log it is. Of its ``events`` the ``RARE_KINDS`` are read, which may be known beforehand for the
                 whole log; its ``messages`` are not looked at.
             interval_start: written into every row; must know its time zone.
-            earlier: incarnations before this one, oldest first; only with ``whole``.
+            earlier: incarnations before this one, oldest first. Without ``whole`` only their identity and the time of
+                their last event are read.
             whole: one feed will bring the whole log. It may then hold anything.
             flows: make operations of ``flow`` lines too (``operations.FLOW``); nothing is found in them.
             profile: what ``profile_of`` says of ``head``, where that is known; else it is asked.
+            after: the audit of the lines before these, which is not to be used any more: of the incarnation before this one,
+                or, with ``resumes``, of this one before lines were lost. Only without ``whole``.
+            resumes: the log goes on from a checkpoint behind lost lines: of what was before, only the entries are kept.
             keep_behind: settled entries that are kept for what comes late.
             trim_above: a window of no more entries is not cut; 0 = cut at every feed whatever can be cut.
         """
         if interval_start.tzinfo is None:
             raise ValueError(f"interval_start {interval_start!r} has no time zone: give it in UTC")
-        if earlier and not whole:
+        if earlier and after is None and not whole:
             raise NotStreamableError(f"{head.topic}: several incarnations are judged together")
         self._head = head
         self._rows = Rows(head, interval_start)
@@ -129,9 +138,25 @@ class AuditFold:
         self._profile: profiles.Profile | None = None
         self._profile_of_head = profile
         kind = subscription_type(head)
-        self.history = History(kind, streaming=not whole, flows=flows)
+        self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
+        self._begins_us: int | None = None  # the subscription, by this log and those before
+        if after is None:
+            self.history = History(kind, streaming=not whole, flows=flows)
+            self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
+        elif kind != after.history.subscription_type:
+            raise NotStreamableError(
+                f"{head.topic}: the subscription changed from {after.history.subscription_type} to {kind}"
+            )
+        elif resumes:
+            self.history = after.history.with_entries_alone()
+            self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
+        else:
+            self.history, self.scan = after.history, after.scan
+            self._begins_us = self.history.begins_us = after._begins_us
+            self.history.begin_next_log()
         self.history.meet(head.events)
-        self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
+        self.begins = False
+        self.acked_before: Ints = np.empty(0, dtype=np.int64)
         self.dropped = 0
         self.new_ops = slice(0, 0)
         self.operations: Operations | None = None
@@ -177,6 +202,9 @@ class AuditFold:
         self._settle_profile(events)
         self.history.meet(events)
         self.history.add_messages(messages, self._hashes if self._hashing else None)
+        self.begins = not self._fed
+        if self.begins and not self._whole:
+            self.acked_before = self.scan.note_individual_acks(self.history)
         seed = None if self._fed else Seed.of(events, streaming=not self._whole)
         if self._whole:
             before = [log.events for log in self._earlier]
@@ -185,6 +213,7 @@ class AuditFold:
             self.new_ops, self.operations = self.history.add_log(events, seed)
         about_log = self._about_log(events, repeated)
         scanned = self.scan.take(self.history, self.new_ops.start, self.operations)
+        self._note_begin()
         audit = self._audit(events, scanned, about_log)
         self._last = LastLine.of(events, self._last)
         self._fed = True
@@ -206,6 +235,14 @@ class AuditFold:
             self.scan.drop(self.history, spare, keys_at_once=not self._trim_above)
             self._gaps = self._gaps.since(int(self.history.op_seq[0]) if len(self.history.op_seq) else None)
             self.dropped = spare
+            self.acked_before = self.acked_before[self.acked_before >= spare] - spare
+
+    def _note_begin(self) -> None:
+        """Keep when the subscription began: a later incarnation no longer shows it."""
+        if self._begins_us is None and not self._whole:
+            sent = np.flatnonzero(self.scan.times_sent)
+            if len(sent):
+                self._begins_us = begins_us(self.history, self.scan, int(sent[0]))
 
     def _check_lines(self, events: pa.Table) -> None:
         """Refuse what no window can judge; lines of one feed may share a ``seq``, those of two may not."""
@@ -255,6 +292,14 @@ class AuditFold:
                 "the first consumer's policy comes after lines that were judged without it"
             )
         self._profile = profile
+        if profile is None or self.history.subscription_type != "Key_Shared":
+            return
+        hashed_by = profile.hash_space, profile.fallback_key
+        if self._hashed_by is not None and self._hashed_by != hashed_by:
+            raise NotStreamableError(
+                f"{self._head.topic}: the release changed, and with it the hashes of keys"
+            )
+        self._hashed_by = hashed_by
 
     @property
     def _hashing(self) -> bool:
@@ -277,7 +322,8 @@ class AuditFold:
         found += log_checks.clock_steps(events, before=self._last)
         found += in_a_trace(self._connected.unknown(events), events, self._head.subscription)
         found += log_checks.unknown_positions(self.history)
-        found += log_checks.overlapping(self._head, events, self._earlier)
+        if self.begins:
+            found += log_checks.overlapping(self._head, events, self._earlier)
         return found
 
     def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:

@@ -33,6 +33,7 @@ from dispatch_core.arrays.jit import compiled
 from dispatch_core.audit.deliveries.layout import (
     ACK_OPERATION,
     ACKED,
+    ACKED_BEFORE_RELOAD,
     ACKED_UP_TO,
     ALL_LEFT,
     BEFORE_OF_ENTRY,
@@ -397,6 +398,7 @@ def take(
                 sent_any = True
                 entries[entry, LAST_DELIVERY] = now
                 entries[entry, TIMES_SENT] += 1
+                entries[entry, ACKED_BEFORE_RELOAD] = 0
                 number[now - first] = entries[entry, TIMES_SENT]
                 _open(deliveries, entries, keys, first_at, entry_key, now)
                 now += 1
@@ -455,6 +457,8 @@ def take(
                 connected[holder] = False
             connected_count = 0
             for entry in range(width):
+                if entries[entry, ACK_OPERATION] >= 0 and entries[entry, ACKED_BEFORE_RELOAD] == 0:
+                    entries[entry, ACKED_BEFORE_RELOAD] = 1
                 entries[entry, ACK_OPERATION] = -1
             acked_up_to = -1
     s[PAIRS], s[REQUESTS], s[CONNECTED], s[DELIVERIES] = pair_count, request_count, connected_count, now

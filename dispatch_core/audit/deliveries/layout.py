@@ -42,10 +42,13 @@ END_OPERATION: Final = 11
 DELIVERY_COLUMNS: Final = 12
 
 # Columns of an entry. NACKED_WITH_ALL counts the deliveries that a request for everything closed; FIRST_REQUEST begins the
-# list of connections that asked for the entry by its position.
-LAST_DELIVERY, FIRST_OPEN, ACK_OPERATION, TIMES_SENT, NACKED_WITH_ALL, FIRST_REQUEST = range(6)
-ENTRY_COLUMNS: Final = 6
-NEW_ENTRY: Final = np.array([-1, -1, -1, 0, 0, -1], dtype=np.int32)
+# list of connections that asked for the entry by its position. ACKED_BEFORE_RELOAD: 1 = an earlier incarnation got its
+# acknowledgement, 2 = an individual one, and this one has not sent it.
+LAST_DELIVERY, FIRST_OPEN, ACK_OPERATION, TIMES_SENT, NACKED_WITH_ALL, FIRST_REQUEST, ACKED_BEFORE_RELOAD = (
+    range(7)
+)
+ENTRY_COLUMNS: Final = 7
+NEW_ENTRY: Final = np.array([-1, -1, -1, 0, 0, -1, 0], dtype=np.int32)
 
 # Columns of a key.
 KEY_LAST_DELIVERY, KEY_FIRST_OPEN, KEY_OPEN_COUNT, KEY_ONLY_AT, KEY_HIGHEST, KEY_FIRST_PAIR = range(6)

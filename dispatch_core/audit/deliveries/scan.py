@@ -11,7 +11,7 @@ from dispatch_core.arrays.growing import Growing
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries import kernel, trim
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.operations import REDELIVER, SENT, Operations
+from dispatch_core.audit.deliveries.operations import ACK, REDELIVER, SENT, Operations
 from dispatch_core.audit.deliveries.window import History
 
 Int32s = npt.NDArray[np.int32]
@@ -63,6 +63,14 @@ class Scan:
     def acknowledged_by(self) -> Int32s:
         """Per entry of the window: the operation that acknowledged it, -1 = none did."""
         return self._entries.values[:, at.ACK_OPERATION]
+
+    def note_individual_acks(self, history: History) -> npt.NDArray[np.int64]:
+        """Mark the entries that were acknowledged one by one before the log that begins; returns all marked by now."""
+        entries = self._entries.values
+        acked = np.flatnonzero(entries[:, at.ACK_OPERATION] >= 0)
+        individual = acked[history.op_code[entries[acked, at.ACK_OPERATION]] == ACK]
+        entries[individual, at.ACKED_BEFORE_RELOAD] = 2
+        return np.flatnonzero(entries[:, at.ACKED_BEFORE_RELOAD] == 2)
 
     @property
     def last_delivery(self) -> Int32s:

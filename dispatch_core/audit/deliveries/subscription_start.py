@@ -30,6 +30,8 @@ def begins_us(history: History, scan: Scan, before: int) -> int | None:
     must be later than the join by as much more. ``before``: entries before the first one that was sent; where none of them
     is older than the join, the topic has no past, and clocks need not be doubted.
     """
+    if history.begins_us is not None:
+        return history.begins_us
     joined = np.flatnonzero(history.op_code == ADDED)
     if not len(joined):
         return None

@@ -2,9 +2,10 @@
 
 What can matter no more
 -----------------------
-An entry is *settled* when it is acked and no delivery of it is open. Settled entries at the front of the window are dropped
-with their deliveries, requests, and the operations that nothing else refers to. No rule misses them as long as they are
-not sent, acked or asked for again (the window then refuses to judge):
+An entry is *settled* when it is acked and no delivery of it is open. An acknowledgement that an earlier incarnation got
+settles it too, until this one sends the entry: then it had not been stored. Settled entries at the front of the window are
+dropped with their deliveries, requests, and the operations that nothing else refers to. No rule misses them as long as
+they are not sent, acked or asked for again (the window then refuses to judge):
 
 * what is out of order is told by *later* entries of the key only (``_later``, the highest ordinals of key and pair);
 * splits and doubles are told by open deliveries only;
@@ -18,6 +19,7 @@ import numpy as np
 from dispatch_core.arrays.jit import compiled
 from dispatch_core.audit.deliveries.layout import (
     ACK_OPERATION,
+    ACKED_BEFORE_RELOAD,
     ACKED_UP_TO,
     BEFORE_OF_ENTRY,
     BEFORE_OF_KEY,
@@ -54,7 +56,8 @@ from dispatch_core.audit.deliveries.layout import (
 def settled(entries: Array) -> int:
     """How many entries at the front are acked and held by nobody."""
     for entry in range(len(entries)):
-        if entries[entry, ACK_OPERATION] < 0 or entries[entry, FIRST_OPEN] >= 0:
+        acked = entries[entry, ACK_OPERATION] >= 0 or entries[entry, ACKED_BEFORE_RELOAD] != 0
+        if not acked or entries[entry, FIRST_OPEN] >= 0:
             return entry
     return len(entries)
 

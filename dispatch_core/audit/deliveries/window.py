@@ -36,6 +36,11 @@ from dispatch_core.times import clock
 
 SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
+_ENTRY_COLUMNS: Final = (
+    *("_ledger", "_entry", "_key", "_hash", "_stored", "_num_messages", "_size", "_size_known"),
+    *("_published", "_published_known"),
+)
+
 #: Sticky key hash of every row of a piece of the message log, given its keys and their ids.
 Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
 
@@ -55,6 +60,9 @@ class History:
         #: Operations of the last log that name a position the message log does not hold, and the ordinal of that.
         self.unknown_op: Ints = np.empty(0, dtype=np.int64)
         self.unknown_ordinal: Ints = np.empty(0, dtype=np.int64)
+        #: When the subscription began, as an earlier incarnation shows it (``subscription_start``); None = this one does.
+        self.begins_us: int | None = None
+        self._reload_due = False
         self._streaming = streaming
         self._flows = flows
         self._connections = Connections(self.consumers)
@@ -186,6 +194,24 @@ class History:
         """Rows of entries and operations in memory, used or not."""
         return self._ledger.room + self._op_seq.room
 
+    # what begins -----------------------------------------------------------------------------------------------------
+
+    def begin_next_log(self) -> None:
+        """Begin the log of the next incarnation: its operations come behind a ``RELOAD``, its connections are others."""
+        self._connections = Connections(self.consumers)
+        self._left = {}
+        self.seed = None
+        self._reload_due = True
+
+    def with_entries_alone(self) -> History:
+        """Return a history of the same entries without any operation; this one is not to be used any more."""
+        history = History(self.subscription_type, streaming=self._streaming, flows=self._flows)
+        history.keys = self.keys
+        history._dropped_any = self._dropped_any
+        for name in _ENTRY_COLUMNS:
+            setattr(history, name, getattr(self, name))
+        return history
+
     # what is added ---------------------------------------------------------------------------------------------------
 
     def meet(self, events: pa.Table) -> None:
@@ -228,11 +254,17 @@ class History:
         ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
         if self._streaming and len(ordinals) and int(ordinals.min()) < 0:
             self._not_held(lines, ordinals)
-        if seed is None:
-            return self._add(lines, ordinals, self._connections)
-        before = self._sow(seed)
+        first = len(self._op_seq)
+        parts: list[Operations] = []
+        if self._reload_due:
+            parts.append(_reload())
+            self._append(parts[-1])
+            self.first_op_of_last_log = len(self._op_seq)
+            self._reload_due = False
+        if seed is not None:
+            parts.append(self._sow(seed))
         added, operations = self._add(lines, ordinals, self._connections)
-        return slice(0, added.stop), _joined([before, operations])
+        return slice(first, added.stop), _joined([*parts, operations])
 
     def add_whole(
         self, earlier: list[pa.Table], events: pa.Table, seed: Seed | None = None
@@ -383,18 +415,7 @@ class History:
         self._op_t_us.append(added.t_us)
 
     def _entry_columns(self) -> tuple[Growing, ...]:
-        return (
-            self._ledger,
-            self._entry,
-            self._key,
-            self._hash,
-            self._stored,
-            self._num_messages,
-            self._size,
-            self._size_known,
-            self._published,
-            self._published_known,
-        )
+        return tuple(getattr(self, name) for name in _ENTRY_COLUMNS)
 
 
 def _reload() -> Operations:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording import rewrite, stream
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
@@ -257,9 +256,17 @@ def test_what_is_split_behind_lost_lines_is_certain_where_the_checkpoint_shows_w
     assert (sent, False) in [(row["seqs"][0], row["uncertain"]) for row in there]
 
 
-def test_a_log_with_lost_lines_is_not_taken_in_pieces(tmp_path: Path) -> None:
-    log = recorded("recordings/4.2.4/designed-negative-acks-ch")
+@pytest.mark.parametrize("rows", [20, 1000])
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_with_lost_lines_comes_in_batches(
+    name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = recorded(name)
     count = log.events.num_rows
     lost = with_gap(log, count // 3, count // 2)
-    with pytest.raises(NotStreamableError, match="goes on from a checkpoint"):
-        gathered(replay_files(written(lost, tmp_path, row_group_rows=40), **spanned(log)))
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    found = gathered(replay_files(written(lost, tmp_path, row_group_rows=max(rows, 40)), **spanned(log)))
+    whole = replay(lost, **spanned(log))
+    for table in REPLAY_TABLES:
+        assert found[table] == whole[table].to_pylist(), table
