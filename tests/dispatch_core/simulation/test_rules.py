@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from dispatch_core.simulation import consumer_lifecycle, publishing, tables
+from dispatch_core.simulation import dispatcher_run, publishing, tables
 from dispatch_core.simulation.generate import generate
 from dispatch_core.verify.trace.runner import verify
 from tests.dispatch_core.simulation.simulated import CLASSIC, RING, logs, simulated, small
@@ -67,7 +67,7 @@ def test_every_decision_is_exact(rule: dict[str, Any], load: dict[str, Any], tmp
 def test_positions_cross_ledgers_and_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short ledgers and a log in short stretches: entries are forgotten and taken in while others are under way."""
     monkeypatch.setattr(tables, "LEDGER_ENTRIES", 70)
-    monkeypatch.setattr(publishing, "STRETCH", 130)
+    monkeypatch.setattr(publishing, "BATCH_MESSAGES", 130)
     for rule in ("draining hashes, ring", "classic of 4.x", "last sent position", "failover"):
         folder = tmp_path / rule.replace(" ", "-")
         log = simulated(folder, churn="rolling-restart", crashing_consumers=1, trace=True, **RULES[rule])
@@ -82,7 +82,7 @@ def test_how_many_lines_are_handed_over_at_once_changes_nothing(
 ) -> None:
     """The same lines, in many small pieces."""
     whole = simulated(tmp_path / "whole", churn="random", slow_consumers=1)
-    monkeypatch.setattr(consumer_lifecycle, "LINES", 50)
+    monkeypatch.setattr(dispatcher_run, "LINES", 50)
     pieces = simulated(tmp_path / "pieces", churn="random", slow_consumers=1)
     assert pieces.events.drop(["source_file"]).equals(whole.events.drop(["source_file"]))
 
