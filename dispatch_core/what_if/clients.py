@@ -59,7 +59,7 @@ class Deliveries:
 
 
 class RecordedClients:
-    """The recorded clients, see ``simulation.consumer_lifecycle.Clients``."""
+    """The recorded clients, see ``simulation.dispatcher_run.Clients``."""
 
     def __init__(self, load: RecordedLoad, deliveries: Deliveries | None = None) -> None:
         self.latency_us = np.ones(1, np.int64)
