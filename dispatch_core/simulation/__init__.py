@@ -1,6 +1,7 @@
-"""A world around a dispatcher: producers, storage, clients. What is decided in it, the dispatch core decides.
+"""Simulation of a world around a dispatcher: producers, storage, clients. The broker model makes all decisions.
 
-``scenario`` says what is asked for, ``publishing`` what is published when, ``churn`` who comes and goes, ``answers`` when a
-consumer answers what it was sent. ``world`` and ``key_shared_loop`` are the compiled event loop, ``key_shared_run`` and
-``failover_run`` the control plane around it; ``lines``, ``tables`` and ``recording`` turn what happens into logs.
+``scenario`` has the parameters, ``publishing`` the messages and their times, ``churn`` the joins and leaves, ``answers`` the
+times at which consumers acknowledge. ``world``, ``key_shared_loop``, ``deliveries`` and ``failover_loop`` are the compiled
+event loops; ``dispatcher_run``, ``key_shared_run`` and ``failover_run`` the control plane around them. ``kinds``, ``tables``
+and ``sink`` turn events into logs; ``synthetic`` draws the input and ``generate`` writes recordings.
 """

@@ -1,9 +1,9 @@
-"""The simulated clients: how long a consumer takes for an entry, and whether it requests a redelivery.
+"""Simulated clients: the time a consumer takes for an entry, and its redelivery requests.
 
-Kept apart from what the broker decides, because there are two kinds of clients. *Synthetic* ones: latencies are drawn
-beforehand, a table of samples, of which each delivery takes one that its entry, consumer and number of deliveries pick. So
-an answer needs no state, and the same delivery always has the same one. *Recorded* ones do what a log shows of them, at its
-times: what they acknowledged, asked for again, and granted permits for (``what_if.clients`` fills the arrays).
+There are two kinds of clients. *Synthetic* ones take their latency from a table of samples drawn beforehand, by entry,
+consumer and number of deliveries. So an answer needs no state, and the same delivery always has the same answer. *Recorded*
+ones do what a log shows of them, at its times: acknowledgements, redelivery requests and grants of permits
+(``what_if.clients`` fills the arrays).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dispatch_core.simulation.world import (
     push,
 )
 
-#: A recorded answer that stands so little before the simulated sending is an answer to it.
+#: A recorded answer at most so long before the simulated delivery is taken as the answer to it.
 LATE_US: Final = 20_000
-#: An entry that is sent so much sooner than under the recorded rules is answered like others that were sent then.
+#: An entry that is delivered so much sooner than under the recorded rules is answered like others delivered at that time.
 EARLY_US: Final = 50_000
-#: What the log shows of a client and an entry: nothing, that it was sent it and did not answer, or what it answered.
+#: What the log shows of a client and an entry: nothing, a delivery without an answer, or answers.
 NOTHING: Final = 0
 KEPT: Final = 1
 ANSWERS: Final = 2
@@ -45,7 +45,7 @@ _MASK: Final = (1 << 31) - 1
 
 
 def latencies(random: np.random.Generator, mean_us: int, sigma: float = 0.8) -> npt.NDArray[np.int64]:
-    """Log-normal samples with the given mean, at least one microsecond each."""
+    """Draw log-normal samples with the given mean, at least one microsecond each."""
     samples = random.lognormal(np.log(mean_us) - sigma * sigma / 2, sigma, SAMPLES)
     return np.maximum(samples.astype(np.int64), 1)
 
@@ -63,20 +63,20 @@ def _sample(world: World, number: int, slot: int, deliveries: int, size: int) ->
 
 @compiled
 def answers_after(world: World, slot: int, number: int, deliveries: int) -> int:
-    """The time that a consumer takes for an entry after its arrival, microseconds."""
+    """Return the time that a consumer takes for an entry after its arrival, microseconds."""
     at = _sample(world, number, slot, deliveries, len(world.latency_us))
     return world.latency_us[at] * world.slowness[slot]
 
 
 @compiled
-def asks_again(world: World, slot: int, number: int, deliveries: int) -> bool:
+def requests_redelivery(world: World, slot: int, number: int, deliveries: int) -> bool:
     """True if the consumer requests a redelivery of the entry instead of acknowledging it."""
     return world.refuses[_sample(world, number, slot + 1, deliveries, len(world.refuses))] == 1
 
 
 @compiled
 def permits_due(world: World, slot: int, messages: int) -> int:
-    """The client took messages from its queue: permits it grants now, half a queue at a time, or 0.
+    """Return the permits that a client grants after taking messages from its queue: half a queue at a time, or 0.
 
     Source: ConsumerImpl.increaseAvailablePermits.
     """
@@ -93,9 +93,9 @@ def permits_due(world: World, slot: int, messages: int) -> int:
 
 @compiled
 def flows_due(world: World, slot: int) -> None:
-    """Recorded grants of permits that what was received by now justifies arrive at their time, or now.
+    """Schedule recorded grants of permits that the messages received by now justify, at their time or now.
 
-    A client grants no more than its queue and what it has taken from it; what it has taken it was sent before.
+    A client grants no more than its queue plus the messages it has taken from it, which were sent to it before.
     """
     at = world.flow_next[slot]
     while at < world.flow_end[slot]:
@@ -110,10 +110,10 @@ def flows_due(world: World, slot: int) -> None:
 
 @compiled
 def acts_on(world: World, slot: int, number: int) -> None:
-    """Schedule what a recorded client will do with an entry that it is sent now, each act at its time.
+    """Schedule the acts of a recorded client on an entry that is delivered now, each at its time.
 
-    What the log shows of this client and this entry from now on, up to the first act that ends it. Where it shows nothing,
-    the client does what it did with what it was sent nearest to now.
+    These are the acts that the log shows of this client and this entry from now on, up to the first that ends it. Where it
+    shows none, the client acts as on the entry that was delivered to it nearest to now.
     """
     shown = acts_of(world, slot, number, True)
     if shown == NOTHING:
@@ -129,7 +129,7 @@ def acts_on(world: World, slot: int, number: int) -> None:
 
 @compiled
 def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
-    """Do what the log shows of this very connection, or of any of this name; returns what that is."""
+    """Schedule the acts that the log shows of this connection, or of any of its name; returns NOTHING, KEPT or ANSWERS."""
     now, network = world.w[NOW], world.w[NETWORK_US]
     shown = NOTHING
     for row in range(world.act_start[number], world.act_start[number + 1]):
@@ -156,9 +156,9 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
 
 @compiled
 def answers_as_others(world: World, slot: int, number: int) -> int:
-    """The time at which a client is done with an entry it did not answer in the log: when another was, if still connected.
+    """Return the time at which a client answers an entry it did not answer in the log: as another did, if still connected.
 
-    NEVER = the entry was lost with the connection, or nobody ever was done with it.
+    NEVER = the entry was lost with the connection, or nobody ever acknowledged it.
     """
     others = world.acked_us[number]
     if others == NEVER or others > world.until_us[slot]:
@@ -168,7 +168,7 @@ def answers_as_others(world: World, slot: int, number: int) -> int:
 
 @compiled
 def answers_like(world: World, slot: int, number: int) -> int:
-    """The time at which a client answers an entry that another had got in the log; NEVER = it does not."""
+    """Return the time at which a client answers an entry that another got in the log; NEVER = it does not."""
     now, who = world.w[NOW], world.who[slot]
     first, end = world.like_start[who], world.like_start[who + 1]
     if first == end:

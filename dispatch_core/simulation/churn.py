@@ -1,7 +1,7 @@
-"""The membership changes of one dispatcher, drawn before its run begins.
+"""Membership changes of a dispatcher, drawn before its run begins.
 
-Consumers have numbers of their own (0 … ``consumers`` - 1, and further ones that come for others); one that comes back is a
-new connection under the same name.
+Consumers are numbered (0 … ``consumers`` - 1, and further numbers for those that replace others); a consumer that comes back
+is a new connection under the same name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dispatch_core.simulation.scenario import Scenario
 
 #: Between the first consumers' joins.
 JOIN_GAP_US: Final = 200
-#: A consumer that leaves comes back no sooner; everything that was under way for it is over by then.
+#: The shortest time after which a consumer that left comes back; all events under way for it are over by then.
 LEAST_PAUSE_US: Final = 10_000
 _LONGEST_PAUSE_US: Final = 2_000_000
 _LEAST_GAP_US: Final = 1_000
@@ -38,7 +38,7 @@ class Change:
 
 
 def changes(scenario: Scenario, dispatcher: int, start_us: int) -> list[Change]:
-    """All membership changes in order of time, the first consumers' joins first; publishing begins with ``start_us``."""
+    """Draw all membership changes, by time, the first consumers' joins first; publishing begins with ``start_us``."""
     random = np.random.default_rng([scenario.seed, dispatcher, 2])
     span_us = int(scenario.messages_of(dispatcher) / scenario.rate_of(dispatcher) * 1_000_000)
     first = start_us - scenario.consumers * JOIN_GAP_US
@@ -46,17 +46,17 @@ def changes(scenario: Scenario, dispatcher: int, start_us: int) -> list[Change]:
     plan = _PLANS[scenario.churn](scenario, random)
     gap_us = max(span_us // (len(plan) + 1), _LEAST_GAP_US)
     pause_us = min(max(gap_us // 2, LEAST_PAUSE_US), _LONGEST_PAUSE_US)
-    life = _Life(made)
+    schedule = _Schedule(made)
     for number, (joins, who) in enumerate(plan, start=1):
-        life.add(start_us + number * gap_us, joins, who, pause_us, bool(random.random() < 0.5))
+        schedule.add(start_us + number * gap_us, joins, who, pause_us, bool(random.random() < 0.5))
     for who in range(scenario.consumers - scenario.crashing_consumers, scenario.consumers):
         for share in np.sort(random.random(_CRASHES_EACH)).tolist():
-            life.crash(start_us + int(share * span_us), who, pause_us)
-    return life.in_order()
+            schedule.crash(start_us + int(share * span_us), who, pause_us)
+    return schedule.in_order()
 
 
-class _Life:
-    """Changes made so far; each consumer's alternate, and a pause lies between two of them."""
+class _Schedule:
+    """Changes made so far; joins and leaves of a consumer alternate, with a pause between two of them."""
 
     def __init__(self, made: list[Change]) -> None:
         self._of: dict[int, list[Change]] = {}
@@ -64,14 +64,14 @@ class _Life:
             self._of.setdefault(change.who, []).append(change)
 
     def add(self, at_us: int, joins: bool, who: int, pause_us: int, finishes: bool) -> None:
-        """A change that comes after all of this consumer so far."""
+        """Add a change after all changes of this consumer so far."""
         changes = self._of.setdefault(who, [])
         if changes:
             at_us = max(at_us, changes[-1].at_us + pause_us)
         changes.append(Change(at_us, joins, who, finishes))
 
     def crash(self, at_us: int, who: int, pause_us: int) -> None:
-        """Leave with everything unacknowledged, and come back; only while connected for a while before and after."""
+        """Add a leave with all entries unacknowledged, and a join; only if connected for a while before and after."""
         changes = self._of[who]
         before = [change for change in changes if change.at_us <= at_us - pause_us]
         near = [change for change in changes if at_us - pause_us < change.at_us < at_us + 2 * pause_us]
@@ -80,7 +80,7 @@ class _Life:
             changes.sort(key=lambda change: change.at_us)
 
     def in_order(self) -> list[Change]:
-        """All changes, by time."""
+        """Return all changes, by time."""
         return sorted(
             (change for changes in self._of.values() for change in changes),
             key=lambda change: (change.at_us, change.who),
@@ -95,7 +95,7 @@ def _none(_scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 
 def _rolling_restart(scenario: Scenario, _random: np.random.Generator) -> Plan:
-    """Each consumer in turn leaves and comes back."""
+    """Let each consumer in turn leave and come back."""
     wanted = _wanted(scenario)
     return [(joins, at % scenario.consumers) for at in range((wanted + 1) // 2) for joins in (False, True)][
         : wanted - wanted % 2
@@ -103,7 +103,7 @@ def _rolling_restart(scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 
 def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
-    """The group shrinks to half of its size and grows again, one consumer at a time; who comes is new."""
+    """Shrink the group to half of its size and grow it again, one consumer at a time; those that join are new."""
     connected, spare, shrinking = list(range(scenario.consumers)), scenario.consumers, True
     plan: Plan = []
     for left in range(_wanted(scenario), 0, -1):
@@ -120,7 +120,7 @@ def _scale(scenario: Scenario, _random: np.random.Generator) -> Plan:
 
 
 def _random_changes(scenario: Scenario, random: np.random.Generator) -> Plan:
-    """Anybody may leave while another one stays; who left comes back, or somebody new comes."""
+    """Let any consumer leave while another stays; a consumer that left comes back, or a new one joins."""
     connected, gone, spare = list(range(scenario.consumers)), list[int](), scenario.consumers
     plan: Plan = []
     for left in range(_wanted(scenario), 0, -1):

@@ -1,7 +1,7 @@
-"""The many small events of a simulated Failover dispatcher: acknowledgements, and entries on their way to the client.
+"""Frequent events of a simulated Failover dispatcher: acknowledgements, and entries on their way to the client.
 
-Data plane. Reads, rounds, permits and hand-overs are few; the control plane (``failover_run``) makes them by the
-dispatcher's own methods, and is handed each such event when it is due.
+Data plane. Reads, rounds, permits and active-consumer changes are few: the loop returns each such event when it is due, and
+the control plane (``failover_run``) handles it by the dispatcher's own methods.
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.answers import acts_on, answers_after, asks_again, flows_due, permits_due
+from dispatch_core.simulation.answers import (
+    acts_on,
+    answers_after,
+    flows_due,
+    permits_due,
+    requests_redelivery,
+)
 from dispatch_core.simulation.world import Lines, World, event, item, line, pop, push, store_until
 
 
 @compiled
 def run(st: State, world: World, out: Lines, until: int) -> int:
-    """Let consumers answer until something else is due; returns why it stopped."""
+    """Let consumers answer until another event is due; returns why it stopped."""
     w = world.w
     while True:
         if out.n[0] + w[w_.ROOM] > len(out.kind) or out.n[1] + w[w_.ROOM] > len(out.item):
@@ -29,11 +35,11 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
             if until == w_.NEVER:
                 return w_.NOTHING_LEFT
             if store_until(world, until):
-                return w_.STRETCH_USED_UP
+                return w_.WINDOW_USED_UP
             w[w_.NOW] = until
             return w_.CHANGE_DUE
         if store_until(world, world.heap_at[0]):
-            return w_.STRETCH_USED_UP
+            return w_.WINDOW_USED_UP
         what = pop(world)
         if w_.kind_of(what) != w_.ANSWER:
             w[w_.NEXT_STEP] = what
@@ -43,16 +49,16 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
             continue  # it has left
         grant(st, world, slot, number - w[w_.BASE])
         w[w_.SENT] += 1
-        if asks_again(world, slot, number, w[w_.SENT] & 7):
+        if requests_redelivery(world, slot, number, w[w_.SENT] & 7):
             w[w_.NACKED_SLOT] = slot
             w[w_.NACKED_ENTRY] = number
-            return w_.ASKED_AGAIN
+            return w_.REDELIVERY_REQUESTED
         ack(st, world, out, slot, number)
 
 
 @compiled
 def grant(st: State, world: World, slot: int, entry: int) -> None:
-    """A client has taken an entry from its queue, and grants permits when due."""
+    """Let a client take an entry from its queue, and grant permits when due."""
     messages = 1
     if entry >= 0:
         messages = st.num_messages[entry] + w_.NO
@@ -63,7 +69,7 @@ def grant(st: State, world: World, slot: int, entry: int) -> None:
 
 @compiled
 def ack(st: State, world: World, out: Lines, slot: int, number: int) -> None:
-    """An individual ack of a whole entry, of whoever was sent it; an entry may be acknowledged again."""
+    """Apply an individual ack of a whole entry by the consumer it was sent to; an entry may be acknowledged again."""
     w = world.w
     line(out, kinds.ACK, w[w_.NOW], world.number[slot], w_.NO)
     item(out, number)
@@ -78,14 +84,14 @@ def ack(st: State, world: World, out: Lines, slot: int, number: int) -> None:
 
 @compiled
 def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
-    """A consumer that is about to leave is done with entries."""
+    """Acknowledge entries of a consumer that is about to leave."""
     for entry in entries:
         ack(st, world, out, slot, entry + world.w[w_.BASE])
 
 
 @compiled
 def read_on(st: State, world: World, limit: int) -> int:
-    """Put unacknowledged entries from the read position on into ``world.entries``; returns how many."""
+    """Write unacknowledged entries from the read position on into ``world.entries``; returns how many."""
     count = 0
     at = st.s[st_.READ_POSITION]
     while at < world.w[w_.STORED] and count < limit:
@@ -97,8 +103,8 @@ def read_on(st: State, world: World, limit: int) -> int:
 
 
 @compiled
-def hand_over(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
-    """Entries are on their way to their consumer, which will answer; they are the items of the last line."""
+def deliver(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
+    """Send entries on their way to their consumer, which will answer; they are the items of the last line."""
     w = world.w
     for entry in entries:
         number = entry + w[w_.BASE]
@@ -114,6 +120,6 @@ def hand_over(st: State, world: World, out: Lines, slot: int, entries: I64) -> N
 
 @compiled
 def items(world: World, out: Lines, entries: I64) -> None:
-    """Entries as items of the last line."""
+    """Write entries as items of the last line."""
     for entry in entries:
         item(out, entry + world.w[w_.BASE])

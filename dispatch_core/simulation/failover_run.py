@@ -1,7 +1,7 @@
-"""One simulated Failover dispatcher: reads, rounds, hand-overs.
+"""Run of a simulated Failover dispatcher: reads, rounds, active-consumer changes.
 
-Control plane around ``failover_loop``, all by the methods of ``SingleActiveDispatcher``; the lines stand in the order in
-which a broker writes them (the choice of an add before its ``consumer_added``, notices behind the rewind).
+Control plane around ``failover_loop``; the methods of ``SingleActiveDispatcher`` make all decisions. The lines are in the
+order in which a broker writes them (the choice of an add before its ``consumer_added``, notices after the rewind).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dispatch_core.simulation import failover_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.consumer_lifecycle import FINISHED_AT_ONCE, Given, Life
+from dispatch_core.simulation.dispatcher_run import FINISHED_AT_ONCE, DispatcherRun, Given
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.sink import Sink
 
-#: So long after its rewind the delay's task is through; a change of the membership in between would race with it.
+#: Time after its rewind at which the delay's task has ended; a membership change before that would race with it.
 _TASK_TAIL_US: Final = 11_000
 
 
-class FailoverRun(Life):
-    """The life of one dispatcher."""
+class FailoverRun(DispatcherRun):
+    """The run of a Failover dispatcher."""
 
     def __init__(self, given: Given, sink: Sink) -> None:
         super().__init__(given, sink)
@@ -54,7 +54,7 @@ class FailoverRun(Life):
         return int(loop.run(self.core.state, self._world, self._lines, until))
 
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
-        return np.zeros(0, np.int64)  # a dispatcher with one active consumer asks for none
+        return np.zeros(0, np.int64)  # a dispatcher with one active consumer needs none
 
     def _hash_values(self, published: Published) -> npt.NDArray[np.int64]:
         return np.zeros(0, np.int64)
@@ -65,8 +65,8 @@ class FailoverRun(Life):
         return drop
 
     def _step_in(self, reason: int) -> None:
-        if reason == w_.ASKED_AGAIN:
-            self._ask_again(int(self._world.w[w_.NACKED_SLOT]), int(self._world.w[w_.NACKED_ENTRY]))
+        if reason == w_.REDELIVERY_REQUESTED:
+            self._request_redelivery(int(self._world.w[w_.NACKED_SLOT]), int(self._world.w[w_.NACKED_ENTRY]))
             return
         what = int(self._world.w[w_.NEXT_STEP])
         kind, slot, number = w_.kind_of(what), w_.slot_of(what), w_.number_of(what)
@@ -98,7 +98,7 @@ class FailoverRun(Life):
             self._attempt()
 
     def _attempt(self) -> None:
-        """A read is attempted for the active consumer."""
+        """Attempt a read for the active consumer."""
         active = self.core.active
         self._line(kinds.READ_ATTEMPT, active or 0)
         size = self.core.attempt_read(active)
@@ -108,7 +108,7 @@ class FailoverRun(Life):
         self._issue(size)
 
     def _issue(self, size: int) -> None:
-        """The cursor is asked for the next entries; where there are none, it answers when one is stored."""
+        """Issue a read at the cursor; where there are no entries, it completes when one is stored."""
         w, world = self._world.w, self._world
         w[w_.READ_NUMBER] += 1
         w[w_.READ_LIMIT] = size
@@ -148,17 +148,17 @@ class FailoverRun(Life):
         if len(entries):
             consumer, before = self.core.send(entries.tolist())
             self._line(kinds.SENT, consumer, before)
-            loop.hand_over(self.core.state, self._world, self._lines, self._slot(consumer), entries)
+            loop.deliver(self.core.state, self._world, self._lines, self._slot(consumer), entries)
             self._line(kinds.SEND_RETURNED, consumer, self.core.permits[consumer])
         w_.attempt_at(self._world, self._now + int(self._world.w[w_.WRITE_US]))
 
     def _slot(self, number: int) -> int:
         return self._slots[number]
 
-    # --- hand-overs ------------------------------------------------------------------------------------------
+    # --- active-consumer changes -----------------------------------------------------------------------------
 
     def _chosen(self, pick: Pick) -> None:
-        """The active consumer was chosen anew."""
+        """Handle a choice of the active consumer."""
         if pick.changed:
             self._line(kinds.HANDOVER_SCHEDULED, 0, int(self.core.pending))
             if self.core.pending:
@@ -173,14 +173,14 @@ class FailoverRun(Life):
             for member in pick.order:
                 w_.item(self._lines, member)
         if not pick.changed:
-            self._tell(pick.notified)
+            self._notify(pick.notified)
 
     @property
     def _partition(self) -> int:
         return self._given.partition_index
 
     def _cancel(self) -> None:
-        """The pending read is cancelled if it still waits for an entry."""
+        """Cancel the pending read if it still waits for an entry."""
         w = self._world.w
         waits = int(w[w_.READ_READY_AT]) > self._now
         self._line(kinds.READ_CANCELLED, 0, int(waits))
@@ -190,14 +190,14 @@ class FailoverRun(Life):
 
     def _rewound(self, notified: Notified) -> None:
         self._line(kinds.REWIND, 0, *self._cursor())
-        self._tell(notified)
+        self._notify(notified)
 
-    def _tell(self, notified: Notified) -> None:
+    def _notify(self, notified: Notified) -> None:
         for consumer, active in notified:
             self._line(kinds.ACTIVE_NOTIFIED, consumer, active)
 
     def _delay_over(self) -> None:
-        """The failover delay's task rewinds, tells everybody, and attempts a read."""
+        """Run the failover delay's task: rewind, notify all consumers, attempt a read."""
         notified = self.core.delay_over()
         self._task_until = self._now + _TASK_TAIL_US
         self._rewound(notified)
@@ -206,12 +206,12 @@ class FailoverRun(Life):
     # --- membership ------------------------------------------------------------------------------------------
 
     def _not_before(self, at_us: int) -> int:
-        """A change does not race with the delay's task, whose end no line shows."""
+        """See ``DispatcherRun``: a change must not race with the delay's task, whose end no line shows."""
         over = self._now + self._delay_us if self.core.delay_running else self._task_until
         return max(at_us, self._task_until) if over <= at_us else at_us
 
     def _join(self, change: Change) -> None:
-        """A client subscribes; the choice happens inside the add."""
+        """Connect a client; the choice of the active consumer happens inside the add."""
         number = self._number(change)
         connecting = self._clients.connecting(change, self._now)
         self._slots[number] = len(self._slots)
@@ -224,11 +224,11 @@ class FailoverRun(Life):
         except ConsumerBusyError as error:
             self._clients.refused(change, error)
             return
-        self._added(number, connecting.client)
+        self._added_line(number, connecting.client)
         self._connect(change, self._slot(number), number, connecting)
 
     def _leave(self, change: Change) -> None:
-        """A client disconnects; who is active then gets what it did not acknowledge."""
+        """Disconnect a client; the consumer that is active then gets the entries it did not acknowledge."""
         number = self._numbers.pop(change.who, None)
         self._clients.left(change)
         if number is None:
@@ -245,7 +245,7 @@ class FailoverRun(Life):
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
 
     def _finish(self, number: int) -> None:
-        """The active consumer acknowledges what it was sent since the cursor rewound last."""
+        """Let the active consumer acknowledge all it was sent since the last rewind."""
         s = self.core.state.s
         if number != self.core.active or self.core.delay_running:
             return
@@ -256,10 +256,10 @@ class FailoverRun(Life):
             some = left[at : at + FINISHED_AT_ONCE]
             loop.acknowledge_all(self.core.state, self._world, self._lines, self._slot(number), some)
 
-    # --- requests to send again ------------------------------------------------------------------------------
+    # --- redelivery requests ---------------------------------------------------------------------------------
 
-    def _ask_again(self, slot: int, entry: int) -> None:
-        """A consumer asks for an entry again: if it is the active one, the whole subscription rewinds."""
+    def _request_redelivery(self, slot: int, entry: int) -> None:
+        """Request redelivery of an entry: if its consumer is the active one, the whole subscription rewinds."""
         w, number = self._world.w, int(self._world.number[slot])
         if self._reading_or_late():  # a client cannot know, but its request may as well come later
             w_.push(self._world, self._now + int(w[w_.READ_US]), w_.event(w_.ANSWER, slot, entry))
@@ -272,9 +272,9 @@ class FailoverRun(Life):
         return running or self._now <= self._task_until
 
     def _rewinds(self, number: int, entries: Sequence[int] | None) -> None:
-        """A request to send entries again (None = all of them) reaches the dispatcher."""
+        """Handle a redelivery request that reaches the dispatcher; ``entries`` None = of everything."""
         w = self._world.w
-        self._asked(number, entries)
+        self._redeliver_line(number, entries)
         if not self.core.hears_redelivery(number):
             return
         waits = self.core.pending
@@ -302,12 +302,12 @@ class FailoverRun(Life):
             loop.grant(st, world, slot, entry)
             loop.ack(st, world, self._lines, slot, position)
         elif kind == w_.UP_TO:
-            self._acked(number, position, self._words(row) or (), up_to=True)
+            self._ack_line(number, position, self._words(row) or (), up_to=True)
             if entry > before:
                 self.core.acknowledge_up_to(entry, self._words(row) or ())
             for acknowledged in range(before + 1, int(st.s[st_.MARK_DELETE]) + 1):
                 loop.grant(st, world, slot, acknowledged)
         elif entry > before:
             words = self._words(row) or ()
-            self._acked(number, position, words)
+            self._ack_line(number, position, words)
             self.core.acknowledge(entry, words)

@@ -1,4 +1,4 @@
-"""Simulate dispatchers and write their recordings: what ``dispatch-audit generate`` does."""
+"""Simulate dispatchers and write their recordings (``dispatch-audit generate``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SELECTORS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One dispatcher that was simulated. ``unacknowledged``: entries that nobody was done with at the end."""
+    """A simulated dispatcher. ``unacknowledged``: entries that were not acknowledged at the end."""
 
     topic: str
     messages: int
@@ -41,14 +41,14 @@ class Made:
 def generate(
     scenario: Scenario, out: Path, *, form: str = "parquet", dispatchers_per_file: int = 1
 ) -> Iterator[Made]:
-    """Simulate every dispatcher and write its recording below ``out``; yields each when it is done.
+    """Simulate every dispatcher and write its recording below ``out``; yields each dispatcher when it is done.
 
-    One folder for each so many dispatchers. Raises what ``KeySharedRun`` raises.
+    Each ``dispatchers_per_file`` dispatchers share a folder. Raises what ``KeySharedRun`` raises.
     """
     _check_rules(scenario)
     shared = common(scenario)
     for first in range(0, scenario.dispatchers, dispatchers_per_file):
-        some = range(first, min(first + dispatchers_per_file, scenario.dispatchers))
+        in_folder = range(first, min(first + dispatchers_per_file, scenario.dispatchers))
         files = RecordingFiles(
             out / f"dispatcher-{first:05d}",
             form,
@@ -58,13 +58,13 @@ def generate(
             trace=scenario.trace,
             many=dispatchers_per_file > 1,
         )
-        for dispatcher in some:
+        for dispatcher in in_folder:
             yield _simulate(scenario, dispatcher, shared, files)
         files.close()
 
 
 def _check_rules(scenario: Scenario) -> None:
-    """Raise, before anything is written, what the dispatchers would raise."""
+    """Raise the dispatchers' errors about their rules before anything is written."""
     for dispatcher in (0, scenario.dispatchers - 1):
         profile = scenario.profile_of(dispatcher)
         nothing = np.zeros(0, np.int64)
@@ -85,8 +85,8 @@ def _simulate(scenario: Scenario, dispatcher: int, shared: Common, files: Record
         trace=scenario.trace,
         shows_hashes=not scenario.is_failover,
     )
-    life = FailoverRun if scenario.is_failover else KeySharedRun
-    left = life(given_by(scenario, dispatcher, shared), FileSink(log, shared.keys, files)).run()
+    run_type = FailoverRun if scenario.is_failover else KeySharedRun
+    left = run_type(given_by(scenario, dispatcher, shared), FileSink(log, shared.keys, files)).run()
     return Made(log.topic, scenario.messages_of(dispatcher), log.seq, left)
 
 
@@ -97,7 +97,7 @@ def _selector(scenario: Scenario, profile: Profile) -> str:
 
 
 def header_of(scenario: Scenario, dispatcher: int, profile: Profile) -> dict[str, Any]:
-    """The header of a dispatcher's log."""
+    """Return the header of a dispatcher's log."""
     return {
         "format": "pulsar-dispatch-trace" if scenario.trace else "pulsar-consumer-events",
         "format_version": "1.0",

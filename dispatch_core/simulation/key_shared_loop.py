@@ -1,8 +1,8 @@
-"""The event loop of a simulated Key_Shared dispatcher: what happens next, what the core decides, the lines of it.
+"""Event loop of a simulated Key_Shared dispatcher: take the next event, let the core decide, write the lines.
 
-Data plane. ``run`` goes on until the control plane is needed: a membership change is due, an entry is asked for
-again, the stretch of the log or the room for lines is used up. Every decision is the core's own function; here is only when
-each of them is called, as the broker's threads do it, one after the other.
+Data plane. ``run`` goes on until the control plane is needed: a membership change is due, a redelivery is requested, the
+window of the log or the room for lines is used up. Functions of the core make every decision; this module only decides when
+to call them, in the order of the broker's threads.
 
 Source: readMoreEntries and its callers, ManagedCursorImpl.asyncReadEntriesOrWait, Consumer.flowPermits,
 Consumer.individualAckNormal.
@@ -19,8 +19,8 @@ from dispatch_core.broker.permits import count_flow
 from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.answers import asks_again, permits_due
-from dispatch_core.simulation.sending import sent_lines
+from dispatch_core.simulation.answers import permits_due, requests_redelivery
+from dispatch_core.simulation.deliveries import sent_lines
 from dispatch_core.simulation.world import (
     Lines,
     World,
@@ -37,7 +37,7 @@ from dispatch_core.simulation.world import (
 
 @compiled
 def run(st: State, world: World, out: Lines, until: int) -> int:
-    """Let happen what happens before ``until``; returns why it stopped."""
+    """Run the events before ``until``, or until the control plane is needed; returns why it stopped."""
     w = world.w
     while True:
         if out.n[0] + w[w_.ROOM] > len(out.kind) or out.n[1] + w[w_.ROOM] > len(out.item):
@@ -48,16 +48,16 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
             if until == w_.NEVER:
                 return w_.NOTHING_LEFT
             if store_until(world, until):
-                return w_.STRETCH_USED_UP
+                return w_.WINDOW_USED_UP
             w[w_.NOW] = until
             return w_.CHANGE_DUE
         if store_until(world, world.heap_at[0]):
-            return w_.STRETCH_USED_UP
+            return w_.WINDOW_USED_UP
         what = pop(world)
         kind = w_.kind_of(what)
         if kind == w_.ANSWER:
             if answer(st, world, out, w_.slot_of(what), w_.number_of(what)):
-                return w_.ASKED_AGAIN
+                return w_.REDELIVERY_REQUESTED
         elif kind == w_.ACT:
             if world.act_kind[w_.number_of(what)] != w_.WHOLE:
                 w[w_.NEXT_STEP] = what
@@ -84,14 +84,14 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
 
 @compiled_inside
 def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
-    """A consumer is done with an entry: it acknowledges it and grants permits when due. True: it asks for it again."""
+    """Let a consumer answer an entry: grant permits when due, and acknowledge. True: it requests a redelivery instead."""
     if st.connected[slot] == 0:
         return False
     entry = number - world.w[w_.BASE]
     if entry < 0:
         return False  # acknowledged by others, and forgotten
     grant(st, world, slot, entry)
-    if asks_again(world, slot, number, st.redelivery_count[entry]) and st.holder[entry] == slot:
+    if requests_redelivery(world, slot, number, st.redelivery_count[entry]) and st.holder[entry] == slot:
         world.w[w_.NACKED_SLOT] = slot
         world.w[w_.NACKED_ENTRY] = number
         return True
@@ -101,7 +101,7 @@ def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
 
 @compiled_inside
 def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
-    """A recorded client acknowledges an entry."""
+    """Let a recorded client acknowledge an entry."""
     entry = world.act_entry[row] - world.w[w_.BASE]
     if st.connected[slot] == 1 and entry >= 0:
         grant(st, world, slot, entry)
@@ -110,7 +110,7 @@ def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
 
 @compiled
 def grant(st: State, world: World, slot: int, entry: int) -> None:
-    """A client has taken an entry from its queue, and grants permits when due."""
+    """Let a client take an entry from its queue, and grant permits when due."""
     permits = permits_due(world, slot, st.num_messages[entry] + w_.NO)
     if permits > 0:
         push(world, world.w[w_.NOW], event(w_.FLOW, slot, permits))
@@ -118,7 +118,7 @@ def grant(st: State, world: World, slot: int, entry: int) -> None:
 
 @compiled_inside
 def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
-    """An individual ack of a whole entry arrives and takes its effect."""
+    """Apply an individual ack of a whole entry."""
     w = world.w
     number = entry + w[w_.BASE]
     line(out, kinds.ACK, w[w_.NOW], world.number[slot], w_.NO)
@@ -153,20 +153,20 @@ def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
 
 @compiled
 def acknowledge_all(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
-    """A consumer that is about to leave is done with all it holds."""
+    """Acknowledge all entries of a consumer that is about to leave."""
     for entry in entries:
         ack(st, world, out, slot, entry)
 
 
 @compiled
 def mark_delete_moved(st: State, world: World, out: Lines) -> None:
-    """Consumers that joined recently may be held back no longer; then a read is attempted."""
+    """Free recently joined consumers that mark-delete has reached; if there are any, a read is attempted."""
     w = world.w
     if w[w_.TRACE] == 1:
         line(out, kinds.MARK_DELETE, w[w_.NOW], w_.NO, st.s[st_.MARK_DELETE] + w[w_.BASE])
     if st.s[st_.TRIMS_TO_MARK_DELETE] == 1:
         start_unblock_timer(st, world)  # until #25592
-    if w[w_.WATCHES_NEWCOMERS] == 0:
+    if w[w_.WATCHES_RECENT] == 0:
         return
     freed = read_position.prune(st) if w[w_.CLASSIC] == 1 else last_sent_position.prune(st)
     if freed:
@@ -178,7 +178,7 @@ def mark_delete_moved(st: State, world: World, out: Lines) -> None:
 
 @compiled
 def unblocked(st: State, world: World) -> None:
-    """A draining hash that had held something back is free: the dispatcher looks at it a little later."""
+    """Start the unblock timer if a draining hash that had refused an entry is free."""
     if st.s[st_.DRAIN_NOTICE] != 0:
         st.s[st_.DRAIN_NOTICE] = 0
         start_unblock_timer(st, world)
@@ -186,9 +186,9 @@ def unblocked(st: State, world: World) -> None:
 
 @compiled_inside
 def start_unblock_timer(st: State, world: World) -> None:
-    """A read attempt is due when the timer is over; calls until then are merged.
+    """Start the timer after which a read is attempted; calls until then are merged.
 
-    A normal read that waits all that time would keep the replay set waiting too: it is cancelled then (``unblock``).
+    A normal read that waits all that time would keep the replay set waiting, too: it is cancelled then (``unblock``).
     Source: RescheduleReadHandler.
     """
     w = world.w
@@ -203,7 +203,7 @@ def start_unblock_timer(st: State, world: World) -> None:
 
 @compiled_inside
 def unblock(st: State, world: World) -> bool:
-    """The timer is over. Returns whether a normal read is to be cancelled, which has waited since it was started."""
+    """End the timer: attempt a read. Returns whether to cancel a normal read that has waited since the timer started."""
     w = world.w
     w[w_.UNBLOCK_AT] = 0
     attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
@@ -219,7 +219,7 @@ def unblock(st: State, world: World) -> bool:
 
 @compiled_inside
 def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
-    """A client's permits arrive, are counted, and reach the dispatcher unless the consumer is blocked."""
+    """Count a client's permits, and pass them to the dispatcher unless the consumer is blocked."""
     if st.connected[slot] == 0:
         return
     w = world.w
@@ -236,14 +236,14 @@ def flow(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
 
 @compiled
 def flows_applied(st: State, world: World, out: Lines, slot: int, notices: int, permits: int) -> None:
-    """Permits that an ack or a redelivery request has set free reach the dispatcher; see ``commands.Flows``."""
+    """Pass permits to the dispatcher that an ack or a redelivery request has set free; see ``commands.Flows``."""
     for at in range(notices):
         permits_applied(st, world, out, slot, permits if at == 0 else w_.NO)
 
 
 @compiled_inside
 def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int) -> None:
-    """Permits reach the dispatcher, which looks for something to read."""
+    """Pass permits to the dispatcher, which then attempts a read."""
     w = world.w
     commands.apply_flow(st, slot, permits)
     if w[w_.TRACE] == 1:
@@ -256,7 +256,7 @@ def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int
 
 @compiled
 def attempt(st: State, world: World, out: Lines) -> None:
-    """``readMoreEntries``: what it decides is issued to the storage."""
+    """Attempt a read, and issue it to the storage (``readMoreEntries``)."""
     w = world.w
     w[w_.CALLS] += 1
     trace = w[w_.TRACE] == 1
@@ -289,7 +289,7 @@ def attempt(st: State, world: World, out: Lines) -> None:
 
 @compiled_inside
 def blocked_lines(world: World, out: Lines) -> None:
-    """A line for each refusal by a draining hash that the step before has noted."""
+    """Write a line for each refusal by a draining hash that the step before has noted."""
     for at in range(world.attempts[0]):
         slot, hash_id = world.attempts[1 + 2 * at], world.attempts[2 + 2 * at]
         hash_value = world.hash_value[hash_id]
@@ -298,7 +298,7 @@ def blocked_lines(world: World, out: Lines) -> None:
 
 @compiled_inside
 def issue_replay_read(st: State, world: World, out: Lines) -> None:
-    """The storage is asked for entries of the replay set, less those that are acknowledged already."""
+    """Issue a replay read to the storage, without the entries that are acknowledged already."""
     w, plan = world.w, world.plan
     at = w[w_.REPLAYS] % w_.REPLAYS_KEPT
     width = len(world.replays) // w_.REPLAYS_KEPT
@@ -328,7 +328,7 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
 
 @compiled_inside
 def issue_normal_read(st: State, world: World, limit: int) -> None:
-    """The cursor is asked for the next entries; where there are none, it answers when one is stored."""
+    """Issue a normal read at the cursor; where there are no entries, it completes when one is stored."""
     w = world.w
     w[w_.READ_NUMBER] += 1
     w[w_.READ_LIMIT] = limit
@@ -349,7 +349,7 @@ def issue_normal_read(st: State, world: World, limit: int) -> None:
 
 @compiled_inside
 def back_off(world: World) -> None:
-    """The next read attempt waits, twice as long each time until something is sent."""
+    """Delay the next read attempt, twice as long each time until entries are sent."""
     w = world.w
     w[w_.BACK_OFF_US] = min(max(2 * w[w_.BACK_OFF_US], w[w_.BACK_OFF_FIRST_US]), w[w_.BACK_OFF_MOST_US])
     attempt_at(world, w[w_.NOW] + w[w_.BACK_OFF_US])
@@ -357,7 +357,7 @@ def back_off(world: World) -> None:
 
 @compiled_inside
 def read_on(st: State, world: World) -> int:
-    """The result of the normal read: what is stored from the read position on and not acknowledged. Returns how many."""
+    """Write the result of the normal read: entries from the read position on that are not acknowledged; returns how many."""
     w = world.w
     count = 0
     if w[w_.READ_WAITED] == 0 or w[w_.EMPTY_WHEN_WAITED] == 0:
@@ -372,7 +372,7 @@ def read_on(st: State, world: World) -> int:
 
 @compiled_inside
 def replayed(world: World, number: int) -> int:
-    """The result of a replay read: what it has asked for. Returns how many entries."""
+    """Write the result of a replay read, all the entries it was issued for; returns how many."""
     w = world.w
     at = number % w_.REPLAYS_KEPT
     width = len(world.replays) // w_.REPLAYS_KEPT
@@ -384,7 +384,7 @@ def replayed(world: World, number: int) -> int:
 
 @compiled_inside
 def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) -> None:
-    """A read result reaches the dispatcher; its round follows."""
+    """Pass a read result to the dispatcher, and run its round."""
     w = world.w
     entries = world.entries[:count]
     taken = commands.read_done(st, is_replay, entries[count - 1] if count > 0 else -1)
@@ -406,7 +406,7 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
 
 @compiled_inside
 def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries: I64) -> None:
-    """One dispatch round, and when the dispatcher reads again."""
+    """Run a dispatch round, and schedule the next read."""
     w = world.w
     trace = w[w_.TRACE] == 1
     if trace:
@@ -450,7 +450,7 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
 
 @compiled_inside
 def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool, longer_us: int) -> None:
-    """Schedule the dispatcher's next read: at once, after a while, or when what was sent is written."""
+    """Schedule the dispatcher's next read: at once, after a back-off, or when the deliveries are written."""
     w = world.w
     if sent_to > 0:
         w[w_.BACK_OFF_US] = 0

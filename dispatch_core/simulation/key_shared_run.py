@@ -1,6 +1,6 @@
-"""One simulated Key_Shared dispatcher: membership changes, and requests to send again.
+"""Run of a simulated Key_Shared dispatcher: membership changes, and redelivery requests.
 
-Control plane around ``key_shared_loop``, all by the methods of the dispatcher itself.
+Control plane around ``key_shared_loop``; the methods of the dispatcher make all decisions.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.consumer_lifecycle import FINISHED_AT_ONCE, Given, Life
+from dispatch_core.simulation.dispatcher_run import FINISHED_AT_ONCE, DispatcherRun, Given
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.sink import Sink
 
 
-class KeySharedRun(Life):
-    """The life of one dispatcher."""
+class KeySharedRun(DispatcherRun):
+    """The run of a Key_Shared dispatcher. Raises ``UnsupportedRuleError`` for rules that cannot be simulated."""
 
     def __init__(self, given: Given, sink: Sink) -> None:
-        """Raises ``UnsupportedRuleError`` for rules that cannot be simulated."""
         super().__init__(given, sink)
         self._classic = self.profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
         first = self._publishing.take()
@@ -54,8 +53,8 @@ class KeySharedRun(Life):
         return int(loop.run(self.core.state, self._world, self._lines, until))
 
     def _step_in(self, reason: int) -> None:
-        if reason == w_.ASKED_AGAIN:
-            self._send_again()
+        if reason == w_.REDELIVERY_REQUESTED:
+            self._redeliver_nacked()
             return
         what = int(self._world.w[w_.NEXT_STEP])
         if w_.kind_of(what) == w_.UNBLOCK:
@@ -73,13 +72,13 @@ class KeySharedRun(Life):
         return values
 
     def _extend(self, published: Published) -> int:
-        self._tell_core()
+        self._note_sent()
         drop = self.core.droppable()
         self.core.extend(drop, self._hashes(published), published.num_messages)
         return drop
 
-    def _tell_core(self) -> None:
-        """Pass the entries that the loop has sent to what the dispatcher keeps outside its state."""
+    def _note_sent(self) -> None:
+        """Note the entries that the loop has sent in the fields that the dispatcher keeps outside its state."""
         w = self._world.w
         base, count = int(w[w_.BASE]), int(w[w_.N_SENT_ACKED])
         sent_acked = self._world.sent_acked[:count] - base
@@ -95,8 +94,8 @@ class KeySharedRun(Life):
     # --- membership ------------------------------------------------------------------------------------------
 
     def _join(self, change: Change) -> None:
-        """A client subscribes; its first permits arrive a little later."""
-        self._tell_core()
+        """Connect a client; its first permits arrive a little later."""
+        self._note_sent()
         s = self.core.state.s
         number = self._number(change)
         connecting = self._clients.connecting(change, self._now)
@@ -104,7 +103,7 @@ class KeySharedRun(Life):
         self.core.join(number, connecting.client.name, connecting.client.priority_level)
         if first and not s[st_.REWIND_DUE]:
             self._line(kinds.REWIND, 0, *self._cursor())
-        self._added(number, connecting.client)
+        self._added_line(number, connecting.client)
         try:
             moved = self.core.select_in(number, list(connecting.client.ranges) or None)
         except SelectorRefusedError as error:
@@ -114,12 +113,12 @@ class KeySharedRun(Life):
             return
         self._line(kinds.SELECTOR_ADDED, number)
         self._drained(*self.core.register(moved, skip=number))
-        self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.recently_joined())
+        self._world.w[w_.WATCHES_RECENT] = bool(self.core.recently_joined())
         self._connect(change, self.core.slot(number), number, connecting)
 
     def _leave(self, change: Change) -> None:
-        """A client disconnects. What it holds is sent to others, unless it is done with it before."""
-        self._tell_core()
+        """Disconnect a client. Its entries are sent to others, unless it acknowledges them before."""
+        self._note_sent()
         number = self._numbers.pop(change.who, None)
         self._clients.left(change)
         if number is None:
@@ -141,18 +140,18 @@ class KeySharedRun(Life):
         again = self.core.forget(number)
         if early and again and not left.cleared:
             self._attempt()
-        self._world.w[w_.WATCHES_NEWCOMERS] = bool(self.core.recently_joined())
+        self._world.w[w_.WATCHES_RECENT] = bool(self.core.recently_joined())
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
         self.core.state.s[st_.DRAIN_NOTICE] = 0  # the read that follows looks at everything
         w_.attempt_at(self._world, self._now + int(self._world.w[w_.HOP_US]))
 
     def _attempt(self) -> None:
-        """A read attempt inside a membership change."""
+        """Attempt a read inside a membership change."""
         self._make_room()
         loop.attempt(self.core.state, self._world, self._lines)
 
     def _finish(self, number: int) -> None:
-        """All that the consumer holds is acknowledged."""
+        """Acknowledge all entries of a consumer."""
         slot = self.core.slot(number)
         pending = np.array(self.core.pending_on(number), np.int64)
         for at in range(0, len(pending), FINISHED_AT_ONCE):
@@ -161,13 +160,13 @@ class KeySharedRun(Life):
             loop.acknowledge_all(self.core.state, self._world, self._lines, slot, some)
 
     def _cancel_read(self) -> None:
-        """A normal read that waits for entries is cancelled."""
+        """Cancel a normal read that waits for entries."""
         self._line(kinds.READ_CANCELLED, 0, 1)
         self._world.w[w_.READ_NUMBER] += 1
         self.core.read_cancelled()
 
     def _nobody_left(self) -> None:
-        """The last consumer has left: a read that waits for entries is cancelled."""
+        """Handle the leave of the last consumer: cancel a read that waits for entries."""
         w, s = self._world.w, self.core.state.s
         if s[st_.PENDING_READ]:
             if int(w[w_.READ_READY_AT]) > self._now:
@@ -177,15 +176,15 @@ class KeySharedRun(Life):
         if w[w_.RELEASES_SHOWN]:
             self._line(kinds.DRAINING_CLEAR)
 
-    # --- what clients do besides acknowledging -----------------------------------------------------------------
+    # --- further commands of clients ---------------------------------------------------------------------------
 
-    def _send_again(self) -> None:
-        """A consumer asks for an entry again (negative ack)."""
+    def _redeliver_nacked(self) -> None:
+        """Request redelivery of a single entry (negative ack)."""
         w = self._world.w
-        self._again(int(w[w_.NACKED_SLOT]), [int(w[w_.NACKED_ENTRY]) - int(w[w_.BASE])], everything=False)
+        self._redeliver(int(w[w_.NACKED_SLOT]), [int(w[w_.NACKED_ENTRY]) - int(w[w_.BASE])], everything=False)
 
-    def _again(self, slot: int, entries: list[int], *, everything: bool) -> None:
-        """A consumer asks for entries again that it holds. ``everything``: for all of them, without naming any."""
+    def _redeliver(self, slot: int, entries: list[int], *, everything: bool) -> None:
+        """Request redelivery of entries that a consumer holds. ``everything``: of all of them, without naming any."""
         w, number = self._world.w, self.core.number_of(slot)
         base = int(w[w_.BASE])
         done = self.core.redeliver(number, entries, everything=everything)
@@ -196,7 +195,7 @@ class KeySharedRun(Life):
                     w_.item(self._lines, entry + base)
                 if w[w_.RELEASES_SHOWN]:
                     self._line(kinds.DRAINING_RELEASE, number, released.hash, 0, released.ref_count_before)
-        self._asked(number, None if everything else [entry + base for entry in entries])
+        self._redeliver_line(number, None if everything else [entry + base for entry in entries])
         loop.flows_applied(self.core.state, self._world, self._lines, slot, *done.flows)
         loop.unblocked(self.core.state, self._world)
         w_.attempt_at(self._world, self._now + int(w[w_.HOP_US]))
@@ -207,7 +206,7 @@ class KeySharedRun(Life):
         if not st.connected[slot]:
             return
         if int(self._world.act_kind[row]) == w_.REQUEST:
-            self._tell_core()
+            self._note_sent()
             wanted = self._requested(row)
             if wanted is None:
                 requested = self.core.pending_on(self.core.number_of(slot))
@@ -215,13 +214,13 @@ class KeySharedRun(Life):
                 requested = [entry - base for entry in wanted if entry >= base]
                 requested = sorted({entry for entry in requested if int(st.holder[entry]) == slot})
             if requested:
-                self._again(slot, requested, everything=wanted is None)
+                self._redeliver(slot, requested, everything=wanted is None)
             return
         entry = int(self._world.act_entry[row]) - base
         words = self._words(row)
         if entry < 0 or words is None:
             return  # forgotten by now; cumulative acks mean nothing to Key_Shared
-        self._acked(self.core.number_of(slot), entry + base, words)
+        self._ack_line(self.core.number_of(slot), entry + base, words)
         before_delete = int(st.s[st_.MARK_DELETE])
         self.core.acknowledge_indexes(entry, words)
         if int(st.s[st_.MARK_DELETE]) != before_delete:
@@ -229,6 +228,6 @@ class KeySharedRun(Life):
 
 
 def core_of(profile: Profile) -> type[KeySharedDispatcher]:
-    """The dispatcher of a profile."""
+    """Return the dispatcher class of a profile."""
     classic = profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
     return ClassicKeySharedDispatcher if classic else KeySharedDispatcher

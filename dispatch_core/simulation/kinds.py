@@ -1,7 +1,7 @@
-"""The kinds of lines a simulated log holds, as small integers: what ``world.Lines.kind`` means.
+"""Kinds of lines of a simulated log as small integers: the values of ``world.Lines.kind``.
 
-What the columns ``a`` to ``d`` and the list of a line hold stands beside each kind. Positions are entry numbers, -1 =
-before the first; yes and no are 1 and 0.
+The comment of each kind names the contents of the columns ``a`` to ``d``, and of the list, of its lines. Positions are entry
+numbers, -1 = before the first; yes and no are 1 and 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NAMES: Final = (
     "flow",  # permits, blocked
     "sent",  # permits before; positions
     "ack",  # see ``ack_details``; positions
-    "redeliver",  # ALL = names none; positions
+    "redeliver",  # ALL = it names no positions; positions
     "active_notified",  # active
     "consumer_removing",
     "selector_added",
@@ -87,13 +87,16 @@ NAMES: Final = (
 #: Kinds below are of level E, the others of a trace only.
 FIRST_OF_TRACE: Final = CONSUMER_REMOVING
 
-#: A request to send again that names no positions.
+#: A redelivery request that names no positions.
 ALL: Final = 1
 
 
 def ack_details(words: int, *, up_to: bool) -> int:
-    """The value of ``a`` in an ack's line: number of its ack set among those noted (0 = none), and whether it is cumulative.
+    """Return ``a`` of an ack's line: the number of its ack set among those noted (0 = none), and whether it is cumulative.
 
     An individual ack of whole entries has 0.
+
+    >>> ack_details(0, up_to=False), ack_details(0, up_to=True), ack_details(3, up_to=False)
+    (0, 1, 6)
     """
     return words << 1 | int(up_to)

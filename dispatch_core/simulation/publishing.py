@@ -13,7 +13,7 @@ from dispatch_core.broker import hashing
 from dispatch_core.simulation.scenario import Scenario
 
 #: Messages that are drawn at once.
-STRETCH: Final = 1 << 18
+BATCH_MESSAGES: Final = 1 << 18
 PRODUCERS: Final = 4
 _SIZE_MEDIAN: Final = 200
 _SIZE_SIGMA: Final = 0.6
@@ -33,7 +33,7 @@ class KeySpace:
         self._up_to /= self._up_to[-1]
 
     def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.int32]:
-        """So many key numbers."""
+        """Draw ``count`` key numbers."""
         numbers = np.searchsorted(self._up_to, random.random(count), side="right")
         return np.minimum(numbers, len(self._up_to) - 1).astype(np.int32)
 
@@ -53,19 +53,19 @@ class Published:
         return len(self.h31)
 
 
-class Stretches(Protocol):
-    """The messages of one topic, some at a time."""
+class MessageBatches(Protocol):
+    """The messages of a topic, a batch at a time."""
 
     @property
     def left(self) -> int:
         """Messages that are not taken yet."""
 
     def take(self) -> Published:
-        """The next ones, none at the end."""
+        """Return the next batch, empty at the end."""
 
 
 class Publishing:
-    """The messages of one topic, a Poisson process of the wanted rate from ``start_us`` on."""
+    """The messages of a topic, a Poisson process of the wanted rate from ``start_us`` on."""
 
     def __init__(self, scenario: Scenario, dispatcher: int, keys: KeySpace, start_us: int) -> None:
         self._keys = keys
@@ -81,8 +81,8 @@ class Publishing:
         return self._left
 
     def take(self) -> Published:
-        """The next stretch of messages, empty at the end."""
-        count = min(STRETCH, self._left)
+        """Draw the next batch of messages, empty at the end."""
+        count = min(BATCH_MESSAGES, self._left)
         gaps = self._random.exponential(self._mean_us, count)
         times = self._now_us + np.cumsum(gaps)
         sizes = self._random.lognormal(np.log(_SIZE_MEDIAN), _SIZE_SIGMA, count)

@@ -15,10 +15,10 @@ CHURNS: Final = ("none", "rolling-restart", "scale", "random")
 SUBSCRIPTION_TYPES: Final = ("Key_Shared", "Failover")
 MODES: Final = ("AUTO_SPLIT", "STICKY")
 
-#: What the default rate aims at: a run of so many seconds, within these bounds per dispatcher.
+#: The default rate makes a run of so many seconds, within these bounds per dispatcher.
 _DEFAULT_RUN_S: Final = 10
 _DEFAULT_RATES: Final = (1_000, 100_000)
-#: The most of each that is possible: entry numbers, slots and times have their bits.
+#: Upper limit of each number: entry numbers, slots and times have limited bits.
 MOST: Final[Mapping[str, int]] = {
     "messages": 1 << 36,
     "dispatchers": 1_000_000,
@@ -32,17 +32,17 @@ MOST: Final[Mapping[str, int]] = {
 
 
 class ScenarioError(DispatchAuditError):
-    """A simulation that cannot be run as asked for."""
+    """A simulation that cannot be run with these parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One simulation. Counts of messages and consumers: ``messages`` over all dispatchers, ``consumers`` of each.
+    """The parameters of a simulation: ``messages`` over all dispatchers, ``consumers`` of each.
 
     ``rate``: messages a second per dispatcher; 0 = by the number of messages. ``ack_us``: mean time a consumer takes for
-    an entry. ``nack_share``: of deliveries that are asked for again. ``membership_changes``: per dispatcher; None = as
-    the churn has it. ``partitions``: so many dispatchers are partitions of one topic; 0 = Failover: all of them, Key_Shared:
-    topics without partitions. Raises ``ScenarioError`` for what cannot be.
+    an entry. ``nack_share``: share of deliveries that are followed by a redelivery request. ``membership_changes``: per
+    dispatcher; None = the default of the churn. ``partitions``: so many dispatchers are partitions of a topic; 0 = all of
+    them for Failover, topics without partitions for Key_Shared. Raises ``ScenarioError`` for impossible values.
     """
 
     messages: int = 1_000_000
@@ -101,18 +101,18 @@ class Scenario:
         return self.subscription_type == "Failover"
 
     def messages_of(self, dispatcher: int) -> int:
-        """The number of messages on the topic of a dispatcher."""
+        """Return the number of messages on the topic of a dispatcher."""
         return self.messages // self.dispatchers + int(dispatcher < self.messages % self.dispatchers)
 
     def rate_of(self, dispatcher: int) -> int:
-        """Messages a second that are published to the topic of a dispatcher."""
+        """Return the messages a second that are published to the topic of a dispatcher."""
         if self.rate:
             return self.rate
         least, most = _DEFAULT_RATES
         return min(max(self.messages_of(dispatcher) // _DEFAULT_RUN_S, least), most)
 
     def topic_of(self, dispatcher: int) -> str:
-        """The topic's name. Failover: partitions of one topic, so that the choice of the active consumer differs."""
+        """Return the topic's name. Failover: partitions of a topic, so that the choice of the active consumer differs."""
         if self.partitions:
             topic, partition = divmod(dispatcher, self.partitions)
             return f"persistent://public/default/generated-{topic:05d}-partition-{partition}"
@@ -121,13 +121,13 @@ class Scenario:
         return f"persistent://public/default/generated-{dispatcher:05d}"
 
     def partition_of(self, dispatcher: int) -> int:
-        """The partition index in the log's header; -1 = not partitioned."""
+        """Return the partition index in the log's header; -1 = not partitioned."""
         if self.partitions:
             return dispatcher % self.partitions
         return dispatcher if self.is_failover else -1
 
     def profile_of(self, dispatcher: int) -> Profile:
-        """The rules of a dispatcher. Raises ``ProfileError``."""
+        """Return the rules of a dispatcher. Raises ``ProfileError``."""
         return resolve(
             self.broker_version,
             self.settings,
@@ -138,5 +138,5 @@ class Scenario:
         )
 
     def at_level(self, *, trace: bool) -> Scenario:
-        """The same simulation with another level of log."""
+        """Return the same simulation with another level of log."""
         return replace(self, trace=trace)

@@ -1,4 +1,4 @@
-"""The destination of a simulation's messages and lines: tables of one log, appended to the files of a recording."""
+"""Destination of a simulation's messages and lines: tables of a log, appended to the files of a recording."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Files(Protocol):
 
 
 class Sink(Protocol):
-    """Takes what one dispatcher's life brings forth."""
+    """Takes the messages and lines of a dispatcher's run."""
 
     def published(self, published: Published, hashes: npt.NDArray[np.int64]) -> None:
-        """Entries are published; ``hashes``: their sticky key hashes."""
+        """Take published entries; ``hashes``: their sticky key hashes."""
 
     def client(self, number: int, client: Client) -> None:
-        """A connection that a ``consumer_added`` line names."""
+        """Take a connection that a ``consumer_added`` line names."""
 
     def noted(self, words: Sequence[int]) -> int:
-        """A number for the ack set of lines that follow; 0 = none."""
+        """Return a number for the ack set of lines that follow; 0 = none."""
 
     def lines(self, lines: Lines) -> None:
-        """Lines in the order of the log; taken over at once."""
+        """Take lines in the order of the log; their arrays are reused after the call."""
 
 
 class FileSink:

@@ -12,7 +12,7 @@ from dispatch_core.broker.selectors.assignments import Range
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.simulation import answers
 from dispatch_core.simulation.churn import JOIN_GAP_US, LEAST_PAUSE_US, Change, changes
-from dispatch_core.simulation.consumer_lifecycle import Connecting, Given
+from dispatch_core.simulation.dispatcher_run import Connecting, Given
 from dispatch_core.simulation.publishing import KeySpace, Publishing
 from dispatch_core.simulation.scenario import Scenario, ScenarioError
 from dispatch_core.simulation.tables import Client
@@ -33,7 +33,7 @@ class Common:
 
 
 def common(scenario: Scenario) -> Common:
-    """Draw it."""
+    """Draw what all dispatchers of the scenario share."""
     random = np.random.default_rng([scenario.seed, 0])
     return Common(
         KeySpace(scenario.keys, scenario.key_skew),
@@ -43,7 +43,7 @@ def common(scenario: Scenario) -> Common:
 
 
 def given_by(scenario: Scenario, dispatcher: int, shared: Common) -> Given:
-    """The life of a dispatcher of the scenario. Raises ``ProfileError`` for rules that no release has."""
+    """Draw the input of a dispatcher's run. Raises ``ProfileError`` for rules that no release has."""
     start_us = scenario.start_us + scenario.consumers * JOIN_GAP_US + LEAST_PAUSE_US
     return Given(
         profile=scenario.profile_of(dispatcher),
@@ -59,7 +59,7 @@ def given_by(scenario: Scenario, dispatcher: int, shared: Common) -> Given:
 
 
 class SyntheticClients:
-    """Consumers ``consumer-0``, ``consumer-1`` … of one dispatcher."""
+    """Consumers ``consumer-0``, ``consumer-1`` … of a dispatcher."""
 
     acts = None
 
@@ -67,7 +67,7 @@ class SyntheticClients:
         self._scenario = scenario
         self.latency_us = shared.latency_us
         self.refuses = shared.refuses
-        self._parts: dict[int, int] = {}  # STICKY: who → part of the hash space
+        self._parts: dict[int, int] = {}  # STICKY: consumer → part of the hash space
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
         """See ``Clients``."""
@@ -84,11 +84,11 @@ class SyntheticClients:
         self._parts.pop(change.who, None)
 
     def refused(self, change: Change, error: DispatchAuditError) -> None:
-        """A scenario has no client that is refused: raises ``ScenarioError``."""
+        """Raise ``ScenarioError``: no client of a scenario may be refused."""
         raise ScenarioError(f"consumer {change.who} of {self._scenario.consumers}: {error}") from error
 
     def _ranges(self, who: int) -> list[Range] | None:
-        """The part of the hash space a consumer announces (STICKY): all have equal parts, it takes the first free one."""
+        """Return the part of the hash space a consumer announces (STICKY): the first free one of equal parts."""
         if self._scenario.key_shared_mode != "STICKY":
             return None
         parts = self._scenario.consumers

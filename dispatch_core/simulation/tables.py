@@ -1,6 +1,6 @@
 """Lines of a simulated log as rows of the log format, and published entries likewise.
 
-Whole columns at a time: of each kind of line a table says which of the numbers ``a`` to ``d`` goes into which column.
+Columns are made as a whole: for each column and kind of line a table names the number, ``a`` to ``d``, that it takes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEDGER_ENTRIES: Final = 50_000
 _Mask = npt.NDArray[np.bool_]
 _Numbers = npt.NDArray[np.int64]
 
-#: Column → kind of line → which of its numbers it holds. Those of a trace only are marked.
+#: Column → kind of line → the number of the line that it takes.
 _NUMBERS: Final[dict[str, dict[int, str]]] = {
     "permits": {kinds.FLOW: "a", kinds.FLOW_APPLIED: "a"},
     "active": {kinds.ACTIVE_NOTIFIED: "a"},
@@ -75,7 +75,7 @@ _POSITIONS: Final = (
     kinds.PENDING_ACK_REMOVED,
     kinds.PENDING_ACK_REFUSED,
 )
-#: Lines that speak of the dispatcher, not of a consumer.
+#: Lines about the dispatcher, not about a consumer.
 _NO_CONSUMER: Final = (
     kinds.READ_ISSUED,
     kinds.REPLAY_READ_ISSUED,
@@ -91,7 +91,7 @@ _NO_CONSUMER: Final = (
     kinds.END,
 )
 _SELECTORS: Final = (kinds.SELECTOR_ADDED, kinds.SELECTOR_REFUSED, kinds.SELECTOR_REMOVED)
-#: Columns of level E; the others stay away from its files.
+#: Columns of level E; its files have no others.
 E_COLUMNS: Final = (
     "cluster", "topic", "subscription", "incarnation", "seq", "t_us", "kind", "consumer", "name", "consumer_id",
     "address", "priority_level", "key_shared_mode", "key_shared_allow_out_of_order", "ranges", "permits", "blocked",
@@ -119,7 +119,7 @@ class Client:
 
 @dataclass(slots=True)
 class Log:
-    """The dispatcher that the lines belong to, and the values that the lines only refer to."""
+    """The dispatcher that the lines belong to, and the values that lines refer to by number."""
 
     topic: str
     header: Mapping[str, Any]
@@ -137,25 +137,25 @@ class Log:
     subscription: str = SUBSCRIPTION
 
     def ledgers(self, numbers: _Numbers) -> tuple[_Numbers, _Numbers]:
-        """Ledger and entry of entry numbers; -1 is before the first entry of the first ledger."""
+        """Return ledger and entry of entry numbers; -1 is before the first entry of the first ledger."""
         ledger, entry = np.divmod(numbers, LEDGER_ENTRIES)
         before = numbers < 0
         ledger[before], entry[before] = 0, -1
         return self.first_ledger + ledger * self.ledger_step, entry
 
     def batch_sizes(self, numbers: _Numbers) -> _Numbers:
-        """Messages of entries."""
+        """Return the numbers of messages of entries."""
         return np.ones(len(numbers), np.int64)
 
     def hash_of(self, numbers: _Numbers) -> _Numbers:
-        """Sticky key hashes of entries."""
+        """Return the sticky key hashes of entries."""
         if len(self.hashes) > 1:
             self.hashes = [np.concatenate(self.hashes)]
         return self.hashes[0][numbers]
 
 
 def message_table(log: Log, published: Published, keys: KeySpace) -> pa.Table:
-    """Rows of ``MESSAGES``."""
+    """Make rows of ``MESSAGES``."""
     count = len(published)
     numbers = np.arange(published.first, published.first + count, dtype=np.int64)
     ledger, entry = log.ledgers(numbers)
@@ -177,7 +177,7 @@ def message_table(log: Log, published: Published, keys: KeySpace) -> pa.Table:
 
 
 def _keys(published: Published, keys: KeySpace) -> pa.DictionaryArray:
-    """The keys' names; of few entries, a dictionary of only those they have."""
+    """Encode the keys' names; for few entries the dictionary has only their keys."""
     if len(published) > len(keys.names) // 2:
         return pa.DictionaryArray.from_arrays(pa.array(published.key), keys.names)
     used, at = np.unique(published.key, return_inverse=True)
@@ -185,7 +185,7 @@ def _keys(published: Published, keys: KeySpace) -> pa.DictionaryArray:
 
 
 def header_table(log: Log) -> pa.Table:
-    """The header as a row of ``EVENTS``."""
+    """Make a row of ``EVENTS`` of the header."""
     row: dict[str, Any] = {
         "cluster": CLUSTER,
         "topic": log.topic,
@@ -203,7 +203,7 @@ def header_table(log: Log) -> pa.Table:
 
 
 def event_table(log: Log, lines: Lines) -> pa.Table:
-    """Rows of ``EVENTS``, numbered on from the log's last; of a log of level E only its lines."""
+    """Make rows of ``EVENTS``, numbered on from the log's last; for level E without the lines of a trace."""
     columns = _Columns(log, lines)
     return columns.table()
 
@@ -265,7 +265,7 @@ class _Columns:
         return mask
 
     def _from(self, sources: Mapping[int, str]) -> tuple[_Numbers, _Mask]:
-        """A column of numbers, and the rows that have one."""
+        """Return a column of numbers, and the mask of rows that have one."""
         values = np.zeros(self._count, np.int64)
         known = np.zeros(self._count, bool)
         for letter in sorted(set(sources.values())):
@@ -281,7 +281,7 @@ class _Columns:
         return pa.array(consumers, mask=missing)
 
     def _lists(self, rows: _Mask, values: pa.Array, kind: pa.DataType) -> pa.Array:
-        """The items of some rows as lists; the others have none."""
+        """Return the items of some rows as lists; the others have none."""
         offsets = pa.array(self._offsets.astype(np.int32))
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=pa.array(~rows))
 
@@ -297,7 +297,7 @@ class _Columns:
         }
 
     def _added(self) -> dict[str, Any]:
-        """The fields of ``consumer_added`` lines about their consumers. There are few such lines."""
+        """Return the fields of ``consumer_added`` lines about their consumers. There are few such lines."""
         rows = np.flatnonzero(self._kind == kinds.CONSUMER_ADDED)
         clients = [self._log.clients[number] for number in self._lines.consumer[rows].tolist()]
         given: dict[str, list[Any]] = {
@@ -312,7 +312,7 @@ class _Columns:
         return {name: self._sparse(name, rows, values) for name, values in given.items()}
 
     def _sparse(self, name: str, rows: npt.NDArray[np.intp], values: Sequence[Any]) -> pa.Array:
-        """A column that has a value in few rows."""
+        """Make a column that has a value in few rows."""
         kind = HASH_RANGES if name == "ranges" else EVENTS.field(name).type
         if not len(rows):
             return pa.nulls(self._count, kind)
@@ -352,12 +352,12 @@ def _constant(text: str, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), [text])
 
 
-#: Texts with few values: written as a dictionary, read as plain texts.
+#: Texts with few distinct values: written as a dictionary, read as plain texts.
 _FEW_VALUES: Final = ("cluster", "topic", "subscription", "kind", "ack_type", "producer", "type")
 
 
 def schema_of(content: str, *, trace: bool) -> pa.Schema:
-    """The columns of a file of ``messages`` or ``events``, in order."""
+    """Return the columns of a file of ``messages`` or ``events``, in order."""
     known, names = MESSAGES, MESSAGE_COLUMNS
     if content == "events":
         known, names = EVENTS, T_COLUMNS if trace else E_COLUMNS

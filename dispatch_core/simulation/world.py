@@ -1,9 +1,9 @@
-"""The simulated world as arrays: what is under way, when it happens, and the lines that it writes.
+"""The simulated world as arrays: coming events with their times, clients, and the lines written.
 
-Data plane. Times are microseconds since the epoch. Entries are *numbers* of the whole log (0 = first stored entry) in
-everything that outlives a step; the dispatcher's state knows them as ordinals of its present stretch, ``BASE`` less.
+Data plane. Times are microseconds since the epoch. Between steps entries are *numbers* of the whole log (0 = first stored
+entry); the dispatcher's state has them as ordinals of its present window, lower by ``BASE``.
 
-What is to happen stands in a heap of (time, what): ``what`` = kind, consumer slot and a number (entry, permits, read).
+Coming events are in a heap of (time, event): an event packs kind, consumer slot and a number (entry, permits, read).
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from dispatch_core.arrays.structs import by_address
 from dispatch_core.broker.state import I8, I32, I64
 
 NEVER: Final = 1 << 62
-NO: Final = 0  # a line has no such number; by its name, because numba compiles anew for each literal
+NO: Final = 0  # a line has no such number; a name, because numba compiles anew for each literal
 
-# what happens: the lowest bits of an event
-ANSWER: Final = 0  # a consumer is done with an entry; number = entry
+# kinds of events: their lowest bits
+ANSWER: Final = 0  # a consumer answers an entry; number = entry
 FLOW: Final = 1  # a client's permits arrive; number = permits
-ATTEMPT: Final = 2  # the dispatcher looks for something to read
-READ: Final = 3  # a normal read completes; number = which one
-REPLAY: Final = 4  # a replay read completes; number = which one
+ATTEMPT: Final = 2  # the dispatcher attempts a read
+READ: Final = 3  # a normal read completes; number = number of the read
+REPLAY: Final = 4  # a replay read completes; number = number of the read
 DELAY: Final = 5  # the failover delay is over
-ACT: Final = 6  # a recorded client does something; number = its row of ``World.act_us`` and its neighbours
+ACT: Final = 6  # a recorded client acts; number = its row of ``World.act_us`` and the other arrays of acts
 UNBLOCK: Final = 7  # the timer that a freed hash has started is over
 _KIND_BITS: Final = 3
 _SLOT_BITS: Final = 24
 
-# why a loop stops
+# reasons why a loop stops
 CHANGE_DUE: Final = 0  # the time is reached
-STRETCH_USED_UP: Final = 1  # more entries are to be published
+WINDOW_USED_UP: Final = 1  # more entries are to be published
 LINES_FULL: Final = 2
 HEAP_FULL: Final = 3
-ASKED_AGAIN: Final = 4  # NACKED_SLOT asks for NACKED_ENTRY
-NOTHING_LEFT: Final = 5  # nothing is under way
+REDELIVERY_REQUESTED: Final = 4  # NACKED_SLOT requests redelivery of NACKED_ENTRY
+NOTHING_LEFT: Final = 5  # no event is left
 STEP_DUE: Final = 6  # NEXT_STEP is for the control plane
 
 # --- scalars: indexes into World.w ---------------------------------------------------------------------------------
 NOW: Final = 0
 BASE: Final = 1  # number of the entry with ordinal 0
-STORED: Final = 2  # entries of the present stretch that are stored by now
-MORE: Final = 3  # more entries are to be published behind the present stretch
+STORED: Final = 2  # entries of the present window that are stored by now
+MORE: Final = 3  # more entries are to be published after the present window
 HEAP: Final = 4  # events in the heap
 ATTEMPT_AT: Final = 5  # when the next read attempt is due; NEVER = none is
 READ_NUMBER: Final = 6  # of the normal read under way, or the last one
@@ -56,11 +56,11 @@ REPLAYS: Final = 10  # replay reads issued
 BACK_OFF_US: Final = 11  # the last retry backoff; 0 = none since entries were sent
 LAST_SENT: Final = 12  # highest number ever sent; -1 = none
 N_SENT_ACKED: Final = 13  # entries that were sent though acknowledged
-NACKED_SLOT: Final = 14  # who asks for an entry again ...
-NACKED_ENTRY: Final = 15  # ... and its number
-WATCHES_NEWCOMERS: Final = 16  # somebody may be held back by a rule of recently joined consumers
+NACKED_SLOT: Final = 14  # slot of the consumer that requests redelivery ...
+NACKED_ENTRY: Final = 15  # ... and the number of the entry
+WATCHES_RECENT: Final = 16  # a consumer may be held back by a rule of recently joined consumers
 SENT: Final = 17  # entries sent, every time counted
-# how this world is
+# parameters of this world
 TRACE: Final = 18  # lines of level T are wanted
 CLASSIC: Final = 19  # the dispatch loop of 3.x
 RETRY_BACK_OFF: Final = 20  # a round that sent nothing waits before it reads again (#23226)
@@ -68,16 +68,16 @@ EMPTY_WHEN_WAITED: Final = 21  # a read that had to wait comes back empty (befor
 REMOVALS_SHOWN: Final = 23  # pending_ack_removed is a line of this release
 RELEASES_SHOWN: Final = 24  # draining_release follows it
 READ_US: Final = 25  # the storage answers a normal read
-WRITE_US: Final = 26  # what was sent is written to the connection
-HOP_US: Final = 27  # a task is handed to the dispatcher's executor
+WRITE_US: Final = 26  # a delivery is written to the connection
+HOP_US: Final = 27  # a task is passed to the dispatcher's executor
 UNBLOCK_US: Final = 28  # keySharedUnblockingIntervalMs
 BACK_OFF_FIRST_US: Final = 29
 BACK_OFF_MOST_US: Final = 30
 NETWORK_US: Final = 31  # between broker and client, one way
 ROOM: Final = 32  # lines and list items that one step may write
-SALT: Final = 33  # makes the answers of this dispatcher's consumers differ from another one's
+SALT: Final = 33  # makes the answers of this dispatcher's consumers differ from those of another dispatcher
 NEXT_STEP: Final = 34  # an event taken from the heap
-RECORDED: Final = 35  # clients do what a log shows of them, see ``answers``
+RECORDED: Final = 35  # clients act as a log shows, see ``answers``
 REPLAY_US: Final = 36  # the storage answers a replay read
 CALLS: Final = 37  # read attempts so far
 UNBLOCK_AT: Final = 38  # when that timer is over; 0 = it does not run
@@ -89,14 +89,14 @@ REPLAY_ENTRY_US: Final = 41
 WRITE_ENTRY_US: Final = 42
 N_SCALARS: Final = 43
 
-# what a recorded client does with an entry: World.act_kind
+# acts of a recorded client on an entry: World.act_kind
 WHOLE: Final = 0  # acknowledges it
 PART: Final = 1  # acknowledges some messages of its batch
 UP_TO: Final = 2  # acknowledges it and everything before
-REFUSES: Final = 3  # asks for it again; the request has a row of its own
+REFUSES: Final = 3  # requests its redelivery; the request has a row of its own
 KEEPS: Final = 4  # is sent it and does not answer, until this time
-REQUEST: Final = 5  # no entry's: a request to send again
-COVERED: Final = 6  # acknowledges it with a later entry, cumulatively: that one's row does it
+REQUEST: Final = 5  # of no entry: a redelivery request
+COVERED: Final = 6  # acknowledges it with a later entry, cumulatively: the row of that entry does it
 
 #: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).
 REPLAYS_KEPT: Final = 4
@@ -109,25 +109,25 @@ class World(NamedTuple):
     w: I64
     heap_at: I64
     heap_what: I64
-    # per entry of the present stretch
+    # per entry of the present window
     publish_us: I64  # when it is stored
     # per hash id
     hash_value: I64
     # per consumer slot
     number: I64  # the log's number
     queue: I64  # receiver queue size
-    taken: I64  # messages that the client is done with
+    taken: I64  # messages that the client has taken from its queue
     received: I64  # messages sent to it
     granted: I64  # permits it has granted, those under way too
     slowness: I64  # factor of its latency
-    who: I64  # recorded clients: which name
+    who: I64  # recorded clients: number of the name
     until_us: I64  # … when the connection ends; NEVER = it does not
     flow_next: I64  # … its next row of flow_us
-    flow_end: I64  # … and the one behind its last
-    # who answers when
+    flow_end: I64  # … and the row after its last
+    # answers of synthetic clients
     latency_us: I64  # a power of two of samples
-    refuses: I8  # as many: 1 = asks for the entry again
-    # recorded clients; rows of one entry stand together, by time
+    refuses: I8  # as many: 1 = requests a redelivery of the entry
+    # recorded clients; rows of an entry are together, by time
     act_start: I64  # per entry number, and one more: its first row
     act_us: I64
     act_sent_us: I64  # when the connection was sent the entry first under the recorded rules; 0 = not known
@@ -135,12 +135,12 @@ class World(NamedTuple):
     act_number: I64  # connection
     act_kind: I64
     act_entry: I64  # entry number
-    acked_us: I64  # per entry number: when anybody acknowledged it first; NEVER = nobody did
-    flow_us: I64  # rows of one connection stand together, by time
+    acked_us: I64  # per entry number: when it was first acknowledged; NEVER = not at all
+    flow_us: I64  # rows of a connection are together, by time
     flow_permits: I64
     like_start: I64  # per name, and one more: its first row of the next two
-    like_us: I64  # when it was sent something, ascending
-    like_answer_us: I64  # … and when it was done with that; NEVER = it was not
+    like_us: I64  # when an entry was sent to it, ascending
+    like_answer_us: I64  # … and when it answered that entry; NEVER = it did not
     # scratch
     plan: I64
     attempts: I64
@@ -157,7 +157,7 @@ class World(NamedTuple):
 
 @by_address
 class Lines(NamedTuple):
-    """Lines written and not taken yet: one row each, and lists of numbers that belong to rows."""
+    """Lines written and not yet passed to the sink: a row each, and lists of numbers that belong to rows."""
 
     n: I64  # rows, list items
     kind: I8
@@ -167,12 +167,12 @@ class Lines(NamedTuple):
     b: I64
     c: I64
     d: I64
-    start: I64  # where the row's list begins; it ends where the next one begins
+    start: I64  # where the row's list begins; it ends where that of the next row begins
     item: I64
 
 
 def new_lines(rows: int, items: int) -> Lines:
-    """Room for so many rows and list items."""
+    """Make room for so many rows and list items."""
     return Lines(
         n=np.zeros(2, np.int64),
         kind=np.zeros(rows, np.uint8),
@@ -223,31 +223,31 @@ def item(out: Lines, value: int) -> None:
 
 @compiled
 def event(kind: int, slot: int, number: int) -> int:
-    """Pack an event to come into one integer."""
+    """Pack an event into an integer."""
     return (number << (_KIND_BITS + _SLOT_BITS)) | (slot << _KIND_BITS) | kind
 
 
 @compiled
 def kind_of(what: int) -> int:
-    """The kind of an event."""
+    """Return the kind of an event."""
     return what & ((1 << _KIND_BITS) - 1)
 
 
 @compiled
 def slot_of(what: int) -> int:
-    """The consumer slot of an event."""
+    """Return the consumer slot of an event."""
     return (what >> _KIND_BITS) & ((1 << _SLOT_BITS) - 1)
 
 
 @compiled
 def number_of(what: int) -> int:
-    """The number of an event: entry, permits, read."""
+    """Return the number of an event: entry, permits, read."""
     return what >> (_KIND_BITS + _SLOT_BITS)
 
 
 @compiled
 def push(world: World, at_us: int, what: int) -> None:
-    """Something will happen."""
+    """Add an event at a time to the heap."""
     at = world.w[HEAP]
     world.w[HEAP] = at + 1
     while at > 0:
@@ -263,7 +263,7 @@ def push(world: World, at_us: int, what: int) -> None:
 
 @compiled
 def pop(world: World) -> int:
-    """Take out what happens next; its time becomes ``NOW``."""
+    """Take the next event from the heap; its time becomes ``NOW``."""
     world.w[NOW] = world.heap_at[0]
     what = world.heap_what[0]
     size = world.w[HEAP] - 1
@@ -288,7 +288,7 @@ def pop(world: World) -> int:
 
 @compiled
 def store_until(world: World, at_us: int) -> bool:
-    """Entries that are published by then are stored. Returns whether the stretch is used up and more are to come."""
+    """Store the entries that are published by then; returns whether the window is used up and more are to come."""
     stored = world.w[STORED]
     while stored < len(world.publish_us) and world.publish_us[stored] <= at_us:
         stored += 1
@@ -298,14 +298,14 @@ def store_until(world: World, at_us: int) -> bool:
 
 @compiled
 def attempt_at(world: World, at_us: int) -> None:
-    """A read attempt is due then, unless one is due before."""
+    """Schedule a read attempt, unless an earlier one is due."""
     if at_us < world.w[ATTEMPT_AT]:
         world.w[ATTEMPT_AT] = at_us
         push(world, at_us, event(ATTEMPT, 0, 0))
 
 
 def grown(values: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """A copy with room for ``count`` values."""
+    """Copy an array into one of ``count`` values, 0 at the end."""
     copy = np.zeros(count, values.dtype)
     copy[: len(values)] = values
     return copy

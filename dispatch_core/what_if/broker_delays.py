@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.broker.profiles import Profile
-from dispatch_core.simulation.consumer_lifecycle import Delays, Pace
+from dispatch_core.simulation.dispatcher_run import Delays, Pace
 from dispatch_core.what_if.clients import Deliveries, StartUp
 from dispatch_core.what_if.recorded import RecordedLoad, stored_after
 

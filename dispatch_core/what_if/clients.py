@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.consumer_lifecycle import Acts, Connecting, Delays, Pace
+from dispatch_core.simulation.dispatcher_run import Acts, Connecting, Delays, Pace
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
 from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
@@ -59,7 +59,7 @@ class Deliveries:
 
 
 class RecordedClients:
-    """The recorded clients, see ``simulation.consumer_lifecycle.Clients``."""
+    """The recorded clients, see ``simulation.dispatcher_run.Clients``."""
 
     def __init__(self, load: RecordedLoad, deliveries: Deliveries | None = None) -> None:
         self.latency_us = np.ones(1, np.int64)

@@ -17,7 +17,7 @@ from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.simulation import kinds
-from dispatch_core.simulation.consumer_lifecycle import Delays, Given
+from dispatch_core.simulation.dispatcher_run import Delays, Given
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.publishing import Published

@@ -37,5 +37,7 @@ def test_a_replay_costs_little_more_than_the_copy_of_its_bytes(tmp_path: Path) -
     for replay, copy in zip(found["replay"], found["copy"], strict=True):
         assert replay.facts["entries_sent"] >= MESSAGES
         assert copy.facts["rows_out"] >= replay.facts["deliveries"]
-    ratios = [one.seconds / other.seconds for one, other in zip(found["replay"], found["copy"], strict=True)]
+    ratios = [
+        replay.seconds / copy.seconds for replay, copy in zip(found["replay"], found["copy"], strict=True)
+    ]
     assert min(ratios) < MOST_TIMES_THE_COPY, f"a replay took {ratios} times as long as copying its bytes"

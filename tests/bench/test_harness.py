@@ -12,7 +12,7 @@ from bench.harness import Bar, BenchError, Measured, in_turns, keep, measure, pe
 
 
 def measured(*seconds: float) -> list[Measured]:
-    return [Measured(one, 100.0) for one in seconds]
+    return [Measured(wall, 100.0) for wall in seconds]
 
 
 def test_a_ratio_is_of_medians_and_its_spread_of_turns() -> None:
@@ -29,7 +29,7 @@ def test_sides_of_different_length_are_refused() -> None:
 
 
 def test_seconds_per_message() -> None:
-    assert [one.seconds for one in per_message(measured(2.0, 4.0), 1_000_000)] == [2.0, 4.0]
+    assert [run.seconds for run in per_message(measured(2.0, 4.0), 1_000_000)] == [2.0, 4.0]
     assert per_message(measured(2.0), 10)[0].peak_mb == 100.0
 
 
@@ -77,7 +77,7 @@ def test_sides_take_turns() -> None:
         ("b", "tests.bench.targets:cores", {"times": 2}),
     ]
     found = in_turns(sides, 2, cores=1)
-    assert [one.facts["times"] for one in found["a"] + found["b"]] == [1, 1, 2, 2]
+    assert [run.facts["times"] for run in found["a"] + found["b"]] == [1, 1, 2, 2]
 
 
 def test_a_measurement_that_fails_says_why() -> None:

@@ -34,7 +34,7 @@ def test_a_log_is_made_once_and_again_when_the_generator_changed(logs: Path) -> 
     provide([log])
     assert not (log.folder / "mine").exists()
     found, day = dispatchers(str(log.folder / "log"))
-    assert len({one["topic"] for one in found}) == len(found) == 3
+    assert len({dispatcher["topic"] for dispatcher in found}) == len(found) == 3
     assert day == "2026-01-01"
 
 
@@ -51,8 +51,8 @@ def test_a_large_log_is_laid_out_in_several_files_and_replayed_from_them(
         assert len(parts) == pq.ParquetFile(generated_file).num_row_groups > 1
         whole = pa.concat_tables([pq.read_table(part) for part in parts])
         assert whole.equals(pq.read_table(generated_file))
-    (one,), _day = dispatchers(str(log.folder / "tables"))
-    assert len(one["event_files"]) > 1 < len(one["message_files"])
+    (dispatcher,), _day = dispatchers(str(log.folder / "tables"))
+    assert len(dispatcher["event_files"]) > 1 < len(dispatcher["message_files"])
     _seconds, facts = product(str(log.folder / "tables"), str(tmp_path / "staged"), None)
     assert facts["entries_sent"] == facts["decisions"] == facts["entries_stored"] == 200_000
 
@@ -90,7 +90,7 @@ def test_ingest_is_measured_on_a_generated_log(logs: Path, tmp_path: Path) -> No
     assert facts
 
 
-def test_arguments_that_the_generator_refuses_are_told(logs: Path) -> None:
+def test_arguments_that_the_generator_refuses_are_reported(logs: Path) -> None:
     with pytest.raises(BenchError, match="--churn"):
         provide([Log(100, ("--churn=nonsense",))])
 

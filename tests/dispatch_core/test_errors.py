@@ -17,7 +17,7 @@ from dispatch_core.errors import (
 )
 
 
-def test_a_full_disk_is_told_with_the_path_and_what_helps() -> None:
+def test_a_full_disk_is_reported_with_the_path_and_what_helps() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "deliveries/part-1.parquet")
     with (
         pytest.raises(
@@ -53,11 +53,11 @@ def test_anything_else_stays_what_it_is(error: Exception) -> None:
 
 
 def test_what_is_said_already_is_not_said_again() -> None:
-    told = DispatchAuditError("full, says the copy")
-    told.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    error = DispatchAuditError("full, says the copy")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(DispatchAuditError) as caught, disk_errors_named("pull"):
-        raise told
-    assert caught.value is told
+        raise error
+    assert caught.value is error
 
 
 def test_a_function_keeps_its_name_and_its_result(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_the_folder_that_a_function_works_on_is_named(tmp_path: Path) -> None:
     def full(_spark: object, _warehouse: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(DiskError) as told:
+    with pytest.raises(DiskError) as caught:
         full(None, tmp_path)
-    assert str(told.value).startswith(
+    assert str(caught.value).startswith(
         f"replay: {tmp_path}: No space left on device. What was there before stands"
     )

@@ -83,9 +83,9 @@ def subscription_unblocks_below_half() -> None:
     connect(core, 1, 100)
     core.attempt_read()
     dispatch(core, "Normal", [0, 1, 2, 3])
-    for entry, held in ((0, True), (1, True), (2, False)):
+    for entry, pending in ((0, True), (1, True), (2, False)):
         core.ack(entry)
-        assert (core.attempt_read().kind == "None") is held
+        assert (core.attempt_read().kind == "None") is pending
 
 
 def everything_asked_for_sets_the_counter_to_zero_until_4_2_2() -> None:
@@ -137,8 +137,8 @@ def an_attempt_drops_what_mark_delete_has_passed_until_4_2_2() -> None:
         assert int(core.state.s[st_.N_REPLAY]) == waiting
 
 
-def a_newcomer_right_behind_mark_delete_is_free() -> None:
-    """The read position is one entry past mark-delete: nobody can hold anything that the newcomer would overtake."""
+def a_joining_consumer_right_behind_mark_delete_is_free() -> None:
+    """The read position is one entry past mark-delete: nobody can hold anything that the joining consumer would overtake."""
     core = key_shared("4.0.0-preview.1", [1] * 2)
     connect(core, 1, 100)
     core.attempt_read()
@@ -158,7 +158,7 @@ def classic(version: str) -> ClassicKeySharedDispatcher:
     return core
 
 
-def a_classic_newcomer_right_behind_mark_delete_is_free() -> None:
+def a_classic_consumer_right_behind_mark_delete_is_free() -> None:
     """As for the last sent position."""
     core = classic("4.2.4")
     for entry in range(4):
@@ -171,7 +171,7 @@ def a_classic_newcomer_right_behind_mark_delete_is_free() -> None:
     assert core.recently_joined() == {}
 
 
-def newcomers_stand_by_position_since_4_0_2() -> None:
+def recently_joined_consumers_stand_by_position_since_4_0_2() -> None:
     """The read position has gone back between two joins."""
     for version, order in (("4.0.0", [2, 3]), ("4.2.4", [3, 2])):
         core = classic(version)
@@ -219,7 +219,7 @@ def the_failover_delay_holds_flow() -> None:
 
 
 def a_read_for_the_old_active_consumer_is_dropped() -> None:
-    """It was running at the hand-over: the new one gets nothing of it, and the cursor rewinds."""
+    """It was running at the active-consumer change: the new one gets nothing of it, and the cursor rewinds."""
     core = failover()
     assert core.attempt_read(2) == 10
     core.join(1, "c1")
@@ -249,9 +249,9 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "no_rewind": the_first_consumer_finds_a_rewound_cursor,
     "old_read_is_dispatched": a_read_from_before_all_left_is_dropped,
     "trim_at_attempts": an_attempt_drops_what_mark_delete_has_passed_until_4_2_2,
-    "alone_held_back_too": a_newcomer_right_behind_mark_delete_is_free,
-    "classic_held_back_with_one_entry_read": a_classic_newcomer_right_behind_mark_delete_is_free,
-    "classic_recently_joined_sorted": newcomers_stand_by_position_since_4_0_2,
+    "alone_held_back_too": a_joining_consumer_right_behind_mark_delete_is_free,
+    "classic_held_back_with_one_entry_read": a_classic_consumer_right_behind_mark_delete_is_free,
+    "classic_recently_joined_sorted": recently_joined_consumers_stand_by_position_since_4_0_2,
     "joining_wins_a_point": the_first_on_a_point_keeps_it,
     "hash_zero": the_hash_zero_is_one,
     "failover_delay_holds_reads": the_failover_delay_does_not_hold_a_read_after_a_write,

@@ -128,7 +128,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
         "return False",
     ),
     "failover_without_delay": edit(
-        "a hand-over rewinds at once",
+        "an active-consumer change rewinds at once",
         "single_active:SingleActiveDispatcher.begin_active_change",
         "if not self._delayed:",
         "if True:",
@@ -155,7 +155,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
         "a read that a redelivery request has replaced is sent, or is not (#26174)", "failover_read_epoch"
     ),
     "failover_nobody_is_told": edit(
-        "a hand-over tells nobody",
+        "an active-consumer change notifies nobody",
         "single_active:SingleActiveDispatcher.notices_of_change",
         "if active is None or self._exclusive:",
         "if True:",

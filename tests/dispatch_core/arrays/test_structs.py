@@ -44,9 +44,9 @@ def pair(*values: int) -> Pair:
 
 
 def test_each_array_is_read_and_written_as_itself() -> None:
-    one, other = pair(1, 2, 3), pair(0, 0, 7)
-    assert add_all_up(one, other) == -1
-    assert one.large.tolist() == [101, 102, 103]
+    first, other = pair(1, 2, 3), pair(0, 0, 7)
+    assert add_all_up(first, other) == -1
+    assert first.large.tolist() == [101, 102, 103]
     assert other.large.tolist() == [100, 100, 107]
 
 

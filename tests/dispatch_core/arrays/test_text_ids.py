@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from dispatch_core.arrays import text_ids
 from dispatch_core.arrays.text_ids import NONE, TextIds
 
-#: Texts whose hashes share all bits must still be told apart; few letters make some of them meet again.
-PIECES = st.lists(st.lists(st.text("aé\0", max_size=4), max_size=12), max_size=6)
+#: Texts whose hashes share all bits must still be distinguished; few letters make some of them meet again.
+BATCHES = st.lists(st.lists(st.text("aé\0", max_size=4), max_size=12), max_size=6)
 
 
-def numbered(pieces: list[list[str]]) -> None:
+def numbered(batches: list[list[str]]) -> None:
     ids, known, expected = TextIds(), pa.array([], pa.string()), {}
-    for piece in pieces:
-        words = list(dict.fromkeys(piece))
+    for batch in batches:
+        words = list(dict.fromkeys(batch))
         texts = pa.array(["before", *words, "behind"], pa.string()).slice(1, len(words))
         assert ids.find(texts, known).tolist() == [expected.get(word, NONE) for word in words]
         new = [word for word in words if word not in expected]
@@ -33,16 +33,16 @@ def numbered(pieces: list[list[str]]) -> None:
     assert ids.find(gone, known).tolist() == [NONE] * len(gone)
 
 
-@given(PIECES)
-def test_numbers_are_given_in_order_and_found_again(pieces: list[list[str]]) -> None:
-    numbered(pieces)
+@given(BATCHES)
+def test_numbers_are_given_in_order_and_found_again(batches: list[list[str]]) -> None:
+    numbered(batches)
 
 
-@given(PIECES)
-def test_texts_of_one_hash_are_told_apart(pieces: list[list[str]]) -> None:
+@given(BATCHES)
+def test_texts_of_one_hash_are_distinguished(batches: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_ids, "hashes_of", lambda texts: np.full(len(texts), 7, np.int64))
-        numbered(pieces)
+        numbered(batches)
 
 
 def test_hashes_of_near_texts_differ() -> None:

@@ -318,7 +318,7 @@ class Broker:
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def cursor(self) -> None:
-        """The cursor serves one read: collects entries, moves the read position, hands the result to the executor."""
+        """The cursor serves one read: collects entries, moves the read position, passes the result to the executor."""
         ready = [read for read in self.reads if self.read_position < self.stored or not read.waiting]
         if not ready:
             return

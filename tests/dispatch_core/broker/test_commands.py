@@ -34,8 +34,8 @@ def delivered(sizes: list[int], owners: list[int], *, given_permits: int = 100) 
     return state
 
 
-def same(one: st_.State, other: st_.State) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def same(state: st_.State, other: st_.State) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(state, other, strict=True))
 
 
 def unacked_agrees(state: st_.State) -> bool:

@@ -166,7 +166,7 @@ def test_illegal_events_raise_and_change_nothing() -> None:
     ):
         with pytest.raises(IllegalTransitionError):
             event()
-    assert all((one == two).all() for one, two in zip(before, core.state, strict=True))
+    assert all((saved == now).all() for saved, now in zip(before, core.state, strict=True))
 
 
 # --- the promise --------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ steps = st.lists(
 @settings(max_examples=150)
 @given(steps)
 def test_no_split_key_and_no_reordering_without_redelivery_requests(history: list[tuple]) -> None:
-    """PIP-379's promise, over random lives of a subscription with crashes but without negative acks."""
+    """PIP-379's promise, over random runs of a subscription with crashes but without negative acks."""
     core = dispatcher(*KEYS, consumers=len(history) + 1)
     hashes = sticky(*KEYS)
     live: list[int] = []

@@ -36,8 +36,8 @@ def key_that_goes(profile: Profile, first: int, then: int) -> int:
     raise AssertionError("four hundred keys spread over three consumers")
 
 
-class Life:
-    """A dispatcher over a log of hashes, with reads that complete at once unless they are told not to."""
+class Driver:
+    """A dispatcher over a log of hashes, with reads that complete at once by default."""
 
     def __init__(self, profile: Profile, hashes: list[int], consumers: int = 12) -> None:
         self.core = ClassicKeySharedDispatcher(
@@ -100,142 +100,142 @@ class Life:
 
 @pytest.mark.parametrize("version", ["3.0.0", "3.0.17", "3.3.9"])
 def test_flow_1_breaks_order(version: str) -> None:
-    """What waited for permits of the older consumer is sent to the newcomer, what the older one holds comes after."""
+    """Entries that wait for the older consumer's permits go to the joining one, before those the older one holds."""
     profile = profile_of(version)
     a, b = key_that_goes(profile, 1, 3), key_that_goes(profile, 2, 2)
-    life = Life(profile, [a, a, a, b, b, b])
-    life.join(1, 1)
-    life.join(2, 1000)
-    life.run()
-    assert life.got == {1: [0], 2: [3, 4, 5]}
-    life.join(3, 1000)
-    assert life.core.recently_joined() == {3: 6}
-    life.run()
-    life.leave(1)
-    assert life.got[3] == [1, 2, 0]
+    driver = Driver(profile, [a, a, a, b, b, b])
+    driver.join(1, 1)
+    driver.join(2, 1000)
+    driver.run()
+    assert driver.got == {1: [0], 2: [3, 4, 5]}
+    driver.join(3, 1000)
+    assert driver.core.recently_joined() == {3: 6}
+    driver.run()
+    driver.leave(1)
+    assert driver.got[3] == [1, 2, 0]
 
 
 def test_flow_1_race_breaks_order() -> None:
-    """The read position has passed entries that are not dispatched yet: they are before the newcomer's position."""
+    """The read position has passed entries that are not dispatched yet: they are before the joining consumer's position."""
     profile = profile_of("3.3.9")
     a, b = key_that_goes(profile, 1, 3), key_that_goes(profile, 2, 2)
-    life = Life(profile, [a, a, a, a, b, b])
-    life.join(1, 1)
-    life.join(2, 1000)
-    assert life.core.attempt_read().kind == "Normal"
-    life.dispatch("Normal", [0])
-    life.give(1, 1000)
-    assert life.core.attempt_read().kind == "Normal"
-    life.core.read_position_seen(6)  # the cursor has moved, the entries are on their way
-    life.join(3, 1000)
-    life.dispatch("Normal", [1, 2, 3, 4, 5])
-    life.run()
-    life.leave(1)
-    assert life.got[3] == [1, 2, 3, 0]
+    driver = Driver(profile, [a, a, a, a, b, b])
+    driver.join(1, 1)
+    driver.join(2, 1000)
+    assert driver.core.attempt_read().kind == "Normal"
+    driver.dispatch("Normal", [0])
+    driver.give(1, 1000)
+    assert driver.core.attempt_read().kind == "Normal"
+    driver.core.read_position_seen(6)  # the cursor has moved, the entries are on their way
+    driver.join(3, 1000)
+    driver.dispatch("Normal", [1, 2, 3, 4, 5])
+    driver.run()
+    driver.leave(1)
+    assert driver.got[3] == [1, 2, 3, 0]
 
 
 @pytest.mark.parametrize("version", ["3.0.17", "3.3.9"])
 def test_flow_2_breaks_order(version: str) -> None:
     profile = profile_of(version)
     a = key_that_goes(profile, 1, 3)
-    life = Life(profile, [a, a])
-    life.join(1, 1)
-    life.join(2, 1000)
-    life.run()
-    life.join(3, 1000)
-    life.run()
-    life.leave(1)
-    assert life.got == {1: [0], 3: [1, 0]}
+    driver = Driver(profile, [a, a])
+    driver.join(1, 1)
+    driver.join(2, 1000)
+    driver.run()
+    driver.join(3, 1000)
+    driver.run()
+    driver.leave(1)
+    assert driver.got == {1: [0], 3: [1, 0]}
 
 
-def test_a_newcomer_gets_nothing_that_was_not_read_when_it_joined() -> None:
+def test_a_joining_consumer_gets_nothing_that_was_not_read_when_it_joined() -> None:
     """Until all before is acknowledged; then it is free."""
     profile = profile_of("3.3.9")
     a, b = key_that_goes(profile, 1, 3), key_that_goes(profile, 2, 2)
-    life = Life(profile, [b, b, a, a])
-    life.stored = 2
-    life.join(1, 1000)
-    life.join(2, 1000)
-    life.run()
-    life.join(3, 1000)
-    life.stored = 4
-    life.core.read_done("Normal", [])  # the waiting read wakes up
-    life.core.finish_round(life.core.round("Normal", []), has_more=True)
-    life.run()
-    assert 3 not in life.got
-    assert life.core.recently_joined() == {3: 2}
-    life.ack(0)
-    assert life.core.recently_joined() == {3: 2}
-    life.ack(1)
-    assert life.core.recently_joined() == {}
-    life.run()
-    assert life.got[3] == [2, 3]
+    driver = Driver(profile, [b, b, a, a])
+    driver.stored = 2
+    driver.join(1, 1000)
+    driver.join(2, 1000)
+    driver.run()
+    driver.join(3, 1000)
+    driver.stored = 4
+    driver.core.read_done("Normal", [])  # the waiting read wakes up
+    driver.core.finish_round(driver.core.round("Normal", []), has_more=True)
+    driver.run()
+    assert 3 not in driver.got
+    assert driver.core.recently_joined() == {3: 2}
+    driver.ack(0)
+    assert driver.core.recently_joined() == {3: 2}
+    driver.ack(1)
+    assert driver.core.recently_joined() == {}
+    driver.run()
+    assert driver.got[3] == [2, 3]
 
 
 # --- what differs between releases -------------------------------------------------------------------------------------
 
 
-def behind(version: str) -> Life:
-    """Two newcomers, the second one with the smaller position: the first two have left, and the cursor was rewound."""
-    life = Life(profile_of(version), list(range(1, 9)))
-    life.join(1, 0)
-    s = life.core.state.s
+def behind(version: str) -> Driver:
+    """Two recently joined consumers, the second with the smaller position, after a rewind when all had left."""
+    driver = Driver(profile_of(version), list(range(1, 9)))
+    driver.join(1, 0)
+    s = driver.core.state.s
     for number, read_position in ((2, 8), (3, 4)):
         s[st_.READ_POSITION] = read_position
-        life.join(number, 10)
-    return life
+        driver.join(number, 10)
+    return driver
 
 
 @pytest.mark.parametrize(
     ("version", "order"), [("3.0.8", [2, 3]), ("3.0.9", [3, 2]), ("4.0.1", [2, 3]), ("4.0.2", [3, 2])]
 )
-def test_newcomers_are_sorted_since_23795(version: str, order: list[int]) -> None:
+def test_recently_joined_consumers_are_sorted_since_23795(version: str, order: list[int]) -> None:
     assert list(behind(version).core.recently_joined()) == order
 
 
-def test_an_older_newcomer_with_a_larger_position_holds_up_the_next_before_23795() -> None:
+def test_an_older_consumer_with_a_larger_position_holds_up_the_next_before_23795() -> None:
     for version, freed in (("3.0.8", {2: 8, 3: 4}), ("3.0.9", {2: 8})):
-        life = behind(version)
+        driver = behind(version)
         for entry in range(4):
-            life.core.acknowledge(entry)
-        life.core.prune()
-        assert life.core.recently_joined() == freed
+            driver.core.acknowledge(entry)
+        driver.core.prune()
+        assert driver.core.recently_joined() == freed
 
 
 @pytest.mark.parametrize(("version", "remembered"), [("3.0.8", True), ("3.0.9", False)])
 def test_nobody_is_remembered_while_a_rewind_is_due_since_23802(version: str, remembered: bool) -> None:
-    life = Life(profile_of(version), [1, 2, 3])
-    life.join(1, 10)
-    life.core.state.s[st_.READ_POSITION] = 3
-    life.core.state.s[st_.REWIND_DUE] = 1
-    life.join(2, 10)
-    assert (2 in life.core.recently_joined()) is remembered
+    driver = Driver(profile_of(version), [1, 2, 3])
+    driver.join(1, 10)
+    driver.core.state.s[st_.READ_POSITION] = 3
+    driver.core.state.s[st_.REWIND_DUE] = 1
+    driver.join(2, 10)
+    assert (2 in driver.core.recently_joined()) is remembered
 
 
 @pytest.mark.parametrize(("version", "kept"), [("3.3.9", True), ("4.0.0", False), ("4.2.4", False)])
 def test_the_classic_dispatcher_of_4x_forgets_the_hash_of_a_pending_ack(version: str, kept: bool) -> None:
     """What a leaving consumer held enters the replay set with hash 0: R0 does not see its keys."""
-    life = Life(profile_of(version), [77, 77])
-    life.stored = 1
-    life.join(1, 10)
-    life.join(2, 0)
-    life.run()
-    holder = life.core.holder(0)
+    driver = Driver(profile_of(version), [77, 77])
+    driver.stored = 1
+    driver.join(1, 10)
+    driver.join(2, 0)
+    driver.run()
+    holder = driver.core.holder(0)
     if holder is None:  # it went to the consumer without permits
-        life.give(2, 10)
-        life.run()
-        holder = life.core.holder(0)
+        driver.give(2, 10)
+        driver.run()
+        holder = driver.core.holder(0)
     assert holder is not None
-    life.core.drop(holder, life.core.select_out(holder))
-    state = life.core.state
-    assert life.core.hash_value(int(state.replay_hash[0])) == (77 if kept else UNKNOWN_HASH)
+    driver.core.drop(holder, driver.core.select_out(holder))
+    state = driver.core.state
+    assert driver.core.hash_value(int(state.replay_hash[0])) == (77 if kept else UNKNOWN_HASH)
     assert state.replay_count[state.hash_id[1]] == int(kept)
 
 
 def test_a_replaced_hash_is_not_counted() -> None:
     """A position that enters with hash 0 and is put back with its own is counted under 0, and lowers its own's count."""
-    life = Life(profile_of("4.2.4"), [77, 77])
-    state = life.core.state
+    driver = Driver(profile_of("4.2.4"), [77, 77])
+    state = driver.core.state
     own = int(state.hash_id[0])
     replay_set.add_to_replay(state, 0, int(state.s[st_.STORED_HASH]))
     replay_set.add_to_replay(state, 0, own)
@@ -252,35 +252,35 @@ def test_a_stuck_round_reads_on_once() -> None:
     """Nothing could be sent: the next look at the replay set finds nothing, a normal read follows."""
     profile = profile_of("3.3.9")
     a, b = key_that_goes(profile, 1, 1), key_that_goes(profile, 2, 2)
-    life = Life(profile, [a, a, a, b])
-    life.join(1, 1)
-    life.join(2, 1)
-    life.core.attempt_read()
-    life.dispatch("Normal", [0, 1])  # one of two
-    life.core.attempt_read()
-    life.core.read_done("Normal", [2])
-    outcome = life.core.round("Normal", [2])
-    assert life.core.finish_round(outcome, has_more=True)
+    driver = Driver(profile, [a, a, a, b])
+    driver.join(1, 1)
+    driver.join(2, 1)
+    driver.core.attempt_read()
+    driver.dispatch("Normal", [0, 1])  # one of two
+    driver.core.attempt_read()
+    driver.core.read_done("Normal", [2])
+    outcome = driver.core.round("Normal", [2])
+    assert driver.core.finish_round(outcome, has_more=True)
     assert outcome.retry
-    assert life.core.attempt_read().kind == "Normal"
+    assert driver.core.attempt_read().kind == "Normal"
 
 
 @pytest.mark.parametrize(("version", "kind"), [("3.0.4", "Replay"), ("3.0.5", "None")])
 def test_a_replay_read_leaves_out_what_has_no_permits_since_22245(version: str, kind: str) -> None:
     profile = profile_of(version)
     a = key_that_goes(profile, 1, 1)
-    life = Life(profile, [a, a])
-    life.join(1, 1)
-    life.join(2, 5)
-    life.core.attempt_read()
-    life.dispatch("Normal", [0, 1])
-    life.core.state.s[st_.PENDING_READ] = 1
-    assert life.core.attempt_read().kind == kind
+    driver = Driver(profile, [a, a])
+    driver.join(1, 1)
+    driver.join(2, 5)
+    driver.core.attempt_read()
+    driver.dispatch("Normal", [0, 1])
+    driver.core.state.s[st_.PENDING_READ] = 1
+    assert driver.core.attempt_read().kind == kind
 
 
 def test_only_profiles_of_the_read_position_are_taken() -> None:
     with pytest.raises(UnsupportedRuleError):
-        Life(profiles.resolve("4.2.4"), [1])
+        Driver(profiles.resolve("4.2.4"), [1])
 
 
 # --- any history ---------------------------------------------------------------------------------------------------------
@@ -294,57 +294,57 @@ EVENTS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(version=st.sampled_from(RELEASES), events=EVENTS, ordered=st.booleans())
 def test_invariants_hold_in_any_history(version: str, events: list[tuple[str, int]], ordered: bool) -> None:
-    """Newcomers keep their order, counts fit, nobody gets an entry beyond its position, all is sent in the end."""
+    """Recently joined consumers keep their order, counts fit, position limits hold, and all is sent in the end."""
     profile = profiles.resolve(version, CLASSIC if version >= "4" else {}, allow_out_of_order=not ordered)
     values = [profile.hash_space.sticky(hashing.h31(b"%d" % (n % 5))) for n in range(30)]
-    life = Life(profile, values, consumers=70)
-    life.stored = 0
+    driver = Driver(profile, values, consumers=70)
+    driver.stored = 0
     joined = 0
     for what, n in events:
-        connected = life.core.connected()
+        connected = driver.core.connected()
         if what == "join":
             joined += 1
-            life.join(joined, n)
+            driver.join(joined, n)
         elif what == "store":
-            life.stored = min(life.stored + 1 + n % 7, 30)
-            if life.core.reads_ahead():
-                life.dispatch("Normal", [])
+            driver.stored = min(driver.stored + 1 + n % 7, 30)
+            if driver.core.reads_ahead():
+                driver.dispatch("Normal", [])
         elif what == "run":
-            life.run()
+            driver.run()
         elif connected and what == "leave":
-            life.leave(connected[n % len(connected)])
+            driver.leave(connected[n % len(connected)])
         elif connected and what == "flow":
-            life.give(connected[n % len(connected)], n)
+            driver.give(connected[n % len(connected)], n)
         elif what == "ack":
-            held = [e for c in connected for e in life.core.pending_on(c)]
-            if held:
-                life.ack(held[n % len(held)])
+            pending = [e for c in connected for e in driver.core.pending_on(c)]
+            if pending:
+                driver.ack(pending[n % len(pending)])
         elif connected and what == "nack":
             consumer = connected[n % len(connected)]
-            asked = life.core.pending_on(consumer)
-            life.core.redeliver(consumer, asked, everything=True)
-        life.core.check_invariants()
-        for consumer, position in life.core.recently_joined().items():
-            assert consumer in life.core.connected()
-            assert position > life.core.state.s[st_.MARK_DELETE] or not profile.changes & {
+            asked = driver.core.pending_on(consumer)
+            driver.core.redeliver(consumer, asked, everything=True)
+        driver.core.check_invariants()
+        for consumer, position in driver.core.recently_joined().items():
+            assert consumer in driver.core.connected()
+            assert position > driver.core.state.s[st_.MARK_DELETE] or not profile.changes & {
                 "recently_joined_sorted"
             }
         if not ordered:
-            assert not life.core.recently_joined()
-    drain(life)
+            assert not driver.core.recently_joined()
+    drain(driver)
 
 
-def drain(life: Life) -> None:
+def drain(driver: Driver) -> None:
     """With permits and acks enough everything that is stored gets acknowledged: nothing stays behind."""
-    if not life.core.connected():
+    if not driver.core.connected():
         return
-    for _ in range(3 * life.stored + 3):
-        for consumer in life.core.connected():
-            life.give(consumer, 100)
-        life.run()
-        if life.core.reads_ahead():
-            life.dispatch("Normal", [])
-        for consumer in life.core.connected():
-            for entry in life.core.pending_on(consumer):
-                life.ack(entry)
-    assert life.core.state.s[st_.MARK_DELETE] == life.stored - 1
+    for _ in range(3 * driver.stored + 3):
+        for consumer in driver.core.connected():
+            driver.give(consumer, 100)
+        driver.run()
+        if driver.core.reads_ahead():
+            driver.dispatch("Normal", [])
+        for consumer in driver.core.connected():
+            for entry in driver.core.pending_on(consumer):
+                driver.ack(entry)
+    assert driver.core.state.s[st_.MARK_DELETE] == driver.stored - 1

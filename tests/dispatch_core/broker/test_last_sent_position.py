@@ -38,7 +38,7 @@ A = key_that_goes(1, 3)  # moves from c1 to c3 when c3 joins
 B = key_that_goes(2, 2)
 
 
-class Life:
+class Driver:
     """A dispatcher over a log of hashes, with reads that complete at once."""
 
     def __init__(self, hashes: list[int], consumers: int = 12) -> None:
@@ -61,7 +61,7 @@ class Life:
         self.core.ack(entry)
 
     def leave(self, number: int, turns: int = 4) -> None:
-        """The broker attempts to read before it forgets a newcomer that leaves, and after."""
+        """The broker attempts to read before it forgets a recently joined consumer that leaves, and after."""
         self.core.drop(number, self.core.select_out(number))
         self.run(turns=1)
         self.core.forget(number)
@@ -107,76 +107,76 @@ class Life:
 # --- the proposal's own material -----------------------------------------------------------------------------------
 
 
-def test_flow_1_newcomer_waits_for_what_was_sent_before_it() -> None:
+def test_flow_1_joining_consumer_waits_for_what_was_sent_before_it() -> None:
     """1:6–1:8 of one key: 1:6 was sent to c1 before c3 took the key over, the other two wait for permits."""
-    life = Life([A, A, A, B, B, B])
-    life.join(1, permits=1)
-    life.join(2, permits=1000)
-    life.run()
-    assert life.got == {1: [0], 2: [3, 4, 5]}
-    assert (life.last_sent, rule.sent_ranges(life.core.state)) == (0, [(2, 5)])
-    life.join(3, permits=1000)
-    life.run()
-    assert 3 not in life.got
-    life.leave(1)
-    assert life.got[3] == [0], "1:7 and 1:8 need the ack of 1:6: c2 and c3 are still two"
-    life.ack(0)
-    life.run()
-    assert life.got[3] == [0, 1, 2]
+    driver = Driver([A, A, A, B, B, B])
+    driver.join(1, permits=1)
+    driver.join(2, permits=1000)
+    driver.run()
+    assert driver.got == {1: [0], 2: [3, 4, 5]}
+    assert (driver.last_sent, rule.sent_ranges(driver.core.state)) == (0, [(2, 5)])
+    driver.join(3, permits=1000)
+    driver.run()
+    assert 3 not in driver.got
+    driver.leave(1)
+    assert driver.got[3] == [0], "1:7 and 1:8 need the ack of 1:6: c2 and c3 are still two"
+    driver.ack(0)
+    driver.run()
+    assert driver.got[3] == [0, 1, 2]
 
 
-def test_flow_1_all_at_once_when_only_the_newcomer_is_left() -> None:
-    life = Life([A, A, A])
-    life.join(1, permits=1)
-    life.run()
-    life.join(3, permits=1000)
-    life.run()
-    life.leave(1)
-    assert life.got == {1: [0], 3: [0, 1, 2]}
+def test_flow_1_all_at_once_when_only_the_joining_consumer_is_left() -> None:
+    driver = Driver([A, A, A])
+    driver.join(1, permits=1)
+    driver.run()
+    driver.join(3, permits=1000)
+    driver.run()
+    driver.leave(1)
+    assert driver.got == {1: [0], 3: [0, 1, 2]}
 
 
 @pytest.mark.parametrize("way_out", ["disconnect", "ack"])
 def test_flow_1_with_a_read_in_flight_keeps_order(way_out: str) -> None:
     """The read has moved the read position when c3 joins, but nothing of it is dispatched; c1 holds an older entry."""
-    life = Life([A, A, A, A, B, B])
-    life.join(1, permits=1)
-    life.join(2, permits=1000)
-    life.stored = 1
-    life.run()
-    life.stored = 6
-    result = life.read()
+    driver = Driver([A, A, A, A, B, B])
+    driver.join(1, permits=1)
+    driver.join(2, permits=1000)
+    driver.stored = 1
+    driver.run()
+    driver.stored = 6
+    result = driver.read()
     assert result == ("Normal", [1, 2, 3, 4, 5])
-    life.join(3, permits=1000)
-    assert life.round(*result) == {2: [4, 5]}
-    life.run()
-    assert 3 not in life.got
+    driver.join(3, permits=1000)
+    assert driver.round(*result) == {2: [4, 5]}
+    driver.run()
+    assert 3 not in driver.got
     if way_out == "disconnect":
-        life.leave(1)
-        assert life.got[3] == [0]
-        life.ack(0)
-        life.run()
-        assert life.got[3] == [0, 1, 2, 3]
+        driver.leave(1)
+        assert driver.got[3] == [0]
+        driver.ack(0)
+        driver.run()
+        assert driver.got[3] == [0, 1, 2, 3]
     else:
-        life.ack(0)
-        life.run()
-        assert life.got[3] == [1, 2, 3]
+        driver.ack(0)
+        driver.run()
+        assert driver.got[3] == [1, 2, 3]
 
 
 def test_flow_2_keeps_order() -> None:
     """The second entry waits for permits when the key moves; the first one's holder leaves."""
-    life = Life([A, A])
-    life.join(1, permits=1)
-    life.join(2, permits=1000)
-    life.run()
-    assert life.got == {1: [0]}
-    life.join(3, permits=1000)
-    life.run()
-    assert 3 not in life.got
-    life.leave(1)
-    assert life.got[3] == [0]
-    life.ack(0)
-    life.run()
-    assert life.got[3] == [0, 1]
+    driver = Driver([A, A])
+    driver.join(1, permits=1)
+    driver.join(2, permits=1000)
+    driver.run()
+    assert driver.got == {1: [0]}
+    driver.join(3, permits=1000)
+    driver.run()
+    assert 3 not in driver.got
+    driver.leave(1)
+    assert driver.got[3] == [0]
+    driver.ack(0)
+    driver.run()
+    assert driver.got[3] == [0, 1]
 
 
 TABLE = [  # sent in this step, last sent position, individually sent ranges: entries of ledger 3
@@ -206,7 +206,7 @@ def test_the_position_when_joining_is_allowed_the_next_one_is_not() -> None:
     assert not rule.within(6, 5)
 
 
-def test_a_replay_read_holds_every_newcomer_to_the_oldest_ones_limit() -> None:
+def test_a_replay_read_holds_all_recently_joined_to_the_oldest_limit() -> None:
     state = st_.new_state(np.zeros(9, np.int32), np.ones(9, np.int32), 1, 3)
     for slot, position in ((1, 2), (2, 5)):
         recently_joined.hold_back(state, slot, position)
@@ -215,58 +215,58 @@ def test_a_replay_read_holds_every_newcomer_to_the_oldest_ones_limit() -> None:
     assert [rule.position_limit(state, 1, is_replay) for is_replay in (False, True)] == [2, 2]
 
 
-def test_no_newcomer_before_the_first_round_nor_with_everything_acknowledged() -> None:
-    life = Life([A, B, B])
-    life.join(1, permits=10)
-    life.join(2, permits=10)
-    assert life.last_sent == st_.NOT_TRACKED
-    assert life.core.recently_joined() == {}
-    life.run()
+def test_nobody_is_held_back_before_the_first_round_nor_with_everything_acknowledged() -> None:
+    driver = Driver([A, B, B])
+    driver.join(1, permits=10)
+    driver.join(2, permits=10)
+    assert driver.last_sent == st_.NOT_TRACKED
+    assert driver.core.recently_joined() == {}
+    driver.run()
     for entry in (0, 1, 2):
-        life.ack(entry)
-    life.join(3, permits=10)
-    assert life.core.recently_joined() == {}
-    assert life.core.sent_when_joining(3) == 2
+        driver.ack(entry)
+    driver.join(3, permits=10)
+    assert driver.core.recently_joined() == {}
+    assert driver.core.sent_when_joining(3) == 2
 
 
-def test_a_removal_reads_before_it_forgets_the_newcomer_that_leaves() -> None:
+def test_a_removal_reads_before_it_forgets_the_consumer_that_leaves() -> None:
     """In the read its entries cause, the others are still held to its position."""
-    life = Life([A, B, A, B])
-    life.join(1, permits=1)
-    life.join(2, permits=1)
-    life.run()
-    life.join(3, permits=0)
-    life.join(4, permits=0)
-    assert list(life.core.recently_joined()) == [3, 4]
-    life.core.drop(3, life.core.select_out(3))
-    assert list(life.core.recently_joined()) == [3, 4]
-    life.core.forget(3)
-    assert list(life.core.recently_joined()) == [4]
+    driver = Driver([A, B, A, B])
+    driver.join(1, permits=1)
+    driver.join(2, permits=1)
+    driver.run()
+    driver.join(3, permits=0)
+    driver.join(4, permits=0)
+    assert list(driver.core.recently_joined()) == [3, 4]
+    driver.core.drop(3, driver.core.select_out(3))
+    assert list(driver.core.recently_joined()) == [3, 4]
+    driver.core.forget(3)
+    assert list(driver.core.recently_joined()) == [4]
 
 
 def test_when_all_have_left_nothing_counts_as_sent() -> None:
-    life = Life([A, B, B])
-    life.join(1, permits=10)
-    life.run()
-    assert life.last_sent == 2
-    life.leave(1)
-    assert life.last_sent == st_.NOT_TRACKED
-    life.join(2, permits=10)
-    life.run()
-    assert life.got == {1: [0, 1, 2], 2: [0, 1, 2]}
+    driver = Driver([A, B, B])
+    driver.join(1, permits=10)
+    driver.run()
+    assert driver.last_sent == 2
+    driver.leave(1)
+    assert driver.last_sent == st_.NOT_TRACKED
+    driver.join(2, permits=10)
+    driver.run()
+    assert driver.got == {1: [0, 1, 2], 2: [0, 1, 2]}
 
 
 def test_tracking_begins_with_what_is_acknowledged_above_mark_delete() -> None:
-    life = Life([A, B, A, B])
-    life.join(1, permits=10)
-    life.run()
-    life.ack(0)
-    life.ack(2)
-    life.leave(1)
-    life.join(2, permits=1)
-    life.run(turns=1)
-    assert life.got[2] == [1]
-    assert (life.last_sent, rule.sent_ranges(life.core.state)) == (2, [])
+    driver = Driver([A, B, A, B])
+    driver.join(1, permits=10)
+    driver.run()
+    driver.ack(0)
+    driver.ack(2)
+    driver.leave(1)
+    driver.join(2, permits=1)
+    driver.run(turns=1)
+    assert driver.got[2] == [1]
+    assert (driver.last_sent, rule.sent_ranges(driver.core.state)) == (2, [])
 
 
 def test_sticky_and_out_of_order_subscriptions_are_not_tracked() -> None:
@@ -282,10 +282,10 @@ def test_sticky_and_out_of_order_subscriptions_are_not_tracked() -> None:
 
 
 class Model:
-    """The rule as its proposal puts it, over plain sets; newcomers in the order they joined."""
+    """The rule as its proposal puts it, over plain sets; recently joined consumers in the order they joined."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
         self.last: int | None = None
         self.singly: set[int] = set()
         self.recently: dict[int, int] = {}
@@ -293,7 +293,7 @@ class Model:
 
     @property
     def mark_delete(self) -> int:
-        return int(self.life.core.state.s[st_.MARK_DELETE])
+        return int(self.driver.core.state.s[st_.MARK_DELETE])
 
     def _raise(self) -> None:
         if self.last is not None:
@@ -301,15 +301,15 @@ class Model:
 
     def joined(self, number: int) -> None:
         self._raise()
-        unread = int(self.life.core.state.s[st_.READ_POSITION]) - self.mark_delete
-        if self.last is not None and len(self.life.core.connected()) > 1 and unread > 1:
+        unread = int(self.driver.core.state.s[st_.READ_POSITION]) - self.mark_delete
+        if self.last is not None and len(self.driver.core.connected()) > 1 and unread > 1:
             self.recently[number] = self.last
 
     def left(self, number: int) -> None:
         self.recently.pop(number, None)
-        if len(self.life.core.connected()) <= 1:
+        if len(self.driver.core.connected()) <= 1:
             self.recently.clear()
-        if not self.life.core.connected():
+        if not self.driver.core.connected():
             self.last, self.singly = None, set()
         self.prune()
 
@@ -320,7 +320,7 @@ class Model:
             del self.recently[number]
 
     def sent(self, kind: str, sent: dict[int, list[int]]) -> None:
-        deleted = self.life.core.state.deleted
+        deleted = self.driver.core.state.deleted
         self._raise()
         if self.last is None:
             self.last = self.mark_delete
@@ -341,14 +341,14 @@ class Model:
         )
 
     def compare(self) -> None:
-        state = self.life.core.state
+        state = self.driver.core.state
         assert int(state.s[st_.LAST_SENT]) == (st_.NOT_TRACKED if self.last is None else self.last)
         ranges = rule.sent_ranges(state)
         assert {e for low, high in ranges for e in range(low + 1, high + 1)} >= self.singly
         assert all(high < following for (_, high), (following, _) in pairwise(ranges))
         self.prune()
         rule.prune(state)
-        assert list(self.life.core.recently_joined().items()) == list(self.recently.items())
+        assert list(self.driver.core.recently_joined().items()) == list(self.recently.items())
 
 
 EVENTS = ("join", "leave", "flow", "ack", "ack", "nack", "turn", "turn", "turn")
@@ -358,43 +358,43 @@ HISTORIES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 30)), min
 @settings(max_examples=60, deadline=None)
 @given(HISTORIES, st.lists(st.integers(0, 5), min_size=20, max_size=40))
 def test_any_history_keeps_the_rule(history: list[tuple[str, int]], keys: list[int]) -> None:
-    life = Life([PROFILE.hash_space.sticky(hashing.h31(b"key-%d" % key)) for key in keys], consumers=80)
-    model = Model(life)
+    driver = Driver([PROFILE.hash_space.sticky(hashing.h31(b"key-%d" % key)) for key in keys], consumers=80)
+    model = Model(driver)
 
     def turn() -> None:
-        result = life.read()
+        result = driver.read()
         if result is not None:
-            dropped = bool(dropped_by_min_replay(life.core.state))
-            sent = life.round(*result)
+            dropped = bool(dropped_by_min_replay(driver.core.state))
+            sent = driver.round(*result)
             if not dropped:
                 model.sent(result[0], sent)
 
     number = 0
     for what, pick in history:
-        connected = life.core.connected()
+        connected = driver.core.connected()
         if what == "join" or not connected:
             number += 1
-            life.core.join(number, f"c{number}")
-            life.core.join_selector(number)
+            driver.core.join(number, f"c{number}")
+            driver.core.join_selector(number)
             model.joined(number)
-            life.give(number, 1 + pick)
+            driver.give(number, 1 + pick)
         elif what == "leave":
             gone = connected[pick % len(connected)]
-            life.core.drop(gone, life.core.select_out(gone))
+            driver.core.drop(gone, driver.core.select_out(gone))
             turn()
-            life.core.forget(gone)
+            driver.core.forget(gone)
             model.left(gone)
         elif what == "flow":
-            life.give(connected[pick % len(connected)], 1 + pick % 4)
+            driver.give(connected[pick % len(connected)], 1 + pick % 4)
         elif what in ("ack", "nack"):
-            held = [(owner, entry) for owner in connected for entry in life.core.pending_on(owner)]
-            if not held:
+            pending = [(owner, entry) for owner in connected for entry in driver.core.pending_on(owner)]
+            if not pending:
                 continue
-            owner, entry = held[pick % len(held)]
+            owner, entry = pending[pick % len(pending)]
             if what == "ack":
-                life.ack(entry)
+                driver.ack(entry)
             else:
-                life.core.redeliver(owner, [entry])
+                driver.core.redeliver(owner, [entry])
         else:
             turn()
         model.compare()

@@ -81,7 +81,7 @@ cuts = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([None, 1, 2, 3])),
 
 @given(cuts, cuts)
 def test_reports_that_are_alike_at_both_ends_are_compared_in_between(
-    one: list[tuple[int, int | None]], other: list[tuple[int, int | None]]
+    first_parts: list[tuple[int, int | None]], then_parts: list[tuple[int, int | None]]
 ) -> None:
     def report(parts: list[tuple[int, int | None]]) -> Assignments:
         ends = sorted(dict([*parts, (50, 4)]).items())
@@ -90,7 +90,7 @@ def test_reports_that_are_alike_at_both_ends_are_compared_in_between(
             tuple((s, e, owner) for s, (e, owner) in zip(starts, ends, strict=False) if owner is not None)
         )
 
-    before, after = report(one), report(other)
+    before, after = report(first_parts), report(then_parts)
     moved = impacted(before, after)
     assert moved.touched is not None
     for value in range(52):
@@ -99,8 +99,8 @@ def test_reports_that_are_alike_at_both_ends_are_compared_in_between(
             for side in (before, after)
         )
         assert any(s <= value <= e for s, e in zip(*moved.touched, strict=True)) == (old != new)
-        for owner, mine in ((old, moved.removed), (new, moved.added)):
-            holders = [consumer for consumer, ranges in mine.items() if contains(ranges, value)]
+        for owner, ranges_of in ((old, moved.removed), (new, moved.added)):
+            holders = [consumer for consumer, ranges in ranges_of.items() if contains(ranges, value)]
             assert holders == ([owner] if old != new and owner is not None else [])
 
 
@@ -197,7 +197,7 @@ def send_consumer_by_consumer(state: st_.State, is_replay: bool, entries: st_.I6
     """The broker's own order: one consumer of the list after the other."""
     for slot in state.order[: state.s[st_.N_CONSUMERS]].tolist():
         chosen = np.flatnonzero(outcome[: len(entries)] == slot).tolist()
-        held = messages = acked = 0
+        pending = messages = acked = 0
         for at in chosen:
             entry = int(entries[at])
             if is_replay:
@@ -207,12 +207,12 @@ def send_consumer_by_consumer(state: st_.State, is_replay: bool, entries: st_.I6
             hash_id = int(state.hash_id[entry])
             if state.drain_owner[hash_id] in (st_.NOBODY, slot):
                 pending_acks.hold(state, slot, entry, hash_id)
-                held += 1
+                pending += 1
             else:
                 read_loop.requeue(state, entry, hash_id)
                 outcome[at] = read_loop.REFUSED
         if messages:
-            permits.charge_send(state, slot, messages, acked, max(held, 1))
+            permits.charge_send(state, slot, messages, acked, max(pending, 1))
             state.s[st_.TOTAL_PERMITS] -= messages - acked
 
 
@@ -244,10 +244,10 @@ def test_a_round_charges_everybody_as_if_it_went_consumer_by_consumer(
         outcome = np.asarray([*chosen, 0], dtype=np.int64)
         send(state, is_replay, np.arange(len(chosen)), outcome)
         results.append((state, outcome))
-    (state, outcome), (other, expected) = results
+    (state, outcome), (then_parts, expected) = results
     assert outcome.tolist() == expected.tolist()
     for name in state._fields:
-        assert getattr(state, name).tolist() == getattr(other, name).tolist(), name
+        assert getattr(state, name).tolist() == getattr(then_parts, name).tolist(), name
     for name in ("batch_messages", "batch_acked", "batch_entries"):
         assert not getattr(state, name).any()
 

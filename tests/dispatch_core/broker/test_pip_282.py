@@ -98,7 +98,7 @@ GROUPS = (
 
 @of(READ_POSITION)
 @each_flow
-def test_read_position_lets_the_newcomer_overtake(profile: Profile, flow, entries: str) -> None:
+def test_read_position_lets_the_joining_consumer_overtake(profile: Profile, flow, entries: str) -> None:
     """The defect itself: c3 has the later entries while c1 holds the first one, and gets that one last."""
     first, *later = entries.split()
     walk = flow(profile)
@@ -198,12 +198,12 @@ def test_away_and_back_with_classic_dispatchers(profile: Profile) -> None:
 
 # --- any history -----------------------------------------------------------------------------------------------------
 
-#: Random lives per profile.
+#: Random runs per profile.
 SEEDS = 40
 
 
 def broken_keys(profile: Profile, seed: int) -> list[str]:
-    """A random life without redelivery requests; entries sent while an earlier one of their key was elsewhere."""
+    """A random run without redelivery requests; entries sent while an earlier one of their key was elsewhere."""
     chance = random.Random(seed)
     keys = [f"key-{chance.randrange(5)}" for _ in range(30)]
     walk = Walk(profile, keys, stored=0)
@@ -211,7 +211,7 @@ def broken_keys(profile: Profile, seed: int) -> list[str]:
     broken: list[str] = []
     for _ in range(60):
         name, what = chance.choice(names), chance.random()
-        held = {position: owner for owner in live for position in walk.pending(owner)}
+        pending = {position: owner for owner in live for position in walk.pending(owner)}
         sent: dict[str, list[str]] = {}
         if what < 0.15 and name not in live:
             walk.join(name, permits=chance.randrange(4))
@@ -223,8 +223,8 @@ def broken_keys(profile: Profile, seed: int) -> list[str]:
             walk.give(name, chance.randrange(1, 4))
         elif what < 0.5:
             walk.store(min(chance.randrange(1, 5), 30 - walk.stored))
-        elif what < 0.7 and held:
-            walk.ack(chance.choice(sorted(held)))
+        elif what < 0.7 and pending:
+            walk.ack(chance.choice(sorted(pending)))
         elif what < 0.85:
             walk.read()
         else:
@@ -232,7 +232,7 @@ def broken_keys(profile: Profile, seed: int) -> list[str]:
         for owner, positions in sent.items():
             for position in positions:
                 key = keys[int(position[2:])]
-                broken += [position for p, o in held.items() if o != owner and keys[int(p[2:])] == key]
+                broken += [position for p, o in pending.items() if o != owner and keys[int(p[2:])] == key]
     return broken
 
 
@@ -242,6 +242,6 @@ def test_draining_hashes_never_split_a_key(profile: Profile) -> None:
 
 
 @of([READ_POSITION[0], READ_POSITION[-1]])
-def test_read_position_splits_keys_in_ordinary_lives(profile: Profile) -> None:
-    """The same lives do show it, so the test above can fail."""
+def test_read_position_splits_keys_in_ordinary_runs(profile: Profile) -> None:
+    """The same runs do show it, so the test above can fail."""
     assert any(broken_keys(profile, seed) for seed in range(SEEDS))

@@ -75,7 +75,9 @@ def test_any_history_covers_the_whole_space(history: list[str | int], points: in
             continue
         after = selector.assignments()
         assert sum(after.slots().values()) == (65535 if live else 0)
-        assert all(one[1] + 1 == two[0] for one, two in zip(after.ranges, after.ranges[1:], strict=False))
+        assert all(
+            left[1] + 1 == right[0] for left, right in zip(after.ranges, after.ranges[1:], strict=False)
+        )
         probes = np.array([1, 2, 11858, 34919, 65535], dtype=np.int64)
         assert selector.select_array(probes).tolist() == [
             -1 if (owner := selector.select(int(p))) is None else owner for p in probes
@@ -120,7 +122,7 @@ def test_modulo_worked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "one", "two", "three", "without_c1"),
+    ("topic", "alone", "two", "three", "without_c1"),
     [
         ("my-topic", "c1", "c1", "c3", "c3"),
         ("my-topic-partition-0", "c1", "c2", "c2", "c2"),
@@ -129,7 +131,7 @@ def test_modulo_worked() -> None:
         ("my-topic-partition-3", "c1", "c1", "c3", "c3"),
     ],
 )
-def test_ring_worked(topic: str, one: str, two: str, three: str, without_c1: str) -> None:
+def test_ring_worked(topic: str, alone: str, two: str, three: str, without_c1: str) -> None:
     full = f"persistent://public/default/{topic}"
 
     def active(*members: str) -> str:
@@ -137,7 +139,7 @@ def test_ring_worked(topic: str, one: str, two: str, three: str, without_c1: str
         return members[pick(candidates, partition_index=0, topic=full, ring=True).active]
 
     assert (active("c1"), active("c1", "c2"), active("c1", "c2", "c3"), active("c2", "c3")) == (
-        one,
+        alone,
         two,
         three,
         without_c1,

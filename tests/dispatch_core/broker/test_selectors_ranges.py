@@ -56,7 +56,7 @@ def test_joining(count: int) -> None:
     assert ends(joined(count)) == JOINING[count - 1]
 
 
-def test_leaving_from_the_top_hands_down() -> None:
+def test_leaving_from_the_top_gives_the_range_down() -> None:
     selector = joined(5)
     selector.remove(1)
     assert ends(selector) == ((8192, 5), (16384, 3), (32768, 2), (65536, 4))
@@ -93,7 +93,7 @@ def test_no_range_left() -> None:
 
 def test_equal_consumers_share_one_entry_of_the_map() -> None:
     """Twins cannot happen on a healthy broker: the second join hides the first one's range from a removal."""
-    selector = AutoSplitSelector(64, same=lambda one, other: one == other or {one, other} == {1, 2})
+    selector = AutoSplitSelector(64, same=lambda first, second: first == second or {first, second} == {1, 2})
     for number in (1, 2, 3):
         selector.add(number, f"c{number}")
     selector.remove(1)  # finds the boundary noted last, which is the twin's
@@ -158,7 +158,7 @@ def parts(ranges: tuple[tuple[int, int, int], ...]) -> dict[int, tuple[float, fl
 
 
 def test_pip_34_table() -> None:
-    """T0 to T4: the busiest consumer is split, the newcomer gets the upper half, the less busy neighbour inherits."""
+    """T0 to T4: the busiest consumer is split, the joining one gets the upper half, the less busy neighbour inherits."""
     rates = {1: 10.0, 2: 20.0, 3: 10.0}
     selector = RateSplitSelector(rates.__getitem__)
     selector.add(1, "c1")  # T0
@@ -184,7 +184,7 @@ def test_the_same_events_under_the_rule_that_ships() -> None:
     assert ends(selector) == ((65536, 3),)
 
 
-def test_a_closing_consumer_hands_over_to_the_less_busy_side() -> None:
+def test_a_closing_consumer_gives_its_range_to_the_less_busy_side() -> None:
     for heir, rates in ((1, {1: 1.0, 2: 9.0, 3: 5.0}), (3, {1: 5.0, 2: 9.0, 3: 1.0})):
         selector = RateSplitSelector({1: 1.0, 2: 9.0, 3: 1.0}.__getitem__)
         for number in (1, 2, 3):

@@ -166,7 +166,7 @@ def test_a_name_index_is_held_until_the_consumer_leaves() -> None:
 
 
 def test_equal_consumers_are_on_a_point_once() -> None:
-    selector = SharedPointsSelector(1, same=lambda one, other: True)
+    selector = SharedPointsSelector(1, same=lambda owner_now, other: True)
     selector.add(1, "same")
     selector.add(2, "same")
     assert [owner for _, _, owner in selector.assignments().ranges] == [1]
@@ -177,7 +177,7 @@ def test_equal_consumers_are_on_a_point_once() -> None:
 # --- wrong rules show ------------------------------------------------------------------------------------------------
 
 
-def test_a_newcomer_that_wins_a_meeting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joining_consumer_that_wins_a_meeting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def owner() -> int | None:
         selector = ConsistentHashingSelector(1, hashing.CONSISTENT_CLASSIC)
         selector.add(1, MEETING[0])
@@ -235,8 +235,8 @@ def test_any_history(history: list[str | int], points: int, variant: str) -> Non
         reported: dict[int, set[int]] = {}
         for _, end, owner in ranges:
             reported.setdefault(end, set()).add(owner)
-        for value, one in zip(probes.tolist(), chosen, strict=True):
-            assert value not in reported or one in reported[value]
+        for value, owner_now in zip(probes.tolist(), chosen, strict=True):
+            assert value not in reported or owner_now in reported[value]
 
 
 # --- Failover --------------------------------------------------------------------------------------------------------

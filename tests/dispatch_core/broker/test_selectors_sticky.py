@@ -1,4 +1,4 @@
-"""Sticky ranges: every check of a newcomer, both selection rules, and what clients may announce."""
+"""Sticky ranges: every check of a joining consumer, both selection rules, and what clients may announce."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Sticky = EndPointRangesSelector | ExactRangesSelector
 BOTH = pytest.mark.parametrize("rule", [EndPointRangesSelector, ExactRangesSelector])
 
 
-def twins(one: int, other: int) -> bool:
+def twins(first: int, second: int) -> bool:
     """Consumers 1 and 2 are equal to the broker."""
-    return one == other or {one, other} == {1, 2}
+    return first == second or {first, second} == {1, 2}
 
 
 def refusal(selector: Sticky, consumer: int, ranges: Announced) -> str:
@@ -191,7 +191,7 @@ def test_hashed_ranges_are_a_sticky_set(nodes: int, points: int) -> None:
     assert lists == [hashed_ranges(nodes, node, points=points) for node in range(nodes)]
     flat = sorted(pair for ranges in lists for pair in ranges)
     assert (flat[0][0], flat[-1][1]) == (0, 65535)
-    assert all(one[1] + 1 == two[0] for one, two in pairwise(flat))
+    assert all(first[1] + 1 == second[0] for first, second in pairwise(flat))
     assert all(points <= len(ranges) <= points + 1 for ranges in lists)
     for selector in (ExactRangesSelector(), EndPointRangesSelector()):
         for node, ranges in enumerate(lists):

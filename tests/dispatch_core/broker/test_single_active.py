@@ -42,7 +42,7 @@ def exclusive(
 
 
 def start(core: SingleActiveDispatcher, consumer: int, name: str, permits: int) -> None:
-    """A first consumer, active and told, with permits."""
+    """A first consumer, active and notified, with permits."""
     assert core.join(consumer, name).changed
     step, _ = core.begin_active_change()
     if step is ActiveChange.DELAY_STARTS:
@@ -205,7 +205,7 @@ def test_consumers_of_a_worse_level_wait_until_all_better_ones_are_gone() -> Non
     assert pick.active == 1
 
 
-def test_a_join_that_changes_nothing_is_told_at_once() -> None:
+def test_a_join_that_changes_nothing_is_notified_at_once() -> None:
     core = failover()
     start(core, 1, "c1", 1)
     pick = core.join(2, "c2")
@@ -225,7 +225,7 @@ def test_an_exclusive_subscription_takes_one_consumer() -> None:
     assert core.join(2, "b").active == 2
 
 
-def test_nobody_is_told_anything_on_an_exclusive_subscription() -> None:
+def test_nobody_is_notified_on_an_exclusive_subscription() -> None:
     core = exclusive()
     core.join(1, "a")
     assert core.begin_active_change() == (ActiveChange.AT_ONCE, ())
@@ -359,7 +359,7 @@ def test_no_redelivery_while_the_delay_runs() -> None:
     ("version", "dispatched"), [("4.2.3", True), ("4.2.4", False), ("4.0.12", True), ("4.0.13", False)]
 )
 def test_the_result_of_a_disowned_read(version: str, dispatched: bool) -> None:
-    """A running read when everything is asked for again: dispatched before #26174, ignored since."""
+    """A running read at a redelivery request for everything: dispatched before #26174, ignored since."""
     core = failover(version)
     start(core, 1, "c1", 10)
     core.attempt_read(1)

@@ -1,4 +1,4 @@
-"""The walk adds no rule: it hands events over, completes reads, and refuses what cannot happen without changing anything."""
+"""The walk adds no rule: it passes events on, completes reads, and refuses what cannot happen without changing anything."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_cannot_happen_names_what_is_there_and_changes_nothing() -> None:
     ):
         with pytest.raises(IllegalTransitionError, match=message):
             event()
-    assert all((one == two).all() for one, two in zip(before, walk.core.state, strict=True))
+    assert all((saved == now).all() for saved, now in zip(before, walk.core.state, strict=True))
 
 
 def test_only_key_shared_can_be_walked() -> None:

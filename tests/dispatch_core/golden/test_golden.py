@@ -204,7 +204,7 @@ def test_a_checksum_or_count_that_is_wrong(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "message"),
     [
         ({"kind": "colour"}, "kind 'colour' is none of hash, autosplit"),
         ({"kind": ["hash"]}, "is none of hash"),
@@ -213,13 +213,13 @@ def test_a_checksum_or_count_that_is_wrong(tmp_path: Path, capsys: pytest.Captur
     ],
 )
 def test_an_unknown_header(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], header: Line, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], header: Line, message: str
 ) -> None:
     path = rewritten(tmp_path, "4.2.4/hash", lambda *_: None, **header)
     code, objects, err = run(capsys, path)
     assert (code, objects) == (2, [])
     assert f"{path}:1: " in err
-    assert told in err
+    assert message in err
 
 
 def test_a_release_that_makes_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

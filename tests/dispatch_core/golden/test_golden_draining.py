@@ -126,15 +126,15 @@ def test_any_history_is_the_models(history: list[tuple[object, ...]], counts: bo
                 model.entries, model.stats = {}, {}
         assert dh.take_notice(state) == model.notice
         assert dh.take_notice(state) is None
-        held = {
+        draining = {
             at: [int(state.drain_owner[at]), int(state.drain_refs[at]), int(state.drain_attempts[at])]
             for at in range(HASHES)
             if state.drain_owner[at] != NOBODY
         }
-        assert held == model.entries
+        assert draining == model.entries
         for slot in (0, 1, 29, 30, 31, 64):
             own, cleared = model.stats.get(slot, (set(), [0]))
-            assert dh.listed(state, slot) == [(at, *held[at][1:]) for at in sorted(own & held.keys())]
+            assert dh.listed(state, slot) == [(at, *draining[at][1:]) for at in sorted(own & draining.keys())]
             assert state.cleared_total[slot] == cleared[0]
 
 

@@ -40,5 +40,5 @@ def simulated(folder: Path, form: str = "parquet", **wanted: Any) -> DispatcherL
 
 def made(folder: Path, **wanted: Any) -> Made:
     """What the generator says of it."""
-    (one,) = generate(small(**wanted), folder)
-    return one
+    (dispatcher,) = generate(small(**wanted), folder)
+    return dispatcher

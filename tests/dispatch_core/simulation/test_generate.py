@@ -39,18 +39,18 @@ def test_same_arguments_same_bytes(form: str, tmp_path: Path) -> None:
     """Twice the same, and another run with another seed."""
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         simulated(tmp_path / name, form, seed=seed, churn="random", nack_share=0.01)
-    one, same, other = (contents(tmp_path / name) for name in ("one", "same", "other"))
-    assert one == same
-    assert list(one) == list(other)
-    assert all(one[name] != other[name] for name in one)
+    first, same, other = (contents(tmp_path / name) for name in ("one", "same", "other"))
+    assert first == same
+    assert list(first) == list(other)
+    assert all(first[name] != other[name] for name in first)
 
 
 def test_all_formats_hold_the_same(tmp_path: Path) -> None:
     """Parquet and JSON lines are read alike."""
     forms = [simulated(tmp_path / form, form, churn="rolling-restart") for form in ("parquet", "jsonl")]
     for rows in ("messages", "events"):
-        one, other = (getattr(log, rows).drop(["source_file", "source_line"]) for log in forms)
-        assert one.equals(other)
+        parquet, lines = (getattr(log, rows).drop(["source_file", "source_line"]) for log in forms)
+        assert parquet.equals(lines)
 
 
 def test_dispatchers_are_partitions_of_as_many_topics_as_asked_for(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_folder_with_something_in_it_is_left_alone(
 
 def test_scenario_without_messages(tmp_path: Path) -> None:
     """Consumers come, nothing is published: a log all the same."""
-    (one,) = generate(Scenario(messages=0, consumers=2), tmp_path)
-    assert (one.messages, one.unacknowledged) == (0, 0)
+    (made,) = generate(Scenario(messages=0, consumers=2), tmp_path)
+    assert (made.messages, made.unacknowledged) == (0, 0)
     with pytest.raises(ScenarioError, match="is none of none, rolling-restart"):
         Scenario(churn="always")

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from dispatch_core.simulation import consumer_lifecycle, publishing, tables
+from dispatch_core.simulation import dispatcher_run, publishing, tables
 from dispatch_core.simulation.generate import generate
 from dispatch_core.verify.trace.runner import verify
 from tests.dispatch_core.simulation.simulated import CLASSIC, RING, logs, simulated, small
@@ -64,10 +64,10 @@ def test_every_decision_is_exact(rule: dict[str, Any], load: dict[str, Any], tmp
     assert tally.total("exact") >= 600  # each message is dispatched once at least
 
 
-def test_positions_cross_ledgers_and_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short ledgers and a log in short stretches: entries are forgotten and taken in while others are under way."""
+def test_positions_cross_ledgers_and_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ledgers and a log in short batches: entries are forgotten and taken in while others are under way."""
     monkeypatch.setattr(tables, "LEDGER_ENTRIES", 70)
-    monkeypatch.setattr(publishing, "STRETCH", 130)
+    monkeypatch.setattr(publishing, "BATCH_MESSAGES", 130)
     for rule in ("draining hashes, ring", "classic of 4.x", "last sent position", "failover"):
         folder = tmp_path / rule.replace(" ", "-")
         log = simulated(folder, churn="rolling-restart", crashing_consumers=1, trace=True, **RULES[rule])
@@ -77,14 +77,14 @@ def test_positions_cross_ledgers_and_stretches(tmp_path: Path, monkeypatch: pyte
         assert tally.total("exact") >= 600
 
 
-def test_how_many_lines_are_handed_over_at_once_changes_nothing(
+def test_how_many_lines_are_passed_on_at_once_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same lines, in many small pieces."""
+    """The same lines, in many small batches."""
     whole = simulated(tmp_path / "whole", churn="random", slow_consumers=1)
-    monkeypatch.setattr(consumer_lifecycle, "LINES", 50)
-    pieces = simulated(tmp_path / "pieces", churn="random", slow_consumers=1)
-    assert pieces.events.drop(["source_file"]).equals(whole.events.drop(["source_file"]))
+    monkeypatch.setattr(dispatcher_run, "LINES", 50)
+    small = simulated(tmp_path / "small", churn="random", slow_consumers=1)
+    assert small.events.drop(["source_file"]).equals(whole.events.drop(["source_file"]))
 
 
 def test_many_dispatchers_in_one_file(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_many_dispatchers_in_one_file(tmp_path: Path) -> None:
         scenario = small(dispatchers=3, messages=301, trace=True, churn="rolling-restart")
         made = list(generate(scenario, tmp_path / form, form=form, dispatchers_per_file=2))
         found = logs(tmp_path / form)
-        assert [log.topic for log in found] == [one.topic for one in made]
+        assert [log.topic for log in found] == [dispatcher.topic for dispatcher in made]
         assert [len(log.messages) for log in found] == [101, 100, 100]
         assert len(list((tmp_path / form).iterdir())) == 2
         assert all(verify(log).tally.total("divergent") == 0 for log in found)

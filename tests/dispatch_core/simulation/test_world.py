@@ -93,9 +93,9 @@ def test_answers_depend_on_the_delivery_alone() -> None:
     assert first == [int(answers.answers_after(world, 0, number, 0)) for number in range(20_000)]
     assert np.mean(first) == pytest.approx(5_000, rel=0.05)
     assert np.mean([answers.answers_after(world, 1, n, 0) for n in range(5_000)]) > 15 * 5_000
-    again = [bool(answers.asks_again(world, 0, number, 0)) for number in range(20_000)]
+    again = [bool(answers.requests_redelivery(world, 0, number, 0)) for number in range(20_000)]
     assert np.mean(again) == pytest.approx(0.1, rel=0.2)
-    both = [n for n in range(20_000) if again[n] and answers.asks_again(world, 0, n, 1)]
+    both = [n for n in range(20_000) if again[n] and answers.requests_redelivery(world, 0, n, 1)]
     assert len(both) < 0.2 * sum(again)  # who asks again does not do so for ever
 
 

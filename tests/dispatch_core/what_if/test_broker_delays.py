@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.simulation.consumer_lifecycle import Delays, Pace
+from dispatch_core.simulation.dispatcher_run import Delays, Pace
 from dispatch_core.what_if import broker_delays, compare
 from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.broker_delays import (

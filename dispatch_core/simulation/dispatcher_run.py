@@ -1,6 +1,6 @@
-"""Common base of all simulated dispatchers: time that advances, batches of the log, lines handed over.
+"""Common base of the simulated dispatchers: time, batches of messages, lines of the log.
 
-Control plane around a compiled loop: the loop runs until it needs a decision that is made here, and says why it stopped.
+Control plane around a compiled loop: the loop runs until the control plane is needed, and returns why it stopped.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
 from dispatch_core.simulation.answers import flows_due
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.publishing import Published, Stretches
+from dispatch_core.simulation.publishing import MessageBatches, Published
 from dispatch_core.simulation.sink import Sink
 from dispatch_core.simulation.tables import Client
 
-#: Lines that are handed over at once.
+#: Lines that are passed to the sink at once.
 LINES: Final = 1 << 18
-#: Entries that a leaving consumer is done with in one step.
+#: Entries that a leaving consumer acknowledges in one step.
 FINISHED_AT_ONCE: Final = 64
-#: Read attempts after which a dispatcher that has entries left, and nothing under way, is given up.
+#: Read attempts after which the run ends, though entries are left, when no event is under way.
 _QUIET_ATTEMPTS: Final = 5
 _HEAP: Final = 1 << 14
 
@@ -38,10 +38,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Delays of the parts of the simulated broker, microseconds: medians of recorded traces.
+    """Delays of the parts of the simulated broker, microseconds; the defaults are medians of recorded traces.
 
-    ``read_us``: the storage answers a normal read, ``replay_us``: a replay read. ``write_us``: what was sent is written to
-    the connection. Each of these is longer by its ``…_entry_us`` for every entry. ``hop_us``: a task is handed to the
+    ``read_us``: a normal read in the storage, ``replay_us``: a replay read. ``write_us``: writing a delivery to the
+    connection. Each of these is longer by its ``…_entry_us`` for every entry. ``hop_us``: passing a task to the
     dispatcher's executor. ``network_us``: between broker and client, one way.
     """
 
@@ -56,7 +56,7 @@ class Delays:
 
 
 def _take_time(w: Ints, delays: Delays) -> None:
-    """From now on the parts of the simulated broker take so long."""
+    """Set the delays that hold from now on."""
     w[w_.READ_US], w[w_.WRITE_US], w[w_.HOP_US] = delays.read_us, delays.write_us, delays.hop_us
     w[w_.REPLAY_US], w[w_.NETWORK_US] = delays.replay_us, delays.network_us
     w[w_.READ_ENTRY_US], w[w_.REPLAY_ENTRY_US] = delays.read_entry_us, delays.replay_entry_us
@@ -65,18 +65,18 @@ def _take_time(w: Ints, delays: Delays) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """From a time on the broker takes other delays."""
+    """A change of the broker's delays at a time."""
 
     from_us: int
     delays: Delays
 
 
-#: The most that a timer is taken for, ms.
+#: Upper limit of a timer, ms.
 _LONGEST_TIMER: Final = 3_600_000
 
 
 def timer_us(timers: Mapping[str, object], setting: str) -> int:
-    """One of ``TIMERS`` in microseconds; what is no number of milliseconds is the default."""
+    """Return one of ``TIMERS`` in microseconds; the default for a value that is no number of milliseconds."""
     text = str(timers.get(setting, TIMERS[setting])).strip()
     known = text.isascii() and text.isdecimal() and len(text) < 10
     return min(int(text) if known else TIMERS[setting], _LONGEST_TIMER) * 1000
@@ -106,7 +106,7 @@ class Acts:
 
 
 _NOTHING: Final = np.zeros(0, np.int64)
-#: Clients of whom no log shows anything.
+#: The acts of synthetic clients: none.
 NO_ACTS: Final = Acts(
     start=_NOTHING,
     us=_NOTHING,
@@ -126,10 +126,10 @@ NO_ACTS: Final = Acts(
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """A client that connects, as its ``consumer_added`` line describes it, and how it will go on.
+    """A client that connects, as its ``consumer_added`` line describes it, and its behaviour from then on.
 
     ``flow_us``: when its first permits arrive; None = its flows are rows ``flows`` of ``Acts``. ``requests``: rows of
-    ``Acts`` that are requests to send again, by their times.
+    ``Acts`` that are redelivery requests, by their times.
     """
 
     client: Client
@@ -147,40 +147,40 @@ class Clients(Protocol):
 
     @property
     def latency_us(self) -> Ints:
-        """Samples of how long synthetic clients take, a power of two of them."""
+        """Latencies of synthetic clients, a power of two of samples."""
 
     @property
     def refuses(self) -> npt.NDArray[np.uint8]:
-        """As many: 1 = the client asks for the entry again."""
+        """As many samples: 1 = the client requests a redelivery of the entry."""
 
     @property
     def acts(self) -> Acts | None:
         """The acts of recorded clients; None = the clients are synthetic."""
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
-        """A client connects."""
+        """Describe a client that connects."""
 
     def left(self, change: Change) -> None:
-        """It has gone, or was refused."""
+        """Note that a client has left, or was refused."""
 
     def refused(self, change: Change, error: DispatchAuditError) -> None:
-        """The broker refused a client; may raise where that is not to be."""
+        """Note that the broker refused a client; raises where that must not happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The input of one dispatcher's run.
+    """The input of a dispatcher's run.
 
     ``timers``: settings by their ``broker.conf`` names, of which ``TIMERS`` are used. ``changes``: by time. ``until_us``:
-    when its log ends; ``NEVER`` = when all is done. ``delays``: how long the parts of the simulated broker take; ``paces``:
-    when they begin to take other delays, by time. ``salt`` makes its synthetic clients differ from those of another one.
+    the end of its log; ``NEVER`` = when all is acknowledged. ``delays``: those of the simulated broker at first; ``paces``:
+    their changes, by time. ``salt``: a number that makes its synthetic clients differ from those of another dispatcher.
     """
 
     profile: Profile
     topic: str
     partition_index: int
     changes: Sequence[Change]
-    publishing: Stretches
+    publishing: MessageBatches
     clients: Clients
     trace: bool = False
     exclusive: bool = False
@@ -191,8 +191,8 @@ class Given:
     paces: Sequence[Pace] = ()
 
 
-class Life(ABC):
-    """One dispatcher from its first consumer to its last acknowledgement; ``run`` lives it.
+class DispatcherRun(ABC):
+    """The run of a dispatcher from its first consumer to its last acknowledgement.
 
     A subclass makes its core, then calls ``_begin``.
     """
@@ -211,9 +211,9 @@ class Life(ABC):
         self._lines = w_.new_lines(0, 0)
 
     def _begin(self, first: Published) -> None:
-        """The world begins with the first stretch of the log."""
+        """Make the world, with the first batch of messages."""
         self._world = self._new_world()
-        self._fit_to_stretch(first.publish_us, first)
+        self._fit_to_window(first.publish_us, first)
         self._sink.published(first, self._hashes(first))
 
     def _new_world(self) -> w_.World:
@@ -275,8 +275,8 @@ class Life(ABC):
             next_of=np.zeros(batch, np.int64),
         )
 
-    def _fit_to_stretch(self, publish_us: npt.NDArray[np.int64], published: Published) -> None:
-        """The arrays that follow the present stretch of the log, and the room for lines that a step may need."""
+    def _fit_to_window(self, publish_us: npt.NDArray[np.int64], published: Published) -> None:
+        """Make the arrays that follow the present window of the log, and the room for lines that a step may need."""
         w, batch, entries = self._world.w, len(self._world.entries), len(publish_us)
         refusals = entries if self._given.trace else 0
         w[w_.MORE] = self._publishing.left > 0
@@ -290,7 +290,7 @@ class Life(ABC):
         if room + LINES > len(self._lines.kind):
             self._lines = w_.new_lines(LINES + 2 * room, 2 * LINES + 2 * room)
 
-    # --- what kinds of dispatchers differ in -----------------------------------------------------------------
+    # --- differences between kinds of dispatchers ------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -299,36 +299,36 @@ class Life(ABC):
 
     @abstractmethod
     def _loop(self, until: int) -> int:
-        """Let happen what happens before ``until`` without the control plane; returns why it stopped."""
+        """Run the compiled loop until ``until``, or until the control plane is needed; returns why it stopped."""
 
     @abstractmethod
     def _step_in(self, reason: int) -> None:
-        """Handle a stop of the loop that only this kind of dispatcher has."""
+        """Handle a stop of the loop that is particular to this kind of dispatcher."""
 
     @abstractmethod
     def _join(self, change: Change) -> None:
-        """A client subscribes."""
+        """Connect a client."""
 
     @abstractmethod
     def _leave(self, change: Change) -> None:
-        """A client disconnects."""
+        """Disconnect a client."""
 
     @abstractmethod
     def _extend(self, published: Published) -> int:
-        """The core forgets entries that cannot matter any more and takes the next ones in; returns how many it forgot."""
+        """Move the window: forget entries that cannot matter any more, append the next ones; returns how many it forgot."""
 
     @abstractmethod
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
-        """Sticky key hashes of entries."""
+        """Return the sticky key hashes of entries."""
 
     @abstractmethod
     def _hash_values(self, published: Published) -> npt.NDArray[np.int64]:
-        """The hash behind every hash id of the state, whose latest entries are ``published``."""
+        """Return the hash behind every hash id of the state, whose latest entries are ``published``."""
 
-    # --- the whole life --------------------------------------------------------------------------------------
+    # --- the run ---------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Live it; returns how many entries were never acknowledged (0, unless the release loses sight of some)."""
+        """Run to the end; returns how many entries were never acknowledged (0, unless the release loses some)."""
         for change in self._given.changes:
             self._at_pace_until(change.at_us)
             self._go_on(self._not_before(change.at_us))
@@ -343,12 +343,12 @@ class Life(ABC):
                 break
             w_.attempt_at(self._world, self._now + int(self._world.w[w_.BACK_OFF_MOST_US]))
         self._line(kinds.END)
-        self._hand_over()
+        self._flush_lines()
         stored = self.state.deleted[: int(self._world.w[w_.STORED])]
         return int(len(stored) - stored.sum())
 
     def _at_pace_until(self, at_us: int) -> None:
-        """The broker becomes slower and faster as it is to, up to then."""
+        """Run up to a time, applying the changes of delays before it."""
         paces = self._given.paces
         while self._paced < len(paces) and paces[self._paced].from_us < at_us:
             pace = paces[self._paced]
@@ -357,46 +357,46 @@ class Life(ABC):
             _take_time(self._world.w, pace.delays)
 
     def _not_before(self, at_us: int) -> int:
-        """The earliest time at which a membership change that is due can take place."""
+        """Return the earliest time at which a membership change that is due can take place."""
         return at_us
 
     def _all_acknowledged(self) -> bool:
         return int(self.state.s[st_.MARK_DELETE]) + 1 == len(self.state.deleted)
 
     def _go_on(self, until: int) -> None:
-        """Let happen what happens before ``until``."""
+        """Run all events before ``until``."""
         while True:
             reason = self._loop(until)
             if reason in (w_.CHANGE_DUE, w_.NOTHING_LEFT):
                 return
-            if reason == w_.STRETCH_USED_UP:
-                self._next_stretch()
+            if reason == w_.WINDOW_USED_UP:
+                self._next_batch()
             elif reason == w_.LINES_FULL:
-                self._hand_over()
+                self._flush_lines()
             elif reason == w_.HEAP_FULL:
                 self._grow_heap()
             else:
                 self._step_in(reason)
 
-    def _next_stretch(self) -> None:
-        """The next entries are published."""
-        self._hand_over()
+    def _next_batch(self) -> None:
+        """Publish the next batch of messages."""
+        self._flush_lines()
         published = self._publishing.take()
         drop = self._extend(published)
         w = self._world.w
         w[w_.BASE] += drop
         w[w_.STORED] -= drop
         publish_us = np.concatenate([self._world.publish_us[drop:], published.publish_us])
-        self._fit_to_stretch(publish_us, published)
+        self._fit_to_window(publish_us, published)
         self._sink.published(published, self._hashes(published))
 
     def _number(self, change: Change) -> int:
-        """The log's number of a connection that is made."""
+        """Return the log's number of a new connection."""
         self._connected = change.number or self._connected + 1
         return self._connected
 
     def _connect(self, change: Change, slot: int, number: int, connecting: Connecting) -> None:
-        """A new connection has its slot; the client's first permits arrive a little later."""
+        """Enter a new connection into its slot; the client's first permits arrive a little later."""
         world = self._world
         self._numbers[change.who] = number
         world.number[slot] = number
@@ -429,13 +429,13 @@ class Life(ABC):
     def _now(self) -> int:
         return int(self._world.w[w_.NOW])
 
-    def _hand_over(self) -> None:
-        """The lines so far go to the sink."""
+    def _flush_lines(self) -> None:
+        """Pass the lines so far to the sink."""
         self._sink.lines(self._lines)
         self._lines.n[:] = 0
 
     def _line(self, kind: int, consumer: int = 0, a: int = 0, b: int = 0, c: int = 0) -> bool:
-        """Write a line; returns whether it did: those of a trace only into one."""
+        """Write a line; returns False, with nothing written, for a line of a trace where none is wanted."""
         if kind >= kinds.FIRST_OF_TRACE and not self._given.trace:
             return False
         self._make_room()
@@ -443,37 +443,37 @@ class Life(ABC):
         return True
 
     def _make_room(self, items: int = 0) -> None:
-        """Room for the lines of one step, and so many list items."""
+        """Make room for the lines of one step, and so many list items."""
         room = int(self._world.w[w_.ROOM]) + items
         if int(self._lines.n.max()) + room > len(self._lines.kind):
-            self._hand_over()
+            self._flush_lines()
 
     def _requested(self, row: int) -> Sequence[int] | None:
-        """The entry numbers that a recorded request names; None = all that its consumer holds."""
+        """Return the entry numbers that a recorded request names; None = all that its consumer holds."""
         return self._acts.requested.get(row)
 
     def _words(self, row: int) -> tuple[int, ...] | None:
-        """64-bit words of a recorded ack of single messages of a batch."""
+        """Return the 64-bit words of a recorded ack of single messages of a batch."""
         return self._acts.words.get(row)
 
-    def _asked(self, number: int, entries: Sequence[int] | None) -> None:
-        """The line of a request to send again; None = all."""
+    def _redeliver_line(self, number: int, entries: Sequence[int] | None) -> None:
+        """Write the line of a redelivery request; None = of everything."""
         self._make_room(len(entries or ()))
         self._line(kinds.REDELIVER, number, kinds.ALL if entries is None else 0)
         for entry in entries or ():
             w_.item(self._lines, entry)
 
-    def _acked(self, number: int, entry: int, words: Sequence[int], *, up_to: bool = False) -> None:
-        """The line of an ack of single messages of a batch, or of a cumulative one."""
+    def _ack_line(self, number: int, entry: int, words: Sequence[int], *, up_to: bool = False) -> None:
+        """Write the line of an ack of single messages of a batch, or of a cumulative one."""
         self._line(kinds.ACK, number, kinds.ack_details(self._sink.noted(words), up_to=up_to))
         w_.item(self._lines, entry)
 
-    def _added(self, number: int, client: Client) -> None:
-        """The line of a consumer that is added."""
+    def _added_line(self, number: int, client: Client) -> None:
+        """Write the line of a consumer that is added."""
         self._sink.client(number, client)
         self._line(kinds.CONSUMER_ADDED, number, *self._cursor())
 
     def _cursor(self) -> tuple[int, int]:
-        """Read position and mark-delete position."""
+        """Return read position and mark-delete position."""
         s, base = self.state.s, int(self._world.w[w_.BASE])
         return int(s[st_.READ_POSITION]) + base, int(s[st_.MARK_DELETE]) + base

@@ -1,4 +1,4 @@
-"""Deliveries of a simulated Key_Shared dispatcher's round: their lines, and what the clients will do with the entries.
+"""Deliveries of a simulated Key_Shared dispatcher's round: their lines, and the clients' answers.
 
 Data plane, called by ``key_shared_loop``.
 
@@ -18,7 +18,7 @@ from dispatch_core.simulation.world import Lines, World, event, item, line, push
 
 @compiled_inside
 def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
-    """Chain the entries of a round by who got them: ``first_of`` a consumer, then ``next_of`` an entry, -1 at the end."""
+    """Chain the entries of a round by consumer: ``first_of`` a consumer, then ``next_of`` an entry, -1 at the end."""
     for i in range(len(entries)):
         slot = world.outcome[i]
         world.next_of[i] = -1
@@ -40,7 +40,7 @@ def chain_by_consumer(world: World, out: Lines, entries: I64) -> None:
 
 @compiled_inside
 def sent_lines(st: State, world: World, out: Lines, entries: I64) -> int:
-    """The lines of what a round sent, and when the consumers will answer. Returns to how many it was sent."""
+    """Write the lines of a round's deliveries, and schedule the answers; returns how many consumers have deliveries."""
     w = world.w
     now, sent_to = w[w_.NOW], 0
     chain_by_consumer(world, out, entries)
@@ -53,7 +53,7 @@ def sent_lines(st: State, world: World, out: Lines, entries: I64) -> int:
         at = i
         while at >= 0:
             item(out, entries[at] + w[w_.BASE])
-            hand_over(st, world, slot, entries[at])
+            deliver(st, world, slot, entries[at])
             at = world.next_of[at]
         if w[w_.TRACE] == 1:
             line(out, kinds.SEND_RETURNED, now, world.number[slot], st.permits[slot])
@@ -61,8 +61,8 @@ def sent_lines(st: State, world: World, out: Lines, entries: I64) -> int:
 
 
 @compiled_inside
-def hand_over(st: State, world: World, slot: int, entry: int) -> None:
-    """An entry is on its way to its consumer, which will answer."""
+def deliver(st: State, world: World, slot: int, entry: int) -> None:
+    """Send an entry on its way to its consumer, and schedule the answer."""
     w = world.w
     number = entry + w[w_.BASE]
     w[w_.SENT] += 1
