@@ -54,7 +54,7 @@ def test_a_taken_port_is_named_before_anything_starts(monkeypatch):
         other.listen()
         monkeypatch.setenv(PORT_VARIABLE, str(other.getsockname()[1]))
         with pytest.raises(
-            LocalRunError, match=rf"port {other.getsockname()[1]} .* is taken.*{PORT_VARIABLE}"
+            LocalRunError, match=rf"port {other.getsockname()[1]} .* is used.*{PORT_VARIABLE}"
         ):
             choose_port(usual_first=True)
 

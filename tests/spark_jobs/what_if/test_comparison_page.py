@@ -41,11 +41,11 @@ def predicted() -> list[dict[str, object]]:
     wanted = request(["as recorded", "classic-ch"], seeds=1)
     return [
         row(
-            row.verdict, as_json(row), topic=row.topic, subscription=row.subscription, rules=row.rules.name,
-            problem=row.problem,
+            found.verdict, as_json(found), topic=found.topic, subscription=found.subscription,
+            rules=found.rules.name, problem=found.problem,
         )
         for log in read_recording(source).logs
-        for row in rows_of(log, wanted.rules_for(log), seeds=range(1))
+        for found in rows_of(log, wanted.rules_for(log), seeds=range(1))
     ]  # fmt: skip
 
 
