@@ -1,6 +1,6 @@
-"""The DAG ``dispatch_audit``: one audited interval of recorded dispatch per run.
+"""DAG ``dispatch_audit``: audit one interval of recorded dispatch per run.
 
-A table of contents: the tasks call ``steps.py``, ``stages.py`` and ``notify.py`` in ``dags/dispatch_airflow``.
+The tasks call ``steps.py``, ``stages.py`` and ``notify.py`` in ``dags/dispatch_airflow``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from dispatch_airflow import deadline, notify, stages, steps
-from dispatch_airflow.failures import clear_failure
-from dispatch_airflow.home import SETTINGS_VARIABLE, SOURCE_VARIABLE, Home
+from dispatch_airflow.home import SETTINGS_VARIABLE, SOURCE_VARIABLE, Home, clear_failure
 from dispatch_airflow.pages.links import DATA_DOCS, REPORT, with_links
 from dispatch_airflow.params import moment, number, set_number, switch
 
@@ -32,30 +31,31 @@ and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the find
 | `choose_interval` | checks the parameters | XCom |
 | `pull` | copies new log files from the source, any object store | `landing`, asset `dispatch_audit/landed` |
 | `ingest` | reads and checks rows; earlier intervals with new logs first | `messages`, `consumer_events`, `quarantine` |
-| `plan` | deals the dispatchers to groups of about equal size | XCom |
-| `replay` | folds each dispatcher's log and audits it, one mapped task per group | staged files |
+| `plan` | divides the dispatchers into groups of about equal size | XCom |
+| `replay` | replays and audits each dispatcher's log, one mapped task per group | staged files |
 | `publish_tables` | one commit per table for all groups | `deliveries`, `ownership`, `blocked`, `divergences`, `anomalies` |
-| `discard_staging` | removes what was staged and not published, whatever happened | |
+| `discard_staging` | removes staged files that were not published, also after failures | |
 | `aggregate` | balance and waiting times | `balance`, `waits`, asset `dispatch_audit/audited` |
-| `validate` | Great Expectations judges; **red when a subscription FAILs**, after all is kept | `verdicts`, Data Docs |
-| `report` | a page per subscription: verdict, pictures, findings; also when `validate` is red | `reports/<interval>` |
-| `publish` | reports the verdict of every subscription, also when another one failed | asset `dispatch_audit/verdict` |
-| `alert` | sends the alerts: to a file always, by e-mail and webhook where connections exist | `alerts/alerts.jsonl` |
-| `find_stale` | names the intervals whose history changed since they were audited | XCom |
-| `recompute_stale` | replays them again, oldest first; runs of the schedule always, others if asked | the same tables |
-| `judge_stale`, `alert_stale` | judges each of them again, and reports what changed | the same places |
-| `conclude` | makes the run red when something was judged FAIL, or not judged | |
+| `validate` | Great Expectations judges; **fails when a subscription FAILs**, after results are published | `verdicts`,
+Data Docs |
+| `report` | a page per subscription: verdict, charts, findings; also when `validate` failed | `reports/<interval>` |
+| `publish` | logs the verdict of every subscription, also when `validate` failed | asset `dispatch_audit/verdict` |
+| `alert` | sends the alerts: to a file always, by e-mail and webhook if connections exist | `alerts/alerts.jsonl` |
+| `find_stale` | lists the intervals whose history has changed since they were audited | XCom |
+| `recompute_stale` | replays them again, oldest first; in scheduled runs, in others by parameter | the same tables |
+| `judge_stale`, `alert_stale` | judges each of them again, and alerts on changes | the same places |
+| `conclude` | fails the run when an interval was judged FAIL, or not judged | |
 
-A run may be repeated at any time, in any order, also as a backfill while the schedule goes on: it replaces its interval
-and nothing else.
+A run may be repeated at any time, in any order, also as a backfill beside the schedule: it replaces the results of its
+interval and nothing else.
 
-**A red `validate`** is the audit doing its work: read its log or the alert. **Any other red task** is a run that could
-not judge; its log says what was wrong, what was kept and what to do next.
+**If `validate` failed**, promises were broken: read its log or the alert. **If any other task failed**, the run could not
+judge; its log says what is wrong, what was kept and what to do next.
 """
 
 # Empty or unset: daily. "none": only when triggered.
 SCHEDULE = os.environ.get("DISPATCH_AUDIT_SCHEDULE") or "0 0 * * *"
-# Replay groups at work at once, of all runs together, and so of the other tasks: each is a Spark driver of its own.
+# Replay groups, and other tasks with Spark, that run at the same time over all runs: each is a Spark driver of its own.
 GROUPS_AT_ONCE = set_number("DISPATCH_AUDIT_GROUPS_AT_ONCE", 2, most=256)
 
 MOST_GROUPS = 256
@@ -89,7 +89,7 @@ PARAMS = {
         type=["null", "string"],
         maxLength=2000,
         title="Settings of the broker",
-        description="A file on this machine, as import-broker-conf writes it; empty: what the logs' headers say",
+        description="A file on this machine, as import-broker-conf writes it; empty: the settings of the logs' headers",
         examples=["/etc/dispatch-audit/audit.conf"],
         section="Recorded logs",
     ),
@@ -97,8 +97,8 @@ PARAMS = {
     "interval_end": moment("End of the interval (exclusive)", "Empty: one day after the start", "Interval"),
     "replay_groups": number(
         set_number("DISPATCH_AUDIT_REPLAY_GROUPS", 2, most=MOST_GROUPS),
-        "Replay in so many groups",
-        "Mapped tasks that share the dispatchers; more of them need more machines, not more time",
+        "Number of replay groups",
+        "Mapped tasks that share the dispatchers; more groups need more machines",
         "Replay",
         least=1,
         most=MOST_GROUPS,
@@ -106,13 +106,13 @@ PARAMS = {
     "recompute_stale": switch(
         False,
         "Recompute stale intervals, too",
-        "Intervals that were audited before logs of an earlier time arrived. Runs of the schedule always do",
+        "Intervals that were audited before logs of an earlier time arrived. Scheduled runs always recompute them",
         "Replay",
     ),
     "fail_on_findings": switch(
         True,
-        "Red when a subscription FAILs",
-        "Off: the verdict is kept and alerted all the same, but the run stays green",
+        "Fail the run when a subscription FAILs",
+        "Off: verdicts and alerts are the same, but the run succeeds",
         "Verdict",
     ),
 }
@@ -129,29 +129,29 @@ MISSED = DeadlineAlert(
 )
 
 
-#: A summary is one XCom, whatever its keys are called.
+#: A summary is one XCom, not one per key.
 step = partial(task, multiple_outputs=False)
 
 
 def spark_task(**more: Any) -> Any:
-    """A task that starts a process with Spark: one that was killed is tried again."""
+    """Make a task that starts a process with Spark; it is retried, as the process may be killed."""
     return step(retries=2, retry_delay=timedelta(seconds=10), max_active_tis_per_dag=GROUPS_AT_ONCE, **more)
 
 
 def step_in_any_case(**more: Any) -> Any:
-    """A task that runs whatever became of the ones before it."""
+    """Make a task that also runs after failed tasks."""
     return step(trigger_rule=TriggerRule.ALL_DONE, **more)
 
 
 @dag(
     dag_id="dispatch_audit",
     dag_display_name="Dispatch audit",
-    description="Replays one interval of recorded Pulsar dispatch and says whether its promises held",
+    description="Replay one interval of recorded Pulsar dispatch and judge if the broker kept its promises",
     doc_md=DOC,
     schedule=None if SCHEDULE == "none" else CronDataIntervalTimetable(SCHEDULE, timezone="UTC"),
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
-    # Of the schedule and by hand together; a backfill has its own number, so the schedule goes on beside it.
+    # For scheduled and manual runs together; a backfill has a limit of its own, so the schedule continues beside it.
     max_active_runs=1,
     deadline=None if SCHEDULE == "none" else MISSED,
     params=PARAMS,
@@ -212,7 +212,7 @@ def dispatch_audit() -> None:
     def validate(chosen: dict[str, str], params: dict[str, Any], ti: Any) -> None:
         with clear_failure():
             verdicts = steps.validate(chosen, Home.current())
-        # Before the task can turn red: XCom keeps no return value of a failed one.
+        # Pushed before the task may fail, because XCom has no return value of a failed task.
         ti.xcom_push(key="verdicts", value=verdicts)
         red_if_broken(verdicts, params)
 
@@ -275,12 +275,12 @@ def dispatch_audit() -> None:
 
     @step(retries=0, trigger_rule=TriggerRule.NONE_FAILED)
     def conclude() -> None:
-        """Runs only where all was judged and nothing is red: as a last task its state is the run's."""
+        """Run only if all was judged and nothing failed: the state of this last task is the run's."""
 
     def judged(ti: Any) -> list[dict[str, Any]]:
         verdicts = ti.xcom_pull(task_ids="validate", key="verdicts")
         if verdicts is None:
-            raise AirflowSkipException("nothing was judged in this run; see the first red task")
+            raise AirflowSkipException("nothing was judged in this run; see the first failed task")
         return verdicts  # type: ignore[no-any-return]
 
     def red_if_broken(verdicts: list[dict[str, Any]], params: dict[str, Any]) -> None:
@@ -302,7 +302,7 @@ def dispatch_audit() -> None:
     reported = with_links(report(chosen), REPORT)
     alerted = with_links(alert(chosen), REPORT, DATA_DOCS)
     aggregated >> validated >> [published, reported]
-    # The alert points to the report, and is sent without it where there is none.
+    # The alert links to the report, if there is one.
     [validated, reported] >> alerted
 
     stale = find_stale()

@@ -1,4 +1,4 @@
-"""The DAG ``dispatch_audit_maintenance``: checksums of what was landed, retention, tables that open quickly."""
+"""DAG ``dispatch_audit_maintenance``: verify landed files, remove what is old, compact tables."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dispatch_airflow import maintenance_steps
-from dispatch_airflow.failures import clear_failure
-from dispatch_airflow.home import Home
+from dispatch_airflow.home import Home, clear_failure
 from dispatch_airflow.params import switch
 
 DOC: Final = """
-### Upkeep
+### Maintenance
 
 | task | what it does |
 |---|---|
-| `check` | checks the form |
-| `verify` | compares every landed log file with its sha256; **red** names the files that differ, and nothing is removed |
-| `retain` | removes what is older than the days below, and can be made again or reached by nobody |
-| `compact` | joins small files, writes checkpoints, so that tables open quickly |
+| `check` | checks the parameters |
+| `verify` | compares every landed log file with its sha256; **fails** if files differ, names them, and nothing is removed |
+| `retain` | removes files older than the days below that can be made again or that no reader can reach |
+| `compact` | joins small files and writes checkpoints, so that tables open quickly |
 
-**Always kept**: the logs (landed files, `messages`, `consumer_events`, `quarantine`), for a dispatcher's state is made from
-the beginning of its log; and what was found (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`, alerts). What was
-removed of an interval is there again when the interval is run again. An interval that a run is at work on is left alone.
+**Always kept**: the logs (landed files, `messages`, `consumer_events`, `quarantine`), because a dispatcher's state is
+computed from the beginning of its log; and the findings (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`,
+alerts). To get removed results of an interval again, run the interval again. An interval on which a run is at work is
+left alone.
 
-*Dry run* says what would be removed, and removes nothing.
+*Dry run* reports what would be removed, and removes nothing.
 """
 
 # Empty or unset: weekly. "none": only when triggered.
@@ -37,7 +37,7 @@ SCHEDULE: Final = os.environ.get("DISPATCH_AUDIT_MAINTENANCE_SCHEDULE") or "0 3 
 
 
 def days(value: int | None, title: str, description: str) -> Param:
-    """A number of days, or nothing: for ever."""
+    """Make a parameter with a number of days; empty means for ever."""
     return Param(
         value,
         type=["null", "integer"],
@@ -45,24 +45,24 @@ def days(value: int | None, title: str, description: str) -> Param:
         maximum=36_500,
         title=title,
         description=f"{description}. Empty: for ever",
-        section="Keep for so many days",
+        section="Days to keep",
     )
 
 
 PARAMS: Final = {
-    "dry_run": switch(False, "Dry run", "Say what would be removed, and remove nothing", "What to do"),
+    "dry_run": switch(False, "Dry run", "Report what would be removed, and remove nothing", "What to do"),
     "verify_checksums": switch(
         True, "Verify checksums", "Read every landed file; nothing is removed if one differs", "What to do"
     ),
     "keep_results_days": days(
         None,
         "Results per message",
-        "Rows of deliveries, ownership and blocked of an interval, from the last time it was worked on",
+        "Rows of deliveries, ownership and blocked of an interval, counted from its last run",
     ),
     "keep_pages_days": days(
-        365, "Reports and Data Docs", "Pages of an interval, from when they were last written"
+        365, "Reports and Data Docs", "Pages of an interval, counted from their last write"
     ),
-    "keep_what_if_days": days(90, "Comparisons of what-if", "From when they were written"),
+    "keep_what_if_days": days(90, "What-if comparisons", "Counted from their last write"),
     "keep_versions_days": days(
         30,
         "Unreachable files",
@@ -71,14 +71,14 @@ PARAMS: Final = {
 }
 
 
-#: A summary is one XCom, whatever its keys are called.
+#: A summary is one XCom, not one per key.
 step = partial(task, multiple_outputs=False)
 
 
 @dag(
     dag_id="dispatch_audit_maintenance",
     dag_display_name="Dispatch audit: maintenance",
-    description="Verifies landed logs, removes what is old and can be made again, keeps tables quick",
+    description="Verify landed logs, remove old results that can be made again, compact tables",
     doc_md=DOC,
     schedule=None if SCHEDULE == "none" else CronTriggerTimetable(SCHEDULE, timezone="UTC"),
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
@@ -99,7 +99,7 @@ def dispatch_audit_maintenance() -> None:
     @step(retries=0)
     def verify(params: dict[str, Any]) -> dict[str, Any]:
         if not params["verify_checksums"]:
-            raise AirflowSkipException("checksums were not asked for")
+            raise AirflowSkipException("the parameter verify_checksums is off")
         with clear_failure():
             return maintenance_steps.verify(Home.current())
 

@@ -1,4 +1,4 @@
-"""The DAG ``dispatch_what_if``: a recorded load under other rules, side by side. Started by hand, from its form."""
+"""DAG ``dispatch_what_if``: compare a recorded load under other rules. Triggered manually, from its form."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, Final
 from airflow.sdk import Param, dag, task
 
 from dispatch_airflow import what_if_steps
-from dispatch_airflow.failures import clear_failure
-from dispatch_airflow.home import Home
+from dispatch_airflow.home import Home, clear_failure
 from dispatch_airflow.pages.links import WHAT_IF, with_links
 from dispatch_airflow.params import MOMENT, number
 
@@ -18,23 +17,23 @@ DOC: Final = """
 ### What if the broker had other rules?
 
 Takes the clients and the load of an **audited interval** (what producers and consumers did, nothing of what the broker
-decided) and simulates dispatch under other releases, policies and settings. The recording stands beside the predictions.
+decided) and simulates dispatch under other releases, policies and settings. The recording is shown beside the predictions.
 
 | task | what it does |
 |---|---|
-| `check` | checks the form; a setting that `broker.conf` does not know is refused with the nearest name |
+| `check` | checks the parameters; an unknown `broker.conf` setting is refused, with the nearest name |
 | `compare` | simulates, and writes the comparison: **the link is on this task and on the run** |
 
 The interval must have been audited by `dispatch_audit` (or ingested by `dispatch-audit pipeline`): the logs are read from
 the warehouse, from their beginning up to the interval. Nothing is written to the warehouse.
 
-FAIL means that order violations are predicted, PASS that none are. The column *sure* tells how well the same simulation
-reproduces what was recorded.
+FAIL means that order violations are predicted, PASS that none are. The column *sure* shows how well the same simulation
+reproduces the recording.
 """
 
-#: What the form offers; any RELEASE-VARIANT is understood, such as 4.0.0-classic-ch.
+#: Rules that the form offers; any other RELEASE-VARIANT is accepted, such as 4.0.0-classic-ch.
 RULES: Final = {
-    "as recorded": "as recorded (how well does the simulation do?)",
+    "as recorded": "as recorded (shows how accurate the simulation is)",
     "matrix": "matrix: all rules that the subscription can have",
     "ch": "ch: Key_Shared, consistent hashing",
     "range": "range: Key_Shared, split ranges",
@@ -93,7 +92,7 @@ PARAMS: Final = {
         examples=list(RULES),
         values_display=RULES,
         title="Policies to compare",
-        description="One column each; names without a release mean the recorded one, or the one below",
+        description="Names without a release mean the recorded one, or the broker version below",
         section="Other rules",
     ),
     "broker_version": Param(
@@ -122,7 +121,7 @@ PARAMS: Final = {
     "seeds": number(
         5,
         "Simulations per policy",
-        "They differ in the delays that no log shows; more of them make a prediction surer",
+        "They differ in delays that no log shows; more simulations make a prediction more certain",
         "Simulation",
         least=1,
         most=100,
@@ -130,14 +129,14 @@ PARAMS: Final = {
 }
 
 
-#: A summary is one XCom, whatever its keys are called.
+#: A summary is one XCom, not one per key.
 step = partial(task, multiple_outputs=False)
 
 
 @dag(
     dag_id="dispatch_what_if",
     dag_display_name="Dispatch what-if",
-    description="Puts the load of an audited interval under other rules and settings, and compares",
+    description="Predict an audited interval's deliveries under other rules and settings, and compare",
     doc_md=DOC,
     schedule=None,
     catchup=False,

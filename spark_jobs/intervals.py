@@ -1,6 +1,6 @@
-"""Data intervals: how they are written, named and bounded. All times are UTC.
+"""Parse and name data intervals ``[start, end)``. All times are UTC.
 
-An interval is ``[start, end)``. Tables are partitioned by its start; landing folders carry its name.
+Tables are partitioned by the start of an interval; landing folders have its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEFAULT_LENGTH: Final = timedelta(days=1)
 
 
 class IntervalError(DispatchAuditError):
-    """A text that names no interval, or an interval that ends before it starts."""
+    """A text is no time, or an interval ends before it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Interval:
 
     @property
     def name(self) -> str:
-        """``2026-11-21`` for an interval that starts at midnight, else ``2026-11-21T06-30-00Z``; safe in a path."""
+        """Name for people and paths: ``2026-11-21`` for a start at midnight, else ``2026-11-21T06-30-00Z``."""
         if self.start == self.start.replace(hour=0, minute=0, second=0, microsecond=0):
             return self.start.strftime("%Y-%m-%d")
         return self.start.strftime("%Y-%m-%dT%H-%M-%SZ")
@@ -54,7 +54,7 @@ class Interval:
 
 
 def parse_moment(text: str | datetime) -> datetime:
-    """A day (``2026-11-21``) or an ISO 8601 moment as an aware UTC datetime; without an offset it is UTC."""
+    """Parse a day (``2026-11-21``) or an ISO 8601 time into an aware UTC datetime; a time without an offset is UTC."""
     if isinstance(text, datetime):
         moment = text
     else:
@@ -62,7 +62,7 @@ def parse_moment(text: str | datetime) -> datetime:
             moment = datetime.fromisoformat(text.strip())
         except ValueError as error:
             raise IntervalError(
-                f"{text[:80]!r} is no day and no ISO 8601 time ({str(error)[:80]}); "
+                f"{text[:80]!r} is neither a day nor an ISO 8601 time ({str(error)[:80]}); "
                 "write 2026-11-21 or 2026-11-21T06:00:00+00:00"
             ) from None
     try:
@@ -72,7 +72,7 @@ def parse_moment(text: str | datetime) -> datetime:
 
 
 def interval(start: str | datetime, end: str | datetime | None = None) -> Interval:
-    """The interval from ``start`` to ``end``; without an end it is one day long."""
+    """Make the interval from ``start`` to ``end``, or of one day if there is no end."""
     first = parse_moment(start)
     try:
         return Interval(first, parse_moment(end) if end else first + DEFAULT_LENGTH)
@@ -81,5 +81,5 @@ def interval(start: str | datetime, end: str | datetime | None = None) -> Interv
 
 
 def day_of(t_us: int) -> str:
-    """The UTC day (``2026-11-21``) that a log's ``t_us`` falls on."""
+    """Return the UTC day (``2026-11-21``) of a log's ``t_us``."""
     return from_micros(t_us).strftime("%Y-%m-%d")

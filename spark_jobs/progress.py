@@ -1,7 +1,7 @@
-"""Progress of jobs, on stderr: one rewritten line on a terminal, plain lines at a low rate in a task's log.
+"""Report the progress of jobs on stderr: one rewritten line on a terminal, a line every ten seconds in a task's log.
 
-The entry points of single stages always report, for their stderr is a task log. The command line reports only on a
-terminal (``quiet_on_a_pipe``). Errors are said in any case.
+The entry points of stages always report, because their stderr is a task log. The command line reports only on a terminal
+(``quiet_on_a_pipe``). Errors are always printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _silent = False
 
 @contextmanager
 def quiet_on_a_pipe() -> Iterator[None]:
-    """Within the block progress is shown only if stderr is a terminal."""
+    """Show progress within the block only if stderr is a terminal."""
     global _silent  # noqa: PLW0603 - stderr is one per process, and so is this
     before, _silent = _silent, not sys.stderr.isatty()
     try:
@@ -34,19 +34,19 @@ def quiet_on_a_pipe() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     if not _silent:
         print(printable(line), file=sys.stderr, flush=True)
 
 
 def complain(line: str) -> None:
-    """A line that must be seen."""
+    """Print a line even where progress is not shown."""
     print(printable(line), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def tasks_done(spark: SparkSession, label: str, total: int) -> Iterator[None]:
-    """While the block runs a Spark job of ``total`` tasks, say how many are done."""
+    """Report how many of the ``total`` tasks of a Spark job are done while the block runs it."""
     if _silent:
         yield
         return
@@ -63,7 +63,7 @@ def tasks_done(spark: SparkSession, label: str, total: int) -> Iterator[None]:
 def _watch(spark: SparkSession, label: str, total: int, done: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     terminal = sys.stderr.isatty()
-    said, said_at = -1, time.monotonic()
+    reported, reported_at = -1, time.monotonic()
     while not done.wait(0.5 if terminal else 2.0):
         stages = (
             stage
@@ -78,9 +78,9 @@ def _watch(spark: SparkSession, label: str, total: int, done: threading.Event) -
                 default=0,
             ),
         )
-        if finished == said or not (terminal or time.monotonic() - said_at >= _SECONDS_BETWEEN_LINES):
+        if finished == reported or not (terminal or time.monotonic() - reported_at >= _SECONDS_BETWEEN_LINES):
             continue
-        said, said_at = finished, time.monotonic()
+        reported, reported_at = finished, time.monotonic()
         line = f"{label}: {finished} of {total}"
         print(
             f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True

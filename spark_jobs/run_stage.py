@@ -1,4 +1,4 @@
-"""Run a stage by the name of its module, as ``python -m`` would: the script that ``spark-submit`` is given.
+"""Script for ``spark-submit``: run a stage by the name of its module, like ``python -m``.
 
 ``spark-submit ... spark_jobs/run_stage.py spark_jobs.ingest --interval-start ...``
 """
@@ -15,10 +15,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    """Run the module that the first argument names with the arguments behind it."""
-    # The JVM started this process and does not end it: a stage must not go on when its task was killed.
+    """Run the module that the first argument names, with the remaining arguments."""
+    # The JVM started this process but does not end it: end with the JVM when the Airflow task is killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    # A script's folder stands first in the path, where the names of this package's modules would hide others'.
+    # The script's folder is first in the path, and its modules would hide other modules of the same name.
     del sys.path[0]
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,10 +1,11 @@
-"""The Spark session of all jobs: local by default, or the cluster that ``spark-submit`` was told.
+"""Start the Spark session of a job: local by default, or on the cluster that ``spark-submit`` was given.
 
-What a job needs of Spark is set here and nowhere else: Delta's extension and jars, UTC, small shuffles, loopback
-addresses, quiet logs. Environment: ``DISPATCH_AUDIT_SPARK_MASTER`` (default ``local[n,8]`` with n = cores, at most 4; the
-second number lets a task whose worker died be tried again), ``DISPATCH_AUDIT_SPARK_JARS`` (the Delta jars, separated by
-commas), ``DISPATCH_AUDIT_DRIVER_MEMORY`` (default ``2g``), ``DISPATCH_AUDIT_JAVA_OPTIONS`` (further options of the driver's
-JVM, instead of the ones chosen for short jobs).
+All settings of Spark are made here: Delta's extension and jars, UTC, small shuffles, loopback addresses, quiet logs.
+
+Environment variables: ``DISPATCH_AUDIT_SPARK_MASTER`` (default ``local[n,8]``, where n is the number of cores, at most
+4, and 8 the attempts per task), ``DISPATCH_AUDIT_SPARK_JARS`` (the Delta jars, separated by commas),
+``DISPATCH_AUDIT_DRIVER_MEMORY`` (default ``2g``), ``DISPATCH_AUDIT_JAVA_OPTIONS`` (options of the driver's JVM in place
+of those chosen for short jobs).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SparkLostError(DispatchAuditError):
-    """Spark's Java process has ended in the middle of the work: somebody killed it, or the memory was not enough."""
+    """Spark's Java process ended during the work: it was killed, or the memory was not enough."""
 
     another_attempt_may_do = True
 
@@ -35,22 +36,22 @@ class SparkLostError(DispatchAuditError):
 _SHORT_JOB_BYTES: Final = 200_000_000
 _SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-#: So long it may take until a process whose connection broke is seen to have ended.
+#: Time to wait for the end of a process whose connection broke.
 _END_S: Final = 2.0
 
-#: A worker that dies costs one attempt, and a dispatcher may kill two before it is set aside: so a task that small
-#: dispatchers share gets by with three of that kind.
+#: A worker that dies costs its task one attempt. A dispatcher may kill two workers before it is set aside, so a task of many
+#: small dispatchers survives three such dispatchers.
 _TASK_ATTEMPTS: Final = 8
 
 _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
 
 
 def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = None) -> SparkSession:
-    """A running session with Delta; the existing one where the process has one already.
+    """Start a session with Delta, or return the one that the process already has.
 
-    ``size_bytes``, where known, is how much input Spark itself will handle: a short job gets a JVM that starts fast.
+    ``size_bytes``: the input that Spark itself will handle, if known; a short job gets a JVM that starts fast.
     """
-    # Both must stand in the environment before the JVM starts; the workers inherit them.
+    # Both must be in the environment before the JVM starts; the workers inherit them.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
         if jars:
             builder = builder.config("spark.jars", ",".join(jars))
         else:
-            # No jars were set up: Spark fetches them through Ivy, once, into the user's cache.
+            # Without jars from the set-up, Spark downloads them once through Ivy into the user's cache.
             from delta import configure_spark_with_delta_pip
 
             builder = configure_spark_with_delta_pip(builder)
@@ -81,9 +82,9 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
 
 @contextmanager
 def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
-    """A session for the block: the process's own where it has one (which stays), else a new one, stopped at the end.
+    """Yield a session: the one that the process has, which stays, or a new one, which is stopped at the end.
 
-    Raises ``SparkLostError`` where its Java process ends within the block.
+    Raises ``SparkLostError`` if its Java process ends within the block.
     """
     from pyspark.sql import SparkSession
 
@@ -97,20 +98,20 @@ def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
         lost = _is_lost(error)
         if lost:
             raise SparkLostError(
-                "Spark's Java process has ended in the middle of the work: it was killed, or the machine's memory was not "
-                "enough. Tables have their earlier rows or the new ones. Run it again; if it was short of memory, with less "
-                "in DISPATCH_AUDIT_DRIVER_MEMORY or more in the machine"
+                "Spark's Java process ended during the work: it was killed, or the machine's memory was not enough. "
+                "Tables have their earlier rows or the new ones. Run the stage again; if memory was short, set a smaller "
+                "DISPATCH_AUDIT_DRIVER_MEMORY or give the machine more memory"
             ) from error
         raise
     finally:
         if session is not None and not had_one:
-            # What is lost cannot be stopped, but what Python holds of it is given up.
+            # Stopping a lost session fails, but releases what Python has of it.
             with suppress(Exception) if lost else nullcontext():
                 session.stop()
 
 
 def _is_lost(error: Exception) -> bool:
-    """Tell if an error was caused by the end of the Java process, which shows only as a broken connection."""
+    """True if an error was caused by the end of the Java process, which shows only as a broken connection."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
 
@@ -127,7 +128,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def delta_jars() -> list[str]:
-    """The Delta jars that the set-up fetched: ``DISPATCH_AUDIT_SPARK_JARS``, else ``<sys.prefix>/spark-jars``."""
+    """List the Delta jars of the set-up: ``DISPATCH_AUDIT_SPARK_JARS``, else those in ``<sys.prefix>/spark-jars``."""
     named = os.environ.get("DISPATCH_AUDIT_SPARK_JARS")
     if named:
         return [jar for jar in named.split(",") if jar]
@@ -145,24 +146,24 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOG4J.as_uri()} {java}",
-        # Of a local master's workers, too.
+        # Also for the workers of a local master.
         **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
-        "spark.task.maxFailures": str(_TASK_ATTEMPTS),  # of a cluster; a local master names its own number
+        "spark.task.maxFailures": str(_TASK_ATTEMPTS),  # on a cluster; a local master has its own number
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(_cores() * 2),
         "spark.default.parallelism": str(_cores()),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "dispatch-audit-spark-warehouse"),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        # Files are named one by one; below this number the driver looks at them itself, without a job.
+        # Below this number of files the driver reads their status itself, without a job.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
         "spark.sql.parquet.compression.codec": "zstd",
-        # As little work as in the files that the tasks write themselves; the default is level 3.
+        # The level of the files that the tasks write themselves; the default is 3.
         "spark.hadoop.parquet.compression.codec.zstd.level": "1",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Nullability inside lists and structs is the reader's promise; Delta cannot enforce it.
+        # The reader ensures nullability inside lists and structs; Delta cannot enforce it.
         "spark.databricks.delta.constraints.allowUnenforcedNotNull.enabled": "true",
     }
 

@@ -1,7 +1,7 @@
-"""Entry points of stages: their common arguments, their last line of output, their exit codes.
+"""Common parts of the stages' entry points: arguments, output, exit codes.
 
-On stdout stands one line of JSON, the summary; progress and errors go to stderr. Exit code 0: done; 2: could not be
-done, with one line that says what, where, what was kept and what to do next; 75: could not be done now, another attempt may.
+A stage prints its summary as one line of JSON on stdout; progress and errors go to stderr. Exit codes: 0 done; 2 failed,
+with one line that says what is wrong where, what was kept and what to do; 75 failed, and another attempt may succeed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ EXIT_TRY_AGAIN: Final = 75
 def parser(
     program: str, description: str, *, landing: bool = False, limits: bool = False, overrides: bool = False
 ) -> argparse.ArgumentParser:
-    """The arguments of a stage; ``landing`` only where it reads landed files, ``limits`` where it makes findings.
+    """Make the parser of a stage's arguments.
 
-    ``overrides``: where it replays by the rules that logs' headers name.
+    ``landing``: the stage reads landed files; ``limits``: it makes findings; ``overrides``: it replays logs, by the
+    rules that their headers name.
     """
     result = argparse.ArgumentParser(prog=program, description=description)
     result.add_argument(
@@ -54,29 +55,29 @@ def parser(
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """The argument of a stage that makes findings."""
+    """Add the argument of a stage that makes findings."""
     parser.add_argument(
         "--limits",
         type=limit_rules,
         default=LimitRules(),
         metavar="JSON",
-        help="how long is too long for which topics, as the policy hands it down (default: as shipped)",
+        help="limits of findings by topic, from the policy (default: the shipped limits)",
     )
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """The argument of a stage that replays."""
+    """Add the argument of a stage that replays logs."""
     parser.add_argument(
         "--overrides",
         type=rule_overrides,
         default=RECORDED,
         metavar="JSON",
-        help="a broker version and settings in place of those in the logs' headers, as handed down (default: none)",
+        help="a broker version and settings in place of those in the logs' headers (default: none)",
     )
 
 
 def moment(text: str) -> Any:
-    """An argument that is a moment; a wrong one is refused with the reason."""
+    """Convert an argument to a time (``argparse`` type)."""
     try:
         return parse_moment(text)
     except IntervalError as error:
@@ -84,7 +85,7 @@ def moment(text: str) -> Any:
 
 
 def limit_rules(text: str) -> LimitRules:
-    """An argument that holds rules of limits; a wrong one is refused with the reason."""
+    """Convert an argument to limits (``argparse`` type)."""
     try:
         return LimitRules.of_json(text)
     except LimitsError as error:
@@ -92,7 +93,7 @@ def limit_rules(text: str) -> LimitRules:
 
 
 def rule_overrides(text: str) -> Overrides:
-    """An argument that replaces what headers say; a wrong one is refused with the reason."""
+    """Convert an argument to overrides of headers (``argparse`` type)."""
     try:
         return Overrides.of_json(text)
     except DispatchAuditError as error:
@@ -104,7 +105,7 @@ def run(
     work: Callable[[SparkSession, Interval], dict[str, Any]],
     size_bytes: Callable[[Interval], int],
 ) -> int:
-    """Do one stage in a session of its own and print its summary; ``size_bytes``: how much Spark itself will handle."""
+    """Run one stage in a session of its own and print its summary; ``size_bytes``: the input that Spark itself handles."""
 
     def in_session(span: Interval) -> dict[str, Any]:
         from spark_jobs.session import running_session
@@ -116,7 +117,7 @@ def run(
 
 
 def run_here(options: argparse.Namespace, work: Callable[[Interval], dict[str, Any]]) -> int:
-    """Do one stage that needs no session and print its summary."""
+    """Run one stage without a session and print its summary."""
     try:
         summary = work(interval(options.interval_start, options.interval_end))
     except DispatchAuditError as error:

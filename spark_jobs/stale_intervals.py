@@ -36,16 +36,16 @@ def recompute(
     limits: LimitRules,
     overrides: Overrides = RECORDED,
 ) -> list[dict[str, str]]:
-    """Ingest (with history), replay and aggregate the intervals again, oldest first; returns them as JSON has them.
+    """Ingest (with history), replay and aggregate the intervals again, oldest first; return their bounds.
 
-    Verdicts, reports and alerts of them are the caller's to make again.
+    The caller has to make their verdicts, reports and alerts again.
     """
     from spark_jobs.aggregates.aggregate_interval import aggregate
     from spark_jobs.ingest.with_history import ingest_with_history
     from spark_jobs.replay.replay_interval import replay
 
     done = []
-    for span in sorted(spans, key=lambda one: one.start):
+    for span in sorted(spans, key=lambda span: span.start):
         if segments.read_interval(landing, span) is not None:  # its log files are still kept
             ingest_with_history(spark, landing, warehouse, span)
         replay(spark, warehouse, span, limits=limits, overrides=overrides)
@@ -56,7 +56,7 @@ def recompute(
 
 
 def _between(text: str) -> Interval:
-    """An argument ``START/END``."""
+    """Convert an argument ``START/END`` to an interval (``argparse`` type)."""
     start, slash, end = text.partition("/")
     if not slash:
         raise argparse.ArgumentTypeError(f"{text!r} is no interval; write START/END, both ISO 8601")
@@ -70,9 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """List stale intervals, or recompute them; see ``--help``."""
     parser = argparse.ArgumentParser(
         prog="python -m spark_jobs.stale_intervals",
-        description="what was audited on another history than there is now",
+        description="list or recompute intervals that were audited on another history than there is now",
     )
-    parser.add_argument("what", choices=("list", "recompute"), help="list them, or do them again")
+    parser.add_argument(
+        "what", choices=("list", "recompute"), help="list the intervals, or compute them again"
+    )
     parser.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
     parser.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
     parser.add_argument(
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         type=_between,
         metavar="START/END",
-        help="recompute this one; may be given again (default: all that are stale)",
+        help="recompute this interval; may be repeated (default: all stale intervals)",
     )
     stage_command.add_limits(parser)
     stage_command.add_overrides(parser)
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = options.interval or stale_intervals(options.landing, options.warehouse)
         if options.what == "list":
-            summary["stale"] = [bounds_as_json(one) for one in found]
+            summary["stale"] = [bounds_as_json(span) for span in found]
         else:
             summary["recomputed"] = _recompute(options, found) if found else []
     except DispatchAuditError as error:
@@ -106,9 +108,9 @@ def _recompute(options: argparse.Namespace, spans: Sequence[Interval]) -> list[d
     from spark_jobs.session import running_session
 
     size_bytes = sum(
-        one.size_bytes
+        segment.size_bytes
         for files in segments.read_catalogue(options.landing).values()
-        for one in files.values()
+        for segment in files.values()
     )
     with running_session(size_bytes) as spark:
         return recompute(

@@ -1,7 +1,7 @@
 """Group work into tasks: a large item gets a task of its own, small ones share one; largest tasks first.
 
-A task costs Spark some ten milliseconds whatever it does, and each task stages files of its own: thousands of small items
-of work would mostly pay for that. Few large tasks would leave cores idle at the end.
+A task costs Spark some ten milliseconds and stages files of its own, which is too much for each of thousands of small items.
+Few large tasks would leave cores idle at the end.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-#: So many tasks per core: the last one to end keeps the others waiting for little.
+#: Tasks per core: with several, all cores end at about the same time.
 _TASKS_PER_CORE: Final = 4
 
 
 def group_into_tasks(sizes: Sequence[int], cores: int, *, least: int) -> list[list[int]]:
-    """Group work items, by their number, into tasks; returns the tasks in the order in which they should start.
+    """Group work items into tasks; return tasks of item numbers, in the order in which they should start.
 
-    ``sizes`` are in any unit; ``least`` is the size below which a task is not worth while. An item above the fair share
-    stands alone; the others fill tasks up to the share, neighbours together and in their order. The result depends on
-    the arguments alone.
+    ``sizes``: of the items, in any unit. ``least``: the smallest size of a task that is worth while. An item larger than the
+    fair share gets a task of its own; the others fill tasks up to the share, in their order. The result depends on the
+    arguments alone.
     """
     share = max(least, sum(sizes) // (cores * _TASKS_PER_CORE))
     tasks = [[number] for number, size in enumerate(sizes) if size >= share]

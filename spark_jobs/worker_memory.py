@@ -1,4 +1,4 @@
-"""Keep the memory of Spark's Python workers to what their replays need."""
+"""Reduce the memory of Spark's Python workers to what their replays need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 #: The environment of worker processes. Arrow's C++ library chooses an allocator when it is loaded; its readers, writers
-#: and functions use that one, whatever ``pa.set_memory_pool`` says later. Two allocators keep twice as much to spare.
+#: and functions use that one even after ``pa.set_memory_pool``. Two allocators would keep twice as much unused memory.
 ENVIRONMENT: Final = (
     {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} if "jemalloc" in pa.supported_memory_backends() else {}
 )
@@ -37,7 +37,7 @@ class _Hidden(MetaPathFinder):
 
 @contextmanager
 def _without(package: str) -> Iterator[None]:
-    """Meanwhile nobody can load ``package``; whoever asks afterwards gets it."""
+    """Hide ``package`` from imports within the block."""
     hidden = _Hidden(package)
     sys.meta_path.insert(0, hidden)
     try:
@@ -47,15 +47,14 @@ def _without(package: str) -> Iterator[None]:
 
 
 def take_little_memory() -> None:
-    """Give back what is free, and load nothing that no replay uses. For a process that does nothing else; once is enough.
+    """Choose an allocator that returns free memory, and avoid loading unused libraries. Call once in a worker process.
 
-    Arrow's memory comes from an allocator that returns what is free: a task's peak is what it holds, not what it held
-    (see ``ENVIRONMENT``, too).
+    The allocator returns memory that is not used to the system, so that a task's peak is what it uses at one time (see
+    also ``ENVIRONMENT``).
 
-    Two libraries look once for another one and would load it. Arrow at its first conversion looks for pandas, to know its
-    types (32 MB); numba for SciPy's linear algebra, to compile calls of it (17 MB, a quarter of a second). They find none
-    here. Whoever imports these afterwards gets them; only Arrow does not know pandas' types in this process, nor does numba
-    compile ``numpy.dot``.
+    Two libraries try to import another one once: Arrow pandas at its first conversion, for its types (32 MB), and numba
+    SciPy's linear algebra, to compile calls of it (17 MB, 0.25 s). Here both are hidden meanwhile. They can be imported
+    afterwards; but in this process Arrow does not know the types of pandas, and numba does not compile ``numpy.dot``.
     """
     with suppress(NotImplementedError):  # not in every build of pyarrow
         pa.set_memory_pool(pa.jemalloc_memory_pool())
@@ -68,7 +67,7 @@ def take_little_memory() -> None:
 
 
 def give_back_what_is_free() -> None:
-    """Hand the free memory between arrays in use to the system, where C's allocator can (glibc); some milliseconds."""
+    """Return unused memory to the system if C's allocator can (glibc); takes some milliseconds."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))

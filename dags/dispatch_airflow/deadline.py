@@ -1,8 +1,8 @@
-"""The callback for a run of ``dispatch_audit`` that has not judged its interval in time.
+"""Report runs of ``dispatch_audit`` that have not judged their interval in time: the callback of the DAG's deadline.
 
-Airflow's scheduler watches the clock and has this called in the triggerer (a callback in the executor gets no connections in
-Airflow 3.3). It cannot watch itself: while no scheduler runs, nothing is called, and every miss is reported when it is back
-(docs/airflow.md lists what to watch from outside).
+Airflow's scheduler checks deadlines, and the triggerer calls this (in the executor a callback has no connections in Airflow
+3.3). While no scheduler runs, nothing is called; the deadlines missed meanwhile are reported when it runs again.
+docs/airflow.md lists what to monitor from outside.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _MOST_HOURS: Final = 24.0 * 366
 
 
 def time_allowed() -> timedelta:
-    """Time from the start of its interval within which a scheduled run must have judged it.
+    """Return the time from the start of an interval until its verdicts must be there.
 
-    Raises ``ParameterError`` where the environment names no time.
+    Raises ``ParameterError`` if the environment variable is no time.
     """
     text = os.environ.get(HOURS_VARIABLE) or str(DEFAULT_HOURS)
     try:
@@ -32,29 +32,29 @@ def time_allowed() -> timedelta:
         hours = -1.0
     if not 0 < hours <= _MOST_HOURS:
         raise ParameterError(
-            f"{HOURS_VARIABLE} is {text!r}; give the hours from the start of an interval to the time by which its verdicts "
+            f"{HOURS_VARIABLE} is {text!r}; give the hours from the start of an interval until its verdicts "
             f"must be there, more than 0 and at most {_MOST_HOURS:.0f}"
         )
     return timedelta(hours=hours)
 
 
 async def verdict_is_late(context: Mapping[str, Any]) -> None:
-    """Airflow's callback: what ``tell_if_late`` does, beside the triggerer's other work."""
+    """Call ``report_if_late`` in a thread, so that the triggerer can do other work: Airflow's callback."""
     from asgiref.sync import sync_to_async
 
-    # Of all threads only asgiref's can ask Airflow for a connection.
-    await sync_to_async(tell_if_late)(context)
+    # Only threads of asgiref can get a connection from Airflow.
+    await sync_to_async(report_if_late)(context)
 
 
-def tell_if_late(context: Mapping[str, Any]) -> None:
-    """Tell it by every channel if the run is one of the schedule and its verdicts are missing.
+def report_if_late(context: Mapping[str, Any]) -> None:
+    """Send a notice by every channel if the run is a scheduled one and its verdicts are missing.
 
-    A run that ended red because promises were broken has judged: its own alert said so. Backfills and runs by hand are
-    watched by whoever started them.
+    A run that failed because promises were broken has verdicts, and an alert of its own. Backfills and manual runs are not
+    reported.
     """
     run, due = context["dag_run"], context["deadline"]["deadline_time"]
     if run.get("run_type") != "scheduled":
-        progress.info("deadline: %s is no run of the schedule", run.get("dag_run_id"))
+        progress.info("deadline: %s is not a scheduled run", run.get("dag_run_id"))
         return
     start = str(run.get("data_interval_start") or run.get("logical_date"))
     if judged(start):
@@ -76,19 +76,19 @@ def judged(interval_start: str) -> bool:
 
 
 def message(run: Mapping[str, Any], interval_start: str, due: str) -> tuple[str, str]:
-    """Subject and text of the notice that a run has not judged its interval in time."""
+    """Write subject and text of the notice that a run has not judged its interval in time."""
     state = str(run.get("state"))
     if state == "failed":
-        what = "The run ended without a verdict. Open its first red task: its log says what was wrong and what to do."
+        what = "The run ended without a verdict. Open its first failed task: the log says what is wrong and what to do."
     elif state == "queued":
         what = (
-            "The run waits to be started. See whether earlier runs of the DAG are still at work, and whether scheduler and "
-            "executor have free slots."
+            "The run is waiting to start. Check if earlier runs of the DAG are still running, and if scheduler and executor "
+            "have free slots."
         )
     else:
-        what = "The run is still at work. Its task logs say how far it is; nothing has to be started anew."
+        what = "The run is still running. Its task logs show its progress; it need not be started again."
     body = [
-        f"The interval from {interval_start} should have been judged by {due}, and there is no verdict of it yet.",
+        f"The interval from {interval_start} should have been judged by {due}, and has no verdict yet.",
         f"Run {run.get('dag_run_id')} of {run.get('dag_id')}: {state}, started {run.get('start_date') or 'not yet'}.",
         what,
     ]

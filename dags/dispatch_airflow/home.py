@@ -1,9 +1,11 @@
-"""The folders of one installation, the loggers of tasks and the errors of steps."""
+"""Folders of one installation, loggers of tasks and errors of steps."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,18 +17,31 @@ SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
 #: Path of a file of settings that hold in place of those in the logs' headers.
 SETTINGS_VARIABLE: Final = "DISPATCH_AUDIT_SETTINGS"
 
-#: What a person wants to see of a task: ``make run`` shows these lines on the terminal.
+#: Lines of a task for people; ``make run`` shows them on the terminal.
 progress = logging.getLogger("dispatch_audit.progress")
-#: All else that a child process says.
+#: All other lines of child processes.
 output = logging.getLogger("dispatch_audit.output")
 
 
 class StepError(DispatchAuditError):
-    """A step that failed for a reason another attempt may cure, such as a Spark process that was killed."""
+    """A step failed, and another attempt may succeed, such as after a Spark process that was killed."""
 
 
 class ParameterError(DispatchAuditError):
-    """A run's parameters that name no interval, no source or no rules."""
+    """A run's parameters name no interval, no source or no rules."""
+
+
+@contextmanager
+def clear_failure() -> Iterator[None]:
+    """Turn a step's errors into Airflow's: another attempt only for ``StepError``, not for wrong input."""
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    try:
+        yield
+    except StepError as error:
+        raise AirflowException(str(error)) from error
+    except DispatchAuditError as error:
+        raise AirflowFailException(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +52,12 @@ class Home:
 
     @classmethod
     def current(cls) -> Home:
-        """The home that the environment names, by default ``.dispatch-audit`` in the working directory."""
+        """Return the home that the environment names, by default ``.dispatch-audit`` in the working directory."""
         return cls(Path(os.environ.get(HOME_VARIABLE) or ".dispatch-audit").absolute())
 
     @property
     def landing(self) -> Path:
-        """Pulled log files, each kept once, and which intervals they belong to."""
+        """Pulled log files, each kept once, and the intervals that use them."""
         return self.root / "landing"
 
     @property

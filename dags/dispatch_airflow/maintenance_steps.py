@@ -1,4 +1,4 @@
-"""The work of the tasks of ``dispatch_audit_maintenance``, callable without Airflow."""
+"""Steps of the DAG ``dispatch_audit_maintenance``, callable without Airflow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatch_airflow.home import Home, progress
 
-#: Parameter → what of it is kept for so many days.
+#: Parameter of the DAG → field of ``Retention``.
 _KEPT = {
     "keep_results_days": "results",
     "keep_pages_days": "pages",
@@ -17,7 +17,7 @@ _KEPT = {
 
 
 def kept_days(params: Mapping[str, Any]) -> dict[str, int | None]:
-    """For how many days what is kept. Raises ``DispatchAuditError`` for too few."""
+    """Read from the parameters how many days files are kept. Raises ``DispatchAuditError`` for too few."""
     from spark_jobs.maintenance.retention import Retention
 
     days = {name: params.get(param) for param, name in _KEPT.items()}
@@ -37,12 +37,12 @@ def verify(home: Home) -> dict[str, Any]:
 
 
 def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict[str, Any]:
-    """Remove what is not kept, and from the list of Data Docs what was removed of them."""
+    """Remove what is not kept, and update the list of Data Docs."""
     from dispatch_expectations.data_docs import write_list
     from spark_jobs.maintenance.maintain import retain as remove
     from spark_jobs.maintenance.retention import Retention
 
-    summary = remove(home.root, Retention(**days), dry_run=dry_run, tell=progress.info)
+    summary = remove(home.root, Retention(**days), dry_run=dry_run, report=progress.info)
     if home.data_docs.is_dir() and not dry_run:
         write_list(home.data_docs)
     progress.info("retain: %s, %.1f MB", summary["removed"] or "nothing to remove", summary["bytes"] / 1e6)
@@ -50,7 +50,7 @@ def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict
 
 
 def compact(home: Home, *, dry_run: bool) -> dict[str, Any]:
-    """Make the tables quick to open."""
+    """Join small files and write checkpoints, so that tables open quickly."""
     from spark_jobs.maintenance.maintain import compact as compact_tables
 
-    return compact_tables(home.warehouse, dry_run=dry_run, tell=progress.info)
+    return compact_tables(home.warehouse, dry_run=dry_run, report=progress.info)

@@ -1,13 +1,12 @@
-"""Alerts of an audited interval: to the file always, to mail and webhook where their Airflow connections exist.
+"""Send the alerts of an audited interval: to a file always, by mail and webhook if their Airflow connections exist.
 
-The file is written first and never depends on a network. The table ``alerts_sent`` keeps each channel's notifications, so
-that none is sent twice; only a process that dies between sending and keeping does (each alert carries an
-``idempotency_key`` for that). A channel that fails does not keep the others from sending, and the verdict stands in the
-tables before any of this begins.
+The file is written first and does not need a network. The table ``alerts_sent`` has each channel's notifications, so
+that none is sent twice, except when a process is killed between sending and recording; for that case each alert has an
+``idempotency_key``. If a channel fails, the others are still used. The verdicts are published before alerts are sent.
 
 ``dispatch_audit_smtp`` (type SMTP): server and login; extra ``from_email``, ``to_email`` (one or several, by comma).
-``dispatch_audit_webhook`` (type HTTP): ``host`` is the URL; login and extra headers as Airflow's HTTP hook takes them; extra
-``format`` (``json``, or ``slack`` for what Slack, Mattermost and the like take), ``timeout`` in seconds, at most 60, and
+``dispatch_audit_webhook`` (type HTTP): ``host`` is the URL; login and extra headers as for Airflow's HTTP hook; extra
+``format`` (``json``, or ``slack`` for Slack, Mattermost and similar chats), ``timeout`` in seconds, at most 60, and
 ``verify`` for a certificate file. Certificates are always verified.
 """
 
@@ -36,17 +35,17 @@ FORMATS: Final = ("json", "slack")
 _KEY_HEADER: Final = "X-Dispatch-Audit-Idempotency-Key"
 _TIMEOUT_S: Final = 10.0
 _MAX_TIMEOUT_S: Final = 60.0
-#: How long to wait for another run that is sending its alerts.
+#: Time to wait for another run that is sending its alerts.
 _LOCK_TIMEOUT_S: Final = 600.0
 
 Send = Callable[["Alert"], object]
 
 
 def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict[str, Any]:
-    """Send what is news in an interval through every channel there is; returns the number of messages per channel.
+    """Send the news of an interval through every channel; return the number of messages per channel.
 
-    ``run``: link to the Airflow run, by default that of the task which calls this. Raises ``StepError`` naming every
-    alert that was not sent and why, after all channels were tried.
+    ``run``: link to the Airflow run, by default that of the calling task. Raises ``StepError`` naming every alert that
+    was not sent and the reason, after all channels were tried.
     """
     from dispatch_expectations.alert import FileAlertSink, send_news
     from dispatch_expectations.dispatcher_results import read_results
@@ -54,7 +53,7 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
 
     sent: dict[str, Any] = {}
     failures = []
-    with _only_one(home):
+    with _alert_lock(home):
         results = read_results(home.warehouse, parse_moment(chosen["interval_start"]))
         places = _places(chosen, home, run)
         sink = FileAlertSink(home.alerts)
@@ -76,9 +75,9 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
 
 
 def send_notice(subject: str, body: str, key: str) -> None:
-    """Send a plain message, which is about no finding (such as a run that is late), by mail and webhook.
+    """Send a message without findings, such as one about a late run, by mail and webhook.
 
-    ``key`` is its idempotency key. Raises ``StepError`` naming the channels that failed, after all were tried.
+    ``key``: its idempotency key. Raises ``StepError`` naming the channels that failed, after all were tried.
     """
     failures = []
     smtp, webhook = connection(SMTP_CONNECTION), connection(WEBHOOK_CONNECTION)
@@ -90,14 +89,14 @@ def send_notice(subject: str, body: str, key: str) -> None:
             continue
         try:
             send()
-        except Exception as error:  # noqa: BLE001 - one channel's trouble must not stop the other
+        except Exception as error:  # noqa: BLE001 - an error of one channel must not stop the other
             failures.append(f"{channel}: {_why(error)}")
     if failures:
         raise StepError(f"{subject!r} could not be sent:\n" + "\n".join(failures))
 
 
 def channels() -> dict[str, Send]:
-    """The channels whose connections exist, by name."""
+    """Return the channels whose connections exist, by name."""
     found: dict[str, Send] = {}
     smtp, webhook = connection(SMTP_CONNECTION), connection(WEBHOOK_CONNECTION)
     if smtp is not None:
@@ -108,7 +107,7 @@ def channels() -> dict[str, Send]:
 
 
 def connection(connection_id: str) -> Connection | None:
-    """An Airflow connection, or None if there is none of this name."""
+    """Return an Airflow connection, or None if there is none of this name."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -130,7 +129,7 @@ def send_mail(alert: Alert, smtp: Connection) -> None:
 
 
 def send_webhook(alert: Alert, webhook: Connection) -> None:
-    """Post one alert: as JSON with its text under ``text`` and the whole under ``alert``, or as a chat takes it."""
+    """Post one alert: as JSON with its text as ``text`` and all fields as ``alert``, or in the format of a chat."""
     from dispatch_expectations.alert_message import chat
 
     if _format(webhook) == "slack":
@@ -141,7 +140,7 @@ def send_webhook(alert: Alert, webhook: Connection) -> None:
 
 
 def _pre(text: str) -> str:
-    """``text`` as HTML that keeps its lines."""
+    """Write ``text`` as HTML that keeps its lines."""
     return f"<pre>{html.escape(text)}</pre>"
 
 
@@ -156,10 +155,10 @@ def _mail(smtp: Connection | None, subject: str, text: str, key: str) -> None:
         raise ValueError(f"connection {SMTP_CONNECTION} names no recipient; set to_email in its extra field")
     if extra.get("ssl_context") == "none":
         raise ValueError(
-            f"connection {SMTP_CONNECTION} asks for no verification of certificates (ssl_context none); take it out of "
-            "its extra field, and name an authority of your own with SSL_CERT_FILE in the environment"
+            f"connection {SMTP_CONNECTION} turns the verification of certificates off (ssl_context none); remove it "
+            "from its extra field, and set SSL_CERT_FILE in the environment to use an authority of your own"
         )
-    # `notify` and not a call of the notifier: that would render names from the logs as templates.
+    # Calling the notifier itself would render names from the logs as templates; `notify` does not.
     SmtpNotifier(
         smtp_conn_id=SMTP_CONNECTION,
         to=recipients,
@@ -176,17 +175,17 @@ def _post(webhook: Connection | None, body: Mapping[str, Any], key: str) -> None
 
     assert webhook is not None
     extra = webhook.extra_dejson
-    # The path of a chat's webhook is its password, and stands in the errors of the library that calls it.
+    # The path of a chat's webhook is its password, and the HTTP library writes it into its errors.
     for secret in _secrets(webhook):
         mask_secret(secret)
     timeout_s = min(float(extra.get("timeout") or _TIMEOUT_S), _MAX_TIMEOUT_S)
-    # A certificate file may be named; switching verification off is not taken over.
+    # A certificate file may be given; verification cannot be turned off.
     verify = extra.get("verify") if isinstance(extra.get("verify"), str) else True
     try:
         HttpNotifier(
             http_conn_id=WEBHOOK_CONNECTION,
             json=dict(body),
-            # The hook takes extra fields that it does not know for headers: None takes this one out again.
+            # The hook sends extra fields that it does not know as headers; None removes this one.
             headers={"Idempotency-Key": key, "format": None},
             extra_options={
                 "timeout": timeout_s,
@@ -195,7 +194,7 @@ def _post(webhook: Connection | None, body: Mapping[str, Any], key: str) -> None
                 "check_response": True,
             },
         ).notify({})
-    except Exception as error:  # noqa: BLE001 - it goes on, without what must not be read
+    except Exception as error:  # noqa: BLE001 - raised again without the secrets
         text = str(error)
         for secret in _secrets(webhook):
             text = text.replace(secret, "***")
@@ -212,8 +211,8 @@ def _format(webhook: Connection) -> str:
     named = webhook.extra_dejson.get("format", FORMATS[0])
     if named not in FORMATS:
         raise ValueError(
-            f"connection {WEBHOOK_CONNECTION} asks for format {named!r} in its extra field; "
-            f"there are {', '.join(FORMATS)}"
+            f"connection {WEBHOOK_CONNECTION} has the unknown format {named!r} in its extra field; "
+            f"use one of {', '.join(FORMATS)}"
         )
     return str(named)
 
@@ -229,7 +228,7 @@ def _plain_body(webhook: Connection | None, subject: str, body: str, key: str) -
 
 
 def _places(chosen: Mapping[str, str], home: Home, run: str | None) -> Places:
-    """Pages and tables to link to: URLs of Airflow's web server if its address is known, else paths."""
+    """List pages and tables to link to: URLs of Airflow's web server if its address is known, else paths."""
     from dispatch_airflow.pages.links import base_url, page_link
     from dispatch_expectations.alert import Places
     from spark_jobs.intervals import interval
@@ -247,7 +246,7 @@ def _places(chosen: Mapping[str, str], home: Home, run: str | None) -> Places:
 
 
 def _this_run(base: str | None) -> str | None:
-    """Link to the run of the task that is running, if one is."""
+    """Return the link to the run of the present task, if there is one."""
     from airflow.sdk import get_current_context
 
     from dispatch_airflow.pages.links import run_link
@@ -268,13 +267,13 @@ def _counts(alerts: list[Alert]) -> dict[str, int]:
 
 def _why(error: Exception | None) -> str:
     if error is None:
-        return "not tried after the failures before it"
+        return "not tried because the alerts before it failed"
     return str(error) if type(error) is ConnectionError else f"{type(error).__name__}: {error}"
 
 
 @contextmanager
-def _only_one(home: Home) -> Iterator[None]:
-    """Let one run at a time compare with earlier notifications and add to them. The lock dies with its holder."""
+def _alert_lock(home: Home) -> Iterator[None]:
+    """Let one run at a time compare and record notifications. The lock ends with the process that has it."""
     home.alerts.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     with home.alerts.with_name(".lock").open("a") as lock:
@@ -285,8 +284,8 @@ def _only_one(home: Home) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise StepError(
-                        f"another run has been sending alerts for {_LOCK_TIMEOUT_S:.0f} s; none of this interval was "
-                        "sent. The task tries again; if it goes on, look at the mail server and the webhook"
+                        f"another run has been sending alerts for {_LOCK_TIMEOUT_S:.0f} s; no alert of this interval was "
+                        "sent. The task will be retried; if this happens again, check the mail server and the webhook"
                     ) from None
                 time.sleep(0.2)
         yield

@@ -1,4 +1,4 @@
-"""Parameters that several DAGs have in their forms."""
+"""Parameters that the forms of several DAGs share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from airflow.sdk import Param
 
 from dispatch_airflow.home import ParameterError
 
-# The form shows a calendar for "date-time"; what comes by REST or command line is held to this.
+# The form shows a calendar for "date-time"; values from REST and the command line must match this.
 MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
 
 
 def moment(title: str, description: str, section: str) -> Param:
-    """A date and time that may be left empty."""
+    """Make a parameter with a date and time, which may be empty."""
     return Param(
         None,
         type=["null", "string"],
@@ -28,12 +28,12 @@ def moment(title: str, description: str, section: str) -> Param:
 
 
 def switch(value: bool, title: str, description: str, section: str) -> Param:
-    """On or off."""
+    """Make a parameter that is on or off."""
     return Param(value, type="boolean", title=title, description=description, section=section)
 
 
 def number(value: int, title: str, description: str, section: str, *, least: int, most: int) -> Param:
-    """A whole number within bounds."""
+    """Make a parameter with a whole number from ``least`` to ``most``."""
     return Param(
         value,
         type="integer",
@@ -46,7 +46,7 @@ def number(value: int, title: str, description: str, section: str, *, least: int
 
 
 def set_number(variable: str, usual: int, *, most: int) -> int:
-    """A number that the environment may set. Raises ``ParameterError``, which Airflow shows as the DAG's import error."""
+    """Read a number from an environment variable. Raises ``ParameterError``, which Airflow shows as an import error."""
     text = os.environ.get(variable) or str(usual)
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
         raise ParameterError(f"{variable} is {text!r}; give a number from 1 to {most}")

@@ -1,4 +1,7 @@
-"""Child processes that never outlive their parent, and what ``/proc`` says about processes. Linux only."""
+"""Start child processes that never outlive their parent, and find and end processes by ``/proc``. Linux only.
+
+``psutil`` has neither the end with the parent nor sessions, and its start times move with the clock; these are read here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Lines = Callable[[str], None]
 
 
 def end_with_parent(signal_number: int = signal.SIGTERM) -> None:
-    """Ask the kernel to send ``signal_number`` to this process when the thread that started it ends."""
+    """Let the kernel send ``signal_number`` to this process when the thread that started it ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
 
 
@@ -33,11 +36,11 @@ def stream(
     on_output_line: Lines | None = None,
     kill_after_s: float = 10.0,
 ) -> tuple[int, list[str]]:
-    """Run ``command`` to its end; each line of its stderr goes to ``on_error_line`` as it comes, each of its stdout to
-    ``on_output_line`` (in another thread).
+    """Run ``command`` to its end; return its exit code and the lines of its stdout.
 
-    Returns the exit code and the lines of stdout. Whatever ends this call early (an exception, a signal turned into
-    one) ends the child too: SIGTERM, and SIGKILL after ``kill_after_s``. If this process dies, the kernel ends it.
+    Passes each line of stderr to ``on_error_line`` as it comes, and each line of stdout to ``on_output_line`` (in
+    another thread). If an exception ends this call early, the child gets SIGTERM, and SIGKILL after ``kill_after_s``. If
+    this process dies, the kernel ends the child.
     """
     with subprocess.Popen(
         list(command),
@@ -78,7 +81,7 @@ def _read_into(pipe: IO[str] | None, lines: list[str], on_line: Lines | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One running process as ``/proc`` shows it; ``started`` (clock ticks since boot) tells a reused id apart."""
+    """A process as ``/proc`` shows it; ``started`` (clock ticks since boot) detects that an id was reused."""
 
     pid: int
     parent: int
@@ -88,7 +91,7 @@ class Process:
 
     @property
     def command(self) -> str:
-        """Its command line on one line, or an empty text if it has ended."""
+        """Command line on one line; empty if the process has ended."""
         try:
             return (
                 (_PROC / str(self.pid) / "cmdline")
@@ -101,14 +104,14 @@ class Process:
             return ""
 
     def has_environment(self, assignment: str) -> bool:
-        """True if ``NAME=value`` was in its environment when it was started."""
+        """True if ``NAME=value`` was in the environment when the process was started."""
         try:
             return assignment.encode() in (_PROC / str(self.pid) / "environ").read_bytes().split(b"\0")
         except OSError:  # ended meanwhile, or another user's
             return False
 
     def works_in(self, folder: Path) -> bool:
-        """True if its working directory is ``folder`` or lies below it."""
+        """True if the working directory is ``folder`` or below it."""
         try:
             where = (_PROC / str(self.pid) / "cwd").readlink()
         except OSError:
@@ -117,39 +120,39 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """All processes of this user that are running now; zombies are left out, for they hold nothing."""
+    """List all processes of this user that are running, without zombies."""
     found = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        one = process(int(entry.name))
-        if one is not None and one.state != "Z":
-            found.append(one)
+        running = process(int(entry.name))
+        if running is not None and running.state != "Z":
+            found.append(running)
     return found
 
 
 def process(pid: int) -> Process | None:
-    """The process with this id if it runs and belongs to this user."""
+    """Return the process with this id if it exists and belongs to this user."""
     try:
         if (_PROC / str(pid)).stat().st_uid != os.getuid():
             return None
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command stands in brackets and may hold anything, brackets too: fields start after the last one.
+    # The command is in brackets and may contain brackets: the other fields start after the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0])
 
 
 def boot_id() -> str:
-    """Identity of this boot of the machine: process ids of another boot mean nothing."""
+    """Return the id of this boot of the machine: process ids are unique only within one boot."""
     return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def end_all(pick: Callable[[], Iterable[Process]], *, grace_s: float) -> list[Process]:
-    """End every process that ``pick`` names, again and again until it names none: SIGTERM, later SIGKILL.
+    """End the processes that ``pick`` returns until it returns none: first with SIGTERM, after ``grace_s`` with SIGKILL.
 
-    Returns those that are still there after all (none, unless the kernel holds them).
+    Returns the processes that could not be ended (normally none).
     """
     deadline = time.monotonic() + grace_s
     signalled: set[tuple[int, int]] = set()
@@ -157,17 +160,17 @@ def end_all(pick: Callable[[], Iterable[Process]], *, grace_s: float) -> list[Pr
         left = list(pick())
         if not left:
             return []
-        for one in left:
-            if (one.pid, one.started) not in signalled:
-                signalled.add((one.pid, one.started))
-                _send(one.pid, signal.SIGTERM)
+        for running in left:
+            if (running.pid, running.started) not in signalled:
+                signalled.add((running.pid, running.started))
+                _send(running.pid, signal.SIGTERM)
         time.sleep(0.1)
     for _ in range(50):
         left = list(pick())
         if not left:
             return []
-        for one in left:
-            _send(one.pid, signal.SIGKILL)
+        for running in left:
+            _send(running.pid, signal.SIGKILL)
         time.sleep(0.1)
     return list(pick())
 

@@ -1,8 +1,8 @@
 """Start the stages of ``spark_jobs``, each in a process of its own, and read their progress, summary and exit code.
 
-A stage that needs Spark is ``python -m spark_jobs.<module>``, with the master that ``DISPATCH_AUDIT_SPARK_MASTER`` names, or
-goes through ``spark-submit`` where ``DISPATCH_AUDIT_SPARK_CONNECTION`` names an Airflow connection of type Spark. Either way
-the process dies with its task, its lines come into the task's log as they are said, and a crashed JVM is one failed task.
+A stage that needs Spark runs as ``python -m spark_jobs.<module>``, with the master in ``DISPATCH_AUDIT_SPARK_MASTER``, or
+through ``spark-submit`` if ``DISPATCH_AUDIT_SPARK_CONNECTION`` names an Airflow connection of type Spark. Either way the
+process ends with its task, its lines are written to the task's log at once, and a crashed JVM is one failed task.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dispatch_airflow.processes import stream
 from dispatch_core.errors import DispatchAuditError
 
 CONNECTION_VARIABLE: Final = "DISPATCH_AUDIT_SPARK_CONNECTION"
-#: Exit code of a stage that could not judge its input: trying again would change nothing.
+#: Exit code of a stage with bad input: another attempt would fail too.
 EXIT_BAD_INPUT: Final = 2
-#: Exit code of ``replay publish`` when what was planned is no longer what is there: plan again.
+#: Exit code of ``replay publish`` when the tables have changed since the plan.
 EXIT_PLAN_AGAIN: Final = 75
 
 _SPARK_JOBS: Final = Path(spark_jobs.__file__).resolve().parent
 _LAST_LINES: Final = 20
-#: First words of the lines that stages say themselves; the rest comes from Spark and the JVM.
-_SPOKEN: Final = frozenset(
+#: First words of the stages' own lines of progress; all other lines come from Spark and the JVM.
+_PROGRESS_WORDS: Final = frozenset(
     (
         "ingest", "history", "survey", "stale", "recompute", "plan", "replay", "publish", "discard", "aggregates", "what-if",
     )
@@ -37,22 +37,22 @@ _SPOKEN: Final = frozenset(
 
 
 class PlanAgainError(StepError):
-    """The tables have changed since the replay was planned, or not all of its groups are there."""
+    """The tables have changed since the replay was planned, or some of its groups are missing."""
 
 
 def ingest(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
-    """Rows of the landed segments into the tables; earlier intervals whose segments changed come first."""
+    """Ingest the rows of the landed segments, after earlier intervals whose segments have changed."""
     return _stage("ingest", [*_interval(chosen), *_landing(home), *_warehouse(home)], spark=True)
 
 
 def plan(chosen: Mapping[str, str], home: Home, run_id: str, groups: int) -> dict[str, Any]:
-    """Deal the dispatchers of the interval to at most ``groups`` groups of about equal size."""
+    """Divide the dispatchers of the interval into at most ``groups`` groups of about equal size."""
     arguments = [*_replay(chosen, home, run_id), "--groups", str(groups), *_limits(), *_overrides(chosen)]
     return _stage("replay", ["plan", *arguments], spark=True, name="plan")
 
 
 def replay_group(chosen: Mapping[str, str], home: Home, run_id: str, group: int) -> dict[str, Any]:
-    """Fold and audit the dispatchers of one group; what comes out is staged, not published."""
+    """Replay and audit the dispatchers of one group; stage the results without publishing them."""
     arguments = ["group", *_replay(chosen, home, run_id), "--group", str(group)]
     return _stage("replay", arguments, spark=True, name=f"replay group {group}")
 
@@ -60,32 +60,30 @@ def replay_group(chosen: Mapping[str, str], home: Home, run_id: str, group: int)
 def publish_tables(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[str, Any]:
     """Commit the staged groups, one commit per table.
 
-    If they are not whole, or the tables they were made from have changed since, the interval is replayed here from the
-    beginning, in one piece: what is published is never a mixture.
+    If groups are missing, or the tables they were made from have changed, the whole interval is replayed here, so that the
+    published rows are never a mixture.
     """
     try:
         return _stage("replay", ["publish", *_replay(chosen, home, run_id)], name="publish")
     except PlanAgainError as error:
         progress.warning("replay: %s", str(error).splitlines()[-1])
-        progress.warning(
-            "replay: the groups cannot be published as they are; replaying the whole interval in this task"
-        )
+        progress.warning("replay: the groups cannot be published; replaying the whole interval in this task")
         arguments = [*_interval(chosen), *_warehouse(home), *_limits(), *_overrides(chosen)]
         return _stage("replay", arguments, spark=True)
 
 
 def discard(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[str, Any]:
-    """Remove what the run has staged and not published."""
+    """Remove the files that the run staged and did not publish."""
     return _stage("replay", ["discard", *_replay(chosen, home, run_id)], name="discard")
 
 
 def aggregate(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
-    """Balance and waiting times across dispatchers."""
+    """Compute balance and waiting times."""
     return _stage("aggregates", [*_interval(chosen), *_warehouse(home), *_limits()], spark=True)
 
 
 def find_stale(home: Home) -> list[dict[str, str]]:
-    """The audited intervals whose history has changed since, oldest first: ``interval_start``, ``interval_end``."""
+    """List audited intervals whose history has changed, oldest first: ``interval_start``, ``interval_end``."""
     summary = _stage("stale_intervals", ["list", *_landing(home), *_warehouse(home)], name="stale")
     return list(summary["stale"])
 
@@ -93,9 +91,9 @@ def find_stale(home: Home) -> list[dict[str, str]]:
 def recompute(
     stale: Sequence[Mapping[str, str]], home: Home, chosen: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Ingest, replay and aggregate these intervals again, oldest first, by the settings of the run; returns them."""
+    """Ingest, replay and aggregate these intervals again, oldest first, with the run's settings; return them."""
     named = [
-        text for one in stale for text in ("--interval", f"{one['interval_start']}/{one['interval_end']}")
+        text for span in stale for text in ("--interval", f"{span['interval_start']}/{span['interval_end']}")
     ]
     arguments = ["recompute", *_landing(home), *_warehouse(home), *_limits(), *_overrides(chosen), *named]
     summary = _stage("stale_intervals", arguments, spark=True, name="recompute")
@@ -103,7 +101,7 @@ def recompute(
 
 
 def what_if(arguments: Sequence[str], home: Home) -> dict[str, Any]:
-    """Put the dispatchers of an interval under other rules; ``arguments`` as ``spark_jobs.what_if`` takes them."""
+    """Predict an interval under other rules; ``arguments`` are those of ``spark_jobs.what_if``."""
     return _stage("what_if", [*_warehouse(home), *arguments], spark=True, name="what-if")
 
 
@@ -124,45 +122,45 @@ def _warehouse(home: Home) -> list[str]:
 
 
 def _limits() -> list[str]:
-    """The policy's limits, for the stages that make findings."""
+    """Return the argument with the policy's limits, for the stages that make findings."""
     from dispatch_expectations.policy import current_policy
 
     return ["--limits", current_policy().limit_rules().json()]
 
 
 def _overrides(chosen: Mapping[str, str]) -> list[str]:
-    """The run's settings in place of those in the logs' headers, for the stages that replay."""
+    """Return the argument with the settings in place of those in the logs' headers, for the stages that replay."""
     return ["--overrides", chosen["overrides"]] if "overrides" in chosen else []
 
 
 def _stage(
     module: str, arguments: Sequence[str], *, spark: bool = False, name: str | None = None
 ) -> dict[str, Any]:
-    """Run ``spark_jobs.<module>`` to its end; returns the summary that it prints last.
+    """Run ``spark_jobs.<module>`` to its end; return the summary that it prints last.
 
-    Raises ``DispatchAuditError`` with the stage's last lines: a plain one where the stage refused its input, a
-    ``PlanAgainError`` where it asks for another plan, else a ``StepError``: another attempt may help.
+    Raises an error with the stage's last lines: ``DispatchAuditError`` if the stage refused its input,
+    ``PlanAgainError`` if it needs another plan, else ``StepError``, because another attempt may succeed.
     """
     name = name or module
     last: list[str] = []
 
     def show(line: str) -> None:
         if line.strip():
-            spoken = line.split(maxsplit=1)[0].rstrip(":") in _SPOKEN
-            (progress if spoken else output).info("%s", line)
+            is_progress = line.split(maxsplit=1)[0].rstrip(":") in _PROGRESS_WORDS
+            (progress if is_progress else output).info("%s", line)
             last.append(line)
             del last[:-_LAST_LINES]
 
     began = time.monotonic()
     command = [*(_launcher(name) if spark else [sys.executable, "-m"]), f"spark_jobs.{module}", *arguments]
-    # spark-submit puts the driver's two outputs into one.
-    mixed = show if spark and os.environ.get(CONNECTION_VARIABLE) else None
-    code, printed = stream(command, env=_environment(), on_error_line=show, on_output_line=mixed)
+    # spark-submit writes both outputs of the driver to stdout.
+    show_output = show if spark and os.environ.get(CONNECTION_VARIABLE) else None
+    code, printed = stream(command, env=_environment(), on_error_line=show, on_output_line=show_output)
     if code != 0:
-        story = "\n".join(last or printed[-_LAST_LINES:] or ["(it printed nothing)"])
+        last_lines = "\n".join(last or printed[-_LAST_LINES:] or ["(it printed nothing)"])
         raise _error_of(code)(
             f"spark_jobs.{module} ({name}) ended with exit code {code}; "
-            f"tables of earlier intervals and earlier stages are kept. Its last lines:\n{story}"
+            f"tables of earlier intervals and earlier stages are kept. Its last lines:\n{last_lines}"
         )
     summary = _last_json(printed, name)
     progress.info("%s: %s", name, describe(summary | {"seconds": round(time.monotonic() - began, 1)}))
@@ -174,15 +172,15 @@ def _error_of(code: int) -> type[DispatchAuditError]:
 
 
 def _launcher(name: str) -> list[str]:
-    """The command that starts a module which needs Spark, without the module's name."""
+    """Return the command that starts a module with Spark, without the module's name."""
     connection_id = os.environ.get(CONNECTION_VARIABLE)
     return submit(connection_id, name) if connection_id else [sys.executable, "-m"]
 
 
 def submit(connection_id: str, name: str) -> list[str]:
-    """``spark-submit`` with the master of an Airflow connection; the driver runs here, where its progress is read.
+    """Return the command ``spark-submit`` with the master of an Airflow connection; the driver runs on this machine.
 
-    Raises ``DispatchAuditError`` for a connection that does not exist or wants the driver elsewhere.
+    Raises ``DispatchAuditError`` if the connection does not exist or has another deploy mode than ``client``.
     """
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
@@ -193,7 +191,7 @@ def submit(connection_id: str, name: str) -> list[str]:
         connection = BaseHook.get_connection(connection_id)
     except AirflowNotFoundException:
         raise DispatchAuditError(
-            f"{CONNECTION_VARIABLE} names the connection {connection_id!r}, and Airflow has none of that name; nothing was "
+            f"{CONNECTION_VARIABLE} names the connection {connection_id!r}, which Airflow does not have; nothing was "
             "started. Create it (type Spark), or unset the variable to run Spark on this machine"
         ) from None
     mode = connection.extra_dejson.get("deploy-mode") or "client"
@@ -241,13 +239,13 @@ def _last_json(printed: Sequence[str], name: str) -> dict[str, Any]:
                 return summary
             break
     raise StepError(
-        f"{name} ended well but its last line of output is no JSON summary: {printed[-1:]!r}; "
+        f"{name} succeeded, but its last line of output is not a JSON summary: {printed[-1:]!r}; "
         "its tables are written, run the task again"
     )
 
 
 def describe(summary: Mapping[str, Any]) -> str:
-    """A summary on one line, ``name=value`` for every plain value, for a person who reads a log."""
+    """Write a summary on one line for a log, ``name=value`` for every plain value."""
     plain = {
         k: v
         for k, v in summary.items()

@@ -1,8 +1,8 @@
-"""The work of the tasks of ``dispatch_audit``, callable without Airflow.
+"""Steps of the DAG ``dispatch_audit``, callable without Airflow.
 
-Each step takes plain values, works under one *home* folder and returns a small summary that fits into XCom. Progress
-is logged line by line to ``dispatch_audit.progress``. Heavy packages are imported inside the functions, and Spark runs
-in processes of its own (``dags/dispatch_airflow/stages.py``), so that parsing the DAG costs nothing.
+Each step takes plain values, works in one *home* folder and returns a small summary that fits into XCom. Progress is
+logged to ``dispatch_audit.progress``. Heavy packages are imported inside the functions, and Spark runs in processes of
+its own (``dags/dispatch_airflow/stages.py``), so that parsing the DAG is fast.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dispatch_airflow.stages import describe
 
 #: Columns of a verdict that other tasks need. An interval may have ten thousand dispatchers.
 _IN_XCOM: Final = ("cluster", "topic", "subscription", "promise", "verdict", "reason")
-#: The cluster of logs that name none; it is not shown.
+#: The cluster of logs that name none; it is left out of names.
 _USUAL_CLUSTER: Final = "standalone"
-#: Subscriptions that an asset event names; it is kept in Airflow's database.
+#: Maximum number of names in an asset event, which is kept in Airflow's database.
 _NAMED_AT_MOST: Final = 100
 
 
 def choose_interval(
     params: Mapping[str, Any], data_interval: tuple[datetime | None, datetime | None]
 ) -> dict[str, str]:
-    """The interval of a run and the source it reads, as text: ``interval_start, interval_end, source``.
+    """Choose the interval and the source of a run: ``interval_start, interval_end, source``, as text.
 
-    ``overrides`` beside them, as JSON, where the parameter ``settings_file`` names a file: it is read here, once.
-    The parameters win; without them it is the run's data interval. Raises ``ParameterError`` where neither names one.
+    The interval comes from the parameters, else it is the run's data interval. If the parameter ``settings_file`` names a
+    file, its settings are added as ``overrides`` (JSON). Raises ``ParameterError`` if there is no interval or no source.
     """
     from spark_jobs.intervals import interval
 
@@ -40,24 +40,24 @@ def choose_interval(
             f"interval_end is {str(end)[:80]!r} but interval_start is empty; nothing was done. "
             "Give both, or neither for the run's own data interval."
         )
-    asked = start is not None
-    if not asked:
+    from_params = start is not None
+    if not from_params:
         start, end = data_interval
     if start is None:
         raise ParameterError(
             "this run has no data interval and interval_start is empty; nothing was done. "
             "Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
         )
-    if start == end and not asked:
+    if start == end and not from_params:
         raise ParameterError(
-            f"the run's data interval is empty ({start} to {end}), as that of a run by hand is, and interval_start is "
+            f"the run's data interval is empty ({start} to {end}), as for every manual run, and interval_start is "
             "empty; nothing was done. Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
         )
     span = interval(start, end)
     source = str(params.get("source") or "").strip()
     if not source:
         raise ParameterError(
-            "source is empty; nothing was done. Name the folder or URL that holds the recorded logs."
+            "source is empty; nothing was done. Give the folder or URL of the recorded logs."
         )
     progress.info("interval %s to %s, source %s", span.start.isoformat(), span.end.isoformat(), source)
     chosen = {
@@ -77,7 +77,7 @@ def choose_interval(
 
 
 def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -> dict[str, Any]:
-    """Copy what the landing does not have yet of the source's log files, through Airflow's object storage."""
+    """Copy new log files of the source into the landing, through Airflow's object storage."""
     from airflow.sdk import ObjectStoragePath
 
     from spark_jobs.pull.pull_logs import pull as pull_files
@@ -101,31 +101,31 @@ def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -
 
 
 def landed(chosen: Mapping[str, str], pulled: Mapping[str, Any]) -> dict[str, Any]:
-    """Extra information of a pull's asset event."""
+    """Make the extra information of a pull's asset event."""
     names = ("files", "bytes", "copied_files", "copied_bytes", "files_gone", "files_changed", "digest")
     return {**bounds(chosen), **{name: pulled[name] for name in names}}
 
 
 def audited(chosen: Mapping[str, str], replayed: Mapping[str, Any]) -> dict[str, Any]:
-    """Extra information of the asset event of an interval's tables."""
+    """Make the extra information of the asset event of an interval's tables."""
     names = ("dispatchers", "dispatchers_failed", "rows", "history_digest")
     return {**bounds(chosen), **{name: replayed[name] for name in names if name in replayed}}
 
 
 def bounds(chosen: Mapping[str, str]) -> dict[str, str]:
-    """The interval alone."""
+    """Return the bounds of the interval."""
     return {name: chosen[name] for name in ("interval_start", "interval_end")}
 
 
 def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Log the groups of a plan and return them."""
     groups = list(planned["groups"])
-    for one in groups:
+    for group in groups:
         progress.info(
             "plan: group %d has %s dispatchers, %s events",
-            one["group"],
-            format(one["dispatchers"], ","),
-            format(one["events"], ","),
+            group["group"],
+            format(group["dispatchers"], ","),
+            format(group["events"], ","),
         )
     return groups
 
@@ -133,7 +133,7 @@ def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
 def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
     """Judge the interval with Great Expectations, write Data Docs and the ``verdicts`` table.
 
-    Returns the overall verdict of each dispatcher, one dictionary with the columns ``_IN_XCOM``; the rest is in the table.
+    Returns the overall verdict of each dispatcher, with the columns ``_IN_XCOM``; the table has all verdicts.
     """
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.intervals import parse_moment
@@ -158,25 +158,25 @@ def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
 
 
 def overall(verdicts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows that hold a dispatcher's overall verdict."""
+    """Return the rows with a dispatcher's overall verdict."""
     return [row for row in verdicts if row["promise"] == "all"]
 
 
 def broken(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line per dispatcher whose overall verdict is FAIL: who, and why."""
+    """Write one line with the reason for each dispatcher whose overall verdict is FAIL."""
     return [
         f"{name_of(row)}: FAIL - {row['reason']}" for row in overall(verdicts) if row["verdict"] == "FAIL"
     ]
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """``topic / subscription`` of a dispatcher, with its cluster where that has a name."""
+    """Name a dispatcher: ``topic / subscription``, and its cluster if it is not the default one."""
     cluster = row["cluster"]
     return f"{row['topic']} / {row['subscription']}" + ("" if cluster == _USUAL_CLUSTER else f" in {cluster}")
 
 
 def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Tell the verdict of every dispatcher, whatever became of the others; returns them by name (``name_of``)."""
+    """Log the verdict of every dispatcher; return the verdicts by name (``name_of``)."""
     published = {}
     for row in overall(verdicts):
         name = name_of(row)
@@ -186,18 +186,18 @@ def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def verdict(chosen: Mapping[str, str], published: Mapping[str, str]) -> dict[str, Any]:
-    """Extra information of the asset event of verdicts: the count of each, and the first 100 that are not PASS."""
+    """Make the extra information of the asset event of verdicts: counts, and the first 100 names that are not PASS."""
     counts = Counter(published.values())
     return {
         **bounds(chosen),
         "counts": {name: counts[name] for name in ("PASS", "FAIL", "UNKNOWN")},
         **{
-            name: sorted(one for one, verdict in published.items() if verdict == name)[:_NAMED_AT_MOST]
-            for name in ("FAIL", "UNKNOWN")
+            wanted: sorted(name for name, verdict in published.items() if verdict == wanted)[:_NAMED_AT_MOST]
+            for wanted in ("FAIL", "UNKNOWN")
         },
     }
 
 
 def stale_wanted(run_type: str, params: Mapping[str, Any]) -> bool:
-    """True if a run recomputes stale intervals: a scheduled run always, others where the parameter asks for it."""
+    """True if a run recomputes stale intervals: always for a scheduled run, else if the parameter says so."""
     return run_type == "scheduled" or bool(params.get("recompute_stale"))

@@ -1,4 +1,4 @@
-"""The work of the tasks of ``dispatch_what_if``, callable without Airflow."""
+"""Steps of the DAG ``dispatch_what_if``, callable without Airflow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dispatch_airflow.home import Home, ParameterError, progress
 
 
 def check(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters as arguments of ``spark_jobs.what_if``, and who asked what, for XCom.
+    """Convert the parameters to arguments of ``spark_jobs.what_if``, and to JSON values for XCom.
 
-    Raises ``DispatchAuditError`` that names what is wrong, and the nearest that is right, before anything is read.
+    Raises ``DispatchAuditError`` naming the wrong value and the nearest valid one, before anything is read.
     """
     from spark_jobs.intervals import interval
     from spark_jobs.what_if.request import assignments_of, request
@@ -36,17 +36,17 @@ def check(params: Mapping[str, Any]) -> dict[str, Any]:
     )
     asked = wanted.as_json()
     arguments = ["--interval-start", span.start.isoformat(), "--seeds", str(wanted.seeds)]
-    # `--name=value` in one: what a person wrote may begin with a dash.
+    # Written as `--name=value`, because a value may begin with a dash.
     arguments += [f"--topics={wanted.topics}", f"--subscriptions={wanted.subscriptions}"]
     arguments += [f"--rules={name}" for name in (params.get("rules") or ())]
-    arguments += [f"--set={one}" for one in assignments]
+    arguments += [f"--set={assignment}" for assignment in assignments]
     arguments += [f"--broker-version={wanted.broker_version}"] if wanted.broker_version else []
     progress.info("what-if: %s, rules %s", span.start.isoformat(), ", ".join(asked["rules"]))
     return {"interval_start": span.start.isoformat(), "asked": asked, "arguments": arguments}
 
 
 def compare(checked: Mapping[str, Any], home: Home, run_id: str) -> dict[str, Any]:
-    """Simulate and write the comparison; returns its summary with ``folder`` (its name) and ``index`` (its page)."""
+    """Simulate and write the comparison; return its summary with ``folder`` (its name) and ``index`` (its page)."""
     folder = folder_of(run_id)
     summary = stages.what_if([*checked["arguments"], "--out", str(home.what_if / folder)], home)
     progress.info("what-if: the comparison is %s", summary["index"])
@@ -54,5 +54,5 @@ def compare(checked: Mapping[str, Any], home: Home, run_id: str) -> dict[str, An
 
 
 def folder_of(run_id: str) -> str:
-    """The folder of a run's comparison: a digest, because a run id is a name that somebody gave."""
+    """Name the folder of a run's comparison: a digest, because a run id may contain any characters."""
     return hashlib.sha256(run_id.encode()).hexdigest()[:20]

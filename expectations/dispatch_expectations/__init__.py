@@ -1,4 +1,4 @@
-"""The audit's promises as Great Expectations suites: one module per promise, one verdict per promise and dispatcher.
+"""Judge the audit's promises with Great Expectations (one module per promise), and send alerts.
 
-Importing this package is cheap; Great Expectations itself is imported only where a suite is run.
+Importing this package is cheap; Great Expectations is imported only when suites run.
 """

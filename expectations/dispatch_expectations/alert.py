@@ -1,9 +1,9 @@
-"""Alerts of a judged interval: report each finding once. Pure, but for the tables and the file sink.
+"""Send the alerts of a judged interval, each finding once.
 
-A finding is reported when it is new, when it has changed and when it is clear (``alert_state``). The news of one
-subscription and interval travel in one message, so that a bad hour does not send thousands; in it each finding has its
-own state, identity and ``idempotency_key``. The notifications of each channel are kept in the table ``alerts_sent``
-(``alert_ledger``). Without news there is no message, even while a subscription still FAILs as it did.
+A finding is reported when it is new, when it has changed and when it is clear (``alert_state``). One message has all news of
+one subscription and interval, so that a bad hour does not send thousands of messages; in it each finding has its own state,
+identity and ``idempotency_key``. The table ``alerts_sent`` has the notifications of each channel (``alert_ledger``). Without
+news no message is sent, even while a subscription still FAILs as before.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from spark_jobs.intervals import interval
 class Places:
     """Pages and tables that an alert links to.
 
-    ``reports``: folder of the interval's reports. ``run``: the Airflow run. ``of`` says how a page is written: as a URL, or
-    as its path.
+    ``reports``: folder of the interval's reports. ``run``: link to the Airflow run. ``of``: converts the path of a page to a
+    link.
     """
 
     warehouse: Path
@@ -51,7 +51,7 @@ class Places:
 def build_alerts(
     results: Iterable[DispatcherResult], histories: Mapping[Dispatcher, Mapping[str, History]], places: Places
 ) -> list[Alert]:
-    """Compare an interval with the notifications sent before: one alert per dispatcher that has news, worst first."""
+    """Compare an interval with the notifications sent before; return one alert per dispatcher with news, worst first."""
     alerts = []
     for result in results:
         news = _news(result, histories.get(result.overall.dispatcher, {}))
@@ -76,27 +76,27 @@ def send_news(
     *,
     give_up_after: int = 3,
 ) -> tuple[list[Alert], list[tuple[Alert, Exception | None]]]:
-    """Send what is news to a channel and keep what was sent; returns what was sent, and what was not and why.
+    """Send the news to a channel and record them; return the alerts sent, and those not sent with their errors.
 
-    After ``give_up_after`` failures on end the rest is not tried (and has no reason): a server that is down would
-    otherwise be waited for once per message.
+    After ``give_up_after`` failures in a row the remaining alerts are not tried (their error is None), so that a server that
+    is down is not waited for once per message.
     """
     topics = {result.overall.topic for result in results}
     histories = read_histories(places.warehouse, channel, topics)
     sent: list[Alert] = []
     failed: list[tuple[Alert, Exception | None]] = []
-    on_end = 0
+    failures_in_a_row = 0
     for alert in build_alerts(results, histories, places):
-        if on_end >= give_up_after:
+        if failures_in_a_row >= give_up_after:
             failed.append((alert, None))
             continue
         try:
             send(alert)
         except Exception as error:  # noqa: BLE001 - whatever a server does must not stop the other alerts
             failed.append((alert, error))
-            on_end += 1
+            failures_in_a_row += 1
             continue
-        on_end = 0
+        failures_in_a_row = 0
         known = histories.get(alert.dispatcher, {})
         record_sent(
             places.warehouse,
@@ -201,16 +201,16 @@ def _alert(result: DispatcherResult, news: list[AlertFinding], places: Places) -
 
 
 class FileAlertSink:
-    """Alerts as JSON Lines in one file, each ``idempotency_key`` once, whoever else appends at the same time."""
+    """Append alerts to a file as JSON Lines, each ``idempotency_key`` once, even with several writers."""
 
     def __init__(self, path: Path) -> None:
         """``path`` is created with its folder at the first alert."""
         self.path = path
 
     def send(self, alerts: Sequence[Alert]) -> int:
-        """Append the alerts that the file does not hold yet; returns how many. The file is on disk on return.
+        """Append the alerts that the file does not have yet, sync it to disk, and return their number.
 
-        A line that a killed writer left half written is ended first, so that it spoils nothing but itself.
+        If a killed writer left half a line, a line break is written first.
         """
         if not alerts:
             return 0
@@ -231,7 +231,7 @@ class FileAlertSink:
 
 
 def read_alerts(path: Path) -> list[dict[str, Any]]:
-    """Alerts of a sink's file, oldest first; none if there is no file."""
+    """Read the alerts of a sink's file, oldest first; none if there is no file."""
     return list(_records(path.read_bytes())) if path.exists() else []
 
 

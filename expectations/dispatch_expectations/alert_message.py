@@ -1,6 +1,6 @@
-"""One alert and its texts: plain text for mail and file, a short form for chats, JSON for webhooks.
+"""Write the texts of an alert: plain text for mail and file, a short form for chats, JSON for webhooks.
 
-Names come from logs: they stay text.
+Names come from logs and may be hostile: they are escaped or printed without control characters.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dispatch_expectations.dispatcher_results import AlertFinding
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import FAIL, PASS
 
-#: Findings that a mail quotes, and a chat.
+#: Maximum number of findings in a mail, and in a chat.
 MAX_QUOTED: Final = 50
 MAX_QUOTED_IN_CHAT: Final = 10
-#: Findings that the JSON of an alert lists; the table has all.
+#: Maximum number of findings in the JSON of an alert; the table has all.
 MAX_PAYLOAD_FINDINGS: Final = 200
 _MAX_SENTENCE: Final = 1000
 _MAX_POSITIONS: Final = 10
-#: Chats cut or split what is longer.
+#: Chats cut or split longer texts.
 _MAX_CHAT_TEXT: Final = 3500
 
 
@@ -32,9 +32,9 @@ _MAX_CHAT_TEXT: Final = 3500
 class Alert:
     """The news about one dispatcher of one interval.
 
-    ``interval``: its name for people. ``promises``: name, verdict and reason of those that were not kept. ``counts``:
-    findings by kind, reported before or not. ``news``: worst first, what is clear last. ``where``: names and targets of the
-    pages to look at.
+    ``interval``: its name. ``promises``: name, verdict and reason of each promise that was not kept. ``counts``: all
+    findings by kind. ``news``: the findings that are new, changed or clear, worst first, clear ones last. ``where``:
+    names and targets of the pages to look at.
     """
 
     idempotency_key: str
@@ -52,7 +52,7 @@ class Alert:
 
     @property
     def subject(self) -> str:
-        """One line for a list of mails."""
+        """Subject of the mail."""
         return _subject(self)
 
     @property
@@ -66,11 +66,11 @@ class Alert:
         return self.cluster, self.topic, self.subscription
 
     def quoted(self, number: int) -> list[AlertFinding]:
-        """At most so many of the news, the worst of each kind before the second of any, in the order of the news."""
+        """Choose at most ``number`` of the news, the worst of each kind first; return them in the order of the news."""
         kinds: set[tuple[bool, str]] = set()
         ranked = []
-        for order, one in enumerate(self.news):
-            kind = one.state == CLEAR, one.kind
+        for order, finding in enumerate(self.news):
+            kind = finding.state == CLEAR, finding.kind
             ranked.append((kind in kinds, order))
             kinds.add(kind)
         return [self.news[order] for order in sorted(order for _repeat, order in sorted(ranked)[:number])]
@@ -91,14 +91,14 @@ class Alert:
             **{name: getattr(self, name) for name in (*plain, "subject", "body")},
             "links": dict(self.where),
             "counts": dict(self.counts),
-            "findings": [asdict(one) for one in listed],
+            "findings": [asdict(finding) for finding in listed],
             "findings_left_out": len(self.news) - len(listed),
         }
         return json.loads(json.dumps(payload))  # type: ignore[no-any-return]
 
 
 def _subject(alert: Alert) -> str:
-    """One line: what became of whom and when, and how much of it is news."""
+    """Write one line: verdict, dispatcher, interval, and the numbers of news."""
     word = "CLEAR" if alert.verdict == PASS else alert.verdict
     names = f"{_name(alert.topic)} {_name(alert.subscription)}"
     return printable(
@@ -107,15 +107,15 @@ def _subject(alert: Alert) -> str:
 
 
 def counted(news: Sequence[AlertFinding]) -> str:
-    """``2 new, 1 clear``."""
-    numbers = {state: sum(one.state == state for one in news) for state in STATES}
+    """Count the news by state: ``2 new, 1 clear``."""
+    numbers = {state: sum(finding.state == state for finding in news) for state in STATES}
     return counts_by_name({state: number for state, number in numbers.items() if number})
 
 
 def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
-    """Plain text for a person at night: what broke, how often, the telling cases, where to look.
+    """Write the plain text: what broke, how often, the findings, where to look.
 
-    ``quoted``: the news that are quoted; the others are counted.
+    ``quoted``: the news to write out; the others are counted.
     """
     lines = [
         f"Verdict: {alert.verdict}",
@@ -146,9 +146,9 @@ def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
 
 
 def chat(alert: Alert) -> str:
-    """Text for a Slack-compatible webhook: everything that comes from a log stands in one block of code.
+    """Write the text for a Slack-compatible webhook, with everything that comes from a log in one block of code.
 
-    In a block of code nobody is mentioned and nothing is formatted; ``& < >`` are written as Slack asks for.
+    In a block of code nothing is formatted and nobody is mentioned; ``& < >`` are escaped as Slack requires.
     """
     text = f"{alert.subject}\n{_body(alert, alert.quoted(MAX_QUOTED_IN_CHAT))}"
     text = text.partition("\nWhere to look\n")[0]
@@ -162,13 +162,13 @@ def chat(alert: Alert) -> str:
 
 
 def block(text: str) -> str:
-    """``text`` as one block of code of a chat, which it cannot end."""
+    """Put ``text`` into one block of code; marks in the text that would end it are replaced."""
     inside = _escaped(text.replace("```", "'''"))
     return f"```\n{inside}\n```"
 
 
 def _name(text: str) -> str:
-    """A name from a log: it may try to forge a mail header."""
+    """Print a name from a log without control characters, which could forge a mail header."""
     return printable(text, LONGEST_ON_PAGES)
 
 
@@ -177,15 +177,17 @@ def _escaped(text: str) -> str:
 
 
 def _of(shown: int, news: Sequence[AlertFinding], *states: str) -> str:
-    total = sum(one.state in states for one in news)
+    total = sum(finding.state in states for finding in news)
     return f"{shown:,}" if shown == total else f"{shown:,} of {total:,}"
 
 
-def _finding(one: AlertFinding) -> list[str]:
-    doubt = ", uncertain" if one.uncertain else ""
-    often = "" if one.state == CLEAR else f", {one.count:,} times"
-    lines = [f"- {one.state}: {one.kind} ({one.severity}{doubt}), {_name(one.subject)}{often}"]
-    lines.append(f"  {printable(one.explanation, _MAX_SENTENCE)}")
-    if one.positions:
-        lines.append(f"  positions: {listed(map(_name, one.positions), most=_MAX_POSITIONS)}")
+def _finding(finding: AlertFinding) -> list[str]:
+    doubt = ", uncertain" if finding.uncertain else ""
+    often = "" if finding.state == CLEAR else f", {finding.count:,} times"
+    lines = [
+        f"- {finding.state}: {finding.kind} ({finding.severity}{doubt}), {_name(finding.subject)}{often}"
+    ]
+    lines.append(f"  {printable(finding.explanation, _MAX_SENTENCE)}")
+    if finding.positions:
+        lines.append(f"  positions: {listed(map(_name, finding.positions), most=_MAX_POSITIONS)}")
     return lines

@@ -1,13 +1,14 @@
-"""Compare the findings of an interval with the notifications sent before, and name what is new, changed or clear. Pure.
+"""Decide if a finding is new, changed or clear, compared with the notifications sent before. Pure.
 
-A finding has an identity (cluster, topic, subscription, kind, key or consumer). It is *new* when no notification of it is
-open, *changed* when the open one has another severity or another first evidence, and *clear* when an interval that was
-judged without doubt no longer has it. Intervals come in any order and more than once, so every notification is kept with its
-interval and compared as of that interval:
+A finding has an identity (cluster, topic, subscription, kind, key or consumer). It is *new* when it has no open
+notification,
+*changed* when the open one has another severity or another first evidence, and *clear* when an interval that was judged
+without doubt no longer has it. Intervals may be judged in any order and more than once, so every notification is kept
+with its interval:
 
-- a finding that was already reported for the interval, or for the one before it, is no news;
-- a finding is cleared by its own interval, judged again, or by a later one: never by an earlier one;
-- an interval that could not be judged says nothing about the finding, so it clears nothing.
+- a finding that was already reported for the interval, or for the one before it, is not reported again;
+- a finding is cleared by its own interval, judged again, or by a later one, but never by an earlier one;
+- an interval that could not be judged clears nothing.
 
 Example: evidence ``a`` in the intervals 1, 2 and 3 is one notification (new, of interval 1); evidence ``b`` in interval 4
 is a second one (changed), its absence in interval 5 a third (clear). If interval 3 is then judged again and is clean, no
@@ -32,7 +33,7 @@ STATES: Final = (NEW, CHANGED, CLEAR)
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One notification about an identity. ``number`` counts an identity's notifications from 1, in the order of sending."""
+    """One notification about an identity. ``number`` counts an identity's notifications from 1."""
 
     identity: str
     kind: str
@@ -65,7 +66,7 @@ class History:
         """``NEW`` or ``CHANGED`` for an interval that has the finding, or None if it was reported already."""
         last = self._last()
         before = [entry for entry in last if entry.interval_start <= interval_start]
-        # Backfills may come from the newest interval to the oldest: then the finding stands in a later one.
+        # A backfill may go from the newest interval to the oldest: then a later interval has the finding.
         known = before[-1] if before else (last[0] if last else None)
         if known is None or known.state == CLEAR:
             return NEW
@@ -92,12 +93,12 @@ def histories(notifications: Iterable[Notification]) -> dict[str, History]:
 
 
 def digest(*parts: str) -> str:
-    """Stable identity of some texts; their lengths go in, so that no two lists share one."""
+    """Compute a digest of some texts; different lists of texts have different digests."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def idempotency_key(
     identity: str, interval_start: datetime, state: str, number: int, evidence: Sequence[str]
 ) -> str:
-    """A key that stays the same when the same news is sent again; later news has another, even if it repeats old news."""
+    """Make a key that is the same when the same news is sent again, and another one for any later news."""
     return digest(identity, interval_start.isoformat(), state, str(number), *evidence)

@@ -1,7 +1,7 @@
-"""Promise: work is spread as the hash space is (Key_Shared), or as active topics are (Failover).
+"""Promise: the load follows the consumers' shares of the hash space (Key_Shared) or of the active topics (Failover).
 
-Judged only where there is enough to judge: from ``min_messages`` messages and ``min_keys_per_consumer`` keys per
-consumer in the interval. Below, the verdict is PASS and says so.
+Judged only with at least ``min_messages`` messages and ``min_keys_per_consumer`` keys per consumer in the interval. With
+fewer, the verdict is PASS and its reason says so.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _KINDS: Final = {
     "failover_imbalance": "consumers active for too many or too few topics: {value}",
     "hot_key": "keys that carried too large a part of the load: {value}",
     "hot_consumer": "consumers that carried too large a part of the load: {value}",
-    "unnecessary_blocking": "times that work was held back though nothing of its hash was outstanding elsewhere: {value}",
+    "unnecessary_blocking": "times that entries waited although no entry of their hash was outstanding elsewhere: {value}",
 }
 
-#: Active topics and needless waiting are judged by limits of their own, whatever was sent.
+#: Kinds with limits of their own, judged for any number of messages.
 _NOT_GATED: Final = ("failover_imbalance", "unnecessary_blocking")
 
 

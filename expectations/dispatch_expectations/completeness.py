@@ -1,8 +1,8 @@
-"""Promise: every stored, readable entry of the interval was delivered, or a finding says what held it.
+"""Promise: every stored, readable entry was delivered by the interval's end, or a finding says what held it back.
 
-As of the interval's end. ``undelivered`` are entries that were stored and not sent and that no finding explains:
-whether something is wrong with them is not known, hence UNKNOWN. Work that a rule held back for longer than policy
-is a ``stuck_*`` finding and FAIL.
+``undelivered`` are entries that were stored but not delivered and that no finding explains. They may be lost or only
+late, so the verdict is UNKNOWN. Entries that a rule held back for longer than the policy allows are a ``stuck_*``
+finding: FAIL.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
 
 _STUCK: Final = {
-    "stuck_key": "keys that waited longer than policy: {value}",
-    "stuck_consumer": "consumers that waited longer than policy: {value}",
-    "stuck_subscription": "times that the subscription stood still for longer than policy: {value}",
-    "ack_hole": "unacknowledged entries below acknowledged ones for longer than policy: {value}",
+    "stuck_key": "keys that waited longer than the policy allows: {value}",
+    "stuck_consumer": "consumers that waited longer than the policy allows: {value}",
+    "stuck_subscription": "times that the subscription stood still for longer than the policy allows: {value}",
+    "ack_hole": "unacknowledged entries below acknowledged ones for longer than the policy allows: {value}",
 }
 
-#: Columns of the table of waiting times, and what is too much of them.
+#: Columns with waiting times, and the sentence for a value above the limit.
 _WAITS: Final = {
-    "wait_ms_p99": "99 of 100 entries waited up to {value} ms for their first sending; the policy bears {limit}",
-    "wait_ms_max": "an entry waited {value} ms for its first sending; the policy bears {limit}",
-    "blocked_message_ms": "rules held messages back for {value} ms of message time; the policy bears {limit}",
+    "wait_ms_p99": "99 of 100 entries waited up to {value} ms for their first delivery (the policy allows {limit})",
+    "wait_ms_max": "an entry waited {value} ms for its first delivery (the policy allows {limit})",
+    "blocked_message_ms": "rules held messages back for {value} ms of message time (the policy allows {limit})",
 }
 
 PROMISE: Final = Promise(
@@ -33,7 +33,7 @@ PROMISE: Final = Promise(
         Check(
             "never_delivered",
             FAIL,
-            "readable entries never sent though no limit held them: {value}",
+            "readable entries never delivered although no limit held them back: {value}",
             limit="completeness.never_delivered",
             kinds=("never_delivered",),
         ),
@@ -55,7 +55,7 @@ PROMISE: Final = Promise(
         Check(
             "undelivered",
             UNKNOWN,
-            "stored entries not sent by the interval's end, and no finding says why: {value}",
+            "stored entries not delivered by the interval's end, and no finding says why: {value}",
             limit="completeness.undelivered",
             missing="entries were sent in this interval but no waiting times of them were published",
         ),

@@ -1,9 +1,9 @@
 """Promise: the broker decided as its release's rules say.
 
-Every decision of the log is compared with the rule (``dispatch_core``): those of a trace one by one; of a log of level E,
-which shows no reads, who was sent each entry. A divergence is FAIL. Decisions in which two
-admissible orders of events differ are uncertain: UNKNOWN above the policy's percentage. A rule that this version
-does not replay leaves the promise UNKNOWN, and with it the verdict over all promises.
+``dispatch_core`` compares the log with the rules: every decision of a trace; for a log without a trace, which shows no
+reads, the consumer of each delivery. A divergence is FAIL. A decision that depends on an order of events which the log
+does not show is uncertain; more of them than the policy allows are UNKNOWN. A rule that this version does not replay
+leaves the promise UNKNOWN, and with it the verdict over all promises.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Final
 
 from dispatch_expectations.promise import FAIL, NEVER_RECORDED, UNKNOWN, Check, Promise
 
-#: Why PASS, where the log shows no reads.
-KEPT_UNSEEN: Final = "every sending was as the rules of the release ask for; reads are unseen without a trace"
+#: Reason of a PASS for a log without a trace.
+KEPT_UNSEEN: Final = (
+    "every delivery followed the rules of the release; without a trace, reads are not compared"
+)
 
 PROMISE: Final = Promise(
     name="conformance",
     title="Conformance to the release's rules",
-    kept="every decision was the one the rules of the release ask for",
+    kept="every decision followed the rules of the release",
     checks=(
         Check(
             "divergent",
@@ -30,7 +32,7 @@ PROMISE: Final = Promise(
         Check(
             "doubted",
             UNKNOWN,
-            "decisions that differ from the rule behind lines that are missing or cannot be: {value} of {decisions}",
+            "decisions that differ from the rule after missing or invalid lines: {value} of {decisions}",
             counts_findings=False,
         ),
         NEVER_RECORDED,

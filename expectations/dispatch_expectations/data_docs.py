@@ -1,12 +1,12 @@
-"""Data Docs as a self-contained static site: one folder per interval, safe to open and to serve.
+"""Write Data Docs as a self-contained static site, one folder per interval, that is safe to open and to serve.
 
-Great Expectations builds its pages with scripts and style sheets from other hosts, a picture that is fetched on each
-view, and values put in as they are. Here every page loses its scripts and foreign links and gets a content security
-policy under which no script can run and nothing is fetched, plus a small style sheet of its own. Its index page, which
-is nothing without scripts, is replaced by a table of the verdicts that links to the pages.
+The pages of Great Expectations contain unescaped values, and load scripts, style sheets and a picture from other hosts. Here
+scripts and foreign links are removed from every page, and a small style sheet and a content security policy are added, under
+which no script runs and nothing is loaded. A table of the verdicts with links to the pages replaces the index page, which
+needs scripts.
 
-``<data_docs>/<interval>/index.html`` is replaced as a whole (built beside, then renamed); ``<data_docs>/index.html``
-lists the intervals.
+``<data_docs>/<interval>`` is replaced as a whole (built beside it, then renamed); ``<data_docs>/index.html`` lists the
+intervals.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Site:
 
 
 def index_of(data_docs: Path, interval_start: datetime) -> Path:
-    """The page to open first for an interval."""
+    """Return the path of an interval's index page."""
     return data_docs / interval(interval_start).name / "index.html"
 
 
 @contextmanager
 def staged_site(data_docs: Path, interval_start: datetime) -> Iterator[Site]:
-    """A folder to build an interval's pages in; it replaces the earlier one when the block ends without an error."""
+    """Yield a folder for an interval's pages; it replaces the earlier one when the block ends without an error."""
     data_docs.mkdir(parents=True, exist_ok=True)
     name = interval(interval_start).name
     for left_over in data_docs.glob(f".{name}.*"):  # of a run that was killed
@@ -138,7 +138,7 @@ def _page(title: str, body: str) -> str:
 
 
 def _verdict_table(verdicts: Sequence[Verdict], pages: dict[str, str]) -> str:
-    """Dispatchers down, promises across; reasons and first findings of what is not PASS below each."""
+    """Write the table of verdicts: a row per dispatcher with a column per promise, and a row with its top findings."""
     heads = []
     for promise in PROMISES:
         page, title = pages.get(promise.name), html.escape(promise.title)

@@ -1,7 +1,7 @@
 """Read the verdicts and findings of a judged interval, dispatcher by dispatcher, for the alerts.
 
-A finding of an alert is the anomalies of one identity (cluster, topic, subscription, kind, key or consumer), as far as the
-policy does not tolerate them; where a promise is broken without an anomaly, the promise itself is the kind.
+A finding of an alert stands for the anomalies of one identity (cluster, topic, subscription, kind, key or consumer) that the
+policy does not tolerate. If a promise is broken without an anomaly, the kind of the finding is the promise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dispatch_expectations.validate import read_verdicts
 from dispatch_expectations.verdict import Verdict
 
 NOBODY: Final = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
-#: Redeliveries are judged by their causes: their promise is reported, not each key.
+#: Redeliveries are judged by their causes, so the alert names the promise and not each key.
 _NOT_BY_KEY: Final = ("redelivered",)
 #: Kinds that a check counts whether they are certain or not.
 _COUNTED_ANYWAY: Final = (*LOG_KINDS, *TOLERATED_KINDS)
@@ -34,10 +34,10 @@ _NUMBER: Final = re.compile(r"\d[\d,.]*")
 
 @dataclass(frozen=True, slots=True)
 class AlertFinding:
-    """One identity: what broke, how often, the first evidence in one sentence.
+    """A finding of an alert: kind and subject, number of anomalies, and the first evidence in one sentence.
 
-    ``identity`` is the same in every interval. ``state`` (new, changed, clear) and ``idempotency_key`` say what is
-    news about it; until that is known the key is empty. ``evidence`` changes with the first evidence.
+    ``identity``: digest that is the same in every interval. ``state``: new, changed or clear. ``evidence``: digest of the
+    first evidence. ``idempotency_key``: of its notification; empty until the finding is compared with earlier ones.
     """
 
     state: str
@@ -60,9 +60,9 @@ class AlertFinding:
 
 @dataclass(frozen=True, slots=True)
 class DispatcherResult:
-    """One dispatcher of an interval: the verdict on each promise, and the findings behind those that were not kept.
+    """One dispatcher of an interval: the verdict on each promise, and the findings of promises that were not kept.
 
-    ``findings`` are worst first. ``complete``: every identity was followed, so that one that is not there is gone.
+    ``findings``: worst first. ``complete``: no identity was left out, so that a finding that is not listed is gone.
     """
 
     verdicts: Mapping[str, Verdict]
@@ -84,7 +84,7 @@ class DispatcherResult:
 
 
 def severity_rank(name: str) -> int:
-    """0 for the worst severity; names that are none come last."""
+    """Return the rank of a severity, 0 for the worst; unknown names come last."""
     return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
 
 
@@ -110,26 +110,26 @@ def read_results(
             DispatcherResult(promises, tuple(behind), complete=len(findings[dispatcher]) < MAX_IDENTITIES)
         )
     if verdicts and NOBODY not in by_dispatcher:
-        # What belongs to nobody has verdicts under this name only while there is some.
+        # Findings without a dispatcher have verdicts only while there are any; this one clears earlier alerts.
         results.append(DispatcherResult({ALL: _nobody(verdicts[0])}))
     return results
 
 
 def _findings(verdicts: Mapping[str, Verdict], findings: Sequence[Finding], rule: Rule) -> list[AlertFinding]:
-    """The findings that broke a dispatcher's promises, worst first: anomalies, and the promise itself for all else."""
+    """List the findings that broke a dispatcher's promises, worst first: anomalies, else the promise itself."""
     found: dict[str, AlertFinding] = {}
     for name, verdict in verdicts.items():
         if name != ALL and verdict.verdict != PASS:
             checks = BY_NAME[name].checks
-            behind = [_finding(one) for one in _behind(checks, findings, rule)]
+            behind = [_finding(finding) for finding in _behind(checks, findings, rule)]
             if not behind or any(_is_in_reason(check, verdict.reason) for check in checks if not check.kinds):
                 behind.append(_promise_finding(verdict))
-            found.update((one.identity, one) for one in behind)
-    return sorted(found.values(), key=lambda one: one.rank)
+            found.update((finding.identity, finding) for finding in behind)
+    return sorted(found.values(), key=lambda finding: finding.rank)
 
 
 def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) -> list[Finding]:
-    """The findings of a broken promise that exceed what the policy tolerates."""
+    """List the findings of a broken promise whose numbers exceed the policy's limits."""
     behind: dict[tuple[str, ...], Finding] = {}
     for check in checks:
         limit = _limit(check, rule)
@@ -154,7 +154,7 @@ def _is_in_reason(check: Check, reason: str) -> bool:
 
 
 def _limit(check: Check, rule: Rule) -> float | None:
-    """The number that the policy tolerates; None for any number."""
+    """Return the number that the policy tolerates; None for any number."""
     if check.limit is None:
         return 0
     section, name = check.limit.split(".", 1)
@@ -162,7 +162,7 @@ def _limit(check: Check, rule: Rule) -> float | None:
 
 
 def _alerting_kinds(policy: Policy) -> list[str]:
-    """Kinds that some rule of the policy does not tolerate in any number; those are reported one by one."""
+    """List the kinds for which some rule of the policy has a limit; alerts name each of their findings."""
     kinds = {
         kind
         for promise in PROMISES
@@ -199,13 +199,13 @@ def _promise_finding(promise: Verdict) -> AlertFinding:
         positions=(),
         explanation=promise.reason,
         identity=digest(*promise.dispatcher, promise.promise, "subscription"),
-        # Another number in the reason is no other evidence: it would be news every day.
+        # Numbers in the reason are no evidence; otherwise the finding would have changed every day.
         evidence=digest(promise.verdict, _NUMBER.sub("#", promise.reason)),
     )
 
 
 def _nobody(judged: Verdict) -> Verdict:
-    """The verdict on what belongs to no dispatcher, of an interval in which there is nothing of the kind."""
+    """Make the verdict on findings without a dispatcher, for an interval that has none."""
     cluster, topic, subscription = NOBODY
     return replace(
         judged,

@@ -1,8 +1,8 @@
-"""Promise: no entry is sent twice without a cause.
+"""Promise: no entry is delivered twice without a cause.
 
-A redelivery with a cause (a consumer left, asked again, a rewind, a topic reload) is Pulsar's at-least-once at work:
-tolerated and counted, each cause with its own limit. An entry outstanding at two connections, or sent after its ack
-had been applied, is never right.
+A redelivery with a cause (a disconnect, a redelivery request, a rewind, a topic reload) is part of Pulsar's at-least-once
+delivery: tolerated and counted, each cause with its own limit. An entry that is outstanding at two connections, or delivered
+after its ack was applied, is never allowed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from dispatch_core.audit import catalogue
 from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
 
-#: Causes of a repeated sending, in the words of the audit; ``unexplained`` stands for none.
+#: Causes of a redelivery, as the audit names them; ``unexplained`` if there is none.
 CAUSES: Final = (*catalogue.CAUSES, "unexplained")
 
 PROMISE: Final = Promise(

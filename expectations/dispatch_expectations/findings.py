@@ -1,7 +1,7 @@
-"""The anomalies behind a verdict, condensed to one finding per identity.
+"""Read the anomalies behind a verdict, as one finding per identity.
 
-Identity = (cluster, topic, subscription, kind, key or consumer). A day may hold a million anomalies of one key:
-counted batch by batch, and only the first (by ``seq``) is kept with its positions and explanation.
+The identity is (cluster, topic, subscription, kind, key or consumer). A day may have a million anomalies of one key:
+they are counted batch by batch, and only the evidence of the first (by ``seq``) is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED, SEVERITIES
 from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import interval_dataset, read_batches
 
-#: Identities followed per dispatcher; more are not named one by one (the verdict counts every anomaly).
+#: Maximum number of findings per dispatcher; further identities are left out (the verdict counts every anomaly).
 MAX_IDENTITIES: Final = 10_000
 
 _COLUMNS: Final = [
@@ -66,7 +66,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """Two findings with the same identity are one finding of an alert."""
+        """Dispatcher, kind and subject; anomalies with the same identity are one finding of an alert."""
         return self.cluster, self.topic, self.subscription, self.kind, self.subject
 
     @property
@@ -77,7 +77,7 @@ class Finding:
 
 
 def read_findings(warehouse: Path, interval_start: datetime, kinds: Collection[str]) -> list[Finding]:
-    """Findings of some kinds in one interval, sorted by dispatcher and rank."""
+    """Read the findings of some kinds in one interval, sorted by dispatcher and rank."""
     dataset = interval_dataset(warehouse, "anomalies", interval_start)
     found: dict[tuple[str, str, str, str, str], Finding] = {}
     per_dispatcher: dict[Dispatcher, int] = {}
@@ -89,17 +89,20 @@ def read_findings(warehouse: Path, interval_start: datetime, kinds: Collection[s
         elif per_dispatcher.get(finding.dispatcher, 0) < MAX_IDENTITIES:
             per_dispatcher[finding.dispatcher] = per_dispatcher.get(finding.dispatcher, 0) + 1
             found[finding.identity] = finding
-    return sorted(found.values(), key=lambda one: (one.dispatcher, one.rank))
+    return sorted(found.values(), key=lambda finding: (finding.dispatcher, finding.rank))
 
 
 def top(findings: Collection[Finding], number: int) -> list[Finding]:
-    """The worst findings, but first one of each kind: ten of one kind would hide the other kinds."""
+    """Choose the worst findings, first one of each kind, so that many of one kind do not hide the others."""
     seen: set[str] = set()
     ranked = []
-    for finding in sorted(findings, key=lambda one: one.rank):
+    for finding in sorted(findings, key=lambda finding: finding.rank):
         ranked.append((finding.kind in seen, finding))
         seen.add(finding.kind)
-    return [one for _repeat, one in heapq.nsmallest(number, ranked, key=lambda pair: (pair[0], pair[1].rank))]
+    return [
+        finding
+        for _repeat, finding in heapq.nsmallest(number, ranked, key=lambda pair: (pair[0], pair[1].rank))
+    ]
 
 
 def _rows(dataset: ds.Dataset | None, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -137,7 +140,7 @@ def _finding(row: dict[str, Any]) -> Finding:
 
 
 def _merge(into: Finding, other: Finding) -> None:
-    """Count ``other`` into ``into``; its evidence is kept if it is certain where ours is not, worse, or earlier."""
+    """Add the count of ``other`` to ``into``, and take over its evidence if it ranks before that of ``into``."""
     count = into.count + other.count
     if other.rank < into.rank:
         for name in ("severity", "uncertain", "first_seq", "first_t_us", "positions", "consumers", "cause"):

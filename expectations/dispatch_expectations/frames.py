@@ -1,8 +1,8 @@
-"""One row per dispatcher of an interval: the counts that the suites judge, from the warehouse's tables.
+"""Build the frame that the suites judge: one row of counts per dispatcher of an interval, from the warehouse's tables.
 
-Every number of the frame is a count read from a table (or a ratio of two); nothing here compares one with a limit.
-A dispatcher is there if the interval's log or the replay knows it, so that one which got lost on the way is judged
-too. What belongs to no dispatcher has its own row, named ``*``, only when there is something to say.
+Every number is a count from a table, or a ratio of two; it is not compared with a limit here. A dispatcher has a row if
+it is in the interval's log or in the results of the replay, so that a dispatcher that the replay lost is judged too.
+Findings that belong to no dispatcher are in a row named ``*``, if there are any.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class _Row:
 
 
 def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) -> pd.DataFrame:
-    """The frame of one interval, sorted by dispatcher, index 0 … n-1 also in column ``row``.
+    """Build the frame of one interval, sorted by dispatcher; column ``row`` is the index 0 … n-1.
 
-    Raises ``WarehouseError`` if the tables of ingest or replay are not there at all.
+    Raises ``WarehouseError`` if the tables of ingest or replay do not exist.
     """
     import pandas as pd
 
@@ -105,7 +105,7 @@ def _dispatcher(row: dict[str, Any]) -> Dispatcher:
 
 
 def _read_log(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    """Read which dispatchers have events, from which files, and the number of entries that the log records as sent."""
+    """Read from the log its dispatchers, their files, and the number of entries that were sent."""
     events = interval_dataset(warehouse, "consumer_events", interval_start)
     columns = [*KEY, "incarnation", "source_file", "kind", "positions"]
     keys = [*KEY, "incarnation", "source_file"]
@@ -171,17 +171,19 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
             row.uncertain[PROMISE_OF_KIND[kind]] += count
         else:
             row.kinds["redelivered_unexplained" if kind == "redelivered" else kind] += count
-    # Evidence lists the first positions only: what a finding tells of is counted apart.
-    telling = pc.field("unsent") > 0
+    # A finding lists only its first positions; the number of its unsent entries is a column of its own.
+    with_unsent = pc.field("unsent") > 0
     logs = [*KEY, "incarnation"]
-    for group in aggregate(read_batches(anomalies, [*logs, "unsent"], telling), logs, ["unsent"]):
+    for group in aggregate(read_batches(anomalies, [*logs, "unsent"], with_unsent), logs, ["unsent"]):
         row = rows[_dispatcher(group)]
-        if group["incarnation"] == row.incarnation:  # what an earlier one left unsent, the next may have sent
+        if (
+            group["incarnation"] == row.incarnation
+        ):  # a later incarnation may have sent what an earlier one did not
             row.explained = group["unsent"]
 
 
 def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    """Decisions that differ behind lines that are missing or cannot be: they prove nothing, and are no findings."""
+    """Count decisions that differ after missing or invalid lines: they prove nothing and are no findings."""
     logs = [*KEY, "incarnation"]
     anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     since: dict[tuple[Any, ...], int] = {}
@@ -194,14 +196,14 @@ def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[D
         return
     divergences = interval_dataset(warehouse, "divergences", interval_start)
     for batch in read_batches(divergences, [*logs, "seq"], pc.field("status") == "divergent"):
-        for one in batch.to_pylist():
-            log = tuple(one[name] for name in logs)
-            if log in since and one["seq"] >= since[log]:
-                rows[_dispatcher(one)].doubted += 1
+        for decision in batch.to_pylist():
+            log = tuple(decision[name] for name in logs)
+            if log in since and decision["seq"] >= since[log]:
+                rows[_dispatcher(decision)].doubted += 1
 
 
 def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
-    """Rows of the newest ingest of the interval that no count explains; None if no ingest left its counts."""
+    """Count rows of the interval's newest ingest that no other count explains; None if there are no counts of an ingest."""
     counts = ["rows_in", "rows_accepted", "rows_quarantined", "rows_other_interval"]
     metadata = whole_dataset(warehouse, "run_metadata")
     start = pa.scalar(interval_start, pa.timestamp("us", tz="UTC"))
@@ -222,7 +224,7 @@ def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
 
 
 def _read_quarantine(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    """Charge quarantined rows to the dispatchers of their file, else of its folder, else to nobody."""
+    """Count quarantined rows for the dispatchers of their file, else for those of its folder, else for ``NOBODY``."""
     by_file: defaultdict[str, set[Dispatcher]] = defaultdict(set)
     by_folder: defaultdict[str, set[Dispatcher]] = defaultdict(set)
     for dispatcher, row in rows.items():
@@ -256,9 +258,9 @@ def _where(item: dict[str, Any]) -> str:
 
 
 def label(dispatcher: Iterable[str]) -> str:
-    """A dispatcher's name for Data Docs: no markup, no control characters, bounded.
+    """Write a dispatcher's name for Data Docs: escaped, without control characters, of limited length.
 
-    Great Expectations puts values into its pages as they are; names come from logs and are hostile input.
+    Great Expectations does not escape the values on its pages, and names in logs may be hostile.
     """
     return html.escape(printable(" ".join(dispatcher), _MAX_LABEL), quote=True)
 
@@ -292,7 +294,8 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "replay_missing": int(row.in_log and not row.states),
         # As of the interval's end, over all intervals.
         "never_recorded": int(
-            bool(row.states) and all(not one["last_seq"] and one["last_t_us"] is None for one in row.states)
+            bool(row.states)
+            and all(not state["last_seq"] and state["last_t_us"] is None for state in row.states)
         ),
         "sent_in_log": row.sent_in_log,
         "sent_unaudited": abs(row.sent_in_log - row.delivered),
@@ -302,7 +305,7 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "doubted": doubted,
         "uncertain_percent": 100.0 * uncertain / decisions if decisions else 0.0,
         "not_judged": len(unjudged),
-        # A trace shows the round of every sending, a log of level E shows none.
+        # Only a trace has the rounds of the deliveries.
         "reads_unseen": bool(decisions and row.sent_in_log)
         and not any(state["rounds"] for state in row.states),
         "not_judged_reason": "; ".join(unjudged),
@@ -326,21 +329,23 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
 
 
 def _most(values: Iterable[float | None]) -> float | None:
-    """The greatest known value: of several incarnations the worst."""
+    """Return the greatest known value, which is that of the worst incarnation."""
     return max((value for value in values if value is not None), default=None)
 
 
 def _balance(consumers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts for the balance gates, and the consumer with most load for its share of the hash space."""
+    """Compute the counts for the balance gates, and the consumer with the greatest load for its share of the hash space."""
     ratios = [
-        (one["message_share"] / one["hash_share"], one["consumer_name"])
-        for one in consumers
-        if one["hash_share"]
+        (consumer["message_share"] / consumer["hash_share"], consumer["consumer_name"])
+        for consumer in consumers
+        if consumer["hash_share"]
     ]
     ratio, busiest = max(ratios, default=(None, ""))
     return {
-        "messages": sum(one["messages"] for one in consumers),
-        "keys_per_consumer": sum(one["keys"] for one in consumers) / len(consumers) if consumers else 0.0,
+        "messages": sum(consumer["messages"] for consumer in consumers),
+        "keys_per_consumer": sum(consumer["keys"] for consumer in consumers) / len(consumers)
+        if consumers
+        else 0.0,
         "max_share_ratio": ratio,
         "busiest_consumer": busiest,
     }

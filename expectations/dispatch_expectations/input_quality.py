@@ -1,8 +1,8 @@
-"""Promise: every row that came in was understood, or is kept aside with its reason, and the counts balance.
+"""Promise: every row of the input was accepted, or quarantined with its reason, and the counts add up.
 
-Rows in = rows accepted + rows quarantined + rows of other intervals, per ingest run. Quarantined rows are charged to
-the dispatchers of the file they came from, else to those of its folder, else to ``*`` (no dispatcher). A gap in the log
-leaves the promise UNKNOWN; an event about a consumer or an entry that the log does not know breaks it.
+For each ingest run: rows in = rows accepted + rows quarantined + rows of other intervals. Quarantined rows count for the
+dispatchers of their file, else for those of its folder, else for ``*`` (no dispatcher). A gap in the log leaves the promise
+UNKNOWN; an event about a consumer or an entry that the log does not contain breaks it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, log_che
 PROMISE: Final = Promise(
     name="input_quality",
     title="Input quality",
-    kept="every row of its files was understood",
+    kept="every row of its files was accepted",
     checks=(
         Check(
             "quarantined",

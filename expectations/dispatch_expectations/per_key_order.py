@@ -1,8 +1,8 @@
 """Promise: entries of one key reach consumers in order, and are never outstanding at two consumers at once.
 
-Key_Shared's promise (PIP-34; PIP-379 keeps it across membership changes). A redelivery that the consumer asked for
-may overtake; that is counted as ``overtaken_redelivery`` and tolerated. Shared subscriptions, and Key_Shared ones that
-allow out-of-order delivery, promise no order: what is found there is counted under that reason and tolerated.
+This is the promise of Key_Shared (PIP-34; PIP-379 keeps it across membership changes). An entry may come out of order after
+a redelivery request of the consumer; this is counted as ``overtaken_redelivery`` and tolerated. Shared subscriptions, and
+Key_Shared ones that allow out-of-order delivery, promise no order: their findings are counted and tolerated.
 """
 
 from __future__ import annotations

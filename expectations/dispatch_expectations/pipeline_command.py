@@ -1,10 +1,10 @@
-"""``dispatch-audit pipeline SOURCE...``: all stages in one process, without Airflow.
+"""Run ``dispatch-audit pipeline SOURCE...``: all stages in one process, without Airflow.
 
-For each interval: pull → ingest → replay → aggregates → validate → report, then the verdicts. The same functions as in the
-DAG, on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``): ``landing``,
-``warehouse``, ``data-docs``, ``reports``.
-Without ``--interval-start`` it takes every UTC day on which the source holds an event, oldest first. Intervals that
-were audited before, and that this run brings other earlier rows for, are audited again.
+Runs pull → ingest → replay → aggregates → validate → report for each interval, then prints the verdicts. Calls the same
+functions as the DAG, on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``):
+``landing``, ``warehouse``, ``data-docs``, ``reports``. Without ``--interval-start`` it takes every UTC day on which the
+source has an event, oldest first. Intervals audited before are audited again if this run changes rows that they depend
+on.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ _ORDER: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("source", nargs="+", metavar="SOURCE", help="folder of recordings, log file, or glob")
     parser.add_argument(
-        "--home", type=Path, help="where everything is kept (default: $DISPATCH_AUDIT_HOME, .dispatch-audit)"
+        "--home",
+        type=Path,
+        help="folder for all results (default: $DISPATCH_AUDIT_HOME, else .dispatch-audit)",
     )
     parser.add_argument(
         "--interval-start",
         type=stage_command.moment,
-        help="day or ISO 8601 time, UTC (default: every day the source has events of)",
+        help="day or ISO 8601 time, UTC (default: every day on which the source has events)",
     )
     parser.add_argument(
         "--interval-end", type=stage_command.moment, help="exclusive (default: a day after the start)"
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--forget-gone",
         action="store_true",
-        help="forget files that the sources have no more (default: logs are rotated away, what they said stays)",
+        help="forget files that the sources do not have any more (default: keep them, as logs are rotated away)",
     )
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per verdict on stdout, nothing else there"
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do all stages; 0 every verdict is PASS, 1 there is a FAIL, 2 something could not be judged."""
+    """Run all stages; return 0 if every verdict is PASS, 1 if there is a FAIL, 2 if something could not be judged."""
     home = (args.home or Path(os.environ.get("DISPATCH_AUDIT_HOME") or ".dispatch-audit")).absolute()
     try:
         with quiet_on_a_pipe():
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         complain(f"error: {error}")
         return 2
     print("\n".join(_as_json(verdicts) if args.json else _for_people(verdicts, home)))
-    found = {one.verdict for one in verdicts if one.promise == "all"}
+    found = {verdict.verdict for verdict in verdicts if verdict.promise == "all"}
     if "FAIL" in found:
         return 1
     return 0 if found == {"PASS"} else 2
@@ -105,13 +107,13 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     def judge(span: Interval) -> None:
         say(f"validate {span.name}")
         verdicts.extend(validate_interval(warehouse, span.start, home / "data-docs", policy))
-        _report(write_reports(warehouse, span, home / "reports"))
+        _say_summary(write_reports(warehouse, span, home / "reports"))
 
-    with running_session(sum(one.size_bytes for one in pulled.files)) as spark:
+    with running_session(sum(segment.size_bytes for segment in pulled.files)) as spark:
         for span in spans:
-            _report(ingest_with_history(spark, landing, warehouse, span))
-            _report(replay(spark, warehouse, span, limits=limits, overrides=overrides))
-            _report(aggregate(spark, warehouse, span, limits=limits))
+            _say_summary(ingest_with_history(spark, landing, warehouse, span))
+            _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides))
+            _say_summary(aggregate(spark, warehouse, span, limits=limits))
             judge(span)
         for span in stale_intervals(landing, warehouse, spark):
             recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
@@ -120,46 +122,48 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
 
 
 def _expanded(source: str) -> list[Path]:
-    """A path, or what a glob matches where no path of that name exists; a glob that matches nothing names itself."""
+    """Expand a source: an existing path, or the matches of a glob; a glob without a match is returned as it is."""
     if Path(source).exists():
         return [Path(source)]
     matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - a pattern that may be absolute
-    return [Path(one) for one in matches] or [Path(source)]
+    return [Path(match) for match in matches] or [Path(source)]
 
 
 def days_of(sources: Sequence[Path], landing: Path, files: Sequence[Segment]) -> list[str]:
-    """The UTC days on which the landed event files of the sources hold rows, oldest first."""
+    """List the UTC days on which the landed event files have rows, oldest first."""
     from spark_jobs.pull.segment_surveys import surveyed
 
-    events = [one for one in files if (file_format(one.name) or ("",))[0] == "events"]
+    events = [segment for segment in files if (file_format(segment.name) or ("",))[0] == "events"]
     hours = {hour for _one, survey in surveyed(None, landing, events) for hour, _rows, _mark in survey.hours}
     days = sorted({day_of(hour * HOUR_US) for hour in hours})
     if not days:
         raise DispatchAuditError(
-            f"{', '.join(map(str, sources))}: {len(files)} files and not one readable event in them; nothing was audited. "
+            f"{', '.join(map(str, sources))}: no readable event in {len(files)} files; nothing was audited. "
             "Check that these are consumer-event logs or dispatcher traces (docs/log-format.md)"
         )
     return days
 
 
-def _report(summary: dict[str, Any]) -> None:
+def _say_summary(summary: dict[str, Any]) -> None:
     plain = (f"{name} {value:,}" for name, value in summary.items() if isinstance(value, (int, float)))
     say(f"{summary['stage']} {summary['interval_start'][:10]}: {', '.join(plain)}")
 
 
 def _as_json(verdicts: Iterable[Any]) -> list[str]:
-    return [json.dumps(asdict(one), default=str, sort_keys=True, ensure_ascii=False) for one in verdicts]
+    return [
+        json.dumps(asdict(verdict), default=str, sort_keys=True, ensure_ascii=False) for verdict in verdicts
+    ]
 
 
 def _for_people(verdicts: Sequence[Any], home: Path) -> list[str]:
     lines = []
-    overall = [one for one in verdicts if one.promise == "all"]
-    for one in sorted(overall, key=lambda one: (_ORDER.get(one.verdict, 0), one.interval_start, one.topic)):
-        day = interval(one.interval_start).name
-        lines.append(f"{one.verdict:8}{printable(one.topic)} / {printable(one.subscription)}  {day}")
-        lines.append(f"        {printable(one.reason)}")
-        lines += [f"        - {printable(finding)}" for finding in one.top_findings if one.verdict != "PASS"]
-    counts = {verdict: sum(one.verdict == verdict for one in overall) for verdict in _ORDER}
+    overall = [verdict for verdict in verdicts if verdict.promise == "all"]
+    for row in sorted(overall, key=lambda row: (_ORDER.get(row.verdict, 0), row.interval_start, row.topic)):
+        day = interval(row.interval_start).name
+        lines.append(f"{row.verdict:8}{printable(row.topic)} / {printable(row.subscription)}  {day}")
+        lines.append(f"        {printable(row.reason)}")
+        lines += [f"        - {printable(finding)}" for finding in row.top_findings if row.verdict != "PASS"]
+    counts = {verdict: sum(row.verdict == verdict for row in overall) for verdict in _ORDER}
     lines.append("")
     lines.append(
         ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing judged"

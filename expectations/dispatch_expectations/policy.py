@@ -1,8 +1,7 @@
-"""The audit policy: thresholds per topic pattern, from one reviewed YAML file.
+"""Read the audit policy, a YAML file with limits per topic pattern.
 
-The names of promises and limits are those of the shipped ``audit-policy.yaml`` (its ``defaults`` are complete and
-define what exists); any other file may leave out what it does not change. Errors name file, line and field, and
-all errors of a file are reported at once.
+The ``defaults`` of the shipped ``audit-policy.yaml`` define the names of all promises and limits; any other file may
+leave out what it does not change. Errors name file, line and field, and all errors of a file are reported at once.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _MOST_PROBLEMS: Final = 100
 _LONGEST_SHOWN: Final = 500
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _UNLIMITED: Final = "any"
-#: The most that a part can be, by how its name ends.
+#: Greatest possible limit, by the ending of its name.
 _WHOLES: Final = {"_percent": 100, "_share": 1}
 
-#: Limit of one finding; ``None`` = any number is tolerated (and counted).
+#: Limits by promise and name; ``None`` = any number is tolerated (and counted).
 Limits = Mapping[str, Mapping[str, float | None]]
 
 
@@ -67,7 +66,7 @@ class Rule:
         return fnmatchcase(topic, self.topics) and fnmatchcase(subscription, self.subscriptions)
 
     def limit(self, promise: str, name: str) -> float | None:
-        """Greatest tolerated value, or None for any. Unknown names raise ``KeyError``."""
+        """Return the greatest tolerated value, or None for any. Raises ``KeyError`` for an unknown name."""
         return self.limits[promise][name]
 
 
@@ -79,11 +78,11 @@ class Policy:
     source: str
 
     def rule_for(self, topic: str, subscription: str) -> Rule:
-        """First rule that matches the dispatcher."""
+        """Return the first rule that matches the dispatcher."""
         return next(rule for rule in self.rules if rule.matches(topic, subscription))
 
     def limit_rules(self) -> LimitRules:
-        """The limits that make a finding, for the stages that look for them: the same rules, in the same order."""
+        """Return the limits for the stages that make findings: the same rules in the same order."""
         return LimitRules(
             tuple(
                 LimitRule(rule.topics, rule.subscriptions, CoreLimits.of_policy(rule.limits))
@@ -93,7 +92,7 @@ class Policy:
 
 
 def load_policy(path: Path | None = None) -> Policy:
-    """Policy of a file, or the shipped one. Raises ``PolicyError`` with every problem of the file."""
+    """Read the policy of a file, or the shipped one. Raises ``PolicyError`` with every problem of the file."""
     defaults = _shipped_defaults()
     if path is None:
         path = SHIPPED_POLICY
@@ -102,14 +101,14 @@ def load_policy(path: Path | None = None) -> Policy:
 
 
 def current_policy() -> Policy:
-    """The policy that ``DISPATCH_AUDIT_POLICY`` names, else the shipped one. Raises ``PolicyError``."""
+    """Read the policy that ``DISPATCH_AUDIT_POLICY`` names, else the shipped one. Raises ``PolicyError``."""
     given = os.environ.get(POLICY_VARIABLE)
     return load_policy(Path(given) if given else None)
 
 
 @lru_cache(maxsize=1)
 def _shipped_defaults() -> dict[str, dict[str, float | None]]:
-    """Names and limits of the shipped file; they are the vocabulary of every other file."""
+    """Read names and limits of the shipped file; any other file may use only these names."""
     document = yaml.safe_load(SHIPPED_POLICY.read_text(encoding="utf-8"))
     return {
         promise: {name: None if value == _UNLIMITED else float(value) for name, value in limits.items()}
@@ -118,7 +117,7 @@ def _shipped_defaults() -> dict[str, dict[str, float | None]]:
 
 
 class _Reader:
-    """Walks the YAML node tree of one file, so that every complaint knows its line."""
+    """Read one file as a tree of YAML nodes, so that every problem can name its line."""
 
     def __init__(self, path: Path, vocabulary: dict[str, dict[str, float | None]]) -> None:
         self._path = path
@@ -172,11 +171,11 @@ class _Reader:
         where = f"{self._path}:{node.start_mark.line + 1}"
         self._problems.append(f"{where}: {field[:_LONGEST_SHOWN]}: {problem[:_LONGEST_SHOWN]}")
         if len(self._problems) == _MOST_PROBLEMS:
-            self._problems.append(f"{where}: (file): is full of problems; what follows was not read")
+            self._problems.append(f"{where}: (file): has too many problems; the rest was not read")
             raise PolicyError(self._problems)
 
     def _mapping(self, node: yaml.Node, field: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
-        """Values by key; unknown and repeated keys and non-mappings become problems."""
+        """Return values by key; unknown and repeated keys and non-mappings become problems."""
         if not isinstance(node, yaml.MappingNode):
             self._complain(node, field, f"must be a mapping with {', '.join(known)}")
             return {}
@@ -214,9 +213,9 @@ class _Reader:
         return {name: top[name] for name in extra if name in top}
 
     def _limit(self, node: yaml.Node, field: str) -> tuple[bool, float | None]:
-        """(usable, limit); a ``min_*`` is a threshold for judging at all and cannot be ``any``.
+        """Return (usable, limit). A ``min_*`` cannot be ``any``, as it is the least number to judge at all.
 
-        A part of a whole is never more than it: a limit above would look like one and never hold.
+        A percentage is at most 100 and a share at most 1: a greater limit would never be exceeded.
         """
         name = field.rsplit(".", 1)[-1]
         threshold = name.startswith("min_")
@@ -281,7 +280,7 @@ class _Reader:
 
 
 def _covers(rule: Rule, topics: str, subscriptions: str) -> bool:
-    """True if a rule matches all that two patterns match, as far as can be seen without trying names."""
+    """True if a rule's patterns are equal to these patterns or ``*``, so that it matches everything they match."""
     return rule.topics in ("*", topics) and rule.subscriptions in ("*", subscriptions)
 
 

@@ -1,7 +1,7 @@
-"""A promise and the checks that decide it: the vocabulary of the suite modules, without Great Expectations.
+"""Define promises and checks, from which the suites are made. Does not import Great Expectations.
 
-A check is one column of counts with an upper limit. Great Expectations judges every dispatcher's row against it;
-what it finds unexpected is FAIL or UNKNOWN, as the check says (``decides``). Nothing else decides a verdict.
+A check is one column of counts with an upper limit. Great Expectations compares every dispatcher's row with it; an
+unexpected value is FAIL or UNKNOWN, as the check says (``decides``). A verdict depends on nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_DISPATCHER: Final = "*"
 
 
 def worst(verdicts: list[str]) -> str:
-    """The worst of some verdicts; PASS of none."""
+    """Return the worst of some verdicts; PASS if there are none."""
     return max(verdicts, key=SEVERITY.index, default=PASS)
 
 
@@ -33,11 +33,11 @@ def worst(verdicts: list[str]) -> str:
 class Check:
     """One upper limit on one column.
 
-    ``limit`` names the threshold as ``section.name`` of the policy; None is the constant 0. ``sentence`` says what
-    a value above it means, with ``{value}``, ``{limit}`` and any column or note of the dispatcher's row.
-    ``kinds`` are the anomaly kinds that are its evidence. ``gates`` are columns with the policy threshold
-    (``section.name``) that the row must reach for the check to apply at all. ``missing`` says what it means that
-    the column holds no value (then UNKNOWN); without it a missing value means that there is nothing to judge.
+    ``limit``: name of the threshold in the policy, as ``section.name``; None is the constant 0. ``sentence``: what a
+    value above it means, with ``{value}``, ``{limit}`` and any column of the dispatcher's row. ``kinds``: the anomaly
+    kinds that are its evidence. ``gates``: columns with the policy threshold (``section.name``) that the row must reach
+    for the check to apply. ``missing``: what a missing value means, which is then UNKNOWN; without it, a missing value
+    is not judged.
     """
 
     column: str
@@ -50,13 +50,13 @@ class Check:
     missing: str = ""
 
     def explain(self, value: Any, limit: float, row: Mapping[str, Any]) -> str:
-        """The sentence for one unexpected row."""
+        """Write the sentence for one unexpected row."""
         return self.sentence.format_map({**row, "value": plain(value), "limit": plain(limit)})
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise: its suite's checks, the kinds that it tolerates and counts, and what PASS means in words."""
+    """One promise: its checks, the columns that are tolerated and counted, and the reason of a PASS (``kept``)."""
 
     name: str
     title: str
@@ -72,15 +72,15 @@ class Promise:
 
 
 def plain(value: Any) -> str:
-    """A number for people: no trailing ``.0``, at most two decimals, thousands separated."""
+    """Write a number for people: no trailing ``.0``, at most two decimals, thousands separated."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
-#: No event up to the interval's end. An interval without one, after others with events, is a quiet one and no alert.
+#: No event in this interval or before. An interval without events after others with events raises no alert.
 NEVER_RECORDED: Final = Check("never_recorded", UNKNOWN, NOTHING_RECORDED, counts_findings=False)
-#: What keeps a log from reaching the audit at all.
+#: Checks that a log reached the audit.
 REPLAY_CHECKS: Final = (
     NEVER_RECORDED,
     Check(
@@ -92,21 +92,21 @@ REPLAY_CHECKS: Final = (
     Check(
         "sent_unaudited",
         UNKNOWN,
-        "entries that the log says were sent and that did not reach the audit: {value} of {sent_in_log}{because}",
+        "deliveries of the log that did not reach the audit: {value} of {sent_in_log}{because}",
         counts_findings=False,
     ),
 )
 _LOG_SENTENCES: Final = {
     "log_gap": "gaps in the log: {value}",
-    "unknown_consumer": "events of consumers that were not connected as far as the log says: {value}",
-    "unknown_position": "events about entries that the message log does not hold: {value}",
+    "unknown_consumer": "events of consumers that the log does not show as connected: {value}",
+    "unknown_position": "events about entries that the message log does not contain: {value}",
     "overlapping_incarnations": "overlaps of two brokers' logs of one subscription: {value}",
     "clock_step": "times that the log's clock went back: {value}",
 }
 
 
 def log_checks(decides: Literal["FAIL", "UNKNOWN"], *kinds: str) -> tuple[Check, ...]:
-    """Checks on findings about the log itself: what makes it too incomplete to prove a promise from it."""
+    """Make checks on findings about the log itself, such as gaps, which may hide that a promise was broken."""
     return tuple(
         Check(kind, decides, _LOG_SENTENCES[kind], limit=f"log.{kind}", kinds=(kind,)) for kind in kinds
     )

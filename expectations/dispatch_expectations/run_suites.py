@@ -1,7 +1,6 @@
-"""Run the suites: Great Expectations judges the frame, and each unexpected value is returned with its row.
+"""Judge the frame with Great Expectations, and return each unexpected value with its row.
 
-One pandas batch, suite and checkpoint per promise (each judges other columns). The context is in memory
-and sends nothing anywhere. Pages of Data Docs are written where ``site`` says.
+Each promise has its own pandas batch, suite and checkpoint. The context is in memory and sends no data anywhere.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _RESULT_FORMAT: Final = {
 
 
 class ExpectationError(DispatchAuditError):
-    """Great Expectations could not evaluate an expectation: nothing is known, nothing was published."""
+    """Great Expectations could not evaluate an expectation; no verdict was published."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One dispatcher's row that one expectation found unexpected; ``limit`` None = the value was missing."""
+    """A value that one expectation found unexpected in one dispatcher's row; ``limit`` None: the value is missing."""
 
     row: int
     promise: str
@@ -55,7 +54,7 @@ class Outcome:
 
 
 def run_suites(frame: pd.DataFrame, policy: Policy, interval_start: datetime, site: Path) -> list[Outcome]:
-    """Judge every row of ``frame`` by every promise; build Data Docs in ``site``.
+    """Judge every row of ``frame`` by every promise; write Data Docs to the folder ``site``.
 
     Returns one outcome per unexpected row and expectation; a dispatcher without an outcome kept the promise.
     Raises ``ExpectationError`` if an expectation could not be evaluated.
@@ -97,7 +96,7 @@ def run_suites(frame: pd.DataFrame, policy: Policy, interval_start: datetime, si
 
 
 def _quiet_context(site: Path) -> gx.data_context.EphemeralDataContext:
-    """A context in memory: no progress bars, no analytics, no temporary folder, one Data Docs site."""
+    """Make a context in memory: no progress bars, no analytics, no temporary folder, one Data Docs site."""
     import great_expectations as gx
     from great_expectations.data_context.types.base import (
         DataContextConfig,
@@ -124,7 +123,7 @@ def _quiet_context(site: Path) -> gx.data_context.EphemeralDataContext:
 def _suite(
     promise: Promise, rules: list[Rule], planned: dict[str, tuple[Check, float | None]]
 ) -> gx.ExpectationSuite:
-    """The suite of one promise for the policy rules in use; ``planned`` gets the check behind each expectation."""
+    """Make the suite of one promise for the policy rules in use; add the check of each expectation to ``planned``."""
     import great_expectations as gx
     import great_expectations.expectations as gxe
     from great_expectations.expectations.row_conditions import Column
@@ -191,7 +190,7 @@ def _unexpected(
 
 
 def _exception(info: Any) -> str:
-    """Message of an exception while evaluating, or nothing; GX gives one record, or one per metric."""
+    """Return the message of an exception during evaluation, or ""; GX gives one record, or one per metric."""
     if not isinstance(info, Mapping):
         return ""
     records = (

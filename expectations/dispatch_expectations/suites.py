@@ -25,7 +25,7 @@ PROMISES: Final[tuple[Promise, ...]] = (
 )
 BY_NAME: Final = {promise.name: promise for promise in PROMISES}
 
-#: Kinds about the log itself; they touch order, duplicates and completeness.
+#: Kinds about the log itself; they also affect the verdicts on order, duplicates and completeness.
 LOG_KINDS: Final = tuple(
     kind.name for kind in catalogue.KINDS.values() if kind.promise == catalogue.INPUT_QUALITY
 )

@@ -1,4 +1,4 @@
-"""Make the verdicts of one interval: run the suites, word the reasons, publish the verdicts and sum them up.
+"""Make the verdicts of one interval: run the suites, write the reasons, publish and summarize the verdicts.
 
 ``python -m dispatch_expectations.validate --warehouse DIR --interval-start TIME --data-docs DIR`` prints one JSON line on
 stdout and ends with 0 (all PASS), 1 (a FAIL) or 2 (could not judge: an UNKNOWN, or bad input).
@@ -49,8 +49,8 @@ def validate_interval(
     """Judge one interval: run all suites, publish Data Docs and replace the interval of the ``verdicts`` table.
 
     Returns the verdicts sorted by dispatcher, ``all`` first, then the promises. Running it again on the same tables
-    gives the same verdicts and pages. Raises ``WarehouseError`` (tables missing), ``PolicyError`` or ``ExpectationError``;
-    then nothing was published and the earlier verdicts of the interval stand.
+    gives the same verdicts and pages. Raises ``WarehouseError`` (missing tables), ``PolicyError`` or
+    ``ExpectationError``; then nothing is published and the earlier verdicts of the interval stay.
     """
     span = interval(interval_start)
     interval_start = span.start
@@ -68,7 +68,7 @@ def validate_interval(
 
 
 def read_verdicts(warehouse: Path, interval_start: datetime) -> list[Verdict]:
-    """Published verdicts of one interval, in the order of ``validate_interval``; empty if it was not judged."""
+    """Read the published verdicts of one interval, in the order of ``validate_interval``; empty if it was not judged."""
     dataset = interval_dataset(warehouse, "verdicts", interval_start)
     names = [name for name in VERDICTS.names if name != PARTITION]
     start = interval(interval_start).start
@@ -80,7 +80,7 @@ def read_verdicts(warehouse: Path, interval_start: datetime) -> list[Verdict]:
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:
-    """The worst verdict over all dispatchers; UNKNOWN if there is none."""
+    """Return the worst verdict over all dispatchers; UNKNOWN if there is none."""
     return worst([verdict.verdict for verdict in verdicts]) if verdicts else UNKNOWN
 
 
@@ -117,7 +117,7 @@ def _promise_verdict(
     findings: list[Finding],
     interval_start: datetime,
 ) -> Verdict:
-    """One cell of dispatcher and promise: its verdict is the worst of what Great Expectations found unexpected."""
+    """Make the verdict of one dispatcher and promise: the worst of its unexpected values."""
     verdict = worst([outcome.decides for outcome in outcomes])
     deciding = [outcome for outcome in outcomes if outcome.decides == verdict]
     broken = {outcome.check.column for outcome in deciding}
@@ -159,7 +159,7 @@ def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:
 
 
 def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
-    """The reason of a PASS: what was kept, what was not judged, what was tolerated."""
+    """Write the reason of a PASS: what was kept, not judged and tolerated."""
     reason = promise.kept
     if promise.name == "balance":
         reason = _balance_kept(row, promise.kept)
@@ -185,7 +185,7 @@ def _balance_kept(row: Mapping[str, Any], kept: str) -> str:
 
 
 def _overall_verdict(promises: list[Verdict]) -> Verdict:
-    """The worst of a dispatcher's promises, conformance included: an unreplayed rule leaves the whole UNKNOWN."""
+    """Make a dispatcher's verdict over all promises: the worst one. A rule that is not replayed leaves it UNKNOWN."""
     first = promises[0]
     verdict = worst([promise.verdict for promise in promises])
     deciding = [promise for promise in promises if promise.verdict == verdict]
@@ -210,7 +210,7 @@ def _overall_verdict(promises: list[Verdict]) -> Verdict:
 
 
 def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
-    """One JSON object for machines: the overall verdict, counts, and what is not PASS with its reason."""
+    """Make a JSON object with the overall verdict, counts, and the reason of each verdict that is not PASS."""
     totals = [verdict for verdict in verdicts if verdict.promise == ALL]
     counts = Counter(verdict.verdict for verdict in totals)
     return {
@@ -234,7 +234,7 @@ def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m dispatch_expectations.validate``; see the module's docstring."""
+    """Run ``python -m dispatch_expectations.validate``; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="dispatch_expectations.validate", description="Judge one interval of the warehouse."
     )

@@ -1,4 +1,4 @@
-"""A verdict: the row that ``validate`` publishes, and pages and alerts read."""
+"""The verdict: a row of the table ``verdicts``, published by ``validate`` and read by pages and alerts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dispatch_core.tables import VERDICTS
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import UNKNOWN
 
-#: In the reason of a FAIL that leaves something else of its promise unknown.
+#: Part of the reason of a FAIL in which another part of the promise is UNKNOWN.
 NOT_CERTAIN: Final = "; besides, not certain: "
 
 
@@ -18,8 +18,8 @@ NOT_CERTAIN: Final = "; besides, not certain: "
 class Verdict:
     """The verdict on one promise (or on ``all``) for one dispatcher in one interval.
 
-    ``findings`` counts what decided the verdict, ``tolerated`` what the policy allows; ``top_findings`` are one-sentence
-    explanations, worst first, at least one of each kind as far as they fit.
+    ``findings``: number of findings that decided the verdict; ``tolerated``: number of those that the policy allows;
+    ``top_findings``: explanations of one sentence, worst first, at least one of each kind as far as they fit.
     """
 
     interval_start: datetime
@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def in_doubt(self) -> bool:
-        """True if part of the promise could not be judged: a finding that is missing then may still be there."""
+        """True if part of the promise could not be judged, so that a finding may exist without being reported."""
         return self.verdict == UNKNOWN or NOT_CERTAIN in self.reason
 
     def as_row(self) -> dict[str, Any]:

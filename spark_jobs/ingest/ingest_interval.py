@@ -1,13 +1,13 @@
 """Ingest the landed files of one interval into the tables ``messages``, ``consumer_events`` and ``quarantine``.
 
-Only those landed files are read that can hold rows of the interval (``spark_jobs.pull.hours_survey``). For each file a task
-reads the log, keeps the rows of the interval, and stages them as Parquet (``spark_jobs.ingest.ingest_task``). In the tables
-each dispatcher's rows are one sorted run in one file, so that replay can stream them: files that are sorted so already are
-taken as they are; Spark groups and sorts the rows of all others by dispatcher in one exchange. Then
-the interval's rows of each table are replaced by one commit.
+Only files that can have rows of the interval are read (``spark_jobs.pull.hours_survey``). For each file a task reads the
+log, keeps the rows of the interval, and stages them as Parquet (``spark_jobs.ingest.ingest_task``). In the tables each
+dispatcher's rows are one sorted run in one file, so that replay can stream them. Staged files that are sorted already
+are taken as they are; Spark groups and sorts the rows of all others by dispatcher in one exchange. Then one commit per
+table replaces the interval's rows.
 
-Which rows belong to the interval: docs/pipeline.md. What is counted:
-``rows_in = rows_accepted + rows_quarantined + rows_other_interval``.
+docs/pipeline.md explains which rows belong to an interval. ``rows_in = rows_accepted + rows_quarantined +
+rows_other_interval`` in every summary.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ from spark_jobs.warehouse.contracts import GROUP, ORDER, StagedFile, file_schema
 from spark_jobs.warehouse.delta_tables import compact, record_run, replace_interval, stage_run
 from spark_jobs.warehouse.run_ledger import Ledger
 
-#: A task reads at least so many bytes of small files.
+#: Small files are grouped until a task has at least so many bytes to read.
 _BYTES_PER_TASK = 8_000_000
-#: So many of the first and of the last days are told of files that hold rows of many.
+#: An error names at most so many of the first days and of the last days that files have rows of.
 _DAYS_SHOWN = 5
-#: A file of the exchange holds at least so many rows.
+#: The exchange makes files of at least so many rows.
 _ROWS_PER_FILE = 500_000
 
 
 class IngestError(DispatchAuditError):
-    """An interval whose landed files hold not one event of it."""
+    """The landed files have no event of the interval."""
 
 
 def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) -> dict[str, Any]:
-    """Replace the interval's rows of the three tables by what its landed files hold; returns a summary with counts.
+    """Replace the interval's rows of the three tables by those of its landed files; return a summary with counts.
 
-    Bad rows and bad files are quarantined and counted. Raises ``PullError`` where nothing was landed (the tables are as
-    before) and ``IngestError`` where no event of the interval was found (the tables and the quarantine say what was).
+    Bad rows and bad files are quarantined and counted. Raises ``PullError`` if nothing was landed (the tables keep their
+    rows), and ``IngestError`` if no event of the interval was found (the tables hold what was found instead).
     """
-    landed_segments(landing, span)  # what was never pulled leaves no trace of an attempt
+    landed_segments(landing, span)  # raises before anything is recorded
     summary = _ingest(spark, landing, warehouse, span, as_history=False)
-    assert summary is not None, "only history is ever left out"
+    assert summary is not None, "only an ingest as history may be skipped"
     return summary
 
 
 def ingest_as_history(
     spark: SparkSession, landing: Path, warehouse: Path, span: Interval
 ) -> dict[str, Any] | None:
-    """Ingest an interval for the sake of a later one; None where the tables hold what is landed already.
+    """Ingest an interval because a later one needs its rows; None if the tables hold what is landed already.
 
-    Does without events, and leaves nothing of an interval that gave way to another.
+    An interval without events is no error here. The rows of a retired interval are removed.
     """
     return _ingest(spark, landing, warehouse, span, as_history=True)
 
@@ -90,10 +90,10 @@ def _ingest(
         digest = inputs_digest(known, span)
         if as_history and Ledger(warehouse).ingested().get(span.start_us) == (span.end_us, digest):
             return None
-        mine = of_interval(known, span)
-        segments.check_whole(landing, mine)
-        files = [(one.name, one.path(landing)) for one in mine]
-        say(f"ingest {span.name}: {len(files)} files, {sum(one.size_bytes for one in mine)} bytes")
+        chosen = of_interval(known, span)
+        segments.check_whole(landing, chosen)
+        files = [(segment.name, segment.path(landing)) for segment in chosen]
+        say(f"ingest {span.name}: {len(files)} files, {sum(segment.size_bytes for segment in chosen)} bytes")
         reports = _staged(spark, files, staging, span) if files else []
         rows = {
             name: _publish(spark, reports, name, warehouse, staging, span)
@@ -106,22 +106,22 @@ def _ingest(
             compact(_files_of(reports, "quarantine"), staging),
         )
         summary = _summary(reports, rows, span) | {
-            "files_of_other_intervals": len(read) - len(mine),
+            "files_of_other_intervals": len(read) - len(chosen),
             "files_beside_a_trace": len(landed) - len(read),
             "inputs_digest": digest,
             "as_history": as_history,
             "seconds": round(time.monotonic() - began, 3),
         }
         record_run(warehouse, "ingest", span, started_at, summary)
-    for one in reports:
-        if one["rows_quarantined"]:
+    for report in reports:
+        if report["rows_quarantined"]:
             say(
-                f"ingest {span.name}: {one['name']}: {one['rows_quarantined']} of {one['rows_in']} rows quarantined, "
-                f"first: {one['first_reason']}; the others are kept"
+                f"ingest {span.name}: {report['name']}: {report['rows_quarantined']} of {report['rows_in']} rows "
+                f"quarantined, first: {report['first_reason']}; the others are kept"
             )
-    if not as_history and not any(one["events"] for one in reports):
+    if not as_history and not any(report["events"] for report in reports):
         raise IngestError(
-            f"{landing}: none of {len(landed)} files holds an event of {span.name} "
+            f"{landing}: none of {len(landed)} files has an event of {span.name} "
             f"(days with rows: {_days(known)}, quarantined: {summary['rows_quarantined']}); "
             "what was quarantined is kept in the table quarantine. Check the interval and the source"
         )
@@ -129,19 +129,19 @@ def _ingest(
 
 
 def _gave_way(landing: Path, span: Interval) -> bool:
-    one = segments.read_interval(landing, span)
-    return one is not None and one.role == "retired"
+    landed = segments.read_interval(landing, span)
+    return landed is not None and landed.role == "retired"
 
 
 def _days(known: Sequence[Surveyed]) -> str:
-    """The days that the files hold rows of, for people."""
+    """List the days that the files have rows of, as a text for an error."""
     days = sorted({day_of(hour * HOUR_US) for _one, survey in known for hour, _rows, _mark in survey.hours})
     shown = days if len(days) <= 2 * _DAYS_SHOWN else [*days[:_DAYS_SHOWN], "...", *days[-_DAYS_SHOWN:]]
     return ", ".join(shown) or "none"
 
 
 def sorted_by_dispatcher(frame: DataFrame, name: str, partitions: int) -> DataFrame:
-    """Bring the rows of a dispatcher (of a topic, for messages) together and sort them: one exchange."""
+    """Group the rows by dispatcher (messages by topic) and sort each group, in one exchange."""
     return frame.repartition(partitions, *GROUP[name]).sortWithinPartitions(*GROUP[name], *ORDER[name])
 
 
@@ -155,18 +155,18 @@ def _publish(
 ) -> int:
     files = _files_of(reports, name)
     apart = not_runs(
-        (run["paths"], run["groups"]) for one in reports for run in one["runs"] if run["table"] == name
+        (run["paths"], run["groups"]) for report in reports for run in report["runs"] if run["table"] == name
     )
-    ready = [one for one in files if str(one.path) not in apart]
-    others = [one for one in files if str(one.path) in apart]
-    rows = sum(one.rows for one in others)
+    ready = [file for file in files if str(file.path) not in apart]
+    others = [file for file in files if str(file.path) in apart]
+    rows = sum(file.rows for file in others)
     if rows:
         say(
-            f"ingest {span.name}: {name}: {rows} rows to group and sort, {sum(one.rows for one in ready)} came so"
+            f"ingest {span.name}: {name}: {rows} rows to group and sort, {sum(file.rows for file in ready)} are sorted"
         )
         frame = (
             spark.read.schema(spark_tables.spark_schema(file_schema(name)))
-            .parquet(*(str(one.path) for one in others))
+            .parquet(*(str(file.path) for file in others))
             .withColumn("interval_start", F.lit(span.start))
             .transform(sorted_by_dispatcher, name, _partitions(spark, rows))
         )
@@ -175,15 +175,15 @@ def _publish(
 
 
 def _partitions(spark: SparkSession, rows: int) -> int:
-    """Files that a task can sort in its share of the memory, and as many as keep the cores busy; one for a small table."""
+    """Compute the number of files to sort into: each fits into a task's memory, and all cores have work."""
     return max(1, rows // 1_000_000, min(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE))
 
 
 def _staged(
     spark: SparkSession, files: list[tuple[str, Path]], staging: Path, span: Interval
 ) -> list[dict[str, Any]]:
-    """Run the tasks, largest first; the reports come back sorted by file name."""
-    # A plain function, pickled by name: the workers import the module.
+    """Run the tasks, largest first; return their reports (rows of ``STAGED``) sorted by file name."""
+    # A module's function is pickled by its name, so that the workers import it.
     task = partial(read_partition, staging=str(staging), interval_start=span.start, interval_end=span.end)
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -199,34 +199,36 @@ def _staged(
 
 
 def _planned_tasks(files: list[tuple[str, Path]], cores: int) -> list[dict[str, Any]]:
-    """Plan the tasks (rows of ``TASKS``). A task that would keep the others waiting reads with several threads."""
+    """Plan the tasks (rows of ``TASKS``). A task that would end last reads its files with several threads."""
     sizes = [path.stat().st_size for _name, path in files]
     planned = group_into_tasks(sizes, cores, least=_BYTES_PER_TASK)
     return [
         {
             "part": f"{number:05d}",
-            "files": [{"name": files[one][0], "path": str(files[one][1])} for one in numbers],
-            "threads": usable_threads() if 2 * cores * sum(sizes[one] for one in numbers) > sum(sizes) else 1,
+            "files": [{"name": files[index][0], "path": str(files[index][1])} for index in numbers],
+            "threads": usable_threads()
+            if 2 * cores * sum(sizes[index] for index in numbers) > sum(sizes)
+            else 1,
         }
         for number, numbers in enumerate(planned)
     ]
 
 
 def _files_of(reports: list[dict[str, Any]], name: str) -> list[StagedFile]:
-    """The files of one table that the tasks staged, in a stable order."""
-    staged = [one for report in reports for one in report["staged"] if one["table"] == name]
+    """List the files of one table that the tasks staged, in a stable order."""
+    staged = [file for report in reports for file in report["staged"] if file["table"] == name]
     return [
-        StagedFile(name, Path(one["path"]), one["rows"])
-        for one in sorted(staged, key=lambda one: one["path"])
+        StagedFile(name, Path(file["path"]), file["rows"])
+        for file in sorted(staged, key=lambda file: file["path"])
     ]
 
 
 def _summary(reports: list[dict[str, Any]], rows: dict[str, int], span: Interval) -> dict[str, Any]:
     others: Counter[str] = Counter()
-    for one in reports:
-        others.update({day["day"]: day["rows"] for day in one["other_days"]})
+    for report in reports:
+        others.update({day["day"]: day["rows"] for day in report["other_days"]})
     totals = {
-        name: sum(one[name] for one in reports)
+        name: sum(report[name] for report in reports)
         for name in ("rows_in", "rows_accepted", "rows_quarantined", "rows_other_interval")
     }
     return {
@@ -234,7 +236,7 @@ def _summary(reports: list[dict[str, Any]], rows: dict[str, int], span: Interval
         "interval_start": span.start.isoformat(),
         "interval_end": span.end.isoformat(),
         "files": len(reports),
-        "files_failed": sum(one["failed"] for one in reports),
+        "files_failed": sum(report["failed"] for report in reports),
         **totals,
         "other_intervals": dict(sorted(others.items())),
         "rows": rows,

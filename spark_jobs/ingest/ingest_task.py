@@ -1,13 +1,13 @@
 """Ingest task: read landed files one after the other, keep the rows of the interval, stage them as Parquet.
 
-Runs in Spark's Python workers; knows files and Arrow, not Spark. One file is one work item, and whatever is wrong
-with it stays its own: bad rows are quarantined by the reader, and a file that cannot be read at all becomes one
-quarantine row that says why. The files of a task share the files that it stages, so many small logs do not make as many
-small files; of each log the task says whether its rows are sorted runs already (``runs``).
+Runs in Spark's Python workers; uses files and Arrow, not Spark. A bad file does not affect the others: the reader
+quarantines bad rows, and a file that cannot be read becomes one quarantine row with the reason. All log files of a task are
+staged into the same few files, so that many small logs do not make many small files. For each log the task reports if its
+rows are sorted runs already (``runs``).
 
-A row belongs to the interval when its time does (``t_us`` of an event, ``publish_time_ms`` of a message); a row without a
-time (a header), and a bad one, belongs to every interval that its file has rows of, and to all where not one row of it has
-a time. Rows of other intervals are counted by day and left to the runs of those intervals, which read the same file.
+A row belongs to the interval of its time (``t_us`` of an event, ``publish_time_ms`` of a message). A row without a time
+(a header) and a bad row belong to every interval that their file has rows of; if no row of the file has a time, to all
+intervals. Rows of other intervals are counted by day; the runs of those intervals read the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_jobs.intervals import Interval, day_of
 from spark_jobs.warehouse.contracts import GROUP
 from spark_jobs.warehouse.staging import Sink
 
-#: One row per task: its name, its log files in their order, and how many threads read one of them.
+#: One row per task: its name, its log files in order, and the number of threads that read one file.
 TASKS: Final = pa.schema(
     [
         pa.field("part", pa.string()),
@@ -41,7 +41,7 @@ TASKS: Final = pa.schema(
 
 _GROUPS: Final = pa.list_(pa.list_(pa.string()))
 
-#: One row per log file: the counts of its rows, and where they are; the first row of a task says what it staged.
+#: One row per log file: the counts of its rows and their places; the first row of a task lists the staged files.
 STAGED: Final = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -49,7 +49,7 @@ STAGED: Final = pa.schema(
             "staged",
             pa.list_(pa.struct([("table", pa.string()), ("path", pa.string()), ("rows", pa.int64())])),
         ),
-        # groups: whose runs they are (spark_jobs.ingest.sorted_runs), null if they are no runs
+        # groups: one per sorted run (spark_jobs.ingest.sorted_runs); null if the rows are no sorted runs
         pa.field(
             "runs",
             pa.list_(
@@ -75,7 +75,7 @@ _DAY_US: Final = 86_400_000_000
 def read_partition(
     batches: Iterator[pa.RecordBatch], *, staging: str, interval_start: datetime, interval_end: datetime
 ) -> Iterator[pa.RecordBatch]:
-    """``mapInArrow`` over tasks (``TASKS``) → ``STAGED``."""
+    """Map rows of ``TASKS`` to rows of ``STAGED``, for ``mapInArrow``."""
     span = Interval(interval_start, interval_end)
     for batch in batches:
         for task in batch.to_pylist():
@@ -87,22 +87,24 @@ def read_partition(
 def stage_files(
     part: str, files: list[tuple[str, Path]], staging: Path, span: Interval, *, threads: int = 1
 ) -> list[dict[str, Any]]:
-    """Read log files (name, path) and stage their rows of the interval; returns rows of ``STAGED``, one per file."""
+    """Read log files (name, path) and stage their rows of the interval; return rows of ``STAGED``, one per file."""
     with Sink(staging, part) as sink:
         reports = [
             _stage_file(read_file(path, name=name, threads=threads), sink, span) for name, path in files
         ]
         staged = sink.close()
-    for one in reports:
-        one["staged"] = []
-    reports[0]["staged"] = [{"table": one.table, "path": str(one.path), "rows": one.rows} for one in staged]
+    for report in reports:
+        report["staged"] = []
+    reports[0]["staged"] = [
+        {"table": file.table, "path": str(file.path), "rows": file.rows} for file in staged
+    ]
     return reports
 
 
 def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
-    """Read one file and stage its rows of the interval; returns a row of ``STAGED``. Does not raise for a bad file.
+    """Read one file and stage its rows of the interval; return a row of ``STAGED``. Does not raise for a bad file.
 
-    ``rows_in`` counts the lines that are rows (not headers) and, as one each, problems of the file as a whole;
+    ``rows_in`` counts the lines that are rows (not headers), and each problem of the file as a whole as one;
     ``rows_in = rows_accepted + rows_quarantined + rows_other_interval``.
     """
     others: Counter[str] = Counter()
@@ -124,7 +126,7 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
     while True:
         try:
             batch = next(batches, None)
-        except Exception as error:  # noqa: BLE001 - a file that the reader cannot bear must not stop the others
+        except Exception as error:  # noqa: BLE001 - a file on which the reader fails must not stop the others
             failed = True
             reason = f"could not be read on: {describe(error)}"
             row = {"source_file": reading.name, "reason": reason, "raw_truncated": False}
@@ -149,19 +151,19 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
     inside = rows_of["messages"] + rows_of["consumer_events"] - headers
     outside = sum(others.values())
     if outside and not inside:
-        # It has its place in the intervals that it holds rows of; here its header and bad lines would be strays.
+        # Its header and bad lines belong to the intervals that it has rows of, and this is not one of them.
         sink.discard()
         return _left_to_others(reading.name, others)
-    held = sink.keep(apart={name for name, one in runs.items() if one.groups is None})
+    paths_of = sink.keep(apart={name for name, log_runs in runs.items() if log_runs.groups is None})
     return {
         "name": reading.name,
         "runs": [
-            {"table": name, "paths": [str(path) for path in held[name]], "groups": one.groups}
-            for name, one in runs.items()
-            if name in held
+            {"table": name, "paths": [str(path) for path in paths_of[name]], "groups": log_runs.groups}
+            for name, log_runs in runs.items()
+            if name in paths_of
         ],
-        # The reader's own count, so that a row lost between it and here would not balance; what it could not finish
-        # is counted by what came out of it.
+        # The reader's own count: if a row were lost after it, the sum would not match. If the reader failed, the rows that
+        # it returned are counted.
         "rows_in": inside + outside + rows_of["quarantine"]
         if failed
         else reading.counts.lines - reading.counts.about_file + reading.counts.file_problems,
@@ -176,7 +178,7 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
 
 
 def _left_to_others(name: str, others: Counter[str]) -> dict[str, Any]:
-    """The row of ``STAGED`` of a file whose rows are all of other intervals."""
+    """Make the row of ``STAGED`` for a file whose rows all belong to other intervals."""
     rows = sum(others.values())
     return {
         "name": name,
@@ -197,7 +199,10 @@ def _days(others: Counter[str]) -> list[dict[str, Any]]:
 
 
 def split(rows: pa.Table, column: str, unit_us: int, span: Interval) -> tuple[pa.Table, Counter[str]]:
-    """The rows of the interval (and those without a time), and how many rows fall on which other days."""
+    """Split off the rows of other intervals: return the interval's rows (and those without a time), and the others by day.
+
+    ``column``: the rows' time, in units of ``unit_us`` microseconds.
+    """
     bounds = pc.min_max(rows[column]).as_py()
     if (
         bounds["min"] is None
@@ -210,7 +215,7 @@ def split(rows: pa.Table, column: str, unit_us: int, span: Interval) -> tuple[pa
     )
     outside = pc.invert(inside)
     days = pc.value_counts(pc.divide(time_us.filter(outside), _DAY_US))
-    elsewhere = {day_of(one["values"] * _DAY_US): one["counts"] for one in days.to_pylist()}
+    elsewhere = {day_of(count["values"] * _DAY_US): count["counts"] for count in days.to_pylist()}
     return rows.filter(inside), Counter(elsewhere)
 
 

@@ -1,16 +1,19 @@
 """Plan the intervals to ingest first, and the intervals to compute again because rows before their end have changed.
 
-Replay folds every log from its beginning, so the results of an interval rest on the rows of all intervals up to it. They are
-right in whatever order intervals are run, if two things hold:
+Replay folds every log from its beginning, so the results of an interval depend on the rows of all intervals up to it.
+Intervals may be run in any order because of two rules:
 
-1. *Before an interval is replayed, all earlier rows are in the tables.* Earlier rows that no run has brought are cut into
-   intervals of the same length, back from the start of this one, and ingested first; so are earlier intervals
-   whose files are others now (a late segment).
-2. *Where rows come in before an interval that is done, it is done again.* Each replay keeps the digest of all it rests on;
-   where that is another one now, the interval is ``stale``.
+1. *Before an interval is replayed, all earlier rows are in the tables.* Earlier rows that no run has ingested are divided
+   into intervals of the same length, counted back from the start of this one, and ingested first. Earlier intervals whose
+   files have changed (a late segment) are ingested again.
+2. *An interval is computed again when rows before its end have changed.* Each replay records the digest of all rows that it
+   depends on. If that digest is another one now, the interval is ``stale``.
 
-Pure planning over small values: the landing's intervals (``spark_jobs.pull.segments``), the surveys of its files, and what
-``run_metadata`` says of earlier runs (``spark_jobs.warehouse.run_ledger``). Nothing here reads or writes anything.
+Example: the log has rows of the 19th, 20th and 21st, and the first run is for the 21st. The 19th and the 20th are ingested
+first. If a segment with rows of the 20th arrives later, the 20th is ingested again, and the 21st is stale.
+
+The functions are pure: they take the landing's intervals (``spark_jobs.pull.segments``), the surveys of its files, and the
+earlier runs in ``run_metadata`` (``spark_jobs.warehouse.run_ledger``), and read or write nothing themselves.
 """
 
 from __future__ import annotations
@@ -29,16 +32,16 @@ from spark_jobs.pull.segment_surveys import Surveyed
 from spark_jobs.pull.segments import LandedInterval, Segment, Sources
 from spark_jobs.warehouse.run_ledger import Ingested, history_digests
 
-#: More intervals than this are not ingested for the sake of one: their number points to a mistake.
+#: More intervals than this are not ingested before one: such a number points to a mistake.
 MOST_INTERVALS: Final = 10_000
 
 
 class HistoryError(DispatchAuditError):
-    """A history that cannot be cut into intervals of the length asked for."""
+    """Earlier rows would fill too many intervals of this length."""
 
 
 def of_interval(surveyed: Iterable[Surveyed], span: Interval) -> list[Segment]:
-    """The segments that can hold rows of the interval, and those whose rows belong to every interval; by name."""
+    """Choose the segments that can have rows of the interval, and those whose rows belong to every interval."""
     first, last = _hours(span)
     return [
         segment
@@ -49,10 +52,10 @@ def of_interval(surveyed: Iterable[Surveyed], span: Interval) -> list[Segment]:
 
 
 def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
-    """Digest of the files that an interval's rows come from: equal for equal rows, "" for none.
+    """Compute the digest of the files that an interval's rows come from: equal for equal rows, "" for none.
 
-    A file that has grown by rows of other hours counts as it was. One of which not one row could be read counts for nothing:
-    it has a place in the quarantine of the intervals that are run while it is there, and makes none of them outdated.
+    A file that has grown by rows of other hours does not change the digest. A file without a readable row does not count:
+    it is quarantined in the intervals that are run while it is there, and makes none of them outdated.
     """
     first, last = _hours(span)
     made_of = []
@@ -66,35 +69,36 @@ def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
 
 
 def _hours(span: Interval) -> tuple[int, int]:
-    """The first and the last hour that the interval has part of."""
+    """Return the first and the last hour (since the epoch) that overlap the interval."""
     return span.start_us // HOUR_US, (span.end_us - 1) // HOUR_US
 
 
-def _digest(held: object) -> str:
-    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 def missing_intervals(
     span: Interval, known: Sequence[LandedInterval], surveyed: Sequence[Surveyed]
 ) -> list[Interval]:
-    """The intervals to add, oldest first, so that all rows before ``span`` stand in one.
+    """Plan the intervals to add, oldest first, so that every row before ``span`` belongs to an interval.
 
-    They have the length of ``span`` and meet it, one after the other; where another interval is in the way they take what it
-    leaves. Only those are made that can have rows. Raises ``HistoryError`` for more than ``MOST_INTERVALS``.
+    They have the length of ``span`` and end at its start, one after the other; where another interval overlaps, they get
+    what it leaves. Only intervals that can have rows are added. Raises ``HistoryError`` for more than
+    ``MOST_INTERVALS``.
     """
     hours = {hour for _segment, survey in surveyed for hour, _rows, _mark in survey.hours}
     length_us = span.end_us - span.start_us
-    covered = _joined(one.span for one in known if one.role != "retired")
+    covered = _joined(landed.span for landed in known if landed.role != "retired")
     steps: set[int] = set()
     for hour in hours:
         until = min((hour + 1) * HOUR_US, span.start_us)
         for begin, end in _uncovered(hour * HOUR_US, until, covered):
-            # Step k stands for [start - (k + 1) lengths, start - k lengths).
+            # Step k is the interval [start - (k + 1) lengths, start - k lengths).
             steps.update(range((span.start_us - end) // length_us, -((begin - span.start_us) // length_us)))
         if len(steps) > MOST_INTERVALS:
             raise HistoryError(
-                f"the logs hold rows in more than {MOST_INTERVALS} intervals of {length_us // 1_000_000} s before "
-                f"{span.start.isoformat()}; nothing was ingested. Take longer intervals, or look for times that are wrong"
+                f"the logs have rows in more than {MOST_INTERVALS} intervals of {length_us // 1_000_000} s before "
+                f"{span.start.isoformat()}; nothing was ingested. Choose longer intervals, or look for wrong times"
             )
     found = []
     for step in sorted(steps, reverse=True):
@@ -108,7 +112,7 @@ def missing_intervals(
 def _joined(spans: Iterable[Interval]) -> list[tuple[int, int]]:
     """Join intervals into disjoint time ranges, in order."""
     joined: list[tuple[int, int]] = []
-    for begin, end in sorted((one.start_us, one.end_us) for one in spans):
+    for begin, end in sorted((span.start_us, span.end_us) for span in spans):
         if joined and begin <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
@@ -129,42 +133,45 @@ def _uncovered(begin: int, end: int, covered: Sequence[tuple[int, int]]) -> list
 
 
 def adopted(known: Iterable[LandedInterval], sources: Sources) -> list[LandedInterval]:
-    """The intervals that get their rows from ``sources`` from now on: those that were landed from a part of them."""
+    """Change the sources of intervals that were landed from some of ``sources`` to all of them; return these intervals."""
     return [
-        replace(one, sources=sources)
-        for one in known
-        if one.sources != sources and set(one.sources) <= set(sources)
+        replace(landed, sources=sources)
+        for landed in known
+        if landed.sources != sources and set(landed.sources) <= set(sources)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An interval and the digest of what its rows should be made of."""
+    """An interval and the digest of the files that its rows should come from (``inputs_digest``)."""
 
     span: Interval
     digest: str
 
 
 def outdated(expected: Iterable[Expected], ingested: Ingested) -> list[Expected]:
-    """The intervals whose rows in the tables are not made of what they should be, oldest first."""
+    """List the intervals whose rows in the tables come from other files than they should, oldest first."""
     wrong = []
-    for one in expected:
-        end_us, digest = ingested.get(one.span.start_us, (one.span.end_us, ""))
-        if digest != one.digest or (digest and end_us != one.span.end_us):
-            wrong.append(one)
-    return sorted(wrong, key=lambda one: one.span.start)
+    for interval in expected:
+        end_us, digest = ingested.get(interval.span.start_us, (interval.span.end_us, ""))
+        if digest != interval.digest or (digest and end_us != interval.span.end_us):
+            wrong.append(interval)
+    return sorted(wrong, key=lambda interval: interval.span.start)
 
 
 def as_expected(expected: Iterable[Expected], ingested: Ingested) -> Ingested:
-    """``ingested`` as it will be once nothing is outdated."""
-    return {**ingested, **{one.span.start_us: (one.span.end_us, one.digest) for one in expected}}
+    """Return ``ingested`` as it will be when all outdated intervals have been ingested again."""
+    return {
+        **ingested,
+        **{interval.span.start_us: (interval.span.end_us, interval.digest) for interval in expected},
+    }
 
 
 def stale(replayed: Mapping[int, tuple[Interval, str]], ingested: Ingested) -> list[Interval]:
-    """The intervals that were replayed on another history than ``ingested``, oldest first.
+    """List the intervals that were replayed on another history than ``ingested``, oldest first.
 
-    ``replayed``: by start, each interval with the history digest that its replay kept. One that has no rows left is not
-    among them: there is nothing to replay.
+    ``replayed``: by start, each interval with the history digest that its replay recorded. An interval that has no rows any
+    more is not listed, as there is nothing to replay.
     """
     now = history_digests(ingested)
     changed = [span for start, (span, kept) in replayed.items() if start in now and kept != now[start]]

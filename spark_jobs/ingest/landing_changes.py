@@ -1,6 +1,6 @@
-"""Compare the rows in the tables with what the landing holds now, and mark intervals whose results are out of date.
+"""Compare the tables with the landing, and mark intervals whose results are out of date.
 
-An interval is *stale* when it was replayed on other rows than the landing holds up to its end
+An interval is *stale* when it was replayed on other rows than the landing now has up to its end
 (``spark_jobs.ingest.interval_plan``). Stale intervals are marked in ``run_metadata``.
 """
 
@@ -28,42 +28,42 @@ def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expect
     catalogue = segments.read_catalogue(landing)
     files: dict[Sources, list[Surveyed]] = {}
     found = []
-    for one in segments.landed_intervals(landing):
-        if one.role == "retired":
-            found.append(Expected(one.span, ""))
+    for landed in segments.landed_intervals(landing):
+        if landed.role == "retired":
+            found.append(Expected(landed.span, ""))
             continue
-        if one.sources not in files:
-            listed = catalogue.get(one.sources, {}).values()
-            files[one.sources] = surveyed(spark, landing, segments.without_doubles(listed))
-        found.append(Expected(one.span, inputs_digest(files[one.sources], one.span)))
+        if landed.sources not in files:
+            listed = catalogue.get(landed.sources, {}).values()
+            files[landed.sources] = surveyed(spark, landing, segments.without_doubles(listed))
+        found.append(Expected(landed.span, inputs_digest(files[landed.sources], landed.span)))
     return found
 
 
 def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> Ingested:
-    """Digests of the tables' intervals as they would be with nothing outdated."""
+    """Return the digests that the tables' intervals will have when nothing is outdated."""
     return as_expected(expected_intervals(spark, landing), ledger.ingested())
 
 
 def stale_intervals(landing: Path, warehouse: Path, spark: SparkSession | None = None) -> list[Interval]:
-    """The intervals that were replayed on another history than the landing holds now, oldest first."""
+    """List the intervals that were replayed on another history than the landing has now, oldest first."""
     ledger = Ledger(warehouse)
     return stale(ledger.replayed(), _now(spark, landing, ledger))
 
 
 def mark_stale(spark: SparkSession | None, landing: Path, warehouse: Path) -> list[Interval]:
-    """Mark in ``run_metadata`` what has become stale since it was last looked at; returns all stale intervals."""
+    """Mark newly stale intervals in ``run_metadata``; return all stale intervals."""
     ledger = Ledger(warehouse)
     now = _now(spark, landing, ledger)
     found = stale(ledger.replayed(), now)
     digests, marked = history_digests(now), ledger.marked_stale()
-    for one in found:
-        if marked.get(one.start_us) != digests[one.start_us]:
-            say(f"{one.name} is stale: rows before its end have changed since it was replayed")
-            summary = {"stage": "stale", **bounds_as_json(one), "history_digest": digests[one.start_us]}
-            record_run(warehouse, "stale", one, datetime.now(UTC), summary)
+    for span in found:
+        if marked.get(span.start_us) != digests[span.start_us]:
+            say(f"{span.name} is stale: rows before its end have changed since it was replayed")
+            summary = {"stage": "stale", **bounds_as_json(span), "history_digest": digests[span.start_us]}
+            record_run(warehouse, "stale", span, datetime.now(UTC), summary)
     return found
 
 
 def bounds_as_json(span: Interval) -> dict[str, str]:
-    """An interval's bounds as summaries hold them."""
+    """Write an interval's bounds as summaries have them."""
     return {"interval_start": span.start.isoformat(), "interval_end": span.end.isoformat()}

@@ -1,7 +1,7 @@
-"""Find out if staged rows are *sorted runs*: each dispatcher's (for messages: each topic's) rows together and in order.
+"""Find out if staged rows are *sorted runs*: the rows of each dispatcher (each topic, for messages) together and in order.
 
-Sorted runs need no exchange and no sort: their staged files become files of the table. Most logs are sorted runs: a recorder
-writes a dispatcher's lines in the order of ``seq``.
+Sorted runs need no exchange and no sort; their staged files become files of the table. Most logs are sorted runs, because a
+recorder writes a dispatcher's lines in the order of ``seq``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from spark_jobs.warehouse.contracts import GROUP, ORDER, in_one
 #: One incarnation of a dispatcher.
 _LOG: Final = (*DISPATCHER_KEY, "incarnation")
 
-#: A log file with more dispatchers than this is not followed: its rows go through the exchange.
+#: A log file with more dispatchers than this is not checked: its rows go through the exchange.
 MOST_RUNS: Final = 10_000
 
 
 class Runs:
-    """Follows the rows of one log file as they are staged for ``table``."""
+    """Check if the rows of one log file are sorted runs, while they are staged for ``table``."""
 
     def __init__(self, table: str) -> None:
         self._group, self._order = GROUP[table], ORDER[table]
@@ -37,11 +37,11 @@ class Runs:
 
     @property
     def groups(self) -> list[tuple[Any, ...]] | None:
-        """The groups whose runs were seen, in their order; None if rows of one stood apart or out of order."""
+        """The groups (``contracts.GROUP``) of the file in order; None if the rows of a group are apart or out of order."""
         return list(self._begun) if self._whole else None
 
     def follow(self, rows: pa.Table) -> None:
-        """The next rows."""
+        """Take the next rows."""
         if not self._whole or not rows.num_rows:
             return
         columns = [in_one(rows[name]) for name in self._group]
@@ -60,30 +60,32 @@ class Runs:
 
 
 class Headers:
-    """Puts the headers of a log file where the rows of their logs begin.
+    """Move the headers of a log file to where the rows of their logs begin.
 
-    The reader yields the headers of a block of a file before the block's rows: with several dispatchers in it, rows would
-    stand apart from their header, and what came as runs would be none.
+    The reader yields all headers of a block before the block's rows. With several dispatchers in a block, a header would
+    be apart from its dispatcher's rows, and sorted runs would not be recognised.
     """
 
     def __init__(self) -> None:
-        self._held: list[pa.Table] = []
+        self._waiting: list[pa.Table] = []
 
     def place(self, rows: pa.Table) -> pa.Table:
-        """The next events of the file, with the headers that belong into them. A header waits until rows of its log come."""
+        """Take the next events and insert their headers. A header waits until rows of its log come."""
         if rows.num_rows and pc.all(pc.equal(rows["kind"], "header")).as_py():
-            self._held.append(rows)
+            self._waiting.append(rows)
             return rows.slice(0, 0)
-        if not (rows.num_rows and self._held):
+        if not (rows.num_rows and self._waiting):
             return rows
         headers = self.rest(rows.schema)
         first = _first_rows(rows)
         if first is None:
             return pa.concat_tables([headers, rows])
-        places = [first.get(log) for log in zip(*(headers[one].to_pylist() for one in _LOG), strict=True)]
+        places = [
+            first.get(log) for log in zip(*(headers[column].to_pylist() for column in _LOG), strict=True)
+        ]
         waiting = [number for number, place in enumerate(places) if place is None]
         if waiting:
-            self._held.append(headers.take(waiting))
+            self._waiting.append(headers.take(waiting))
         slices, at = [], 0
         for place, number in sorted(
             (place, number) for number, place in enumerate(places) if place is not None
@@ -93,13 +95,13 @@ class Headers:
         return pa.concat_tables([*slices, rows.slice(at)])
 
     def rest(self, wanted: pa.Schema) -> pa.Table:
-        """The headers that still wait for rows, as a table of the events' schema; none wait afterwards."""
-        held, self._held = self._held, []
-        return pa.concat_tables([wanted.empty_table(), *held])
+        """Take the headers that still wait for rows, as a table of the events' schema."""
+        waiting, self._waiting = self._waiting, []
+        return pa.concat_tables([wanted.empty_table(), *waiting])
 
 
 def _first_rows(rows: pa.Table) -> dict[tuple[Any, ...], int] | None:
-    """Return the first row of each log; None where rows of too many logs alternate to be runs."""
+    """Find the first row of each log; None if the logs alternate too often to be sorted runs."""
     columns = [in_one(rows[name]) for name in _LOG]
     begins = np.flatnonzero(_begins(columns))
     if len(begins) > MOST_RUNS:
@@ -126,14 +128,16 @@ def _not_before(major: npt.NDArray[np.int64], minor: npt.NDArray[np.int64]) -> n
 
 
 def not_runs(staged: Iterable[tuple[Sequence[str], Sequence[Sequence[Any]] | None]]) -> set[str]:
-    """Of the files of one table, those whose rows must be exchanged: they hold rows out of order, or of a dispatcher that
-    another log file has rows of, too. ``staged``: per log file the paths that hold its rows, and the groups of these.
+    """Choose the files of one table whose rows must be exchanged.
+
+    These have rows out of order, or rows of a dispatcher that another log file has rows of, too. ``staged``: for each log
+    file the paths with its rows, and their groups (``Runs.groups``).
     """
     logs_staged = list(staged)
     logs = Counter(tuple(group) for _paths, groups in logs_staged for group in groups or ())
     return {
         path
         for paths, groups in logs_staged
-        if groups is None or any(logs[tuple(one)] > 1 for one in groups)
+        if groups is None or any(logs[tuple(group)] > 1 for group in groups)
         for path in paths
     }

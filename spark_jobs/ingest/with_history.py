@@ -1,7 +1,7 @@
-"""Ingest an interval after its history: all earlier rows are in the tables before the interval's own.
+"""Ingest an interval after all earlier rows: the stage ``ingest`` of the pipeline.
 
-Earlier rows that no run has brought are cut into intervals and ingested first, and so are earlier intervals whose files have
-changed (``spark_jobs.ingest.interval_plan``). This is the stage ``ingest`` of the pipeline.
+Earlier rows that no run has ingested are divided into intervals and ingested first, and so are earlier intervals whose files
+have changed (``spark_jobs.ingest.interval_plan``).
 
 Run as ``python -m spark_jobs.ingest --interval-start 2026-11-21 --landing DIR --warehouse DIR``.
 """
@@ -33,21 +33,25 @@ if TYPE_CHECKING:
 def ingest_with_history(
     spark: SparkSession, landing: Path, warehouse: Path, span: Interval
 ) -> dict[str, Any]:
-    """Bring the tables up to date with the landing for all intervals before ``span``, oldest first, then ingest it.
+    """Ingest what the tables lack of all intervals before ``span``, oldest first, then ``span`` itself.
 
-    Returns the summary of its own ingest, with ``history`` (names of the intervals that were ingested before it),
+    Returns the summary of the ingest of ``span``, with ``history`` (names of the intervals that were ingested before it),
     ``history_digest`` and ``stale`` (intervals that were audited on another history, oldest first; they are marked in
-    ``run_metadata``). Raises what ``ingest`` raises; intervals that were done before that stay done.
+    ``run_metadata``). Raises what ``ingest`` raises; what was ingested until then stays.
     """
     files = surveyed(spark, landing, segments.without_doubles(landed_segments(landing, span)))
     _land_history(landing, span, files)
     ledger = Ledger(warehouse)
-    earlier = [one for one in expected_intervals(spark, landing) if one.span.start < span.start]
+    earlier = [
+        interval for interval in expected_intervals(spark, landing) if interval.span.start < span.start
+    ]
     history = []
-    for one in outdated(earlier, ledger.ingested()):
-        say(f"ingest {span.name}: {one.span.name} comes before it and is not in the tables as it is landed")
-        if ingest_as_history(spark, landing, warehouse, one.span) is not None:
-            history.append(one.span.name)
+    for interval in outdated(earlier, ledger.ingested()):
+        say(
+            f"ingest {span.name}: {interval.span.name} is earlier, and the tables lack some of its landed rows"
+        )
+        if ingest_as_history(spark, landing, warehouse, interval.span) is not None:
+            history.append(interval.span.name)
     try:
         summary = ingest(spark, landing, warehouse, span)
     finally:
@@ -56,26 +60,26 @@ def ingest_with_history(
     return summary | {
         "history": history,
         "history_digest": ledger.history_of(span),
-        "stale": [bounds_as_json(one) for one in again if one != span],
+        "stale": [bounds_as_json(stale) for stale in again if stale != span],
     }
 
 
 def _land_history(landing: Path, span: Interval, files: Sequence[Surveyed]) -> None:
-    """Make intervals of all earlier rows that stand in none, and have intervals follow sources that hold all of theirs."""
+    """Add intervals for all earlier rows that belong to none, and let intervals take over wider sources (``adopted``)."""
     with segments.landing_lock(landing):
         known = segments.landed_intervals(landing)
-        mine = next(one for one in known if one.span.start == span.start)
-        for one in adopted(known, mine.sources):
-            segments.write_interval(landing, one)
+        own = next(landed for landed in known if landed.span.start == span.start)
+        for landed in adopted(known, own.sources):
+            segments.write_interval(landing, landed)
         for earlier in missing_intervals(span, known, files):
-            segments.write_interval(landing, LandedInterval(earlier, "history", mine.sources))
+            segments.write_interval(landing, LandedInterval(earlier, "history", own.sources))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ingest one interval, and before it what its history lacks; see ``--help``."""
+    """Ingest one interval, and before it earlier rows that the tables lack; see ``--help``."""
     parser = stage_command.parser(
         "python -m spark_jobs.ingest",
-        "landed files of one interval, and of earlier ones that are not in the tables yet, into Delta tables",
+        "ingest landed files of one interval, and of earlier ones that the tables lack, into Delta tables",
         landing=True,
     )
     options = parser.parse_args(arguments)
@@ -84,6 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ingest_with_history(spark, options.landing, options.warehouse, span)
 
     def size_bytes(span: Interval) -> int:
-        return sum(one.size_bytes for one in landed_segments(options.landing, span))
+        return sum(segment.size_bytes for segment in landed_segments(options.landing, span))
 
     return stage_command.run(options, work, size_bytes)

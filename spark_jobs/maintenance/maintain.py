@@ -1,7 +1,7 @@
 """Maintain an installation: verify landed files, remove what may be removed, compact tables. No Spark, no JVM.
 
-``spark_jobs.maintenance.retention`` decides what may be removed; this module finds and removes it. An interval that a run is
-working on is left alone: its locks are taken first.
+``spark_jobs.maintenance.retention`` decides what may be removed; this module finds and removes it. An interval on which
+a run is at work is left alone: its locks are taken first.
 
 Run as ``python -m spark_jobs.maintenance verify|retain|compact --home DIR [--dry-run]``; ``--keep-results`` and similar
 arguments take days.
@@ -51,9 +51,9 @@ from spark_jobs.warehouse.delta_tables import (
     table_path,
 )
 
-#: The stages whose locks say that nobody is at work on an interval.
+#: The stages whose locks are taken before rows of an interval are removed.
 _STAGES: Final = ("ingest", "replay", "aggregates")
-#: Commits since the last checkpoint from which a new one is made: opening a table reads them one by one.
+#: Commits since the last checkpoint from which on a new one is written; opening a table reads each commit.
 _COMMITS: Final = 20
 #: Files of an appended table from which on they are joined: every stage of every run adds one to ``run_metadata``.
 _SMALL_FILES: Final = 32
@@ -67,47 +67,51 @@ class Removed:
     """Totals of what was removed, or would be (``dry_run``): counts by kind, bytes, and what was left alone."""
 
     dry_run: bool
-    tell: Say
+    report: Say
     counts: dict[str, int] = field(default_factory=dict)
     size_bytes: int = 0
     left_alone: list[str] = field(default_factory=list)
 
     def note(self, kind: str, what: str, size_bytes: int, count: int = 1) -> None:
-        """One more."""
+        """Count and report something that was removed."""
         self.counts[kind] = self.counts.get(kind, 0) + count
         self.size_bytes += size_bytes
         would = "would remove" if self.dry_run else "removed"
-        self.tell(f"retain: {would} {kind} {what} ({size_bytes / 1e6:,.1f} MB)")
+        self.report(f"retain: {would} {kind} {what} ({size_bytes / 1e6:,.1f} MB)")
 
     def leave(self, what: str) -> None:
-        """Something is at work there."""
+        """Record something that was left alone because a run is at work on it."""
         self.left_alone.append(what)
-        self.tell(f"retain: left alone {what}: a run is at work there")
+        self.report(f"retain: left alone {what}: a run is at work there")
 
 
-def verify(landing: Path, tell: Say = say) -> dict[str, Any]:
-    """Compute the sha256 of every landed file that a catalogue names, and compare it with what was landed.
+def verify(landing: Path, report: Say = say) -> dict[str, Any]:
+    """Compare the sha256 of every landed file in the catalogue with the one it was landed with.
 
-    Raises ``ChecksumError`` naming the files that differ. Nothing is changed.
+    Raises ``ChecksumError`` naming the files that differ. Changes nothing.
     """
-    began = told = time.monotonic()
+    began = reported_at = time.monotonic()
     read_bytes = 0
     segments = {
-        (one.sha256, one.name): one for files in read_catalogue(landing).values() for one in files.values()
+        (segment.sha256, segment.name): segment
+        for files in read_catalogue(landing).values()
+        for segment in files.values()
     }
     checked = []
-    for number, one in enumerate(segments.values(), start=1):
-        path = one.path(landing)
-        checked.append(Checked(path, printable(one.name, LONGEST_ON_PAGES), one.sha256, _sha256(path)))
-        read_bytes += one.size_bytes
-        if time.monotonic() - told >= _SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            tell(
-                f"verify: {number:,} of {len(segments):,} files, {read_bytes / 1e6 / (told - began):,.0f} MB/s"
+    for number, segment in enumerate(segments.values(), start=1):
+        path = segment.path(landing)
+        checked.append(
+            Checked(path, printable(segment.name, LONGEST_ON_PAGES), segment.sha256, _sha256(path))
+        )
+        read_bytes += segment.size_bytes
+        if time.monotonic() - reported_at >= _SECONDS_BETWEEN_LINES:
+            reported_at = time.monotonic()
+            report(
+                f"verify: {number:,} of {len(segments):,} files, {read_bytes / 1e6 / (reported_at - began):,.0f} MB/s"
             )
     files = check_sums(checked)
     seconds = time.monotonic() - began
-    tell(f"verify: {files:,} landed files are what was landed")
+    report(f"verify: {files:,} landed files are unchanged")
     return {"stage": "verify", "files": files, "bytes": read_bytes, "seconds": round(seconds, 3)}
 
 
@@ -120,11 +124,11 @@ def _sha256(path: Path) -> str | None:
 
 
 def retain(
-    home: Path, keep: Retention, *, dry_run: bool = False, now: datetime | None = None, tell: Say = say
+    home: Path, keep: Retention, *, dry_run: bool = False, now: datetime | None = None, report: Say = say
 ) -> dict[str, Any]:
-    """Remove what ``keep`` does not keep below ``home``; returns counts by kind. ``dry_run``: only say what it would be."""
+    """Remove below ``home`` what ``keep`` does not keep; return counts by kind. ``dry_run``: report it, remove nothing."""
     now = now or datetime.now(UTC)
-    removed = Removed(dry_run, tell)
+    removed = Removed(dry_run, report)
     warehouse = home / "warehouse"
     for span in expired(last_worked(warehouse), now, keep.results):
         _remove_results(warehouse, span, removed)
@@ -149,7 +153,7 @@ def retain(
 
 
 def last_worked(warehouse: Path) -> dict[Interval, datetime]:
-    """Return when the last stage of any run of each interval ended, from ``run_metadata``."""
+    """Read from ``run_metadata`` when the last stage of any run of each interval ended."""
     files = all_files(warehouse, "run_metadata")
     if not files:
         return {}
@@ -186,25 +190,25 @@ def _remove_results(warehouse: Path, span: Interval, removed: Removed) -> None:
 
 
 def _pages(folder: Path) -> Iterator[Pages]:
-    """The folders of pages, each with the time its first page was last written."""
+    """Yield the folders of pages, each with the time of the last write of its index."""
     if not folder.is_dir():
         return
-    for one in folder.iterdir():
-        index = one / "index.html"
-        if one.is_dir() and not one.is_symlink() and index.is_file():
-            yield Pages(one, datetime.fromtimestamp(index.stat().st_mtime, UTC))
+    for child in folder.iterdir():
+        index = child / "index.html"
+        if child.is_dir() and not child.is_symlink() and index.is_file():
+            yield Pages(child, datetime.fromtimestamp(index.stat().st_mtime, UTC))
 
 
 def _remove_unnamed_segments(landing: Path, limit: datetime, removed: Removed) -> None:
-    """Landed files that gave way to other contents: no catalogue names them, so no interval is made of them."""
+    """Remove landed files that were replaced by other contents: the catalogue does not name them, no interval needs them."""
     store = landing / "segments"
     if not store.is_dir():
         return
-    with landing_lock(landing):  # a pull names what it has copied under this lock
+    with landing_lock(landing):  # a pull writes the catalogue under this lock
         named = {
-            one.path(landing).parent.name
+            segment.path(landing).parent.name
             for files in read_catalogue(landing).values()
-            for one in files.values()
+            for segment in files.values()
         }
         for folder in sorted(store.iterdir()):
             if len(folder.name) == 64 and folder.name not in named and _newest(folder) <= limit:
@@ -219,12 +223,12 @@ def _remove_staging(warehouse: Path, limit: datetime, removed: Removed) -> None:
         lock = home / ".lock"
         with ExitStack() as stack:
             if lock.exists():
-                held = stack.enter_context(lock.open("a"))
+                stream = stack.enter_context(lock.open("a"))
                 try:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
-            for folder in sorted(one for one in home.iterdir() if one.is_dir()):
+            for folder in sorted(child for child in home.iterdir() if child.is_dir()):
                 if _newest(folder) <= limit:
                     removed.note("staged files", f"{home.name}/{folder.name}", _size_bytes(folder))
                     if not removed.dry_run:
@@ -232,7 +236,7 @@ def _remove_staging(warehouse: Path, limit: datetime, removed: Removed) -> None:
 
 
 def _vacuum(warehouse: Path, name: str, days: int, removed: Removed) -> None:
-    """Files of a table that none of its versions of the last ``days`` has."""
+    """Remove files of a table that none of its versions of the last ``days`` days has."""
     root = table_path(warehouse, name).absolute()
     table = DeltaTable(root)
     files = table.vacuum(days * 24, dry_run=True, enforce_retention_duration=False, full=True)
@@ -244,7 +248,7 @@ def _vacuum(warehouse: Path, name: str, days: int, removed: Removed) -> None:
         table.vacuum(days * 24, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-def compact(warehouse: Path, *, dry_run: bool = False, tell: Say = say) -> dict[str, Any]:
+def compact(warehouse: Path, *, dry_run: bool = False, report: Say = say) -> dict[str, Any]:
     """Join the small files of appended tables, and write a checkpoint of each table that has many commits since the last."""
     checkpoints, joined = [], 0
     for name in _tables(warehouse):
@@ -252,21 +256,25 @@ def compact(warehouse: Path, *, dry_run: bool = False, tell: Say = say) -> dict[
         files = len(table.file_uris())
         if name in APPENDED and files >= _SMALL_FILES:
             joined += files
-            tell(f"compact: {'would join' if dry_run else 'joins'} {files:,} files of {name}")
+            report(f"compact: {'would join' if dry_run else 'joins'} {files:,} files of {name}")
             if not dry_run:
                 join_files(warehouse, name)
                 table = DeltaTable(table_path(warehouse, name).absolute())
         behind = _commits_since_checkpoint(table, table_path(warehouse, name) / "_delta_log")
         if behind >= _COMMITS:
             checkpoints.append(name)
-            tell(f"compact: {'would make' if dry_run else 'makes'} a checkpoint of {name}, {behind} commits")
+            report(
+                f"compact: {'would make' if dry_run else 'makes'} a checkpoint of {name}, {behind} commits"
+            )
             if not dry_run:
                 table.create_checkpoint()
     return {"stage": "compact", "dry_run": dry_run, "checkpoints": checkpoints, "files_joined": joined}
 
 
 def _commits_since_checkpoint(table: DeltaTable, log: Path) -> int:
-    versions = [int(one.name[:20]) for one in log.glob("*.checkpoint*.parquet") if one.name[:20].isdecimal()]
+    versions = [
+        int(path.name[:20]) for path in log.glob("*.checkpoint*.parquet") if path.name[:20].isdecimal()
+    ]
     return int(table.version()) - max(versions, default=-1)
 
 
@@ -275,17 +283,17 @@ def _tables(warehouse: Path) -> list[str]:
 
 
 def _size_bytes(folder: Path) -> int:
-    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _newest(folder: Path) -> datetime:
-    """Time of the last write to anything in the folder."""
-    times = [one.lstat().st_mtime for one in (folder, *folder.rglob("*"))]
+    """Return the time of the last write to anything in the folder."""
+    times = [path.lstat().st_mtime for path in (folder, *folder.rglob("*"))]
     return datetime.fromtimestamp(max(times), UTC)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Upkeep of one installation; see ``--help``."""
+    """Maintain one installation; see ``--help``."""
     parser = argparse.ArgumentParser(
         prog="python -m spark_jobs.maintenance", description="verify, remove, compact"
     )
@@ -293,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--home", required=True, type=Path, help="the folder that holds landing and warehouse"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report what would be done, and do nothing")
     usual = Retention()
     for name in Retention.__slots__:
         days = getattr(usual, name)

@@ -1,14 +1,15 @@
-"""Rules of retention, and the check of landed files against their checksums. No Spark.
+"""Decide what may be removed, and compare landed files with their checksums. Does not use Spark.
 
-A dispatcher's state is the fold of its log from its beginning, and this version keeps no snapshots. So the logs stay: the
-landed segments, ``messages``, ``consumer_events`` and ``quarantine``. From them everything else can be made again, at any
-time, by running an interval again. What is small and tells what was found stays too: ``verdicts``, ``anomalies``,
-``divergences``, ``balance``, ``waits``, ``dispatcher_state``. Removed, when it has not been made anew for so many days, is
+A dispatcher's state is the fold of its log from its beginning, and this version keeps no snapshots. So the logs are
+kept: the landed segments, ``messages``, ``consumer_events`` and ``quarantine``. Running an interval again makes
+everything else from them. The small tables with the findings are kept too: ``verdicts``, ``anomalies``, ``divergences``,
+``balance``, ``waits``, ``dispatcher_state``. The following is removed when it was last written more than a given number
+of days ago:
 
-* what is large and can be made again: rows of ``deliveries``, ``ownership`` and ``blocked`` of an interval;
-* pages: reports, Data Docs, comparisons of what-if;
-* what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that no
-  catalogue names any more, staged files of runs that ended long ago.
+* large results that can be made again: the rows of ``deliveries``, ``ownership`` and ``blocked`` of an interval;
+* pages: reports, Data Docs, what-if comparisons;
+* what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that the
+  catalogue does not name any more, staged files of runs that ended long ago.
 
 The files are removed by ``spark_jobs.maintenance.maintain``.
 """
@@ -25,29 +26,29 @@ from typing import Final
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval
 
-#: Large, and a function of the logs.
+#: Large tables that can be made again from the logs.
 REMADE_TABLES: Final = ("deliveries", "ownership", "blocked")
-#: Below this a run that is at work, or a reader of an earlier version, could lose what it needs.
+#: With fewer days, a run at work or a reader of an earlier version could lose files that it needs.
 LEAST_DAYS: Final = 2
-#: Names that this project gives to folders of pages: an interval, or a digest. Anything else was put there by others.
+#: Names that this project gives to folders of pages: an interval, or a digest. All others are left alone.
 _PAGES: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}-[0-9]{2}-[0-9]{2}(\.[0-9]{6})?Z)?|[0-9a-f]{20}"
 )
-#: Landed files that an error names.
+#: Landed files that an error names, at most.
 _NAMED_AT_MOST: Final = 20
 
 
 class RetentionError(DispatchAuditError):
-    """A number of days that would take away what is in use."""
+    """A number of days so small that files in use would be removed."""
 
 
 class ChecksumError(DispatchAuditError):
-    """Landed files that are not what was landed."""
+    """Landed files that differ from what was landed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how many days what can be made again is kept; ``None`` = for ever.
+    """Number of days for which files are kept; ``None`` = for ever.
 
     ``results``: rows of ``REMADE_TABLES``; ``pages``: reports and Data Docs; ``what_if``: comparisons; ``unreachable``:
     earlier versions of tables, files of writers that died, landed files that were replaced.
@@ -63,16 +64,16 @@ class Retention:
             days = getattr(self, name)
             if days is not None and days < LEAST_DAYS:
                 raise RetentionError(
-                    f"keep {name} for {days} days: give at least {LEAST_DAYS}, or nothing to keep them for ever. "
+                    f"keep {name} for {days} days: give at least {LEAST_DAYS}, or no number to keep them for ever. "
                     "Nothing was removed"
                 )
 
 
 def expired(worked: Mapping[Interval, datetime], now: datetime, days: int | None) -> list[Interval]:
-    """The intervals whose results may go, oldest first: they ended, and were last worked on, more than ``days`` ago.
+    """List the intervals whose results may be removed, oldest first.
 
-    ``worked``: when the last stage of any run of the interval ended. An old interval that was run again stays as long as a
-    new one: somebody wanted to see it.
+    These ended, and their last run ended, more than ``days`` ago. ``worked``: when the last stage of any run of the interval
+    ended. An old interval that was run again is kept as long as a new one, because somebody wanted to see it.
     """
     if days is None:
         return []
@@ -90,18 +91,17 @@ class Pages:
 
 
 def expired_pages(pages: Iterable[Pages], now: datetime, days: int | None) -> list[Path]:
-    """The folders that were last written more than ``days`` ago, by name; foreign ones are never among them."""
+    """List the folders last written more than ``days`` ago, by name; never folders that this project did not make."""
     if days is None:
         return []
     limit = now - timedelta(days=days)
-    return sorted(
-        one.folder for one in pages if one.written <= limit and _PAGES.fullmatch(one.folder.name) is not None
-    )
+    old = (page.folder for page in pages if page.written <= limit)
+    return sorted(folder for folder in old if _PAGES.fullmatch(folder.name) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A landed file with its checksum as landed and as ``found`` (``None`` where the file is missing)."""
+    """A landed file with the checksum it was landed with, and the one ``found`` (``None`` if the file is missing)."""
 
     path: Path
     name: str
@@ -110,20 +110,20 @@ class Checked:
 
 
 def check_sums(checked: Iterable[Checked]) -> int:
-    """Count the landed files that were checked. Raises ``ChecksumError`` that names those which are not what was landed."""
+    """Count the checked files. Raises ``ChecksumError`` naming those that differ from what was landed."""
     files = list(checked)
-    wrong = [one for one in files if one.found != one.expected]
+    wrong = [file for file in files if file.found != file.expected]
     if not wrong:
         return len(files)
     lines = [
-        f"{one.path}: {'is missing' if one.found is None else f'its sha256 is {one.found}'}, landed was {one.expected} "
-        f"as {one.name}"
-        for one in wrong[:_NAMED_AT_MOST]
+        f"{file.path}: {'is missing' if file.found is None else f'its sha256 is {file.found}'}, landed was {file.expected} "
+        f"as {file.name}"
+        for file in wrong[:_NAMED_AT_MOST]
     ]
     if len(wrong) > _NAMED_AT_MOST:
         lines.append(f"and {len(wrong) - _NAMED_AT_MOST} more")
     raise ChecksumError(
-        f"{len(wrong)} of {len(files)} landed files are not what was landed; nothing was removed or changed. Tables that "
-        "were made from them are untouched. Bring the files back from a backup, or remove the named ones and run the "
+        f"{len(wrong)} of {len(files)} landed files differ from what was landed; nothing was removed or changed. Tables "
+        "made from them are unchanged. Bring the files back from a backup, or remove the named ones and run the "
         "interval again while the source has them\n" + "\n".join(lines)
     )

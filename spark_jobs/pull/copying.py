@@ -1,8 +1,8 @@
-"""Copy files of a source into the store of segments: several at a time, and never the same twice.
+"""Copy files of a source into the store of segments: several at a time, and only those that have changed.
 
-What the source says of a file (size, time, etag) tells whether it has to be read at all. Each file that was copied is
-written down at once in a *journal* beside the segments, so that a pull that dies is taken up where it ended; the catalogue,
-which readers go by, is written when everything is there (``spark_jobs.pull.pull_logs``).
+Size, time or etag that the source reports decide if a file has to be read. Each copied file is recorded at once in a
+*journal* beside the segments, so that the next pull continues where a killed one ended. The catalogue, which all readers
+use, is written when everything is there (``spark_jobs.pull.pull_logs``).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from dispatch_core.errors import DispatchAuditError
 from spark_jobs.pull.segments import Segment
 
 _CHUNK_BYTES: Final = 1 << 20
-#: Files under way at once: an object store answers slowly, and to many at a time.
+#: Files that are copied at the same time: an object store answers each request slowly.
 _AT_ONCE: Final = 8
-#: So often a file that is rewritten while it is copied is read anew.
+#: Attempts to copy a file that is rewritten meanwhile.
 _ATTEMPTS: Final = 3
-#: Of a file that was written to so shortly before, time and size do not tell whether it will be written to again.
+#: Time and size do not identify the contents of a file that was written less than this before.
 _TOO_FRESH_S: Final = 2.0
-#: A folder that was made so shortly before may not be locked yet by its maker.
+#: A folder younger than this may not be locked yet by the process that made it.
 _YOUNG_S: Final = 60.0
 
 
 class CopyError(DispatchAuditError):
-    """A file of a source that could not be copied; the message names it and what was kept."""
+    """A file of a source could not be copied; the message names it and what was kept."""
 
 
 class Journal:
     """Journal of the files that a pull of some sources has copied; removed once the catalogue lists them.
 
-    A line that is not whole, or whose bytes are not there, is passed over: its file is copied again.
+    A line that is incomplete, or whose segment is missing, is ignored: its file is copied again.
     """
 
     def __init__(self, landing: Path, sources: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class Journal:
         self._path = Path(landing) / "segments" / f".pulling-{key}.jsonl"
 
     def read(self) -> dict[str, Segment]:
-        """The files that a pull before this one copied without coming to its end, by name."""
+        """Read the files that an earlier pull copied before it was killed, by name."""
         found = {}
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -58,46 +58,50 @@ class Journal:
             return {}
         for line in lines:
             try:
-                one = Segment.of_json(json.loads(line))
+                segment = Segment.of_json(json.loads(line))
             except (ValueError, RecursionError):
                 continue
-            found[one.name] = one
+            found[segment.name] = segment
         return found
 
     def add(self, copied: Segment) -> None:
-        """Write down that a file is in the store."""
+        """Record that a file is in the store."""
         line = json.dumps(asdict(copied)).encode() + b"\n"
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            os.write(handle, line)  # at once, so that two pulls do not mix their lines
+            os.write(handle, line)  # in one call, so that two pulls do not mix their lines
         finally:
             os.close(handle)
 
     def close(self) -> None:
-        """Forget it: the catalogue says the same now."""
+        """Remove the journal: the catalogue lists the files now."""
         self._path.unlink(missing_ok=True)
 
 
-def bring(
+def copy_changed(
     files: Sequence[tuple[str, Any]],
     known: Mapping[str, Segment],
     landing: Path,
     journal: Journal,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Segment], list[Segment]]:
-    """Have all ``files`` (name, path) in the store: every one by its name, and those that were copied now.
+    """Copy those of ``files`` (name, path) that have changed; return all segments by name, and those copied now.
 
-    ``known``: what the catalogue says of these sources. Raises ``CopyError`` where a file cannot be copied; what was copied
-    until then is kept, and the next pull does not copy it again.
+    ``known``: the segments that the catalogue lists for these sources. Raises ``CopyError`` if a file cannot be copied; what
+    was copied until then is kept, and the next pull does not copy it again.
     """
     (landing / "segments").mkdir(parents=True, exist_ok=True)
-    taken_up = journal.read()
+    journaled = journal.read()
     found: dict[str, Segment] = {}
     missing = []
     for name, path in files:
         mark = _mark(path)
-        same = [one for one in (taken_up.get(name), known.get(name)) if one is not None and one.mark == mark]
-        whole = next((one for one in same if mark is not None and one.is_whole(landing)), None)
+        same = [
+            segment
+            for segment in (journaled.get(name), known.get(name))
+            if segment is not None and segment.mark == mark
+        ]
+        whole = next((segment for segment in same if mark is not None and segment.is_whole(landing)), None)
         if whole is None:
             missing.append((name, path))
         else:
@@ -110,17 +114,19 @@ def bring(
         ]
         try:
             for done in as_completed(under_way):
-                one = done.result()
-                found[one.name] = one
-                copied.append(one)
-                say(f"pull: {len(copied)} of {len(missing)} files, {one.name}, {one.size_bytes} bytes")
+                segment = done.result()
+                found[segment.name] = segment
+                copied.append(segment)
+                say(
+                    f"pull: {len(copied)} of {len(missing)} files, {segment.name}, {segment.size_bytes} bytes"
+                )
         except BaseException:
             threads.shutdown(cancel_futures=True)
             raise
     return found, copied
 
 
-#: What object stores say of an object that tells its contents apart from others.
+#: Fields by which object stores identify the contents of an object.
 _OBJECT_MARKS: Final = (
     "ETag",
     "etag",
@@ -134,31 +140,31 @@ _OBJECT_MARKS: Final = (
 )
 
 
-def _said(path: Any) -> tuple[str | None, float]:
-    """Return what the source tells of a file without opening it (None: too little), and when it was last written."""
+def _reported_state(path: Any) -> tuple[str | None, float]:
+    """Return the state of a file as its source reports it (None: too little), and the time of the last write."""
     try:
         stat = path.stat()
     except (OSError, NotImplementedError, AttributeError):
         return None, 0.0
     if isinstance(stat, Mapping):
         marks = {name: str(stat[name]) for name in _OBJECT_MARKS if stat.get(name) is not None}
-        said = json.dumps(marks | {"size": str(stat.st_size)}, sort_keys=True) if marks else None  # type: ignore[attr-defined]
+        state = json.dumps(marks | {"size": str(stat.st_size)}, sort_keys=True) if marks else None  # type: ignore[attr-defined]
         written = stat.get("mtime")
-        return said, float(written) if isinstance(written, (int, float)) else 0.0
+        return state, float(written) if isinstance(written, (int, float)) else 0.0
     modified = getattr(stat, "st_mtime_ns", stat.st_mtime)
     return f"{stat.st_size} bytes, modified {modified}", float(stat.st_mtime)
 
 
 def _mark(path: Any) -> str | None:
-    """By what the file is known again unread; None where it was written to so lately that this proves nothing."""
-    said, written = _said(path)
-    return None if time.time() - written < _TOO_FRESH_S else said
+    """Return what identifies the file's contents without reading it; None if it was written too recently."""
+    state, written = _reported_state(path)
+    return None if time.time() - written < _TOO_FRESH_S else state
 
 
 def _copy(
     path: Any, name: str, incoming: Path, landing: Path, before: Segment | None, journal: Journal
 ) -> Segment:
-    """Copy one file into the store of segments and write it down. What is appended meanwhile is left for the next pull."""
+    """Copy one file into the store and record it. What is appended meanwhile is left for the next pull."""
     target = incoming / uuid.uuid4().hex
     for _attempt in range(_ATTEMPTS):
         copied = _copy_once(path, name, target, before)
@@ -168,13 +174,13 @@ def _copy(
             return copied
     raise CopyError(
         f"{path}: was rewritten while it was copied, {_ATTEMPTS} times; what was landed before is kept. Pull again when "
-        "nobody writes it anew"
+        "it is no longer being rewritten"
     )
 
 
 def _copy_once(path: Any, name: str, target: Path, before: Segment | None) -> Segment | None:
-    """One attempt, into ``target``; None if what was copied is not what stands there afterwards."""
-    mark, said, limit = _mark(path), _said(path), _size_bytes(path)
+    """Copy a file into ``target`` once; None if the source was rewritten meanwhile."""
+    mark, state, limit = _mark(path), _reported_state(path), _size_bytes(path)
     sha256 = hashlib.sha256()
     size_bytes = 0
     grown_from = None
@@ -188,11 +194,11 @@ def _copy_once(path: Any, name: str, target: Path, before: Segment | None) -> Se
                     grown_from = before.sha256 if sha256.hexdigest() == before.sha256 else None
             copy.flush()
             os.fsync(copy.fileno())
-        if limit is not None and (size_bytes != limit or _said(path) != said):
+        if limit is not None and (size_bytes != limit or _reported_state(path) != state):
             with path.open("rb") as source:
                 if size_bytes != limit or _sha256_of(source, limit) != sha256.hexdigest():
                     return None
-            mark = None  # it has grown since: its next pull looks again
+            mark = None  # it has grown meanwhile: the next pull reads it again
     except OSError as error:
         raise CopyError(
             f"{path}: could not be copied after {size_bytes} bytes ({error}); what was landed before is kept"
@@ -202,7 +208,7 @@ def _copy_once(path: Any, name: str, target: Path, before: Segment | None) -> Se
 
 
 def _chunk_bytes(at: int, limit: int | None, before: Segment | None) -> int:
-    """Bytes to read next: up to the end of the earlier contents, and not beyond the size at which the copy began."""
+    """Compute the bytes to read next: stop at the end of the earlier contents, and at the size when the copy began."""
     stops = [
         stop - at for stop in (limit, before.size_bytes if before else None) if stop is not None and stop > at
     ]
@@ -226,7 +232,7 @@ def _sha256_of(stream: Any, size_bytes: int) -> str:
 
 
 def _store(copy: Path, segment: Segment, landing: Path) -> None:
-    """Give a copied file its place. Where the same contents stand already, that file stays: somebody may be reading it."""
+    """Move a copied file to its place. A file with the same contents there is left: it may be being read."""
     if segment.is_whole(landing):
         copy.unlink()
         return
@@ -237,7 +243,7 @@ def _store(copy: Path, segment: Segment, landing: Path) -> None:
 
 @contextmanager
 def _incoming(store: Path) -> Iterator[Path]:
-    """A folder for what is being copied. Folders of pulls that died are removed first: nobody holds their lock."""
+    """Make a folder for files that are being copied, after removing those of killed pulls, which nobody has locked."""
     for leftover in store.glob(".incoming-*"):
         with _lock_if_free(leftover) as free:
             if free and _age_s(leftover) > _YOUNG_S:
@@ -260,7 +266,7 @@ def _age_s(folder: Path) -> float:
 
 @contextmanager
 def _lock_if_free(folder: Path) -> Iterator[bool]:
-    """Try to lock a folder; yields True if this process holds the lock. The lock dies with its holder."""
+    """Try to lock a folder; yield True if this process has the lock. The lock ends with the process."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:  # its pull has just ended

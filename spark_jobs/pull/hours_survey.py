@@ -1,13 +1,13 @@
 """Survey a log file once for the hours (UTC) of its rows.
 
-An interval then reads the files that can hold rows of it and no others, and what earlier hours hold is known before anything
-is ingested. Of Parquet the column of times is read, of JSON lines the times are found as text, several times faster than a
-line is parsed. A block in which not every line shows its time is looked at line by line, and a file without any is given to
-the one reader of the log format: only that says whether its rows carry something (headers) or are all bad.
+With a survey, an interval reads only the files that can have rows of it, and earlier rows are known before anything is
+ingested. For Parquet, the column of times is read. For JSON lines, times are found by a regular expression, several times
+faster than parsing. A block with lines that show no time is searched line by line. A file without any time is read by the
+reader of the log format, which decides if its rows are valid (headers) or bad.
 
-A survey may name an hour too many (a line with a time that turns out to be bad), never one too few.
+A survey may list an hour too many (of a bad line with a time), but never one too few.
 
-Knows files, not Spark; ``spark_jobs.pull.segments`` keeps what it says.
+Uses files, not Spark; ``spark_jobs.pull.segment_surveys`` keeps the surveys.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from dispatch_core.recording.rows import RANGES
 SURVEY_VERSION: Final = 1
 HOUR_US: Final = 3_600_000_000
 
-#: Per content: the field that holds a row's time, and how many microseconds its unit has.
+#: Per content: the field with a row's time, and the microseconds of its unit.
 _TIME: Final[dict[Content, tuple[str, int]]] = {"events": ("t_us", 1), "messages": ("publish_time_ms", 1000)}
 _LAST_US: Final = RANGES["t_us"][1]
-#: Of the longest number that is looked at; a time of this many microseconds is thirty thousand years away.
+#: Longest number that is read as a time; so many microseconds are more than thirty thousand years.
 _DIGITS: Final = 18
-#: A quotation mark inside a JSON string is escaped, so ``"t_us":`` in a line is a key. What ends it keeps fractions out.
+#: A quotation mark inside a JSON string is escaped, so ``"t_us":`` in a line is a key. The ``,`` or ``}`` excludes
+#: fractions.
 _SHOWN: Final = {
     content: re.compile(rb'"%s"\s*:\s*(\d{1,%d})\s*[,}]' % (field.encode(), _DIGITS))
     for content, (field, _unit) in _TIME.items()
@@ -53,17 +54,17 @@ _SHOWN: Final = {
 
 
 class SurveyError(DispatchAuditError):
-    """A file that is no log file by its name."""
+    """The file's name is not that of a log file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The hours and rows of one file.
 
-    ``hours``: (hour since the epoch, rows, mark) in order; hours with one mark in two versions of a growing file hold the
-    same rows in both. ``untimed``: rows and lines that show no time (headers, footers, bad lines). ``carries``: a file
-    without any timed row has rows all the same, which belong to every interval. ``complete``: it ends with a whole
-    line.
+    ``hours``: (hour since the epoch, rows, mark) in order. Hours with the same mark in two versions of a growing file have
+    the same rows in both. ``untimed``: number of lines without a time (headers, footers, bad lines). ``carries``: the file
+    has no row with a time but has other valid rows, which belong to every interval. ``complete``: the file ends with a
+    whole line.
     """
 
     hours: tuple[tuple[int, int, str], ...]
@@ -72,13 +73,13 @@ class Survey:
     complete: bool
 
     def as_json(self) -> dict[str, Any]:
-        """For ``about.json``."""
+        """Write the survey as JSON values, for ``about.json``."""
         return {
             "version": SURVEY_VERSION,
             "untimed": self.untimed,
             "carries": self.carries,
             "complete": self.complete,
-            "hours": [list(one) for one in self.hours],
+            "hours": [list(hour) for hour in self.hours],
         }
 
     @classmethod
@@ -91,9 +92,9 @@ class Survey:
 
 
 def survey(path: Path, mark: str, *, earlier: Survey | None = None) -> Survey:
-    """Survey one file. ``mark`` stands for its contents; ``earlier`` is the survey of a file that it begins with.
+    """Survey one file. ``mark`` identifies its contents; ``earlier`` is the survey of its earlier, shorter version.
 
-    Does not raise for what the file holds: what cannot be read on is surveyed up to there.
+    Does not raise for bad contents: a damaged file is surveyed up to the damage.
     """
     known = file_format(path.name)
     if known is None:
@@ -106,17 +107,19 @@ def survey(path: Path, mark: str, *, earlier: Survey | None = None) -> Survey:
         _lines(path, content, encoding, seen)
     if not seen.hours:
         _carries(path, seen)
-    before = (
+    earlier_marks = (
         {}
         if earlier is None or not _goes_on(earlier, seen)
-        else {(hour, rows): kept for hour, rows, kept in earlier.hours}
+        else {(hour, rows): earlier_mark for hour, rows, earlier_mark in earlier.hours}
     )
-    hours = tuple((hour, rows, before.get((hour, rows), mark)) for hour, rows in sorted(seen.hours.items()))
+    hours = tuple(
+        (hour, rows, earlier_marks.get((hour, rows), mark)) for hour, rows in sorted(seen.hours.items())
+    )
     return Survey(hours, seen.untimed, seen.carries, seen.complete)
 
 
 def _goes_on(earlier: Survey, seen: _Seen) -> bool:
-    """Tell if the rows of the earlier version are unchanged: it ended with a whole line, and no bad line was added."""
+    """True if the earlier version's rows are unchanged: it ended with a whole line, and no bad line was added."""
     return earlier.complete and earlier.untimed == seen.untimed
 
 
@@ -130,7 +133,7 @@ class _Seen:
         self.complete = True
 
     def times(self, times: npt.NDArray[np.int64], unit_us: int) -> None:
-        """Rows with these times. One that no calendar has is none: its row is bad."""
+        """Count rows with these times. A time that no calendar has is bad, and counts as none."""
         known = times[(times >= 0) & (times <= _LAST_US // unit_us)]
         self.untimed += len(times) - len(known)
         times = known
@@ -172,7 +175,7 @@ def _line_by_line(lines: Iterable[bytes], shown: re.Pattern[bytes], field: str, 
 
 
 def _written_otherwise(line: bytes, field: str) -> list[bytes]:
-    """The time of a line whose key has escapes in it, or whose number has a fraction or an exponent."""
+    """Find the time of a line whose key has escapes in it, or whose number has a fraction or an exponent."""
     if field.encode() not in line and b"\\u" not in line:
         return []
     try:
@@ -200,7 +203,7 @@ def _parquet(path: Path, content: Content, seen: _Seen) -> None:
 
 
 def _carries(path: Path, seen: _Seen) -> None:
-    """Of a file that shows no time: have the reader say what it holds."""
+    """Read a file that shows no time with the reader of the log format, to see if it has valid rows."""
     reading = read_file(path)
     for batch in reading:
         if batch.table == "quarantine":

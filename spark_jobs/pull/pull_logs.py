@@ -1,15 +1,16 @@
-"""Pull the log files of a source into the landing folder, each contents once, and land an interval.
+"""Pull the log files of a source into the landing folder, and land an interval.
 
 Log files are kept as *segments*, shared by all intervals (``spark_jobs.pull.segments``). A file that has not changed at its
 source is not copied again (``spark_jobs.pull.copying``), so pulling an unchanged source again changes nothing. The commit
-point of a pull is one rename, after everything is copied: a reader sees the earlier pull or this one, never a mixture. A
-pull that dies leaves the earlier one in place and is continued by the next.
+point of a pull is one rename, after everything is copied: a reader sees the earlier pull or this one, never a mixture. If a
+pull is killed, the earlier one stays valid and the next one continues the work.
 
 A file that is no longer at its source is kept and reported; a file whose contents changed is replaced and reported. A file
-that grows while it is copied is taken up to the size it had when its copy began.
+that grows while it is copied is copied up to the size that it had at the beginning.
 
-The source is anything that walks like a ``pathlib.Path`` (``iterdir``, ``is_dir``, ``is_file``, ``exists``, ``open``,
-``name``, ``stat``): a local folder or file, a ``universal_pathlib`` path or Airflow's ``ObjectStoragePath``. No Spark here.
+The source is any object with the methods ``iterdir``, ``is_dir``, ``is_file``, ``exists``, ``open``, ``stat`` and the
+attribute ``name`` of a ``pathlib.Path``: a local folder or file, a ``universal_pathlib`` path or Airflow's
+``ObjectStoragePath``. Does not use Spark.
 """
 
 from __future__ import annotations
@@ -28,25 +29,18 @@ from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.files import file_format, in_words
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.pull import segments
-from spark_jobs.pull.copying import Journal, bring
+from spark_jobs.pull.copying import Journal, copy_changed
 from spark_jobs.pull.segments import LandedInterval, Segment, Sources
 
-_CHUNK_BYTES: Final = 1 << 20
 _MAX_DEPTH: Final = 32
-#: So often a file that is rewritten while it is copied is read anew.
-_ATTEMPTS: Final = 3
-#: Of a file that was written to so shortly before, time and size do not tell whether it will be written to again.
-_TOO_FRESH_S: Final = 2.0
-#: A folder that was made so shortly before may not be locked yet by its maker.
-_YOUNG_S: Final = 60.0
-#: So many names are told of those that went or changed; all are counted.
-_TOLD: Final = 20
+#: A summary names at most so many files that are gone or have changed; it counts all.
+_NAMED_AT_MOST: Final = 20
 
 Progress = Callable[[str], None]
 
 
 class PullError(DispatchAuditError):
-    """A source that cannot be pulled, or a landing folder that holds no complete pull."""
+    """The source cannot be pulled, or the landing folder has no complete pull."""
 
 
 def pull(
@@ -58,13 +52,12 @@ def pull(
     progress: Progress | None = None,
     keep_gone: bool = True,
 ) -> dict[str, Any]:
-    """Bring every log file under ``source`` (one path-like or several) into the landing, and land the interval.
+    """Copy every log file under ``source`` (one path or several) into the landing, and land the interval.
 
-    ``keep_gone``: files that the source has no more stay part of it (logs are rotated away); if not, they are forgotten.
+    ``keep_gone``: keep files that the source does not have any more (logs are rotated away); otherwise forget them.
     Returns a summary: ``interval_start, interval_end, files, bytes, copied_files, copied_bytes, ignored, files_gone, gone,
-    files_changed, changed, segments_missing, digest, folder, seconds``. Raises ``PullError`` naming the source where it is
-    missing or holds no log file, and where the interval overlaps another one that was run; whatever was landed before is
-    kept then.
+    files_changed, changed, segments_missing, digest, folder, seconds``. Raises ``PullError`` naming the source if it
+    is missing or has no log file, and if the interval overlaps another one that was run; what was landed before is kept.
     """
     began = time.monotonic()
     span = interval(interval_start, interval_end)
@@ -75,15 +68,15 @@ def pull(
         "interval_start": span.start.isoformat(),
         "interval_end": span.end.isoformat(),
         "files": len(pulled.files),
-        "bytes": sum(one.size_bytes for one in pulled.files),
+        "bytes": sum(segment.size_bytes for segment in pulled.files),
         "copied_files": pulled.copied_files,
         "copied_bytes": pulled.copied_bytes,
         "ignored": pulled.ignored,
         "files_gone": len(pulled.gone),
-        "gone": pulled.gone[:_TOLD],
+        "gone": pulled.gone[:_NAMED_AT_MOST],
         "files_changed": len(pulled.changed),
-        "changed": pulled.changed[:_TOLD],
-        "segments_missing": pulled.missing[:_TOLD],
+        "changed": pulled.changed[:_NAMED_AT_MOST],
+        "segments_missing": pulled.missing[:_NAMED_AT_MOST],
         "digest": _digest(pulled.files),
         "folder": str(segments.interval_folder(landing, span)),
         "seconds": round(time.monotonic() - began, 3),
@@ -92,7 +85,7 @@ def pull(
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Result of a pull: all files, those copied, names that are gone or changed, segments that are missing."""
+    """Result of a pull: all files, counts of those copied, names that are gone or changed, gaps between segments."""
 
     sources: Sources
     files: list[Segment]
@@ -108,29 +101,33 @@ class Pulled:
 def pull_segments(
     source: Any | Sequence[Any], landing: Path, *, progress: Progress | None = None, keep_gone: bool = True
 ) -> Pulled:
-    """Bring every log file of the sources into the landing, for no interval yet; arguments and errors as ``pull``'s."""
+    """Copy every log file of the sources into the landing, without landing an interval; otherwise like ``pull``."""
     say = progress or (lambda _line: None)
     listed = _as_sources(source)
-    names: Sources = tuple(str(one.resolve() if isinstance(one, Path) else one) for one in listed)
+    names: Sources = tuple(str(path.resolve() if isinstance(path, Path) else path) for path in listed)
     files, ignored = _find(listed)
     landing = Path(landing)
     journal = Journal(landing, names)
     known = segments.read_catalogue(landing).get(names, {})
-    found, copied = bring(files, known, landing, journal, say)
+    found, copied = copy_changed(files, known, landing, journal, say)
     with segments.landing_lock(landing):
         catalogue = segments.read_catalogue(landing)
         known = catalogue.get(names, {})
         gone = _gone(known, found)
-        changed = [name for name, one in found.items() if name in known and known[name].sha256 != one.sha256]
+        changed = [
+            name for name, segment in found.items() if name in known and known[name].sha256 != segment.sha256
+        ]
         kept = gone if keep_gone else []
-        catalogue[names] = found | {one.name: replace(one, gone=True) for one in kept}
+        catalogue[names] = found | {segment.name: replace(segment, gone=True) for segment in kept}
         segments.write_catalogue(landing, catalogue)
     journal.close()
     for name in changed:
         grown = found[name].grown_from is not None
-        say(f"pull: {name}: {'has grown' if grown else 'has other contents than before, which are replaced'}")
-    for one in gone:
-        say(f"pull: {one.name}: gone from the source, {'kept' if keep_gone else 'forgotten'}")
+        say(
+            f"pull: {name}: {'has grown' if grown else 'has changed; the new contents replace the earlier ones'}"
+        )
+    for segment in gone:
+        say(f"pull: {segment.name}: gone from the source, {'kept' if keep_gone else 'forgotten'}")
     missing = segments.missing_segments(catalogue[names])
     for what in missing:
         say(f"pull: missing: {what}")
@@ -138,9 +135,9 @@ def pull_segments(
         sources=names,
         files=[catalogue[names][name] for name in sorted(catalogue[names])],
         copied_files=len(copied),
-        copied_bytes=sum(one.size_bytes for one in copied),
+        copied_bytes=sum(segment.size_bytes for segment in copied),
         ignored=ignored,
-        gone=[one.name for one in gone],
+        gone=[segment.name for segment in gone],
         changed=changed,
         missing=missing,
     )
@@ -150,21 +147,21 @@ def pull_segments(
 def land(landing: Path, span: Interval, sources: Sources) -> None:
     """Make ``span`` an interval of the landing that gets the rows of these sources.
 
-    Intervals that were only there because a later one needed their rows give way. Raises ``PullError`` where the interval
-    overlaps one that was run itself: a row would stand in two intervals.
+    Retires overlapping intervals that existed only because a later one needed their rows. Raises ``PullError`` if ``span``
+    overlaps an interval that was run itself: a row would belong to two intervals.
     """
     with segments.landing_lock(landing):
-        for one in segments.landed_intervals(landing):
-            other = one.span
+        for landed in segments.landed_intervals(landing):
+            other = landed.span
             if other.start == span.start or other.end <= span.start or span.end <= other.start:
                 continue
-            if one.role == "run":
+            if landed.role == "run":
                 raise PullError(
                     f"the interval {span.start.isoformat()} to {span.end.isoformat()} overlaps {other.start.isoformat()} to "
                     f"{other.end.isoformat()}, which was audited in this home already; rows would count twice. Nothing was "
-                    "changed. Take intervals that meet those, or another home"
+                    "changed. Choose intervals that do not overlap those, or another home"
                 )
-            segments.write_interval(landing, replace(one, role="retired"))
+            segments.write_interval(landing, replace(landed, role="retired"))
         segments.write_interval(landing, LandedInterval(span, "run", sources))
         _forget_sources(landing)
         for child in segments.interval_folder(landing, span).iterdir():
@@ -173,35 +170,39 @@ def land(landing: Path, span: Interval, sources: Sources) -> None:
 
 
 def _forget_sources(landing: Path) -> None:
-    """Drop from the catalogue what no interval gets rows of any more."""
+    """Drop sources from the catalogue that no interval uses any more."""
     catalogue = segments.read_catalogue(landing)
-    used = {one.sources for one in segments.landed_intervals(landing)}
+    used = {landed.sources for landed in segments.landed_intervals(landing)}
     if not used.issuperset(catalogue):
-        segments.write_catalogue(landing, {one: catalogue[one] for one in catalogue if one in used})
+        segments.write_catalogue(
+            landing, {sources: catalogue[sources] for sources in catalogue if sources in used}
+        )
 
 
 def landed_files(landing: Path, span: Interval) -> list[tuple[str, Path]]:
-    """Name and path of each file of the sources that the interval was landed from, by name.
+    """List name and path of each file of the interval's sources, by name.
 
-    Raises ``PullError`` when nothing was landed, and ``LandingError`` when a file is missing or has another size than it was
-    landed with.
+    Raises ``PullError`` if nothing was landed, and ``LandingError`` if a file is missing or has another size than when it
+    was landed.
     """
     landed = landed_segments(landing, span)
     segments.check_whole(landing, landed)
-    return [(one.name, one.path(landing)) for one in landed]
+    return [(segment.name, segment.path(landing)) for segment in landed]
 
 
 def landed_segments(landing: Path, span: Interval) -> list[Segment]:
-    """The segments of the sources that the interval was landed from, by name; raises ``PullError`` when it was not."""
-    one = segments.read_interval(landing, span)
-    if one is None or one.role == "retired":
+    """List the segments of the interval's sources, by name. Raises ``PullError`` if the interval was not landed."""
+    interval_landed = segments.read_interval(landing, span)
+    if interval_landed is None or interval_landed.role == "retired":
         raise PullError(
             f"{segments.interval_folder(landing, span)}: nothing was landed for {span.name} (no {segments.MANIFEST}); "
             "run pull first"
         )
-    files = segments.read_catalogue(landing).get(one.sources)
+    files = segments.read_catalogue(landing).get(interval_landed.sources)
     if files is None:
-        raise PullError(f"{landing}: the catalogue knows nothing of {', '.join(one.sources)}; run pull again")
+        raise PullError(
+            f"{landing}: the catalogue does not list {', '.join(interval_landed.sources)}; run pull again"
+        )
     return [files[name] for name in sorted(files)]
 
 
@@ -214,11 +215,11 @@ def _as_sources(source: Any | Sequence[Any]) -> list[Any]:
     listed = list(source) if isinstance(source, (list, tuple)) else [source]
     if not listed:
         raise PullError("no source given; name a folder of recordings or a log file")
-    return [Path(one) if isinstance(one, str) else one for one in listed]
+    return [Path(source) if isinstance(source, str) else source for source in listed]
 
 
 def _find(sources: list[Any]) -> tuple[list[tuple[str, Any]], int]:
-    """All log files of the sources as (name in the landing folder, path), sorted by name; and how many were ignored."""
+    """Find all log files of the sources: (name in the landing folder, path) sorted by name; count other files."""
     found: dict[str, Any] = {}
     ignored = 0
     labels: set[str] = set()
@@ -243,7 +244,7 @@ def _find(sources: list[Any]) -> tuple[list[tuple[str, Any]], int]:
                 ignored += 1
         if len(found) == before:
             raise PullError(
-                f"{source}: holds no log file ({ignored} other files ignored); expected messages*, events* or trace* "
+                f"{source}: has no log file ({ignored} other files ignored); expected messages*, events* or trace* "
                 "as .jsonl, .jsonl.gz, .jsonl.zst or .parquet. Nothing was pulled"
             )
     return sorted(found.items()), ignored
@@ -257,7 +258,7 @@ def _not_a_log(name: str) -> str:
 
 
 def _label(source: Any, taken: set[str]) -> str:
-    """The first part of all names of one source: its own name, numbered where two sources share it."""
+    """Choose the first part of all names of one source: its own name, with a number if another source has it."""
     resolved = source.resolve() if isinstance(source, Path) else source
     label = base = str(resolved.name)
     number = 2
@@ -269,7 +270,7 @@ def _label(source: Any, taken: set[str]) -> str:
 
 
 def _walk(folder: Any, parts: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every file under ``folder`` with its path parts; hidden files and folders are left out."""
+    """Yield every file under ``folder`` with the parts of its name; hidden files and folders are left out."""
     if depth > _MAX_DEPTH:
         raise PullError(
             f"{folder}: more than {_MAX_DEPTH} folders deep (a link that leads back?). Nothing was pulled"
@@ -285,7 +286,7 @@ def _walk(folder: Any, parts: tuple[str, ...], depth: int) -> Iterator[tuple[tup
 
 
 def _safe_name(parts: Iterable[str], path: Any) -> str:
-    """The name in the landing folder: a text, whatever bytes the source's name is of, and none that leads out of it."""
+    """Make the name in the landing folder: valid text, and no path that leads out of the folder."""
     name = in_words("/".join(parts))
     bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in name.split("/"))
     if bad:
@@ -294,16 +295,16 @@ def _safe_name(parts: Iterable[str], path: Any) -> str:
 
 
 def _gone(known: Mapping[str, Segment], found: Mapping[str, Segment]) -> list[Segment]:
-    """List files gone from the source: not under this name, not in another encoding, and not under another name."""
+    """List the known files that the source has no more, neither compressed otherwise nor under another name."""
     names = {segments.log_name(name) for name in found}
-    contents = {one.sha256 for one in found.values()}
+    contents = {segment.sha256 for segment in found.values()}
     return [
-        one
-        for name, one in sorted(known.items())
-        if name not in found and segments.log_name(name) not in names and one.sha256 not in contents
+        segment
+        for name, segment in sorted(known.items())
+        if name not in found and segments.log_name(name) not in names and segment.sha256 not in contents
     ]
 
 
 def _digest(files: Sequence[Segment]) -> str:
-    held = [[one.name, one.sha256] for one in files]
-    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
+    contents = [[segment.name, segment.sha256] for segment in files]
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:32]

@@ -1,16 +1,16 @@
-"""Segments: landed log files, kept once by their contents and shared by all intervals.
+"""Keep landed log files as *segments*: stored once by their contents, and shared by all intervals.
 
 ::
 
     landing/segments/<sha256>/<file name>               the bytes, never changed
-    landing/segments/<sha256>/<file name>.about.json    which hours they hold rows of (spark_jobs.pull.hours_survey)
-    landing/catalogue.json                              which file names each source had when it was last pulled
-    landing/<interval>/manifest.json                    an interval: its bounds, its sources, and why it is there
+    landing/segments/<sha256>/<file name>.about.json    the hours of its rows (spark_jobs.pull.hours_survey)
+    landing/catalogue.json                              the files that each source had when it was last pulled
+    landing/<interval>/manifest.json                    an interval: its bounds, its sources, its role
 
-The *catalogue* is the commit point of a pull: one rename swaps it in. A file that has gone from its source stays in it (logs
-are rotated away; what they said has happened), and one whose contents changed stands for the new contents.
+Replacing the *catalogue*, by one rename, is the commit point of a pull. A file that is gone from its source stays in it,
+because logs are rotated away. A file whose contents have changed is listed with the new contents.
 
-Knows files, not Spark.
+Uses files, not Spark.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ import fcntl
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval, IntervalError, interval
-from spark_jobs.pull.hours_survey import Survey, survey
 
 CATALOGUE: Final = "catalogue.json"
 MANIFEST: Final = "manifest.json"
@@ -43,26 +41,26 @@ _NUMBERED: Final = re.compile(
 )
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{1,64}")
-#: What is in no name of a file: a name that leads elsewhere, or that no file system has.
+#: Matches names that lead out of the folder, or that no file system accepts.
 _NO_NAME: Final = re.compile(r"[\0\ud800-\udc7f\udd00-\udfff]|(?:^|/)\.{0,2}(?:/|$)")
 
-#: ``run``: a run was asked for it. ``history``: a later run needed its rows. ``retired``: gave way to another interval.
+#: ``run``: audited by a run of its own. ``history``: a later run needed its rows. ``retired``: replaced by another interval.
 Role = Literal["run", "history", "retired"]
 #: The sources of one pull, as text, in their order.
 Sources = tuple[str, ...]
 
 
 class LandingError(DispatchAuditError):
-    """A landing folder that holds no complete pull, or whose files this code cannot read."""
+    """The landing folder has no complete pull, or this code cannot read its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One log file of a source: its name in the landing and its contents.
 
-    ``mark``: what the source said about the file when it was copied (size, time or etag); while it says the same, the file
-    is not copied again. ``gone``: the source has it no more. ``grown_from``: the contents that stood under this name before,
-    where these begin with them.
+    ``mark``: size, time or etag that the source reported when the file was copied; while they are the same, the file is not
+    copied again. ``gone``: the source does not have the file any more. ``grown_from``: sha256 of the earlier contents under
+    this name, if the present contents begin with them.
     """
 
     name: str
@@ -74,7 +72,7 @@ class Segment:
 
     @classmethod
     def of_json(cls, values: Any) -> Segment:
-        """Read the result of ``asdict``; raises ``ValueError`` naming what is no part of a segment."""
+        """Read the result of ``asdict``. Raises ``ValueError`` naming the wrong or unknown field."""
         if not isinstance(values, dict):
             raise ValueError("a segment is an object")
         kinds = {field.name: str for field in fields(cls)} | {"size_bytes": int, "gone": bool}
@@ -106,22 +104,22 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LandedInterval:
-    """An interval that the landing knows of, and the sources whose rows it gets."""
+    """An interval of the landing, and the sources whose rows it gets."""
 
     span: Interval
     role: Role
     sources: Sources
 
 
-#: What the sources held: by sources, by name.
+#: The files of the last pull of each list of sources, by name.
 Catalogue = dict[Sources, dict[str, Segment]]
 
 
 def missing_segments(names: Iterable[str]) -> list[str]:
-    """Find segments that a recorder must have written and that are not among ``names``: a sentence for each gap.
+    """Find gaps in the numbers of a recorder's segments; return a sentence for each.
 
-    A broker numbers its segments from 1 each time it starts. The last segments of such a run cannot be missed by their
-    numbers, nor those before the first that there is: for events, holes in ``seq`` tell (``log_gap``).
+    A broker numbers its segments from 1 each time it starts. Numbers do not show if the last segments of such a run are
+    missing, or those before the first one; for events, holes in ``seq`` show it (``log_gap``).
 
     >>> missing_segments([f"events-b-20261122T1{hour}0000.000Z-{number}.jsonl" for hour, number in ((0, 1), (1, 3))])
     ['1 segment between events-b-20261122T100000.000Z-1.jsonl and events-b-20261122T110000.000Z-3.jsonl']
@@ -131,64 +129,64 @@ def missing_segments(names: Iterable[str]) -> list[str]:
         found = _NUMBERED.match(name)
         if found:
             series.setdefault(found["series"], []).append((found["begun"], int(found["number"]), name))
-    told = []
+    sentences = []
     for _, segments in sorted(series.items()):
         segments.sort()
         for (_, before, earlier), (_, number, later) in pairwise(segments):
-            # Not above the one before: the broker has started again in between.
+            # A number that is not greater than the one before: the broker was restarted in between.
             lacking = number - before - 1 if number > before else number - 1
             if lacking > 0:
-                told.append(f"{lacking} segment{'s' * (lacking > 1)} between {earlier} and {later}")
-    return told
+                sentences.append(f"{lacking} segment{'s' * (lacking > 1)} between {earlier} and {later}")
+    return sentences
 
 
 def segment_path(landing: Path, sha256: str, name: str) -> Path:
-    """Path of a file of these contents and this name."""
+    """Return the path of the file with these contents and this name."""
     return Path(landing) / "segments" / sha256 / name.rpartition("/")[2]
 
 
 def read_catalogue(landing: Path) -> Catalogue:
-    """Read the files that the sources held when they were last pulled; empty before the first pull."""
+    """Read the files that the sources had when they were last pulled; empty before the first pull."""
     path = Path(landing) / CATALOGUE
-    held = _held(path)
-    if held is None:
+    document = _read_document(path)
+    if document is None:
         return {}
-    if held.get("version") != CATALOGUE_VERSION:
-        raise _of_another_version(path, held, CATALOGUE_VERSION)
+    if document.get("version") != CATALOGUE_VERSION:
+        raise _of_another_version(path, document, CATALOGUE_VERSION)
     try:
-        return {_sources(one["sources"]): _files(one["files"]) for one in held["pulled"]}
+        return {_sources(pull["sources"]): _files(pull["files"]) for pull in document["pulled"]}
     except (LookupError, TypeError, ValueError) as error:
         raise _unlike(path, error) from None
 
 
 def _files(listed: list[Any]) -> dict[str, Segment]:
-    files = [Segment.of_json(one) for one in listed]
-    return {one.name: one for one in files}
+    files = [Segment.of_json(segment) for segment in listed]
+    return {segment.name: segment for segment in files}
 
 
 def _sources(listed: Any) -> Sources:
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(source, str) for source in listed):
         raise ValueError(f"sources cannot be {str(listed)[:80]!r}")
     return tuple(listed)
 
 
-def _held(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file of the landing; None where there is none."""
+def _read_document(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object from a file of the landing; None if the file does not exist."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
         raise LandingError(
             f"{path}: not readable as JSON ({error}); move it away and run pull again"
         ) from None
-    if not isinstance(held, dict):
-        raise LandingError(f"{path}: no JSON object; move it away and run pull again")
-    return held
+    if not isinstance(document, dict):
+        raise LandingError(f"{path}: not a JSON object; move it away and run pull again")
+    return document
 
 
-def _of_another_version(path: Path, held: Mapping[str, Any], known: int) -> LandingError:
-    said = str(held.get("version"))[:80]
+def _of_another_version(path: Path, document: Mapping[str, Any], known: int) -> LandingError:
+    said = str(document.get("version"))[:80]
     return LandingError(
         f"{path}: version {said!r}, this code reads {known}; use the version that wrote it, or move the landing folder "
         "away and run pull again"
@@ -201,65 +199,65 @@ def _unlike(path: Path, error: Exception) -> LandingError:
 
 
 def write_catalogue(landing: Path, catalogue: Catalogue) -> None:
-    """Swap in another catalogue; only under ``landing_lock``."""
+    """Replace the catalogue, in one step; only under ``landing_lock``."""
     pulled = [
         {"sources": list(sources), "files": [asdict(files[name]) for name in sorted(files)]}
         for sources, files in sorted(catalogue.items())
     ]
-    _swap_in(Path(landing) / CATALOGUE, {"version": CATALOGUE_VERSION, "pulled": pulled})
+    _replace_file(Path(landing) / CATALOGUE, {"version": CATALOGUE_VERSION, "pulled": pulled})
 
 
 def interval_folder(landing: Path, span: Interval) -> Path:
-    """The folder under ``landing`` that belongs to one interval."""
+    """Return the folder of an interval below ``landing``."""
     return Path(landing) / span.name
 
 
 def read_interval(landing: Path, span: Interval) -> LandedInterval | None:
-    """The interval that stands under the name of ``span``, with its own end; None where nothing was landed for it."""
+    """Read the landed interval that starts where ``span`` does; None if there is none."""
     return _manifest(interval_folder(landing, span) / MANIFEST)
 
 
 def landed_intervals(landing: Path) -> list[LandedInterval]:
-    """All intervals that the landing knows of, retired ones too, oldest first."""
+    """Read all intervals of the landing, retired ones too, oldest first."""
     found = (_manifest(path) for path in Path(landing).glob(f"*/{MANIFEST}"))
-    return sorted((one for one in found if one is not None), key=lambda one: one.span.start)
+    return sorted((landed for landed in found if landed is not None), key=lambda landed: landed.span.start)
 
 
 def _manifest(path: Path) -> LandedInterval | None:
-    held = _held(path)
-    if held is None:
+    document = _read_document(path)
+    if document is None:
         return None
-    if held.get("version") in _EARLIER_MANIFESTS:
-        return None  # of a version that kept the files in the interval's folder; the next pull replaces it
-    if held.get("version") != MANIFEST_VERSION:
-        raise _of_another_version(path, held, MANIFEST_VERSION)
+    if document.get("version") in _EARLIER_MANIFESTS:
+        return None  # an earlier version kept the files in the interval's folder; the next pull replaces it
+    if document.get("version") != MANIFEST_VERSION:
+        raise _of_another_version(path, document, MANIFEST_VERSION)
     try:
-        start, end, role = (held[name] for name in ("interval_start", "interval_end", "role"))
+        start, end, role = (document[name] for name in ("interval_start", "interval_end", "role"))
         if not (isinstance(start, str) and isinstance(end, str)) or role not in get_args(Role):
             raise ValueError(f"{start!r} to {end!r} as {role!r}"[:200])
-        return LandedInterval(interval(start, end), role, _sources(held["sources"]))
+        return LandedInterval(interval(start, end), role, _sources(document["sources"]))
     except (LookupError, ValueError, IntervalError) as error:
         raise _unlike(path, error) from None
 
 
-def write_interval(landing: Path, one: LandedInterval) -> None:
-    """Swap in the manifest of an interval; only under ``landing_lock``."""
-    folder = interval_folder(landing, one.span)
+def write_interval(landing: Path, landed: LandedInterval) -> None:
+    """Replace the manifest of an interval, in one step; only under ``landing_lock``."""
+    folder = interval_folder(landing, landed.span)
     folder.mkdir(parents=True, exist_ok=True)
-    held = {
+    document = {
         "version": MANIFEST_VERSION,
-        "interval_start": one.span.start.isoformat(),
-        "interval_end": one.span.end.isoformat(),
-        "role": one.role,
-        "sources": list(one.sources),
+        "interval_start": landed.span.start.isoformat(),
+        "interval_end": landed.span.end.isoformat(),
+        "role": landed.role,
+        "sources": list(landed.sources),
     }
-    _swap_in(folder / MANIFEST, held)
+    _replace_file(folder / MANIFEST, document)
 
 
-def _swap_in(path: Path, held: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.new")  # under the lock: nobody else writes it
+def _replace_file(path: Path, document: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.new")  # under the lock, so no other process writes it
     with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(held, stream, indent=1)
+        json.dump(document, stream, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)
@@ -267,7 +265,7 @@ def _swap_in(path: Path, held: Mapping[str, Any]) -> None:
 
 @contextmanager
 def landing_lock(landing: Path) -> Iterator[None]:
-    """One process at a time changes catalogue and manifests; waits. Held for moments, and it dies with its holder."""
+    """Lock catalogue and manifests for one process at a time; wait for the others, which take moments."""
     Path(landing).mkdir(parents=True, exist_ok=True)
     with (Path(landing) / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -275,17 +273,19 @@ def landing_lock(landing: Path) -> Iterator[None]:
 
 
 def log_name(name: str) -> str:
-    """A file's name without what says how it is packed: a log that was compressed later is the same log."""
+    """Return a file's name without format and compression: a log that was compressed later is the same log."""
     folder, _, base = name.rpartition("/")
     return f"{folder}/{base.partition('.jsonl')[0].removesuffix('.parquet')}"
 
 
 def without_doubles(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments to read: event files beside a trace are left out, for it holds their lines already."""
-    listed = sorted(segments, key=lambda one: one.name)
-    traced = {one.name.rpartition("/")[0] for one in listed if _begins(one.name, "trace")}
+    """Choose the segments to read: event files beside a trace are left out, because the trace has their lines."""
+    listed = sorted(segments, key=lambda segment: segment.name)
+    traced = {segment.name.rpartition("/")[0] for segment in listed if _begins(segment.name, "trace")}
     return [
-        one for one in listed if not (one.name.rpartition("/")[0] in traced and _begins(one.name, "events"))
+        segment
+        for segment in listed
+        if not (segment.name.rpartition("/")[0] in traced and _begins(segment.name, "events"))
     ]
 
 
@@ -293,40 +293,13 @@ def _begins(name: str, word: str) -> bool:
     return name.rpartition("/")[2].lower().startswith(word)
 
 
-def about_path(landing: Path, segment: Segment) -> Path:
-    """Path of a segment's survey."""
-    path = segment.path(landing)
-    return path.with_name(f"{path.name}.about.json")
-
-
-def known_survey(landing: Path, segment: Segment) -> Survey | None:
-    """The survey of a segment, if it was made already."""
-    try:
-        return Survey.of_json(json.loads(about_path(landing, segment).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        return None  # not made yet, or half written by somebody who was killed
-
-
-def make_survey(landing: Path, segment: Segment) -> Survey:
-    """Survey a segment and keep what was found beside it."""
-    before = None
-    if segment.grown_from is not None:
-        before = known_survey(landing, replace(segment, sha256=segment.grown_from))
-    made = survey(segment.path(landing), segment.sha256[:16], earlier=before)
-    path = about_path(landing, segment)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(json.dumps(made.as_json()), encoding="utf-8")
-    temporary.replace(path)
-    return made
-
-
 def check_whole(landing: Path, segments: Sequence[Segment]) -> None:
-    """Raise ``LandingError`` where a segment's file is missing or has another size than it was landed with."""
-    for one in segments:
-        path = one.path(landing)
+    """Raise ``LandingError`` if a segment's file is missing or has another size than when it was landed."""
+    for segment in segments:
+        path = segment.path(landing)
         size_bytes = path.stat().st_size if path.is_file() else -1
-        if size_bytes != one.size_bytes:
+        if size_bytes != segment.size_bytes:
             raise LandingError(
                 f"{path}: {'is missing' if size_bytes < 0 else f'has {size_bytes} bytes'}, the catalogue says "
-                f"{one.size_bytes} bytes for {one.name}; the tables are untouched, run pull again"
+                f"{segment.size_bytes} bytes for {segment.name}; the tables are untouched, run pull again"
             )

@@ -1,7 +1,7 @@
-"""Reports: one self-contained HTML page per subscription of a judged interval, from the warehouse's tables.
+"""Write reports: one self-contained HTML page per subscription of a judged interval, from the warehouse's tables.
 
-Runs after the verdicts are published. No Spark and no JVM: tables are read batch by batch, for some subscriptions at a time;
-of deliveries and messages only counts over time are kept, so that memory follows neither their number nor that of the
+Runs after the verdicts are published, without Spark. Tables are read batch by batch, for some subscriptions at a time. Of
+deliveries and messages only counts over time are kept, so that memory does not grow with their number or that of the
 subscriptions. Pages depend on the tables alone: writing them again gives the same files.
 
 Run as ``python -m spark_jobs.reports --interval-start 2026-11-21 --warehouse DIR --reports DIR``.
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,14 +36,15 @@ from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.progress import complain, say
-from spark_jobs.reports.subscription_rows import rows_by_key
-from spark_jobs.warehouse.contracts import CONTRACTS, file_schema
+from spark_jobs.warehouse.contracts import CONTRACTS, conform, file_schema, in_one
+from spark_jobs.warehouse.delta_tables import data_files
+from spark_jobs.warehouse.file_rows import file_rows
 from spark_jobs.warehouse.run_ledger import Ledger
 
 #: (cluster, topic, subscription)
 Dispatcher = tuple[str, ...]
 
-#: Pages of an interval at most; those of subscriptions that passed are left out first. A page is 5 MB or more.
+#: Maximum number of pages of an interval; subscriptions that passed are left out first. A page has 5 MB or more.
 LIMIT_VARIABLE: Final = "DISPATCH_AUDIT_MAX_REPORTS"
 DEFAULT_LIMIT: Final = 500
 
@@ -50,9 +52,9 @@ _SMALL: Final = ("ownership", "blocked", "balance", "dispatcher_state")
 _MEMBERSHIP: Final = ("consumer_added", "consumer_removed")
 _VERDICTS: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
 _NOBODY: Final = "*"
-#: Tables that name every subscription that can have a page.
+#: Tables that together name every subscription that can have a page.
 _NAMING: Final = ("dispatcher_state", "anomalies", "waits")
-#: Subscriptions whose rows are in memory together, and so many rows of ownership, of which there is most.
+#: Subscriptions whose rows are in memory at the same time, and their rows of ``ownership``, the largest of the tables.
 _SUBJECTS_AT_ONCE: Final = 100
 _SPANS_AT_ONCE: Final = 1_000_000
 
@@ -75,16 +77,16 @@ class _Subject:
 def write_reports(
     warehouse: Path, span: Interval, reports: Path, *, limit: int | None = None
 ) -> dict[str, Any]:
-    """Write the pages of an interval and their index below ``reports``; returns a summary.
+    """Write the pages of an interval and their index below ``reports``; return a summary.
 
-    ``limit``: pages at most (default ``DISPATCH_AUDIT_MAX_REPORTS``, else 500). Pages of the interval that no subscription
-    has any more are removed. Another run that writes pages of the interval is waited for: the last one reads what is newest.
+    ``limit``: maximum number of pages (default ``DISPATCH_AUDIT_MAX_REPORTS``, else 500). Pages of the interval that belong
+    to no subscription any more are removed. Waits while another run writes pages of the interval.
     """
     began = time.monotonic()
     limit = _limit() if limit is None else limit
     folder = folder_of(reports, span)
     folder.mkdir(parents=True, exist_ok=True)
-    # Beside the folder: within it all that is no page is removed.
+    # The lock is outside the folder, in which every file that is no page is removed.
     with folder.with_name(f".{folder.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         written, dispatchers = _write_all(warehouse, span, folder, limit)
@@ -100,19 +102,21 @@ def write_reports(
 
 
 def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tuple[dict[str, int], int]:
-    """Bytes by page, and how many dispatchers there are."""
+    """Write all pages; return the bytes of each page, and the number of dispatchers."""
     verdicts = _judged(warehouse, span)
-    given = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
-    order = sorted(verdicts, key=lambda one: (_VERDICTS.get(_overall(verdicts[one]), 1), one))
+    overrides = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
+    order = sorted(
+        verdicts, key=lambda dispatcher: (_VERDICTS.get(_overall(verdicts[dispatcher]), 1), dispatcher)
+    )
     written: dict[str, int] = {}
-    for together in _in_turns(warehouse, span, sorted(order[:limit])):
-        subjects = _read(warehouse, span, {one: verdicts[one] for one in together})
+    for group in _in_groups(warehouse, span, sorted(order[:limit])):
+        subjects = _read(warehouse, span, {dispatcher: verdicts[dispatcher] for dispatcher in group})
         for dispatcher, subject in subjects.items():
             name = file_name(*dispatcher)
-            written[name] = _write(folder / name, _page(dispatcher, subject, span, given))
+            written[name] = _write(folder / name, _page(dispatcher, subject, span, overrides))
     lines = [
-        (one, _overall(verdicts[one]), file_name(*one) if place < limit else None)
-        for place, one in enumerate(order)
+        (dispatcher, _overall(verdicts[dispatcher]), file_name(*dispatcher) if place < limit else None)
+        for place, dispatcher in enumerate(order)
     ]
     _write(folder / "index.html", _index(span, lines))
     for path in folder.iterdir():
@@ -126,7 +130,7 @@ def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tup
 
 
 def folder_of(reports: Path, span: Interval) -> Path:
-    """Folder of an interval's pages."""
+    """Return the folder of an interval's pages."""
     return Path(reports) / span.name
 
 
@@ -140,11 +144,11 @@ def _limit() -> int:
 
 
 def _overall(verdicts: Sequence[dict[str, Any]]) -> str:
-    return next((one["verdict"] for one in verdicts if one["promise"] == "all"), "UNKNOWN")
+    return next((row["verdict"] for row in verdicts if row["promise"] == "all"), "UNKNOWN")
 
 
 def _judged(warehouse: Path, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
-    """Every dispatcher that was judged or replayed in the interval, with its verdicts."""
+    """Read every dispatcher that was judged or replayed in the interval, with its verdicts."""
     found: defaultdict[Dispatcher, list[dict[str, Any]]] = defaultdict(list)
     for dispatcher, rows in rows_by_key(warehouse, "verdicts", span):
         found[dispatcher] += rows.to_pylist()
@@ -154,22 +158,22 @@ def _judged(warehouse: Path, span: Interval) -> dict[Dispatcher, list[dict[str, 
     return {dispatcher: rows for dispatcher, rows in found.items() if dispatcher[1] != _NOBODY}
 
 
-def _in_turns(
+def _in_groups(
     warehouse: Path, span: Interval, dispatchers: Sequence[Dispatcher]
 ) -> Iterator[list[Dispatcher]]:
-    """The dispatchers, some at a time, as many as fit into memory."""
+    """Yield the dispatchers in groups whose rows fit into memory."""
     spans: Counter[Dispatcher] = Counter()
     for dispatcher, rows in rows_by_key(warehouse, "ownership", span, ("incarnation",)):
         spans[dispatcher] += rows.num_rows
-    together: list[Dispatcher] = []
-    for one in dispatchers:
-        full = sum(spans[other] for other in together) + spans[one] > _SPANS_AT_ONCE
-        if together and (full or len(together) == _SUBJECTS_AT_ONCE):
-            yield together
-            together = []
-        together.append(one)
-    if together:
-        yield together
+    group: list[Dispatcher] = []
+    for dispatcher in dispatchers:
+        full = sum(spans[other] for other in group) + spans[dispatcher] > _SPANS_AT_ONCE
+        if group and (full or len(group) == _SUBJECTS_AT_ONCE):
+            yield group
+            group = []
+        group.append(dispatcher)
+    if group:
+        yield group
 
 
 def _read(
@@ -177,7 +181,8 @@ def _read(
 ) -> dict[Dispatcher, _Subject]:
     """Read the rows of these dispatchers from the tables."""
     subjects = {
-        one: _Subject(Flow(span.start_us, span.end_us), verdicts=mine) for one, mine in verdicts.items()
+        dispatcher: _Subject(Flow(span.start_us, span.end_us), verdicts=rows)
+        for dispatcher, rows in verdicts.items()
     }
     topics = sorted({topic for _cluster, topic, _subscription in subjects})
 
@@ -201,8 +206,10 @@ def _read(
     for subject, rows in groups("consumer_events", columns, _MEMBERSHIP):
         subject.members.append(rows)
     for subject in subjects.values():
-        if subject.members:  # whole: a line of leaving has the name that the line of joining says
-            _joined(subject, pa.concat_tables(subject.members))
+        if (
+            subject.members
+        ):  # all at once: only the line of a join has the name of the consumer that leaves later
+            _add_changes(subject, pa.concat_tables(subject.members))
     stored: defaultdict[Dispatcher, Flow] = defaultdict(lambda: Flow(span.start_us, span.end_us))
     times = rows_by_key(
         warehouse, "messages", span, ("publish_time_ms",), topics=topics, key=DISPATCHER_KEY[:2]
@@ -215,18 +222,54 @@ def _read(
     return subjects
 
 
-def _joined(subject: _Subject, rows: pa.Table) -> None:
+def rows_by_key(
+    warehouse: Path,
+    table: str,
+    span: Interval,
+    columns: Sequence[str] | None = None,
+    *,
+    topics: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
+    key: Sequence[str] = DISPATCHER_KEY,
+) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """Read rows of one interval of a table; yield them as pairs of key and rows, several pairs for a large key.
+
+    ``columns``: to read beside the key (default: all). ``topics`` (sorted) and ``kinds``: leave out the rows of all others.
+    """
+    names = list(dict.fromkeys([*key, *(columns or file_schema(table).names)]))
+    wanted = pa.schema([CONTRACTS[table].field(column) for column in names])
+    for rows in file_rows(data_files(warehouse, table, span), names, topics=topics, kinds=kinds):
+        yield from by_key(conform(rows, wanted), key)
+
+
+def by_key(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """Group rows by key; the rows of each key keep their order."""
+    code = np.zeros(rows.num_rows, np.int64)
+    for name in key:
+        encoded = in_one(rows[name]).dictionary_encode()
+        code = code * len(encoded.dictionary) + np.asarray(encoded.indices)
+        code = np.unique(code, return_inverse=True)[1]
+    order = np.argsort(code, kind="stable")
+    borders = np.flatnonzero(np.diff(code[order])) + 1
+    rows = rows.take(pa.array(order)) if borders.size else rows
+    for low, high in zip([0, *borders.tolist()], [*borders.tolist(), rows.num_rows], strict=True):
+        part = rows.slice(low, high - low)
+        yield tuple(part[name][0].as_py() for name in key), part
+
+
+def _add_changes(subject: _Subject, rows: pa.Table) -> None:
+    """Add the changes of membership and the consumers' names, incarnation by incarnation."""
     for incarnation in sorted(rows["incarnation"].unique().to_pylist()):
-        mine = rows.filter(pc.equal(rows["incarnation"], incarnation)).sort_by("seq")
-        subject.changes += changes_of(mine)
+        events = rows.filter(pc.equal(rows["incarnation"], incarnation)).sort_by("seq")
+        subject.changes += changes_of(events)
         for kind, consumer, name in zip(
-            *(mine[one].to_pylist() for one in ("kind", "consumer", "name")), strict=True
+            *(events[column].to_pylist() for column in ("kind", "consumer", "name")), strict=True
         ):
             if kind == "consumer_added" and name is not None:
                 subject.names[incarnation, consumer] = name
 
 
-def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, given: str) -> str:
+def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: str) -> str:
     _cluster, topic, subscription = dispatcher
     small = {
         table: pa.concat_tables(
@@ -242,20 +285,20 @@ def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, given: str)
         subscription=subscription,
         interval=f"{span.start:%Y-%m-%d %H:%M:%S} to {span.end:%Y-%m-%d %H:%M:%S} UTC, cluster {dispatcher[0]}",
         span_us=(span.start_us, until_us),
-        verdicts=sorted(subject.verdicts, key=lambda one: one["promise"] != "all"),
-        changes=sorted(subject.changes, key=lambda one: (one.t_us, one.seq)),
+        verdicts=sorted(subject.verdicts, key=lambda row: row["promise"] != "all"),
+        changes=sorted(subject.changes, key=lambda change: (change.t_us, change.seq)),
         flow=subject.flow,
         never_sent=subject.never_sent,
         anomalies=subject.anomalies,
         names=subject.names,
     )
-    if given:  # what holds in place of the logs' headers is nowhere else to be seen
-        data = replace(data, facts=(*data.facts, ("Given for the run", given)))
+    if overrides:  # settings in place of those in the logs' headers are shown nowhere else
+        data = replace(data, facts=(*data.facts, ("Given for the run", overrides)))
     return page(data)
 
 
 def _index(span: Interval, lines: Iterable[tuple[Dispatcher, str, str | None]]) -> str:
-    """A page that lists the interval's subscriptions, worst first, with links to their pages."""
+    """Make the page that lists the interval's subscriptions, worst first, with links to their pages."""
     rows = [
         f"<tr><td>{html.escape(verdict)}</td><td>{_linked(topic, name)}</td><td>{_shown(subscription)}</td>"
         f"<td>{_shown(cluster)}</td></tr>"
@@ -300,7 +343,7 @@ def _write(path: Path, text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the reports of one interval; see ``--help``."""
     parser = stage_command.parser(
-        "python -m spark_jobs.reports", "one page per subscription of a judged interval"
+        "python -m spark_jobs.reports", "write one page per subscription of a judged interval"
     )
     parser.add_argument("--reports", required=True, type=Path, help="folder that the pages go to")
     options = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""The ledger: what ``run_metadata`` says was done last to each interval.
+"""Read from ``run_metadata`` what the last runs did to each interval.
 
-Rows are only ever added to that table, so a ledger that is refreshed reads what is new and no more. No JVM here.
+Rows are only appended to that table, so ``refresh`` reads only the new files. Does not use a JVM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_jobs.warehouse.delta_tables import all_files
 
 _COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
 
-#: By the start of each interval (microseconds): its end, and the digest of what its rows were made of ("" for nothing).
+#: By the start of each interval (microseconds): its end, and the digest of the files its rows come from ("" for none).
 Ingested = Mapping[int, tuple[int, str]]
 
 
@@ -32,11 +32,11 @@ class Ledger:
         self._warehouse = Path(warehouse)
         self._read: set[str] = set()
         self._newest: dict[tuple[str, int], tuple[datetime, dict[str, Any]]] = {}
-        self._asked: dict[int, Interval] = {}  # ingested by a run of their own
+        self._run_on_its_own: dict[int, Interval] = {}  # ingested by a run of their own
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what was recorded since."""
+        """Read what was recorded since the last refresh."""
         new = sorted(set(all_files(self._warehouse, "run_metadata")) - self._read)
         if not new:
             return
@@ -47,15 +47,15 @@ class Ledger:
             if key not in self._newest or self._newest[key][0] <= row["finished_at"]:
                 self._newest[key] = row["finished_at"], summary
             if row["stage"] == "ingest" and not summary.get("as_history"):
-                self._asked[key[1]] = _span(summary)
+                self._run_on_its_own[key[1]] = _span(summary)
         self._read.update(new)
 
     def newest(self, stage: str) -> dict[int, dict[str, Any]]:
-        """By the start of the interval (microseconds), the summary of the stage's newest run."""
+        """Return the summary of the stage's newest run for each interval, by its start (microseconds)."""
         return {start: summary for (name, start), (_at, summary) in self._newest.items() if name == stage}
 
     def ingested(self) -> dict[int, tuple[int, str]]:
-        """Of each interval that was ingested: its end (microseconds) and the digest of what its rows were made of."""
+        """Return the end (microseconds) and the inputs digest of each interval that was ingested, by its start."""
         return {
             start: (_span(summary).end_us, summary["inputs_digest"])
             for start, summary in self.newest("ingest").items()
@@ -63,27 +63,27 @@ class Ledger:
         }
 
     def history_of(self, span: Interval) -> str:
-        """The digest of what a replay of the interval rests on now; "" where nothing of it was ingested."""
+        """Return the digest of all rows that a replay of the interval depends on now; "" if nothing was ingested."""
         return history_digests(self.ingested()).get(span.start_us, "")
 
     def replayed(self) -> dict[int, tuple[Interval, str]]:
-        """Of each interval that was replayed: its bounds and the digest of the history it was replayed on.
+        """Return the bounds and the history digest of each interval that was replayed, by its start.
 
-        One whose own run found no event has "", once that run is over: there was nothing to replay then.
+        An interval whose own run found no event has the digest "", because there was nothing to replay.
         """
         found = {
             start: (_span(summary), summary.get("history_digest", ""))
             for start, summary in self.newest("replay").items()
         }
         ingests = self.newest("ingest")
-        for start, span in self._asked.items():
+        for start, span in self._run_on_its_own.items():
             newest = ingests[start]
             if start not in found and (newest.get("as_history") or not newest.get("inputs_digest")):
                 found[start] = span, ""
         return found
 
     def marked_stale(self) -> dict[int, str]:
-        """Of each interval that was marked: the digest of the history that it should have been replayed on."""
+        """Return the history digest with which each interval was marked as stale, by its start."""
         return {start: summary["history_digest"] for start, summary in self.newest("stale").items()}
 
 
@@ -92,7 +92,10 @@ def _span(summary: dict[str, Any]) -> Interval:
 
 
 def history_digests(ingested: Ingested) -> dict[int, str]:
-    """By the start of each interval that has rows, what the fold up to its end rests on: its rows and all before it."""
+    """Compute for each interval that has rows the digest of its rows and all before it, by its start.
+
+    Results of an interval depend on all these rows, so they are out of date when this digest changes.
+    """
     digests = {}
     chain = hashlib.sha256()
     for start, (end, digest) in sorted(ingested.items()):

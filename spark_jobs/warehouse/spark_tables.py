@@ -49,11 +49,6 @@ def _of_files(spark: SparkSession, warehouse: Path, name: str, files: list[str])
     return spark.read.schema(wanted).option("basePath", root).parquet(*files)
 
 
-def in_interval(span: Interval) -> str:
-    """Write the SQL predicate for the rows of one interval (the session's time zone is UTC)."""
-    return f"interval_start = TIMESTAMP '{span.start.strftime('%Y-%m-%d %H:%M:%S')}'"
-
-
 def with_contract(frame: DataFrame, name: str) -> DataFrame:
     """Select the table's columns in the contract's order and types.
 

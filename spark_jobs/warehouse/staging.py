@@ -1,12 +1,12 @@
-"""The files that one task stages: a few per table, however many dispatchers or log files the task works through.
+"""Stage the rows of one task in a few files per table, however many dispatchers or log files the task has.
 
-A ``Sink`` takes the rows of one *work item* (a dispatcher, a log file) after the other. What an item wrote counts once
-it is kept (``keep``); until then it can be taken back (``discard``), so that an item that fails half-way leaves nothing
-behind in the files it shares with others. An item that grows beyond ``OWN_FILE_ROWS`` gets a file of its own and is streamed
-into it, so memory is bounded however large an item is; when that file has ``FILE_ROWS`` rows, another one follows.
+A ``Sink`` takes the rows of one *work item* (a dispatcher, a log file) after the other. ``keep`` confirms the rows of an
+item; until then ``discard`` removes them, so that an item that fails half-way leaves nothing in the files it shares with
+others. An item of more than ``OWN_FILE_ROWS`` rows is streamed into a file of its own, so that memory is bounded however
+large an item is; after ``FILE_ROWS`` rows another file follows.
 
-Files appear under their names only when the sink is closed, all of the task's at once. Their names are made of the task's
-part name alone: a task that is tried again replaces its own files.
+Files get their names when the sink is closed, all at once. The names depend on the task's part name alone, so that a
+task that is tried again replaces its own files.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import pyarrow.parquet as pq
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 from spark_jobs.warehouse.contracts import StagedFile, conform, file_schema
 
-#: An item with more rows than this in one table gets a file of its own for it.
+#: An item with more rows than this in one table gets a file of its own for them.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
-#: A file is followed by another one after so many rows, be it shared or a large item's own: a footer says something of
-#: each row group, and whoever writes or reads a file has all of it in memory.
+#: After so many rows another file follows, because writers and readers have a file's whole footer in memory, and the footer
+#: grows with every row group.
 FILE_ROWS: Final = 4_000_000
-#: A row group may end with an item from so many rows on: then a reader can skip to the next item.
+#: A row group of at least so many rows ends with an item, so that a reader can skip to the next item.
 _EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
 
 
 class Sink:
-    """Stages the rows of one task. Use as a context manager: an exception removes all that was not closed.
+    """Stage the rows of one task. Use as a context manager: an exception removes the files of an unclosed sink.
 
-    ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: where a run
-    was killed and swept, its last tasks must not go on, and get ``FileNotFoundError``.
-    With ``undo`` false nothing can be taken back, and an item streams into the shared file whatever its size.
+    ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: if a run was
+    killed and its folder removed, its last tasks get ``FileNotFoundError`` and end. Without ``undo`` nothing can be
+    discarded, and an item of any size is streamed into the shared file.
     """
 
     def __init__(self, staging: Path, part: str, *, undo: bool = True) -> None:
@@ -44,7 +44,7 @@ class Sink:
         self._closed = False
 
     def write(self, table: str, rows: pa.Table) -> None:
-        """Rows of the current item for ``table``, in its order; columns are brought into the table's contract."""
+        """Write rows of the current item for ``table``, in order; columns are converted to the table's contract."""
         if rows.num_rows == 0:
             return
         if table not in self._open:
@@ -54,27 +54,27 @@ class Sink:
         self._open[table].write(rows, may_undo=self._undo)
 
     def rows(self, table: str) -> int:
-        """Count the rows of a table that were kept, or written since."""
+        """Count the rows of a table that were kept, and those written since."""
         return self._open[table].rows if table in self._open else 0
 
     def keep(self, apart: Collection[str] = ()) -> dict[str, list[Path]]:
-        """The current item is whole: its rows are part of the result. The next item begins.
+        """Confirm the rows of the current item, and begin the next one.
 
-        Returns the files that will hold them, in their order, for each table that it has rows of. In the tables named by
-        ``apart`` they share files only with other such items.
+        Returns for each table that the item has rows of the files that will have them, in order. In the tables named by
+        ``apart``, the item shares files only with other such items.
         """
-        held = {name: one.keep(apart=name in apart) for name, one in self._open.items()}
-        return {name: paths for name, paths in held.items() if paths}
+        paths_by_table = {name: table.keep(apart=name in apart) for name, table in self._open.items()}
+        return {name: paths for name, paths in paths_by_table.items() if paths}
 
     def discard(self) -> None:
-        """Take back what was written since the last ``keep``; only with ``undo``."""
+        """Remove the rows written since the last ``keep``; only with ``undo``."""
         if not self._undo:
-            raise RuntimeError("this sink was opened to stream: nothing in it can be taken back")
-        for one in self._open.values():
-            one.discard()
+            raise RuntimeError("this sink was opened without undo: nothing in it can be discarded")
+        for table in self._open.values():
+            table.discard()
 
     def close(self) -> list[StagedFile]:
-        """Finish all files and give them their names; what was not kept is discarded. In the order of tables and parts."""
+        """Discard what was not kept, finish all files and give them their names; sorted by table and name."""
         if self._undo:
             self.discard()
         staged = [file for name in sorted(self._open) for file in self._open[name].close()]
@@ -86,12 +86,12 @@ class Sink:
 
     def __exit__(self, *_error: object) -> None:
         if not self._closed:
-            for one in self._open.values():
-                one.abandon()
+            for table in self._open.values():
+                table.abandon()
 
 
 class _File:
-    """One Parquet file in the making; rows are gathered into row groups of at least ``ROW_GROUP_ROWS``."""
+    """A Parquet file that is being written, in row groups of at least ``ROW_GROUP_ROWS`` rows."""
 
     def __init__(self, table: str, path: Path) -> None:
         self.table, self.path, self.rows = table, path, 0
@@ -121,7 +121,7 @@ class _File:
         self._waiting, self._waiting_rows = [], 0
 
     def finish(self) -> None:
-        """No rows follow: write what is waiting and the footer, under the temporary name yet."""
+        """Write the remaining rows and the footer; the file keeps its temporary name."""
         self._flush()
         if self._writer is not None:
             self._writer.close()
@@ -176,7 +176,7 @@ class _Table:
         if self._own:
             self._own[-1].finish()
             self._whole += self._own
-            paths = [one.path for one in self._own]
+            paths = [file.path for file in self._own]
         elif self._item:
             paths = [self._share(self._item, apart=apart)]
         shared = self._shared.get(apart)
@@ -190,16 +190,16 @@ class _Table:
 
     def discard(self) -> None:
         self.rows -= self._item_rows
-        for one in self._own:
-            one.abandon()
+        for file in self._own:
+            file.abandon()
         self._own, self._item, self._item_rows = [], [], 0
 
     def close(self) -> list[StagedFile]:
-        return [one.publish() for one in (*self._whole, *self._shared.values())]
+        return [file.publish() for file in (*self._whole, *self._shared.values())]
 
     def abandon(self) -> None:
-        for one in (*self._whole, *self._shared.values(), *self._own):
-            one.abandon()
+        for file in (*self._whole, *self._shared.values(), *self._own):
+            file.abandon()
 
     def _share(self, parts: list[pa.Table], *, apart: bool) -> Path:
         if apart not in self._shared:

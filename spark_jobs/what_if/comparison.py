@@ -1,8 +1,7 @@
 """Predict every dispatcher of an interval under every set of rules, each pair in a Spark task of its own.
 
-A task reads one dispatcher's log from the tables' files and makes the predictions of ``dispatch_core.what_if.compare``: pure
-calls that need nothing of each other. Predictions over all topics of a subscription are made from theirs, on the driver.
-Nothing is written to the warehouse.
+A task reads one dispatcher's log from the tables' files and makes the predictions of ``dispatch_core.what_if.compare``.
+Predictions over all topics of a subscription are made from these, on the driver. Nothing is written to the warehouse.
 
 Run as ``python -m spark_jobs.what_if --interval-start 2026-11-21 --warehouse DIR --out DIR --rules ch --rules classic-ch``:
 writes ``index.html`` (for people) and ``comparison.json`` (for programs) into the folder ``--out``, both or none.
@@ -53,15 +52,13 @@ PREDICTIONS: Final = pa.schema(
 )
 
 
-#: Intervals and subscriptions that a refusal names.
-
-
 def what_if(
     spark: SparkSession, warehouse: Path, span: Interval, rules: Sequence[RuleSet], *, seeds: int = SEEDS
 ) -> pa.Table:
-    """Predict what the dispatchers of the interval would have met under ``rules``: rows of ``PREDICTIONS``, ordered.
+    """Predict the deliveries of the interval's dispatchers under ``rules``; return rows of ``PREDICTIONS``, sorted.
 
-    A dispatcher's log is taken from its beginning up to the interval. One whose log cannot be read stops no other.
+    A dispatcher's log is read from its beginning up to the interval's end. A log that cannot be read does not stop the
+    others.
     """
     found = dispatchers(spark, warehouse, span)
     return predictions(spark, found, Request(rules=tuple(rules), seeds=seeds), span)
@@ -70,23 +67,26 @@ def what_if(
 def predictions(
     spark: SparkSession, found: Sequence[dict[str, Any]], wanted: Request, span: Interval
 ) -> pa.Table:
-    """The same for these dispatchers (of ``spark_jobs.replay.dispatcher_files``) and what a request names."""
-    # Rules that depend on the log are known when it is read: all of them in one task then.
+    """Do the same for some dispatchers (of ``spark_jobs.replay.dispatcher_files``), as a request says."""
+    # Which rules a matrix has is known only when the log is read, so one task makes all of them.
     single = [Request(rules=(rule,), seeds=wanted.seeds) for rule in wanted.rules]
-    asked = [(one, each) for one in found for each in ([wanted] if wanted.matrix else single)]
-    if not asked:
+    requests = [wanted] if wanted.matrix else single
+    tasks = [(dispatcher, part) for dispatcher in found for part in requests]
+    if not tasks:
         return PREDICTIONS.empty_table()
-    with tasks_done(spark, f"what-if {span.name}: simulations done", len(asked)):
-        made = spark.sparkContext.parallelize(asked, len(asked)).flatMap(_predict).collect()
-    rows = [one for one in made if isinstance(one, Row)]
-    told = [_row_of(one) if isinstance(one, Row) else one for one in made]
-    told.sort(key=lambda row: (row["cluster"], row["topic"], row["subscription"], row["incarnation"] or 0))
-    return pa.Table.from_pylist([*told, *map(_row_of, groups_of(rows))], schema=PREDICTIONS)
+    with tasks_done(spark, f"what-if {span.name}: simulations done", len(tasks)):
+        made = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(_predict).collect()
+    rows = [row for row in made if isinstance(row, Row)]
+    predicted = [_row_of(row) if isinstance(row, Row) else row for row in made]
+    predicted.sort(
+        key=lambda row: (row["cluster"], row["topic"], row["subscription"], row["incarnation"] or 0)
+    )
+    return pa.Table.from_pylist([*predicted, *map(_row_of, groups_of(rows))], schema=PREDICTIONS)
 
 
-def _predict(asked: tuple[dict[str, Any], Request]) -> list[Row | dict[str, Any]]:
-    """One task: the predictions for the incarnations of a dispatcher, or why its log cannot be read."""
-    dispatcher, wanted = asked
+def _predict(task: tuple[dict[str, Any], Request]) -> list[Row | dict[str, Any]]:
+    """Predict the incarnations of one dispatcher; rows of ``PREDICTIONS`` with the reason if its log cannot be read."""
+    dispatcher, wanted = task
     try:
         return [
             row
@@ -118,18 +118,18 @@ def _row_of(row: Row) -> dict[str, Any]:
 def compare(
     spark: SparkSession, warehouse: Path, span: Interval, wanted: Request, out: Path
 ) -> dict[str, Any]:
-    """Predict, and write the comparison into the folder ``out``, in the place of an earlier one. Returns a summary.
+    """Predict, and write the comparison into the folder ``out`` in place of an earlier one; return a summary.
 
-    Raises ``RequestError`` where the interval has no dispatcher or the patterns take none.
+    Raises ``RequestError`` if the interval has no dispatcher or the patterns match none.
     """
     began = datetime.now(UTC)
     _check_interval(warehouse, span)
     there = dispatchers(spark, warehouse, span)
-    found = [one for one in there if wanted.wants(one)]
+    found = [dispatcher for dispatcher in there if wanted.wants(dispatcher)]
     if not found:
-        names = sorted({f"{one['topic']} / {one['subscription']}" for one in there})
+        names = sorted({f"{dispatcher['topic']} / {dispatcher['subscription']}" for dispatcher in there})
         raise RequestError(
-            f"the patterns {wanted.topics!r} (topics) and {wanted.subscriptions!r} (subscriptions) take none of the "
+            f"the patterns {wanted.topics!r} (topics) and {wanted.subscriptions!r} (subscriptions) match none of the "
             f"{len(there)} dispatchers of {span.name}; nothing was simulated. There are {listed(names)}"
         )
     say(
@@ -150,7 +150,7 @@ def compare(
 
 
 def _check_interval(warehouse: Path, span: Interval) -> None:
-    """Raise ``RequestError`` unless the tables hold an interval of this start, naming some that they hold."""
+    """Raise ``RequestError``, naming some intervals of the tables, unless the tables have an interval with this start."""
     ever = Interval(datetime(9998, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
     starts = {start for _file, start in files_until(warehouse, "consumer_events", ever)}
     if span.start not in starts:
@@ -158,7 +158,7 @@ def _check_interval(warehouse: Path, span: Interval) -> None:
         raise RequestError(
             f"no interval that starts at {span.start.isoformat()} was ingested; nothing was simulated. "
             + (
-                f"There are {listed(one.isoformat() for one in nearest)}"
+                f"There are {listed(start.isoformat() for start in nearest)}"
                 if starts
                 else "There is none at all"
             )
@@ -167,13 +167,13 @@ def _check_interval(warehouse: Path, span: Interval) -> None:
 
 
 def write_comparison(out: Path, asked: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
-    """Put ``index.html`` and ``comparison.json`` into the folder ``out``; an earlier comparison gives way as a whole."""
+    """Write ``index.html`` and ``comparison.json`` into the folder ``out``, replacing an earlier comparison as a whole."""
     rows = list(rows)
-    told = [row | {"prediction": row["prediction"] and json.loads(row["prediction"])} for row in rows]
+    documents = [row | {"prediction": row["prediction"] and json.loads(row["prediction"])} for row in rows]
     unfinished = Path(out).with_name(f".{Path(out).name}.{uuid.uuid4().hex}")
     unfinished.mkdir(parents=True)
     try:
-        text = json.dumps({"asked": asked, "predictions": told}, ensure_ascii=False, indent=1)
+        text = json.dumps({"asked": asked, "predictions": documents}, ensure_ascii=False, indent=1)
         (unfinished / "comparison.json").write_bytes(text.encode("utf-8", "backslashreplace"))
         page = comparison_page(asked, rows)
         (unfinished / "index.html").write_bytes(page.encode("utf-8", "backslashreplace"))
@@ -189,9 +189,9 @@ def write_comparison(out: Path, asked: dict[str, Any], rows: Iterable[dict[str, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare rules on the logs of one interval; see ``--help``."""
+    """Compare sets of rules on the logs of one interval; see ``--help``."""
     parser = stage_command.parser(
-        "python -m spark_jobs.what_if", "put an interval's load under other rules, and compare"
+        "python -m spark_jobs.what_if", "predict an interval's deliveries under other rules, and compare"
     )
     parser.add_argument("--out", required=True, type=Path, help="folder of the comparison")
     parser.add_argument("--topics", default="*", metavar="PATTERN", help="with * and ? (default: all)")

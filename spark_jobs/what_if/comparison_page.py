@@ -1,6 +1,6 @@
-"""The comparison of a what-if as one HTML page without scripts. Pure: predictions in, text out.
+"""Make the HTML page of a what-if comparison, without scripts. Pure: predictions in, text out.
 
-Every name comes out of a log and is shown as text, on one line, without characters that turn the direction of writing.
+Names come from logs. They are escaped and shown on one line, without characters that change the direction of writing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from dispatch_core.audit.sentences.names import printable
 from dispatch_core.what_if.tell import LEGEND
 
-#: Dispatchers that the page shows one by one; the file for programs has all.
+#: Dispatchers that the page shows, at most; ``comparison.json`` has all.
 MOST_SHOWN: Final = 200
 _MAX_SENTENCE: Final = 2000
 _RANK: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
@@ -36,7 +36,7 @@ h2 { font-size: 17px; margin: 28px 0 2px; overflow-wrap: anywhere } .recorded td
 
 
 def comparison_page(asked: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page: what was asked, what it comes to, then every dispatcher with its rules, those that fail first.
+    """Make the page: the request, the verdicts by rules, then each dispatcher with its rules, those that fail first.
 
     ``rows``: of ``spark_jobs.what_if.comparison.PREDICTIONS``, with ``prediction`` as text.
     """
@@ -54,14 +54,14 @@ def comparison_page(asked: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
     ]
     if len(shown) < len(groups):
         parts.append(
-            f'<p class="note">{len(groups) - len(shown)} more are in comparison.json; of these none is worse.</p>'
+            f'<p class="note">{len(groups) - len(shown)} more are in comparison.json; none of them is worse.</p>'
         )
     parts += [*_assumed(rows), *_legend(), "</body></html>\n"]
     return "\n".join(parts)
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Rows of one dispatcher's incarnation (or of all topics of a subscription) together, the worst first."""
+    """Group rows by the incarnation of a dispatcher (or by subscription, for all its topics), worst group first."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("cluster", "topic", "subscription", "incarnation"))
@@ -86,7 +86,7 @@ def _asked(asked: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _outcome(groups: Sequence[Sequence[Mapping[str, Any]]]) -> Iterable[str]:
-    """By rules: for how many dispatchers each verdict is predicted."""
+    """Write a table with the number of dispatchers by rules and predicted verdict."""
     counts: dict[str, dict[str, int]] = {}
     for row in (row for group in groups for row in group if row["topic"] is not None):
         verdicts = counts.setdefault(row["rules"], dict.fromkeys(("PASS", "FAIL", "UNKNOWN"), 0))
@@ -108,40 +108,44 @@ def _dispatcher(group: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     incarnation = f", incarnation {first['incarnation']}" if first["incarnation"] else ""
     yield f"<h2>{what}{_text(first['subscription'])}{incarnation}</h2>"
     yield f'<p class="note">cluster {_text(first["cluster"])}</p>'
-    told = [(row, json.loads(row["prediction"]) if row["prediction"] else {}) for row in group]
+    predictions = [(row, json.loads(row["prediction"]) if row["prediction"] else {}) for row in group]
     yield '<div class="scroll"><table><tr>' + "".join(f"<th>{name}</th>" for name in _COLUMNS) + "</tr>"
-    recorded = next((one["recorded"] for _row, one in told if one.get("recorded")), None)
+    recorded = next(
+        (prediction["recorded"] for _row, prediction in predictions if prediction.get("recorded")), None
+    )
     if recorded is not None:
         yield f'<tr class="recorded">{_cells(["recorded", "", *_measured(recorded), "", ""])}</tr>'
-    for row, one in told:
+    for row, prediction in predictions:
         verdict = row["verdict"] if row["verdict"] in _RANK else "UNKNOWN"
-        measured = _measured(one["simulated"]) if one.get("simulated") else ["-"] * (len(_COLUMNS) - 4)
-        same = one.get("same_first_consumer")
-        sure = (one.get("confidence") or {}).get("level", "-")
+        measured = (
+            _measured(prediction["simulated"]) if prediction.get("simulated") else ["-"] * (len(_COLUMNS) - 4)
+        )
+        same = prediction.get("same_first_consumer")
+        sure = (prediction.get("confidence") or {}).get("level", "-")
         cells = _cells([*measured, "-" if same is None else f"{same:.1%}", sure])
         yield f'<tr><td>{_text(row["rules"])}</td><td class="{verdict}">{verdict}</td>{cells}</tr>'
     yield "</table></div>"
-    for row, one in told:
-        reason = (one.get("confidence") or {}).get("reason")
-        doubtful = (one.get("confidence") or {}).get("level") not in (None, "high")
-        notes = [row["problem"], *(one.get("warnings") or ()), reason if doubtful else None]
+    for row, prediction in predictions:
+        reason = (prediction.get("confidence") or {}).get("reason")
+        doubtful = (prediction.get("confidence") or {}).get("level") not in (None, "high")
+        notes = [row["problem"], *(prediction.get("warnings") or ()), reason if doubtful else None]
         for note in filter(None, notes):
             yield f'<p class="note">{_text(row["rules"])}: {_text(note, _MAX_SENTENCE)}</p>'
 
 
-def _measured(one: Mapping[str, Any]) -> list[str]:
-    ratio, speed = one["balance"]["max_share_ratio"], one["throughput_per_s"]
+def _measured(measured: Mapping[str, Any]) -> list[str]:
+    ratio, speed = measured["balance"]["max_share_ratio"], measured["throughput_per_s"]
     return [
-        f"{one['out_of_order'] + one['split_key']:,} ({one['keys_out_of_order']:,})",
-        f"{one['redelivered']:,}",
-        f"{one['double_outstanding']:,}",
-        f"{one['duplicates']:,}",
-        _spread(one["wait_ms"]),
-        _spread(one["key_wait_ms_max"]),
-        f"{one['blocked_message_s']:.1f} ({one['needless_message_s']:.1f})",
+        f"{measured['out_of_order'] + measured['split_key']:,} ({measured['keys_out_of_order']:,})",
+        f"{measured['redelivered']:,}",
+        f"{measured['double_outstanding']:,}",
+        f"{measured['duplicates']:,}",
+        _spread(measured["wait_ms"]),
+        _spread(measured["key_wait_ms_max"]),
+        f"{measured['blocked_message_s']:.1f} ({measured['needless_message_s']:.1f})",
         "-" if ratio is None else f"{ratio:.2f}",
         "-" if speed is None else f"{speed:,.0f}",
-        f"{one['never_sent']:,}",
+        f"{measured['never_sent']:,}",
     ]
 
 
@@ -158,10 +162,10 @@ def _assumed(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     found = (
         text for row in rows if row["prediction"] for text in json.loads(row["prediction"])["assumptions"]
     )
-    told = list(dict.fromkeys(found))
-    if told:
+    assumptions = list(dict.fromkeys(found))
+    if assumptions:
         yield "<h2>Assumed</h2><ul>"
-        yield from (f"<li>{_text(text, _MAX_SENTENCE)}</li>" for text in told)
+        yield from (f"<li>{_text(text, _MAX_SENTENCE)}</li>" for text in assumptions)
         yield "</ul>"
 
 

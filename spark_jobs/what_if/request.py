@@ -1,6 +1,6 @@
-"""Request for a comparison of rules: logs, rules, number of simulations. Checked before anything is read.
+"""Check a request for a comparison of rules before anything is read: logs, rules, number of simulations.
 
-A form or a command line gives texts; what they mean is said here once. No Spark and no file.
+Turns the texts of a form or a command line into a ``Request``. Uses neither Spark nor files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dispatch_core.what_if.rules import (
     matrix_for,
 )
 
-#: All rules side by side; which they are depends on the log.
+#: Stands for all rules that a log's subscription can have.
 MATRIX: Final = "matrix"
-#: What a form offers. Any RELEASE-VARIANT is understood.
+#: Rules that a form offers. Any other RELEASE-VARIANT is accepted, too.
 KNOWN_RULES: Final = (
     RECORDED.name,
     MATRIX,
@@ -38,15 +38,15 @@ MOST_SEEDS: Final = 100
 
 
 class RequestError(DispatchAuditError):
-    """A request that cannot be met, whatever the logs say."""
+    """A request that no log can satisfy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The dispatchers (patterns with shell wildcards) and the rules to predict them under.
 
-    ``matrix``: all rules that the log's subscription can have, on top of ``rules``; ``broker_version`` and ``given``
-    (settings) hold for the rules that do not name their own.
+    ``matrix``: add all rules that the log's subscription can have to ``rules``. ``broker_version`` and ``given`` (settings)
+    apply to the rules that do not name their own.
     """
 
     rules: tuple[RuleSet, ...] = (RECORDED,)
@@ -58,20 +58,20 @@ class Request:
     seeds: int = SEEDS
 
     def wants(self, dispatcher: Mapping[str, Any]) -> bool:
-        """Tell if the patterns match this topic and subscription."""
+        """True if the patterns match this topic and subscription."""
         return fnmatchcase(dispatcher["topic"], self.topics) and fnmatchcase(
             dispatcher["subscription"], self.subscriptions
         )
 
     def rules_for(self, log: DispatcherLog) -> list[RuleSet]:
-        """The rules to put a log under, each once. Raises ``ProfileError`` for a log whose header allows no matrix."""
+        """List the rules for a log, each once. Raises ``ProfileError`` if the log's header allows no matrix."""
         found = {rule.name: rule for rule in self.rules}
         if self.matrix:
-            found |= {one.name: one for one in matrix_for(log, self.broker_version, self.given)}
+            found |= {rule.name: rule for rule in matrix_for(log, self.broker_version, self.given)}
         return list(found.values())
 
     def as_json(self) -> dict[str, Any]:
-        """The request as JSON values, for the page and for programs."""
+        """Write the request as JSON values, for the page and for programs."""
         return {
             "topics": self.topics,
             "subscriptions": self.subscriptions,
@@ -91,11 +91,11 @@ def request(
     subscriptions: str = "*",
     seeds: int = SEEDS,
 ) -> Request:
-    """The request that these texts make; ``assignments`` are ``NAME=VALUE`` of ``broker.conf``.
+    """Make a request from texts; ``assignments`` are ``NAME=VALUE`` of ``broker.conf``.
 
-    ``as recorded`` stands for the log's own rules: beside settings or a release, those are compared with it.
-    Raises ``DispatchAuditError`` for a name that is no rule or no setting (the nearest is named), a release that is none, a
-    pattern that is empty or a number of seeds that cannot be.
+    ``as recorded`` stands for the log's own rules. With settings or a release as well, the recorded rules are compared with
+    those. Raises ``DispatchAuditError`` for an unknown rule or setting (the message names the nearest), an unknown release,
+    an empty pattern or a number of seeds out of range.
 
     >>> [rule.name for rule in request(["as recorded", "range"]).rules]
     ['as recorded', 'range']
@@ -122,13 +122,13 @@ def request(
     for name, pattern in (("topics", topics), ("subscriptions", subscriptions)):
         if not pattern.strip():
             raise RequestError(
-                f"the pattern of {name} is empty and takes none; * takes all. Nothing was simulated"
+                f"the pattern of {name} is empty and matches none; * matches all. Nothing was simulated"
             )
     return Request(tuple(found), matrix, version, given, topics.strip(), subscriptions.strip(), seeds)
 
 
 def assignments_of(text: str | None) -> list[str]:
-    r"""The ``NAME=VALUE`` lines of a text as ``broker.conf`` has them: comments and empty lines are left out.
+    r"""List the ``NAME=VALUE`` lines of a text in the format of ``broker.conf``, without comments and empty lines.
 
     >>> assignments_of("# smaller reads\ndispatcherMaxReadBatchSize=16\n")
     ['dispatcherMaxReadBatchSize=16']

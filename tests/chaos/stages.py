@@ -62,9 +62,9 @@ def _maintenance(home: Path, _source: Path) -> None:
 
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        verify(home / "landing", tell=_silent)
-        retain(home, Retention(unreachable=LEAST_DAYS), tell=_silent)
-        compact(home / "warehouse", tell=_silent)
+        verify(home / "landing", report=_silent)
+        retain(home, Retention(unreachable=LEAST_DAYS), report=_silent)
+        compact(home / "warehouse", report=_silent)
 
 
 def _silent(_line: str) -> None:

@@ -171,7 +171,7 @@ def _maintain(home: Path) -> None:
     then = time.time() - (keep.unreachable + 10) * 86_400
     for one in home.rglob("*"):
         os.utime(one, (then, then), follow_symlinks=False)
-    retain(home, keep, tell=lambda _line: None)
+    retain(home, keep, report=lambda _line: None)
 
 
 def _look(home: Path, scene: Scene, before: Any, after: Any, outcome: Outcome) -> None:

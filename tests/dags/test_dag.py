@@ -37,7 +37,7 @@ print(json.dumps({
 
 
 def parse(place: Path, home: Path, **more: str) -> dict:
-    """What a fresh process finds in a DAG file, or in a folder of them."""
+    """Import a DAG file, or a folder of them, in a new process; return what it finds."""
     env = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": PYTHONPATH, **more}
     done = subprocess.run(
         [sys.executable, "-c", _PARSE, str(place), str(DAGS)],
@@ -53,7 +53,7 @@ def parse(place: Path, home: Path, **more: str) -> dict:
 
 @pytest.fixture(scope="module", params=NAMES)
 def parsed(request, tmp_path_factory) -> dict:
-    """What a fresh process finds in one DAG file, by the name of its DAG under ``name``."""
+    """Import one DAG file in a new process; return what it finds, with the DAG's name under ``name``."""
     found = parse(DAGS / f"{request.param}.py", tmp_path_factory.mktemp("airflow"))
     return {**found, "name": request.param}
 
@@ -267,7 +267,9 @@ def test_stale_intervals_are_recomputed_whether_or_not_the_verdict_is_red(dag):
 
 @pytest.mark.airflow
 def test_assets_tell_what_is_landed_audited_and_judged(dag):
-    outlets = {task.task_id: sorted(one.name for one in task.outlets) for task in dag.tasks if task.outlets}
+    outlets = {
+        task.task_id: sorted(asset.name for asset in task.outlets) for task in dag.tasks if task.outlets
+    }
     audited, landed, verdict = (f"dispatch_audit/{name}" for name in ("audited", "landed", "verdict"))
     assert outlets == {
         "pull": [landed],

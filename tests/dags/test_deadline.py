@@ -1,4 +1,4 @@
-"""The missed schedule: who is told, when, and who is left in peace."""
+"""Notices about scheduled runs without a verdict in time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DUE = {"id": "1", "deadline_time": datetime(2026, 11, 22, 6, tzinfo=UTC)}
 
 
 @pytest.fixture
-def told(monkeypatch) -> list[tuple[str, str, str]]:
-    """What was sent, instead of being sent."""
+def notices(monkeypatch) -> list[tuple[str, str, str]]:
+    """Collect notices instead of sending them."""
     sent: list[tuple[str, str, str]] = []
     monkeypatch.setattr(
         notify, "send_notice", lambda subject, body, key: sent.append((subject, body, key)), raising=False
@@ -33,12 +33,12 @@ def told(monkeypatch) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("state", "says"),
-    [("running", "still at work"), ("queued", "waits to be started"), ("failed", "ended without a verdict")],
+    [("running", "still running"), ("queued", "waiting to start"), ("failed", "ended without a verdict")],
 )
-def test_a_late_run_of_the_schedule_is_told_with_what_to_do(told, monkeypatch, state, says):
+def test_a_late_scheduled_run_is_reported_with_what_to_do(notices, monkeypatch, state, says):
     monkeypatch.setattr(deadline, "judged", lambda _start: False)
-    deadline.tell_if_late({"dag_run": {**RUN, "state": state}, "deadline": DUE})
-    [(subject, body, key)] = told
+    deadline.report_if_late({"dag_run": {**RUN, "state": state}, "deadline": DUE})
+    [(subject, body, key)] = notices
     assert subject == "No verdict in time: dispatch audit of 2026-11-21T00:00:00Z"
     assert "judged by 2026-11-22 06:00:00+00:00" in body
     assert RUN["dag_run_id"] in body
@@ -46,17 +46,17 @@ def test_a_late_run_of_the_schedule_is_told_with_what_to_do(told, monkeypatch, s
     assert RUN["dag_run_id"] in key
 
 
-def test_a_run_that_is_red_because_it_judged_is_not_late(told, monkeypatch):
+def test_a_run_that_failed_because_of_its_verdict_is_not_late(notices, monkeypatch):
     monkeypatch.setattr(deadline, "judged", lambda start: start == "2026-11-21T00:00:00Z")
-    deadline.tell_if_late({"dag_run": {**RUN, "state": "failed"}, "deadline": DUE})
-    assert told == []
+    deadline.report_if_late({"dag_run": {**RUN, "state": "failed"}, "deadline": DUE})
+    assert notices == []
 
 
 @pytest.mark.parametrize("run_type", ["backfill", "manual", "asset_triggered"])
-def test_whoever_started_another_run_watches_it(told, monkeypatch, run_type):
+def test_only_scheduled_runs_are_reported(notices, monkeypatch, run_type):
     monkeypatch.setattr(deadline, "judged", lambda _start: False)
-    deadline.tell_if_late({"dag_run": {**RUN, "run_type": run_type}, "deadline": DUE})
-    assert told == []
+    deadline.report_if_late({"dag_run": {**RUN, "run_type": run_type}, "deadline": DUE})
+    assert notices == []
 
 
 def test_an_interval_without_a_warehouse_is_not_judged(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""The missed schedule for real: Airflow's scheduler sees that a run is late, and somebody is told."""
+"""A missed deadline in a real Airflow: the scheduler sees that a run is late, and a notice is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatch_airflow.local_run.settings import PORT_VARIABLE, Place
 
 @pytest.fixture
 def received():
-    """What an HTTP endpoint gets, and its address."""
+    """An HTTP endpoint: its received bodies and its address."""
     bodies: queue.Queue[dict] = queue.Queue()
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ def received():
 
 @pytest.mark.airflow
 @pytest.mark.slow
-def test_a_scheduled_run_without_a_verdict_in_time_is_told(monkeypatch, tmp_path, received):
+def test_a_scheduled_run_without_a_verdict_in_time_is_reported(monkeypatch, tmp_path, received):
     bodies, address = received
     place = Place(Home(tmp_path / "home"))
     place.airflow.mkdir(parents=True)
@@ -54,8 +54,8 @@ def test_a_scheduled_run_without_a_verdict_in_time_is_told(monkeypatch, tmp_path
     try:
         client, _state = control.start(place, stays=True, say=print, waiting=lambda _text: None)
         client.set_paused("dispatch_audit", paused=False)
-        told = bodies.get(timeout=240)
+        notice = bodies.get(timeout=240)
     finally:
         assert control.end(place) == []
-    assert "No verdict in time: dispatch audit of 20" in told["text"]
-    assert "scheduled__" in told["text"]
+    assert "No verdict in time: dispatch audit of 20" in notice["text"]
+    assert "scheduled__" in notice["text"]

@@ -54,7 +54,7 @@ def test_a_taken_port_is_named_before_anything_starts(monkeypatch):
         other.listen()
         monkeypatch.setenv(PORT_VARIABLE, str(other.getsockname()[1]))
         with pytest.raises(
-            LocalRunError, match=rf"port {other.getsockname()[1]} .* is taken.*{PORT_VARIABLE}"
+            LocalRunError, match=rf"port {other.getsockname()[1]} .* is used.*{PORT_VARIABLE}"
         ):
             choose_port(usual_first=True)
 
@@ -62,7 +62,7 @@ def test_a_taken_port_is_named_before_anything_starts(monkeypatch):
 @pytest.mark.parametrize("named", ["http", "0", "70000", "-1"])
 def test_what_is_no_port_is_refused(monkeypatch, named):
     monkeypatch.setenv(PORT_VARIABLE, named)
-    with pytest.raises(LocalRunError, match="is no port"):
+    with pytest.raises(LocalRunError, match="is not a port"):
         choose_port(usual_first=False)
 
 
@@ -123,7 +123,7 @@ def test_plain_lines_on_a_pipe_and_no_control_character_of_a_log():
 @pytest.mark.parametrize(
     ("name", "folder"), [("pull", "task_id=pull"), ("replay[1]", "task_id=replay/map_index=1")]
 )
-def test_a_failed_task_is_told_with_its_reason_and_its_log(tmp_path, name, folder):
+def test_a_failed_task_is_reported_with_its_reason_and_its_log(tmp_path, name, folder):
     place = Place(Home(tmp_path))
     log = place.task_logs("r1") / folder / "attempt=1.log"
     log.parent.mkdir(parents=True)
@@ -133,9 +133,9 @@ def test_a_failed_task_is_told_with_its_reason_and_its_log(tmp_path, name, folde
         {"level": "error", "event": "Task failed", "error_detail": detail},
     ]
     log.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + "not JSON\n")
-    told = failure(place, "r1", name)
-    assert f"task {name} failed:\n  AirflowFailException: /gone: no such file or folder" in told
-    assert str(log) in told
+    text = failure(place, "r1", name)
+    assert f"task {name} failed:\n  AirflowFailException: /gone: no such file or folder" in text
+    assert str(log) in text
 
 
 def test_an_alert_of_a_verdict_that_was_replaced_is_not_shown(tmp_path):
@@ -148,17 +148,19 @@ def test_an_alert_of_a_verdict_that_was_replaced_is_not_shown(tmp_path):
     assert outcome.current_alerts(path, [day], {("t", "s"): {"all": "PASS"}}) == []
 
 
-def test_every_point_that_is_not_as_stated_is_told(tmp_path):
+def test_every_difference_from_the_expected_verdicts_is_listed(tmp_path):
     source, day = read_source(SAMPLE), datetime(2026, 11, 21, tzinfo=UTC)
-    found = {dispatcher: dict(one.verdicts) for dispatcher, one in source.stated.items()}
-    passing = next(one for one, verdicts in found.items() if verdicts["all"] == "PASS")
-    failing = next(one for one, verdicts in found.items() if verdicts["all"] == "FAIL")
+    found = {dispatcher: dict(statement.verdicts) for dispatcher, statement in source.stated.items()}
+    passing = next(dispatcher for dispatcher, verdicts in found.items() if verdicts["all"] == "PASS")
+    failing = next(dispatcher for dispatcher, verdicts in found.items() if verdicts["all"] == "FAIL")
     found[passing]["conformance"] = "FAIL"
     wrong = outcome.differences(found, source, Home(tmp_path), [day])
     assert f"{source.stated[passing].recording}: conformance is FAIL, stated is PASS" in wrong
     no_alert = [line for line in wrong if "no alert of it arrived" in line]
     assert any(line.startswith(source.stated[failing].recording) for line in no_alert)
-    assert any("found, which is stated to be there" in line for line in wrong), "the findings are told too"
+    assert any("found, which is stated to be there" in line for line in wrong), (
+        "the findings are printed, too"
+    )
     del found[passing]
     wrong = outcome.differences(found, source, Home(tmp_path), [day])
     assert f"{source.stated[passing].recording}: no verdict, stated is PASS" in wrong
@@ -167,9 +169,9 @@ def test_every_point_that_is_not_as_stated_is_told(tmp_path):
 def _ours(home: Path) -> list[str]:
     assignment = f"DISPATCH_AUDIT_HOME={home}"
     return [
-        f"{one.pid} {one.command}"
-        for one in processes()
-        if one.pid != os.getpid() and (one.has_environment(assignment) or one.works_in(home))
+        f"{running.pid} {running.command}"
+        for running in processes()
+        if running.pid != os.getpid() and (running.has_environment(assignment) or running.works_in(home))
     ]
 
 
@@ -192,20 +194,22 @@ def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
     )
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
-    assert "5 of 5 sample verdicts are as stated" in told
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", told), "control characters on a pipe"
-    stated = {dispatcher: one.verdicts["all"] for dispatcher, one in read_source(SAMPLE).stated.items()}
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "5 of 5 sample verdicts are as stated" in output
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", output), "control characters on a pipe"
+    stated = {
+        dispatcher: statement.verdicts["all"] for dispatcher, statement in read_source(SAMPLE).stated.items()
+    }
     for (topic, subscription), verdict in stated.items():
-        assert f"  {verdict:<7} {topic} / {subscription}\n" in told
-    assert "went backwards" in told, "the sample's order violation in one sentence"
-    assert re.search(r"validate +failed", told), "the audit turns its task red"
+        assert f"  {verdict:<7} {topic} / {subscription}\n" in output
+    assert "went backwards" in output, "the sample's order violation in one sentence"
+    assert re.search(r"validate +failed", output), "the audit turns its task red"
     for task in ("pull", "ingest", "replay[0]", "publish_tables", "aggregate", "publish", "alert"):
-        assert re.search(rf"{re.escape(task)} +success", told), task
+        assert re.search(rf"{re.escape(task)} +success", output), task
     assert _ours(home) == []
     alerts = [json.loads(line) for line in (home / "alerts" / "alerts.jsonl").read_text().splitlines()]
-    assert {(one["topic"], one["subscription"]) for one in alerts} == {
+    assert {(alert["topic"], alert["subscription"]) for alert in alerts} == {
         dispatcher for dispatcher, verdict in stated.items() if verdict != "PASS"
     }
     for alert in alerts:

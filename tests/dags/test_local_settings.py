@@ -26,19 +26,19 @@ def wal(connection, _record):
 def reads_then_writes(engine):
     """A savepoint that reads, another connection that writes, and a write in the savepoint."""
     event.listen(engine, "connect", wal)
-    with engine.begin() as one:
-        one.execute(text("create table runs (id integer)"))
+    with engine.begin() as connection:
+        connection.execute(text("create table runs (id integer)"))
     other = threading.Thread(target=write, args=(engine, 1))
-    with engine.connect() as one:
-        with one.begin_nested():
-            one.execute(text("select count(*) from runs")).all()
+    with engine.connect() as connection:
+        with connection.begin_nested():
+            connection.execute(text("select count(*) from runs")).all()
             other.start()
             other.join(timeout=1)
-            one.execute(text("insert into runs values (2)"))
-        one.commit()
+            connection.execute(text("insert into runs values (2)"))
+        connection.commit()
     other.join()
-    with engine.connect() as one:
-        return [row[0] for row in one.execute(text("select id from runs order by id"))]
+    with engine.connect() as connection:
+        return [row[0] for row in connection.execute(text("select id from runs order by id"))]
 
 
 def write(engine, number):

@@ -26,7 +26,7 @@ DAY = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def result(name: str = "t", *, clean: bool = False, evidence: str = "e") -> DispatcherResult:
-    """What the tables say about one subscription: a key out of order, or nothing of it."""
+    """Make the result of one subscription: a key out of order, or no finding."""
     topic, reason = f"persistent://public/default/{name}", "entries sent after a later entry of their key: 3"
     verdicts = {
         promise: Verdict(
@@ -159,7 +159,7 @@ def _webhook_connection(monkeypatch, port: int, scheme: str = "http", **extra: o
 
 @pytest.fixture
 def tables(monkeypatch):
-    """What the tables say, to be changed by a test."""
+    """Results of the interval, which a test may change."""
     results = [result()]
     monkeypatch.setattr("dispatch_expectations.dispatcher_results.read_results", lambda *_: results)
     return results
@@ -226,7 +226,7 @@ def test_a_chat_gets_text_alone_in_the_form_it_takes(tables, tmp_path, monkeypat
 
 def test_a_format_that_there_is_not_is_named(tables, tmp_path, monkeypatch):
     _webhook_connection(monkeypatch, 1, format="teams")
-    with pytest.raises(StepError, match=r"format 'teams' .*there are json, slack"):
+    with pytest.raises(StepError, match=r"format 'teams' .*use one of json, slack"):
         notify.alert(CHOSEN, Home(tmp_path))
 
 
@@ -286,14 +286,14 @@ def test_a_mail_connection_without_recipient_says_what_is_missing(tables, tmp_pa
         notify.alert(CHOSEN, Home(tmp_path))
 
 
-def test_clear_is_told_by_every_channel_that_told_of_it(tables, tmp_path, monkeypatch):
+def test_a_clear_finding_is_reported_by_every_channel_that_reported_it(tables, tmp_path, monkeypatch):
     posts, home = _Posts(), Home(tmp_path)
     notify.alert(CHOSEN, home)
     with http_endpoint(posts) as port:
         _webhook_connection(monkeypatch, port)
         tables[:] = [result(clean=True), result("second")]
         assert notify.alert(CHOSEN, home) == {"file": 2, "webhook": 1, "new": 1, "changed": 0, "clear": 1}
-        assert [one["alert"]["topic"].rpartition("/")[2] for _, one in posts.seen] == ["second"]
+        assert [body["alert"]["topic"].rpartition("/")[2] for _, body in posts.seen] == ["second"]
         tables[:] = [result("second", clean=True)]
         notify.alert(CHOSEN, home)
     assert posts.seen[-1][1]["alert"]["findings"][0]["state"] == "clear"
@@ -354,7 +354,7 @@ def test_a_run_that_sends_is_waited_for_and_not_for_ever(tables, tmp_path, monke
     home = Home(tmp_path)
     monkeypatch.setattr(notify, "_LOCK_TIMEOUT_S", 0.3)
     with (
-        notify._only_one(home),
+        notify._alert_lock(home),
         pytest.raises(StepError, match="another run has been sending alerts for 0 s"),
     ):
         notify.alert(CHOSEN, home)

@@ -63,17 +63,17 @@ def token(server):
 
 
 @pytest.fixture
-def stranger(server):
+def anonymous(server):
     from fastapi.testclient import TestClient
 
     return TestClient(server, follow_redirects=False)
 
 
 @pytest.fixture
-def user(stranger, token):
+def user(anonymous, token):
     """Somebody who is logged in."""
-    stranger.headers["Authorization"] = f"Bearer {token}"
-    return stranger
+    anonymous.headers["Authorization"] = f"Bearer {token}"
+    return anonymous
 
 
 @pytest.fixture
@@ -108,26 +108,26 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "path", ["", "reports", "reports/", REPORT, "runs/a/b", "what-if/ab12/index.html", "nothing/x"]
 )
-def test_nobody_who_is_not_logged_in_sees_anything(stranger, home, path):
-    answer = stranger.get(f"/dispatch-audit/{path}")
+def test_nobody_who_is_not_logged_in_sees_anything(anonymous, home, path):
+    answer = anonymous.get(f"/dispatch-audit/{path}")
     assert answer.status_code == 401
     assert f'<a href="/auth/login?next={quote(f"/dispatch-audit/{path}", safe="")}">' in answer.text
     assert "2026-11-21</p>" not in answer.text
-    stranger.headers["Authorization"] = "Bearer forged"
-    assert stranger.get(f"/dispatch-audit/{path}").status_code in (401, 403)
+    anonymous.headers["Authorization"] = "Bearer forged"
+    assert anonymous.get(f"/dispatch-audit/{path}").status_code in (401, 403)
 
 
-def test_a_cookie_or_a_token_opens_a_page(stranger, home, token):
-    stranger.cookies.set("_token", token)
-    assert stranger.get(f"/dispatch-audit/{REPORT}").text == f"<p>{REPORT}</p>"
-    stranger.cookies.clear()
+def test_a_cookie_or_a_token_opens_a_page(anonymous, home, token):
+    anonymous.cookies.set("_token", token)
+    assert anonymous.get(f"/dispatch-audit/{REPORT}").text == f"<p>{REPORT}</p>"
+    anonymous.cookies.clear()
     bearer = {"Authorization": f"Bearer {token}"}
-    answer = stranger.get(f"/dispatch-audit/{REPORT}", headers=bearer)
+    answer = anonymous.get(f"/dispatch-audit/{REPORT}", headers=bearer)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    head = stranger.head(f"/dispatch-audit/{REPORT}", headers=bearer)
+    head = anonymous.head(f"/dispatch-audit/{REPORT}", headers=bearer)
     assert (head.status_code, head.text) == (200, "")
     assert head.headers["content-length"] == str(len(f"<p>{REPORT}</p>"))
-    assert stranger.post(f"/dispatch-audit/{REPORT}", headers=bearer).status_code == 405
+    assert anonymous.post(f"/dispatch-audit/{REPORT}", headers=bearer).status_code == 405
 
 
 def test_names_that_great_expectations_and_what_if_write_are_served(user, home):
@@ -294,7 +294,7 @@ def test_the_page_of_a_run_has_the_links_of_its_tasks_and_no_others(user, home):
     nothing = user.get(f"/dispatch-audit/runs/{hostile}/{hostile}")
     assert nothing.status_code == 200
     assert "<script" not in nothing.text
-    assert "published nothing" in nothing.text
+    assert "has not published a page yet" in nothing.text
 
 
 @pytest.mark.parametrize(
@@ -323,11 +323,13 @@ def test_what_leads_elsewhere_is_no_link(server, link):
 def test_the_plugin_has_a_menu_entry_and_a_tab_on_a_run_below_airflows_own_address(server, monkeypatch):
     from airflow import plugins_manager
 
-    (plugin,) = (one for one in plugins_manager._get_plugins()[0] if one.name == "dispatch_audit")
-    hrefs = {one["destination"]: one["href"] for one in plugin.external_views}
+    (plugin,) = (
+        candidate for candidate in plugins_manager._get_plugins()[0] if candidate.name == "dispatch_audit"
+    )
+    hrefs = {view["destination"]: view["href"] for view in plugin.external_views}
     assert hrefs == {"nav": "/dispatch-audit/", "dag_run": "/dispatch-audit/runs/{DAG_ID}/{RUN_ID}"}
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/airflow/")
-    assert {one["href"] for one in plugin.external_views} == {
+    assert {view["href"] for view in plugin.external_views} == {
         "/airflow/dispatch-audit/",
         "/airflow/dispatch-audit/runs/{DAG_ID}/{RUN_ID}",
     }
@@ -355,7 +357,7 @@ def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
     (home.data_docs / "2026-11-21" / "index.html").write_text("docs")
     page = home.root / "what-if" / "ab12" / "index.html"
     ended = _Ended(choose_interval=CHOSEN, compare={"index": str(page)})
-    links = {one.name: one.get_link(None, ti_key=ended) for one in (REPORTS, DATA_DOCS, WHAT_IF)}
+    links = {link.name: link.get_link(None, ti_key=ended) for link in (REPORTS, DATA_DOCS, WHAT_IF)}
     assert links == {
         "Reports": "/dispatch-audit/reports/2026-11-21/index.html",
         "Data Docs": "/dispatch-audit/data-docs/2026-11-21/index.html",
@@ -368,7 +370,7 @@ def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
     page.unlink()
     assert WHAT_IF.get_link(None, ti_key=ended) == ""
     elsewhere = _Ended(compare={"index": "/etc/passwd"})
-    assert [one.get_link(None, ti_key=elsewhere) for one in (REPORTS, DATA_DOCS, WHAT_IF)] == ["", "", ""]
+    assert [link.get_link(None, ti_key=elsewhere) for link in (REPORTS, DATA_DOCS, WHAT_IF)] == ["", "", ""]
 
 
 def test_links_are_kept_with_the_dag(home):

@@ -30,7 +30,7 @@ fetch("/probe").then(answer => say("fetched " + answer.status), error => say(err
 
 @pytest.fixture(scope="module")
 def address(server, tmp_path_factory) -> Iterator[str]:  # noqa: F811
-    """Where the pages of a home are served."""
+    """Serve the pages of a home; return their address."""
     import uvicorn
     from fastapi.responses import HTMLResponse
 

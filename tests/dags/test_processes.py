@@ -24,11 +24,11 @@ def _wait_until(true, timeout_s: float = 15.0) -> None:
 
 
 def _runs(pid: int) -> bool:
-    one = process(pid)
-    return one is not None and one.state != "Z"
+    found = process(pid)
+    return found is not None and found.state != "Z"
 
 
-def test_stream_hands_on_each_line_and_the_exit_code():
+def test_stream_passes_on_each_line_and_the_exit_code():
     script = "import sys; print('out'); print('err 1', file=sys.stderr); print('err 2', file=sys.stderr); sys.exit(3)"
     seen: list[str] = []
     code, output = stream([sys.executable, "-c", script], env=os.environ, on_error_line=seen.append)
@@ -67,7 +67,7 @@ def test_end_all_also_ends_what_ignores_sigterm():
     script = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(1, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
         child.stdout.readline()
-        left = end_all(lambda: [one for one in processes() if one.pid == child.pid], grace_s=0.5)
+        left = end_all(lambda: [running for running in processes() if running.pid == child.pid], grace_s=0.5)
         assert left == []
     assert child.returncode == -signal.SIGKILL
 

@@ -126,9 +126,9 @@ def test_only_what_another_attempt_may_cure_is_tried_again(asked, answers, code,
     assert isinstance(failure.value, StepError) == again
 
 
-def test_a_stage_without_a_summary_is_told(asked, answers):
+def test_a_stage_without_a_summary_is_an_error(asked, answers):
     answers.append((0, ["not JSON"], []))
-    with pytest.raises(StepError, match=r"no JSON summary.*run the task again"):
+    with pytest.raises(StepError, match=r"not a JSON summary.*run the task again"):
         stages.ingest(CHOSEN, HOME)
 
 
@@ -140,10 +140,10 @@ def test_progress_is_what_the_stage_says_and_the_rest_is_kept_in_the_log(asked, 
         ])
     )  # fmt: skip
     stages.ingest(CHOSEN, HOME)
-    told = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
     kept = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.output"]
-    assert told[0] == "ingest 2026-11-21: files done: 3 of 7"
-    assert told[1].startswith("ingest: rows_in=1,234,567 seconds=")
+    assert lines[0] == "ingest 2026-11-21: files done: 3 of 7"
+    assert lines[1].startswith("ingest: rows_in=1,234,567 seconds=")
     assert kept == ["WARN SparkContext: something"]
 
 
@@ -169,22 +169,22 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
 
 
 @pytest.mark.airflow
-def test_what_a_submitted_stage_says_on_either_output_is_told(asked, answers, monkeypatch, caplog):
+def test_both_outputs_of_a_submitted_stage_are_logged(asked, answers, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     monkeypatch.setenv(stages.CONNECTION_VARIABLE, "here")
     monkeypatch.setenv("AIRFLOW_CONN_HERE", '{"conn_type": "spark", "host": "local[2]"}')
     answers.append((2, ["ingest 2026-11-21: 3 files", "error: it was so"], ["WARN of the JVM"]))
     with pytest.raises(DispatchAuditError, match="error: it was so"):
         stages.ingest(CHOSEN, HOME)
-    told = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
-    assert told == ["ingest 2026-11-21: 3 files"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
+    assert lines == ["ingest 2026-11-21: 3 files"]
 
 
 @pytest.mark.airflow
 @pytest.mark.parametrize(
     ("connection", "says"),
     [
-        (None, "has none of that name"),
+        (None, "which Airflow does not have"),
         ('{"conn_type": "spark", "extra": {"deploy-mode": "cluster"}}', "client"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the tasks do, called without Airflow."""
+"""Steps of the DAG, called without Airflow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_file_of_settings_is_read_once_for_all_stages(tmp_path):
             steps.choose_interval(params, (None, None))
 
 
-def test_a_run_by_hand_without_an_interval_is_told_what_to_give():
+def test_a_manual_run_without_an_interval_says_what_to_give():
     with pytest.raises(DispatchAuditError, match=r"data interval is empty.*interval_start, for example"):
         steps.choose_interval({"source": "/logs", "interval_start": None}, (DAY, DAY))
 

@@ -160,7 +160,7 @@ class Day:
     def drop(self, table: str, who: dict[str, Any], last: int | None = None) -> None:
         """Take rows of one dispatcher out of a table: all, or the ``last`` ones."""
         gone = self.of(table, who)[-last if last else None :]
-        self.rows[table] = [row for row in self.rows[table] if not any(row is one for one in gone)]
+        self.rows[table] = [row for row in self.rows[table] if not any(row is removed for removed in gone)]
 
     def write(
         self, warehouse: Path, counts: Callable[[dict[str, int]], dict[str, int]] | None = None

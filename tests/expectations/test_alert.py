@@ -46,7 +46,7 @@ def places(home: Path) -> Places:
 
 
 def alerts_of(home: Path, day: Day) -> list[Alert]:
-    """The alerts of a day of which nothing was told before."""
+    """Build the alerts of a day without earlier notifications."""
     return build_alerts(judge(home, day), {}, places(home))
 
 
@@ -79,7 +79,7 @@ def alerts(home: Path) -> list[Alert]:
 
 
 def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts: list[Alert]) -> None:
-    (alert,) = (one for one in alerts if one.topic == TOPIC)
+    (alert,) = (sent for sent in alerts if sent.topic == TOPIC)
     assert (alert.topic, alert.verdict, alert.severity) == (TOPIC, "FAIL", "critical")
     assert alert.subject == f"[dispatch-audit] FAIL {TOPIC} audit, 2026-11-21: 3 new"
     for part in (
@@ -95,7 +95,7 @@ def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts:
     ):
         assert part in alert.body, part
     assert "redelivered" not in alert.body
-    assert [(one.kind, one.subject, one.severity, one.count) for one in alert.news] == [
+    assert [(finding.kind, finding.subject, finding.severity, finding.count) for finding in alert.news] == [
         ("out_of_order", "key order-17", "critical", 2),
         ("split_key", "key order-18", "critical", 1),
         ("ack_hole", "consumer 0", "minor", 1),
@@ -114,7 +114,7 @@ def test_unknown_alerts_too_and_says_why(alerts: list[Alert]) -> None:
     alert = alerts[-1]
     assert (alert.verdict, alert.topic) == ("UNKNOWN", "blind")
     assert "conformance: UNKNOWN: decisions were not compared with the rule: the rule of 3.x" in alert.body
-    assert [(one.kind, one.subject, one.severity) for one in alert.news] == [
+    assert [(finding.kind, finding.subject, finding.severity) for finding in alert.news] == [
         ("conformance", "subscription", "minor")
     ]
 
@@ -124,12 +124,12 @@ def test_whoever_passed_gets_no_alert(alerts: list[Alert]) -> None:
 
 
 def test_names_cannot_forge_a_mail_header(alerts: list[Alert]) -> None:
-    (alert,) = (one for one in alerts if one.topic == FORGED)
+    (alert,) = (sent for sent in alerts if sent.topic == FORGED)
     assert alert.subject.isprintable()
     assert not any(line.startswith(("Bcc:", "Verdict: PASS")) for line in alert.body.splitlines())
 
 
-def told(
+def news_sent(
     home: Path, day: Day, channel: str = "mail", refuse: bool = False
 ) -> list[tuple[str, list[tuple[str, str]]]]:
     """Judge a day and tell it; what was sent: topic and (state, kind) of each news."""
@@ -139,7 +139,7 @@ def told(
             raise ConnectionError("no answer")
 
     sent, _failed = send_news(channel, send, judge(home, day), places(home))
-    return [(one.topic, [(news.state, news.kind) for news in one.news]) for one in sent]
+    return [(alert.topic, [(news.state, news.kind) for news in alert.news]) for alert in sent]
 
 
 def spoiled(*kinds: str, start: datetime = DAY, **fields: object) -> Day:
@@ -150,23 +150,23 @@ def spoiled(*kinds: str, start: datetime = DAY, **fields: object) -> Day:
     return day
 
 
-def test_each_finding_is_told_once_then_changed_then_clear(tmp_path: Path) -> None:
-    assert told(tmp_path, spoiled("out_of_order", "split_key", start=FIRST)) == [
+def test_each_finding_is_reported_once_then_changed_then_clear(tmp_path: Path) -> None:
+    assert news_sent(tmp_path, spoiled("out_of_order", "split_key", start=FIRST)) == [
         (TOPIC, [("new", "out_of_order"), ("new", "split_key")])
     ]
-    assert told(tmp_path, spoiled("out_of_order", "split_key", start=FIRST)) == []
-    assert told(tmp_path, spoiled("out_of_order", positions=["6:1"])) == [
+    assert news_sent(tmp_path, spoiled("out_of_order", "split_key", start=FIRST)) == []
+    assert news_sent(tmp_path, spoiled("out_of_order", positions=["6:1"])) == [
         (TOPIC, [("changed", "out_of_order"), ("clear", "split_key")])
     ]
-    assert told(tmp_path, spoiled(start=NEXT_DAY)) == [(TOPIC, [("clear", "out_of_order")])]
-    assert told(tmp_path, spoiled(start=NEXT_DAY + timedelta(days=1))) == []
-    assert told(tmp_path, spoiled("out_of_order", start=NEXT_DAY + timedelta(days=2))) == [
+    assert news_sent(tmp_path, spoiled(start=NEXT_DAY)) == [(TOPIC, [("clear", "out_of_order")])]
+    assert news_sent(tmp_path, spoiled(start=NEXT_DAY + timedelta(days=1))) == []
+    assert news_sent(tmp_path, spoiled("out_of_order", start=NEXT_DAY + timedelta(days=2))) == [
         (TOPIC, [("new", "out_of_order")])
     ]
 
 
 def test_a_clear_message_says_what_is_gone(tmp_path: Path) -> None:
-    told(tmp_path, spoiled("out_of_order"))
+    news_sent(tmp_path, spoiled("out_of_order"))
     sent, _ = send_news("mail", lambda _: None, judge(tmp_path, spoiled()), places(tmp_path))
     assert sent[0].subject == f"[dispatch-audit] CLEAR {TOPIC} audit, 2026-11-21: 1 clear"
     assert (sent[0].verdict, sent[0].severity) == ("PASS", "info")
@@ -174,24 +174,24 @@ def test_a_clear_message_says_what_is_gone(tmp_path: Path) -> None:
 
 
 def test_an_older_interval_judged_again_clears_nothing_of_a_newer_one(tmp_path: Path) -> None:
-    told(tmp_path, spoiled("out_of_order", start=FIRST))
-    told(tmp_path, spoiled("out_of_order", positions=["6:1"]))
-    assert told(tmp_path, spoiled(start=FIRST)) == []
-    assert told(tmp_path, spoiled()) == [(TOPIC, [("clear", "out_of_order")])]
+    news_sent(tmp_path, spoiled("out_of_order", start=FIRST))
+    news_sent(tmp_path, spoiled("out_of_order", positions=["6:1"]))
+    assert news_sent(tmp_path, spoiled(start=FIRST)) == []
+    assert news_sent(tmp_path, spoiled()) == [(TOPIC, [("clear", "out_of_order")])]
 
 
 def test_unknown_never_clears(tmp_path: Path) -> None:
-    told(tmp_path, spoiled("out_of_order", start=FIRST))
+    news_sent(tmp_path, spoiled("out_of_order", start=FIRST))
     gap = spoiled()
     gap.anomaly(gap.rows["dispatcher_state"][0], "log_gap", key=None, severity="major")
-    ((_topic, news),) = told(tmp_path, gap)
+    ((_topic, news),) = news_sent(tmp_path, gap)
     assert ("clear", "out_of_order") not in news
     assert ("new", "log_gap") in news
     # A violation of another key, beside a gap: the promise is FAIL, and what the gap hides is not known.
     both = spoiled("split_key", start=NEXT_DAY, key="order-99")
     both.anomaly(both.rows["dispatcher_state"][0], "log_gap", key=None, severity="major")
-    ((_topic, news),) = told(tmp_path, both)
-    verdict = next(one for one in judge(tmp_path, both) if one.overall.topic == TOPIC).verdicts[
+    ((_topic, news),) = news_sent(tmp_path, both)
+    verdict = next(result for result in judge(tmp_path, both) if result.overall.topic == TOPIC).verdicts[
         "per_key_order"
     ]
     assert verdict.verdict == "FAIL"
@@ -199,22 +199,22 @@ def test_unknown_never_clears(tmp_path: Path) -> None:
     assert ("clear", "out_of_order") not in news
     # Another key is out of order and nothing is in doubt: this one is gone.
     other = spoiled("split_key", start=NEXT_DAY + timedelta(days=1), key="order-99")
-    ((_topic, news),) = told(tmp_path, other)
+    ((_topic, news),) = news_sent(tmp_path, other)
     assert ("clear", "out_of_order") in news
 
 
 def test_a_dispatcher_that_was_not_judged_is_not_cleared(tmp_path: Path) -> None:
-    told(tmp_path, spoiled("out_of_order", start=FIRST))
+    news_sent(tmp_path, spoiled("out_of_order", start=FIRST))
     elsewhere = Day()
     elsewhere.dispatcher("persistent://public/default/other")
-    assert told(tmp_path, elsewhere) == []
+    assert news_sent(tmp_path, elsewhere) == []
 
 
 def test_rows_of_nobody_are_clear_once_there_are_none(tmp_path: Path) -> None:
     lost = spoiled(start=FIRST)
     lost.add("quarantine", source_file="landing/else/x.gz", reason="is cut short", raw_truncated=False)
-    assert told(tmp_path, lost) == [(NOBODY[1], [("new", "input_quality")])]
-    assert told(tmp_path, spoiled()) == [(NOBODY[1], [("clear", "input_quality")])]
+    assert news_sent(tmp_path, lost) == [(NOBODY[1], [("new", "input_quality")])]
+    assert news_sent(tmp_path, spoiled()) == [(NOBODY[1], [("clear", "input_quality")])]
 
 
 def test_other_numbers_of_the_same_trouble_are_no_news(tmp_path: Path) -> None:
@@ -231,24 +231,24 @@ def test_other_numbers_of_the_same_trouble_are_no_news(tmp_path: Path) -> None:
             )
         return day
 
-    assert told(tmp_path, quarantined(FIRST, 1)) == [(TOPIC, [("new", "input_quality")])]
-    assert told(tmp_path, quarantined(DAY, 7)) == []
+    assert news_sent(tmp_path, quarantined(FIRST, 1)) == [(TOPIC, [("new", "input_quality")])]
+    assert news_sent(tmp_path, quarantined(DAY, 7)) == []
 
 
-def test_trouble_without_an_anomaly_is_told_beside_an_anomaly_of_its_promise(tmp_path: Path) -> None:
+def test_a_broken_promise_is_reported_beside_an_anomaly_of_the_same_promise(tmp_path: Path) -> None:
     day = spoiled("unknown_consumer", key=None, severity="major")
     file = day.rows["consumer_events"][0]["source_file"]
     day.add("quarantine", source_file=file, source_line=7, reason="bad", raw_truncated=False)
-    ((_topic, news),) = told(tmp_path, day)
+    ((_topic, news),) = news_sent(tmp_path, day)
     assert news == [("new", "input_quality"), ("new", "unknown_consumer")]
-    ((_topic, news),) = told(
+    ((_topic, news),) = news_sent(
         tmp_path, spoiled("unknown_consumer", key=None, severity="major", start=NEXT_DAY)
     )
     assert news == [("clear", "input_quality")]
 
 
-def test_what_the_policy_bears_is_neither_told_nor_left_standing(tmp_path: Path) -> None:
-    told(tmp_path, spoiled("out_of_order", "split_key"))
+def test_a_tolerated_finding_is_not_reported_and_an_open_one_is_cleared(tmp_path: Path) -> None:
+    news_sent(tmp_path, spoiled("out_of_order", "split_key"))
     policy = tmp_path / "policy.yaml"
     policy.write_text("version: 1\ndefaults: {per_key_order: {out_of_order: 5}}\n")
     day = spoiled("out_of_order", "split_key")
@@ -256,19 +256,19 @@ def test_what_the_policy_bears_is_neither_told_nor_left_standing(tmp_path: Path)
     validate_interval(tmp_path / "warehouse", DAY, tmp_path / "docs", load_policy(policy))
     results = read_results(tmp_path / "warehouse", DAY, load_policy(policy))
     sent, _ = send_news("mail", lambda _: None, results, places(tmp_path))
-    assert [(one.state, one.kind) for one in sent[0].news] == [("clear", "out_of_order")]
+    assert [(finding.state, finding.kind) for finding in sent[0].news] == [("clear", "out_of_order")]
     assert sent[0].verdict == "FAIL"
 
 
 def test_a_channel_that_was_down_tells_later_and_the_others_not_again(tmp_path: Path) -> None:
     day = spoiled("out_of_order")
-    assert told(tmp_path, day, "mail", refuse=True) == []
-    assert told(tmp_path, day, "webhook") == [(TOPIC, [("new", "out_of_order")])]
-    assert told(tmp_path, day, "mail") == [(TOPIC, [("new", "out_of_order")])]
-    assert told(tmp_path, day, "webhook") == []
+    assert news_sent(tmp_path, day, "mail", refuse=True) == []
+    assert news_sent(tmp_path, day, "webhook") == [(TOPIC, [("new", "out_of_order")])]
+    assert news_sent(tmp_path, day, "mail") == [(TOPIC, [("new", "out_of_order")])]
+    assert news_sent(tmp_path, day, "webhook") == []
 
 
-def test_sending_again_after_a_crash_carries_the_same_keys(
+def test_an_alert_that_is_sent_again_after_a_crash_has_the_same_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, seen = judge(tmp_path, spoiled("out_of_order")), []
@@ -317,7 +317,7 @@ def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: P
     assert len(payload["findings"]) == MAX_PAYLOAD_FINDINGS
     assert payload["findings_left_out"] == 101
     assert send_news("mail", lambda _: None, results, places(tmp_path)) == ([], []), (
-        "those not quoted are told too"
+        "findings that are not quoted are counted"
     )
     assert len(chat(sent[0])) < 4000
 
@@ -345,13 +345,15 @@ def test_many_small_messages_do_not_leave_many_small_files(
     monkeypatch.setattr(alert_ledger, "_MAX_FILES", 4)
     who = "standalone", TOPIC, "audit"
     for number in range(1, 13):
-        told = Notification("id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}")
-        alert_ledger.record_sent(tmp_path, "mail", who, [(told, f"key {number}")])
-        alert_ledger.record_sent(tmp_path, "webhook", who, [(replace(told, number=100), "key")])
+        notification = Notification(
+            "id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}"
+        )
+        alert_ledger.record_sent(tmp_path, "mail", who, [(notification, f"key {number}")])
+        alert_ledger.record_sent(tmp_path, "webhook", who, [(replace(notification, number=100), "key")])
     assert len(DeltaTable(str(tmp_path / alert_ledger.TABLE)).file_uris()) <= 5
     histories = alert_ledger.read_histories(tmp_path, "mail", [TOPIC])
     (history,) = histories[who].values()
-    assert sorted(one.number for one in history.notifications) == list(range(1, 13))
+    assert sorted(notification.number for notification in history.notifications) == list(range(1, 13))
     assert alert_ledger.read_histories(tmp_path, "mail", ["another topic"]) == {}
 
 
@@ -371,5 +373,5 @@ def test_half_a_line_of_a_killed_writer_spoils_nothing(tmp_path: Path, alerts: l
 def test_writers_at_the_same_time_write_each_once(tmp_path: Path, alerts: list[Alert]) -> None:
     with ThreadPoolExecutor(8) as writers:
         sent = [writers.submit(FileAlertSink(tmp_path / "alerts.jsonl").send, alerts) for _ in range(8)]
-    assert sorted(one.result() for one in sent) == [0] * 7 + [3]
+    assert sorted(outcome.result() for outcome in sent) == [0] * 7 + [3]
     assert len(read_alerts(tmp_path / "alerts.jsonl")) == 3

@@ -1,4 +1,4 @@
-"""What is news about one identity: told once, in whatever order intervals are judged."""
+"""News about one identity is sent once, in whatever order intervals are judged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GONE = None
 
 
 class Channel:
-    """Judges intervals one after the other, as alerting does, and remembers what it told."""
+    """Judge intervals one after the other, as alerting does, and keep the notifications."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -37,7 +37,7 @@ class Channel:
         else:
             state = self.history.news(DAYS[day], severity, evidence)
         if state is not None:
-            told = Notification(
+            notification = Notification(
                 "id",
                 "split_key",
                 "key a",
@@ -47,7 +47,7 @@ class Channel:
                 severity,
                 evidence or "",
             )
-            self.history = History((*self.history.notifications, told))
+            self.history = History((*self.history.notifications, notification))
         return state
 
     def all(self, *steps: tuple[int, str | None]) -> list[str | None]:
@@ -64,7 +64,7 @@ class Channel:
         # An older interval is judged again and is clean: what the newer one found stands.
         ([(0, "a"), (1, "b"), (0, GONE), (1, "b")], [NEW, CHANGED, None, None]),
         ([(1, "a"), (0, GONE), (1, "a")], [NEW, None, None]),
-        # A backfill of an older interval after the newer one was cleared: old news is told, and cleared once.
+        # A backfill of an older interval after the newer one was cleared: old news is not sent again.
         ([(0, "a"), (2, GONE), (0, "a"), (1, GONE)], [NEW, CLEAR, None, None]),
         ([(0, "a"), (2, GONE), (1, "b"), (1, "b")], [NEW, CLEAR, CHANGED, None]),
         # Backfilled from the newest to the oldest.
@@ -98,20 +98,20 @@ def test_judging_again_tells_nothing_again_and_clears_follow_findings(steps):
             assert before is not None
             assert before.interval_start <= DAYS[day], "an older interval clears nothing of a newer one"
             assert channel.history.last_open is None
-        assert channel.judge(day, evidence) is None, "told twice"
-    numbers = [one.number for one in channel.history.notifications]
+        assert channel.judge(day, evidence) is None, "notified twice"
+    numbers = [notification.number for notification in channel.history.notifications]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_histories_keep_identities_apart():
-    told = [Notification(name, "k", "s", DAYS[0], 1, NEW, "major", "e") for name in ("x", "y")]
-    assert {name: history.notifications for name, history in histories(told).items()} == {
-        "x": (told[0],),
-        "y": (told[1],),
+    notifications = [Notification(name, "k", "s", DAYS[0], 1, NEW, "major", "e") for name in ("x", "y")]
+    assert {name: history.notifications for name, history in histories(notifications).items()} == {
+        "x": (notifications[0],),
+        "y": (notifications[1],),
     }
 
 
-def test_the_key_is_that_of_the_news_and_not_of_what_is_told():
+def test_the_key_depends_on_the_news_and_not_on_earlier_notifications():
     key = idempotency_key("id", DAYS[0], NEW, 1, ("critical", "e"))
     assert key == idempotency_key("id", DAYS[0], NEW, 1, ("critical", "e"))
     others = {

@@ -94,10 +94,10 @@ def test_limits_are_handed_down_by_topic_and_keep_their_meaning(tmp_path: Path) 
     read = LimitRules.of_json(rules.json())
     assert read == rules
     assert read.digest == rules.digest != load_policy().limit_rules().digest
-    mine, others = (read.limits_for(topic, "s") for topic in ("persistent://t/n/ab", "persistent://t/n/b"))
-    assert (mine.stuck_key_ms, others.stuck_key_ms) == (250, DEFAULT_LIMITS.stuck_key_ms)
-    assert (mine.share_ratio, others.share_ratio) == (2, DEFAULT_LIMITS.share_ratio)
-    assert mine.ack_hole_ms == others.ack_hole_ms == NO_LIMIT
+    own, others = (read.limits_for(topic, "s") for topic in ("persistent://t/n/ab", "persistent://t/n/b"))
+    assert (own.stuck_key_ms, others.stuck_key_ms) == (250, DEFAULT_LIMITS.stuck_key_ms)
+    assert (own.share_ratio, others.share_ratio) == (2, DEFAULT_LIMITS.share_ratio)
+    assert own.ack_hole_ms == others.ack_hole_ms == NO_LIMIT
 
 
 def test_the_shipped_limits_are_those_of_the_core() -> None:
@@ -188,7 +188,7 @@ def test_a_file_that_is_no_policy_says_where(tmp_path: Path, text: str, problem:
 @pytest.mark.parametrize(
     ("text", "last"),
     [
-        ("version: 1\nrules:\n" + "- a\n" * 900, "(file): is full of problems; what follows was not read"),
+        ("version: 1\nrules:\n" + "- a\n" * 900, "(file): has too many problems; the rest was not read"),
         ("version: 1\nrules:\n" + "- a\n" * 1001, "rules: are 1001; the limit is 1000"),
     ],
 )

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         finding("unknown_consumer", key=None),
         "input_quality",
         "FAIL",
-        "not connected as far as the log says: 1",
+        "that the log does not show as connected: 1",
     ),
     "overtaken": (
         finding("overtaken_redelivery"),
@@ -118,8 +118,18 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         "UNKNOWN",
         "cannot prove",
     ),
-    "lost": (finding("never_delivered"), "completeness", "FAIL", "never sent though no limit held them: 1"),
-    "stuck": (finding("stuck_key"), "completeness", "FAIL", "keys that waited longer than policy: 1"),
+    "lost": (
+        finding("never_delivered"),
+        "completeness",
+        "FAIL",
+        "never delivered although no limit held them back: 1",
+    ),
+    "stuck": (
+        finding("stuck_key"),
+        "completeness",
+        "FAIL",
+        "keys that waited longer than the policy allows: 1",
+    ),
     "waiting": (
         first("waits", never_delivered=2),
         "completeness",
@@ -177,7 +187,7 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         ),
         "conformance",
         "UNKNOWN",
-        "behind lines that are missing or cannot be: 1 of 100",
+        "after missing or invalid lines: 1 of 100",
     ),
     "divergent before a gap": (
         both(
@@ -268,8 +278,10 @@ def test_one_dispatchers_fail_hides_no_other(tmp_path: Path) -> None:
     day.anomaly(bad, "out_of_order", explanation="first", seqs=[4])
     day.anomaly(bad, "out_of_order", explanation="repeat of the key", seqs=[5])
     result = judged(tmp_path, day)
-    totals = {topic.rpartition("/")[2]: one for (topic, promise), one in result.items() if promise == "all"}
-    assert {name: one.verdict for name, one in totals.items()} == {
+    totals = {
+        topic.rpartition("/")[2]: verdict for (topic, promise), verdict in result.items() if promise == "all"
+    }
+    assert {name: verdict.verdict for name, verdict in totals.items()} == {
         "good": "PASS",
         "bad": "FAIL",
         "blind": "UNKNOWN",
@@ -289,8 +301,8 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
     day.anomaly(worse, "divergence")
     result = judged(tmp_path, day)
     found = {
-        (t.rpartition("/")[2], p): one.verdict
-        for (t, p), one in result.items()
+        (t.rpartition("/")[2], p): verdict.verdict
+        for (t, p), verdict in result.items()
         if p in ("all", "conformance")
     }
     assert found == {
@@ -299,7 +311,7 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
         ("worse", "all"): "FAIL",
         ("worse", "conformance"): "FAIL",
     }
-    assert "reads are unseen" in result["persistent://t/n/user", "conformance"].reason
+    assert "without a trace, reads are not compared" in result["persistent://t/n/user", "conformance"].reason
 
 
 def test_thresholds_follow_the_topic(tmp_path: Path) -> None:
@@ -325,11 +337,11 @@ def test_waiting_times_are_judged_where_the_policy_limits_them(tmp_path: Path) -
     day = Day()
     slow = {"wait_ms_p50": 1.0, "wait_ms_p99": 50.5, "wait_ms_max": 170.0, "blocked_message_ms": 2000}
     fine = slow | {"wait_ms_p99": 50.0, "wait_ms_max": 100.0}
-    held = fine | {"blocked_message_ms": 2001}
+    blocked = fine | {"blocked_message_ms": 2001}
     unknown: dict[str, float] = {}
     cases = {
         "quick-slow": slow,
-        "quick-held": held,
+        "quick-held": blocked,
         "quick-fine": fine,
         "quick-unknown": unknown,
         "other": slow,
@@ -348,7 +360,7 @@ def test_waiting_times_are_judged_where_the_policy_limits_them(tmp_path: Path) -
     }
     reason = result["quick-slow", "completeness"].reason
     assert "99 of 100 entries waited up to 50.50 ms" in reason
-    assert "an entry waited 170 ms for its first sending; the policy bears 100" in reason
+    assert "an entry waited 170 ms for its first delivery (the policy allows 100)" in reason
 
 
 def test_active_topics_are_judged_without_a_number_of_messages(tmp_path: Path) -> None:
@@ -367,7 +379,7 @@ def test_active_topics_are_judged_without_a_number_of_messages(tmp_path: Path) -
     result = judged(tmp_path, day, load_policy(path))
     assert result["t-*", "balance"].verdict == "FAIL"
     assert result["t-*", "balance"].top_findings == ("w0 is active for 100 of 100 topics",)
-    assert {promise: one.verdict for (topic, promise), one in result.items() if topic == "t-*"}[
+    assert {promise: verdict.verdict for (topic, promise), verdict in result.items() if topic == "t-*"}[
         "all"
     ] == "FAIL"
     assert result["busy", "balance"].verdict == "PASS", "too few messages to judge a key"
@@ -396,7 +408,7 @@ def test_rows_that_no_count_explains_leave_input_quality_unknown(tmp_path: Path)
     day = Day()
     day.dispatcher()
     warehouse = day.write(tmp_path / "w", counts=lambda kept: kept | {"rows_in": kept["rows_in"] + 2})
-    verdicts = {one.promise: one for one in validate_interval(warehouse, DAY, tmp_path / "docs")}
+    verdicts = {verdict.promise: verdict for verdict in validate_interval(warehouse, DAY, tmp_path / "docs")}
     assert verdicts["input_quality"].verdict == "UNKNOWN"
     assert "nor of another interval: 2" in verdicts["input_quality"].reason
 
@@ -417,7 +429,7 @@ def test_an_empty_interval_is_unknown_and_leaves_its_neighbour_alone(tmp_path: P
     warehouse = day.write(tmp_path / "warehouse")
     before = validate_interval(warehouse, DAY, tmp_path / "docs")
     empty = validate_interval(warehouse, NEXT_DAY, tmp_path / "docs")
-    assert {one.topic for one in empty} == {"*"}
+    assert {verdict.topic for verdict in empty} == {"*"}
     assert empty[0].verdict == "UNKNOWN"
     assert "nothing to judge" in empty[0].reason
     assert read_verdicts(warehouse, DAY) == before
@@ -443,9 +455,9 @@ def test_three_hundred_dispatchers_are_all_named(tmp_path: Path) -> None:
         who = day.dispatcher(f"t{number:03}", entries=1)
         day.anomaly(who, "out_of_order")
     result = judged(tmp_path, day)
-    assert [one.verdict for (_topic, promise), one in result.items() if promise == "per_key_order"] == [
-        "FAIL"
-    ] * 300
+    assert [
+        verdict.verdict for (_topic, promise), verdict in result.items() if promise == "per_key_order"
+    ] == ["FAIL"] * 300
 
 
 @pytest.mark.parametrize(("kind", "code"), [("split_key", 1), ("log_gap", 2)])

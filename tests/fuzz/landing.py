@@ -16,7 +16,7 @@ from typing import Any, Final
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.ingest.ingest_task import stage_files
 from spark_jobs.intervals import interval
-from spark_jobs.pull import segments
+from spark_jobs.pull import segment_surveys, segments
 from spark_jobs.pull.copying import Journal
 from spark_jobs.pull.hours_survey import Survey, survey
 from spark_jobs.pull.segments import Segment
@@ -159,10 +159,10 @@ def about(rng: Random) -> Made:
 
     def check() -> int:
         folder = _folder()
-        path = segments.about_path(folder, _SEGMENT)
+        path = segment_surveys.about_path(folder, _SEGMENT)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        found = segments.known_survey(folder, _SEGMENT)
+        found = segment_surveys.known_survey(folder, _SEGMENT)
         assert found is None or isinstance(found, Survey)
         return 1
 

@@ -15,8 +15,7 @@ from dispatch_expectations.dispatcher_results import read_results
 from dispatch_expectations.validate import validate_interval
 from spark_jobs.intervals import interval
 from spark_jobs.reports import report_pages
-from spark_jobs.reports.report_pages import LIMIT_VARIABLE, folder_of, write_reports
-from spark_jobs.reports.subscription_rows import by_key
+from spark_jobs.reports.report_pages import LIMIT_VARIABLE, by_key, folder_of, write_reports
 from spark_jobs.warehouse import file_rows
 from tests.expectations.make import DAY, TOPIC, Day
 

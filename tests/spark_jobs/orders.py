@@ -47,11 +47,11 @@ def cut(
 
     ``at``: the moments of the recording at which intervals begin.
     """
-    held = [] if late is None else ["--late", str(late), "--late-out", str(out / "late")]
-    held += [word for moment in at for word in ("--at", str(moment))]
+    late_arguments = [] if late is None else ["--late", str(late), "--late-out", str(out / "late")]
+    late_arguments += [word for moment in at for word in ("--at", str(moment))]
     arguments = ["--intervals", str(intervals), "--segments-per-interval", "2", "--interval-length", "1h"]
     arguments += ["--start", START.isoformat()]
-    assert main(["cut", str(recording), "--out", str(out / "log"), *arguments, *held]) == 0
+    assert main(["cut", str(recording), "--out", str(out / "log"), *arguments, *late_arguments]) == 0
 
 
 @dataclass
@@ -74,44 +74,44 @@ class Home:
     def run(self, spark: SparkSession, numbers: Iterable[int]) -> None:
         """Run the intervals in this order."""
         for number in numbers:
-            one = span(number)
-            pull(self.source, self.landing, one.start, interval_end=one.end)
-            self.history += ingest_with_history(spark, self.landing, self.warehouse, one)["history"]
-            self.judge(spark, one)
+            interval = span(number)
+            pull(self.source, self.landing, interval.start, interval_end=interval.end)
+            self.history += ingest_with_history(spark, self.landing, self.warehouse, interval)["history"]
+            self.judge(spark, interval)
 
     def recompute(self, spark: SparkSession) -> list[str]:
-        """What the next scheduled run does about stale intervals, of which none are left afterwards; says which."""
+        """Recompute all stale intervals, as the next scheduled run does; return their names."""
         found = stale_intervals(self.landing, self.warehouse)
-        for one in found:
-            ingest_with_history(spark, self.landing, self.warehouse, one)
-            self.judge(spark, one)
+        for interval in found:
+            ingest_with_history(spark, self.landing, self.warehouse, interval)
+            self.judge(spark, interval)
         assert stale_intervals(self.landing, self.warehouse) == []
-        return [one.name for one in found]
+        return [interval.name for interval in found]
 
-    def judge(self, spark: SparkSession, one: Interval) -> None:
-        """What is made of the interval's rows; all but the replay takes most of the time."""
-        replay(spark, self.warehouse, one)
+    def judge(self, spark: SparkSession, interval: Interval) -> None:
+        """Make the interval's results; aggregates and verdicts, which take most of the time, only if asked for."""
+        replay(spark, self.warehouse, interval)
         if self.to_the_end:
             from dispatch_expectations.validate import validate_interval
 
-            aggregate(spark, self.warehouse, one)
-            validate_interval(self.warehouse, one.start, self.root / "data-docs")
+            aggregate(spark, self.warehouse, interval)
+            validate_interval(self.warehouse, interval.start, self.root / "data-docs")
 
     def rows(self) -> dict[str, list[str]]:
         """All tables, row by row, in an order of their own."""
         return {name: sorted(map(repr, read_table(self.warehouse, name).to_pylist())) for name in TABLES}
 
 
-def assert_same(one: Home, other: Home, tables: Iterable[str] = TABLES) -> None:
+def assert_same(home: Home, other: Home, tables: Iterable[str] = TABLES) -> None:
     """Both hold the same tables, row by row."""
-    left, right = one.rows(), other.rows()
+    left, right = home.rows(), other.rows()
     for name in tables:
         gone, come = Counter(left[name]) - Counter(right[name]), Counter(right[name]) - Counter(left[name])
         assert (list(gone)[:2], list(come)[:2]) == ([], []), name
 
 
 class UnderWay:
-    """What is under way in a log, line by line: entries that are not acknowledged, hashes that drain."""
+    """Follow a log line by line: entries that are not acknowledged, hashes that drain."""
 
     def __init__(self) -> None:
         self.unacked: set[tuple[int, int]] = set()
@@ -119,7 +119,7 @@ class UnderWay:
 
     def follow(self, row: dict[str, Any]) -> None:
         """The next line."""
-        places = {(one["ledger_id"], one["entry_id"]) for one in row["positions"] or ()}
+        places = {(position["ledger_id"], position["entry_id"]) for position in row["positions"] or ()}
         if row["kind"] == "sent":
             self.unacked |= places
         elif row["kind"] == "ack":
@@ -134,7 +134,7 @@ class UnderWay:
 
 def lines(source: Path) -> list[dict[str, Any]]:
     """The lines of the only dispatcher below ``source``, in their order."""
-    ((log,),) = (read_recording(one).logs for one in find_recordings([source]))
+    ((log,),) = (read_recording(recording).logs for recording in find_recordings([source]))
     columns = ["t_us", "kind", "consumer", "positions", "hash"]
     rows: list[dict[str, Any]] = log.events.select(columns).to_pylist()
     return [row for row in rows if row["t_us"] is not None]
@@ -154,12 +154,12 @@ def busy_moments(source: Path, count: int) -> list[int]:
 
 
 def crossings(source: Path, intervals: int) -> dict[str, set[int]]:
-    """What goes on across which cuts (1 = between the first and the second interval), by brute force over the lines."""
+    """Find by brute force what is unfinished at each cut (1 = between the first and the second interval)."""
     ends = {span(number).end_us: number for number in range(1, intervals)}
     found: dict[str, set[int]] = {"unacked": set(), "draining": set()}
     state = UnderWay()
     for row in lines(source):
-        for end_us in [one for one in ends if one <= row["t_us"]]:
+        for end_us in [end for end in ends if end <= row["t_us"]]:
             number = ends.pop(end_us)
             found["unacked"] |= {number} if state.unacked else set()
             found["draining"] |= {number} if state.draining else set()
@@ -177,7 +177,7 @@ def anomalies_across(warehouse: Path, intervals: int) -> set[int]:
     across = set()
     for row in read_table(warehouse, "anomalies").to_pylist():
         seen = [times.get((*(row[name] for name in log), seq)) for seq in row["seqs"]]
-        known = [one for one in seen if one is not None]
+        known = [value for value in seen if value is not None]
         for number in range(1, intervals):
             if known and min(known) < span(number).end_us <= max(known):
                 across.add(number)

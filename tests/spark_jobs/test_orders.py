@@ -63,7 +63,7 @@ def test_backwards_with_a_log_that_comes_late_and_an_interval_run_again(
 
     shutil.copytree(logs / "late", source, dirs_exist_ok=True)
     home.run(spark, [1, 1])
-    marked = [one["interval_start"] for one in runs(home.warehouse, "stale")]
+    marked = [run["interval_start"] for run in runs(home.warehouse, "stale")]
     assert marked == [span(4).start.isoformat()], "it was marked once; the third has not been audited yet"
     assert home.recompute(spark) == [span(4).name]
     assert runs(home.warehouse, "ingest")[-2]["interval_start"] == span(3).start.isoformat(), (
@@ -85,9 +85,9 @@ def test_two_runs_at_once_ingest_their_common_history_once(
             both.submit(ingest_with_history, spark, home.landing, home.warehouse, span(number))
             for number in (4, 3)
         ]
-        done = [one.result() for one in started]
+        done = [thread.result() for thread in started]
     assert_same(home, in_order, ("messages", "consumer_events", "quarantine"))
-    ingested = [one["interval_start"] for one in runs(home.warehouse, "ingest")]
+    ingested = [run["interval_start"] for run in runs(home.warehouse, "ingest")]
     for number in (1, 2):
         assert ingested.count(span(number).start.isoformat()) == 1
-        assert sum(span(number).name in one["history"] for one in done) == 1
+        assert sum(span(number).name in summary["history"] for summary in done) == 1

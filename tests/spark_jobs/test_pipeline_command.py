@@ -40,9 +40,9 @@ def test_from_source_to_verdicts(
     verdicts = [json.loads(line) for line in out.splitlines()]
     for name in names:
         expected = EXPECTED["recordings"][f"4.2.4/{name}"]
-        mine = {one["promise"]: one["verdict"] for one in verdicts if one["topic"] == expected["topic"]}
-        assert mine.pop("all") == expected["all"], name
-        assert mine["per_key_order"] == expected["promises"]["per_key_order"], name
+        by_promise = {row["promise"]: row["verdict"] for row in verdicts if row["topic"] == expected["topic"]}
+        assert by_promise.pop("all") == expected["all"], name
+        assert by_promise["per_key_order"] == expected["promises"]["per_key_order"], name
     assert code == 1
     assert err == "", "quiet on a pipe"
     assert (tmp_path / "my home" / "data-docs").is_dir()
@@ -65,18 +65,18 @@ def test_settings_hold_in_place_of_the_headers_as_they_do_for_audit(
     capfd.readouterr()
     assert command(sample, "--home", str(tmp_path / "home"), "--json", *given) == 1
     rules = [
-        one
+        verdict
         for line in capfd.readouterr().out.splitlines()
-        if (one := json.loads(line))["promise"] == "conformance"
+        if (verdict := json.loads(line))["promise"] == "conformance"
     ]
-    assert [one["verdict"] for one in rules] == ["FAIL"]
+    assert [verdict["verdict"] for verdict in rules] == ["FAIL"]
     assert main(["audit", sample, "--json", *given]) == 1
     assert '"divergence"' in capfd.readouterr().out
     summary = Ledger(tmp_path / "home" / "warehouse").newest("replay")
-    told = ["dispatcherMaxReadBatchSize=99", f"{CLASSIC}=false"]
-    assert [one["overrides"] for one in summary.values()] == [told]
-    (page,) = [one for one in (tmp_path / "home" / "reports").rglob("*.html") if one.name != "index.html"]
-    assert ", ".join(told) in page.read_text("utf-8")
+    settings = ["dispatcherMaxReadBatchSize=99", f"{CLASSIC}=false"]
+    assert [run["overrides"] for run in summary.values()] == [settings]
+    (page,) = [path for path in (tmp_path / "home" / "reports").rglob("*.html") if path.name != "index.html"]
+    assert ", ".join(settings) in page.read_text("utf-8")
 
 
 def test_settings_that_cannot_be_are_refused_before_anything_is_done(
@@ -94,7 +94,7 @@ def test_without_an_event_there_is_nothing_to_do(tmp_path: Path, capsys: pytest.
     assert command(str(tmp_path / "run"), "--home", str(tmp_path / "home")) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "2 files and not one readable event in them" in err
+    assert "no readable event in 2 files" in err
     assert not (tmp_path / "home" / "warehouse").exists()
 
 

@@ -1,4 +1,4 @@
-"""What Spark's end looks like to whoever ran it."""
+"""The message after the end of Spark's Java process."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_java_process_that_was_killed_is_told_in_one_line() -> None:
+def test_a_java_process_that_was_killed_is_reported_in_one_line() -> None:
     done = run(_KILLED)
     assert done.returncode == 75, done.stderr[-2000:]
-    assert done.stdout.startswith("error: Spark's Java process has ended in the middle of the work")
+    assert done.stdout.startswith("error: Spark's Java process ended during the work")
     assert len(done.stdout.splitlines()) == 1
 
 

@@ -42,7 +42,7 @@ class Home:
         record_run(self.warehouse, stage, span, datetime.now(UTC), bounds | summary)
 
     def ingest(self, span: Interval, *, as_history: bool = False) -> None:
-        digest = {one.span: one.digest for one in expected_intervals(None, self.landing)}[span]
+        digest = {expected.span: expected.digest for expected in expected_intervals(None, self.landing)}[span]
         self.record("ingest", span, inputs_digest=digest, as_history=as_history)
 
     def replay(self, span: Interval) -> None:
@@ -76,8 +76,10 @@ def test_a_late_log_makes_its_interval_and_later_ones_stale_until_they_are_done_
 
     where = ["--landing", str(home.landing), "--warehouse", str(home.warehouse)]
     assert command.main(["list", *where]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [one["interval_start"] for one in told["stale"]] == [one.start.isoformat() for one in DAYS[1:]]
+    printed = json.loads(capsys.readouterr().out)
+    assert [span["interval_start"] for span in printed["stale"]] == [
+        span.start.isoformat() for span in DAYS[1:]
+    ]
 
     for _ in range(2):
         assert mark_stale(None, home.landing, home.warehouse) == DAYS[1:]
@@ -131,14 +133,16 @@ def test_intervals_before_a_run_are_made_once_and_give_way_to_runs(tmp_path: Pat
         home.pull(span)
         files = with_history.surveyed(None, home.landing, with_history.landed_segments(home.landing, span))
         with_history._land_history(home.landing, span, files)
-        return {one.span.name: one.role for one in landed_intervals(home.landing)}
+        return {landed.span.name: landed.role for landed in landed_intervals(home.landing)}
 
     days = {"2026-11-21": "history", "2026-11-22": "history", "2026-11-23": "run"}
     assert landed(DAYS[2]) == landed(DAYS[2]) == days
     assert landed(DAYS[0]) == days | {"2026-11-21": "run"}
     noon = interval("2026-11-22T12:00:00", "2026-11-23")
     assert landed(noon) == days | {"2026-11-21": "run", "2026-11-22T12-00-00Z": "run"}
-    morning = next(one.span for one in landed_intervals(home.landing) if one.span.name == "2026-11-22")
+    morning = next(
+        landed.span for landed in landed_intervals(home.landing) if landed.span.name == "2026-11-22"
+    )
     assert (morning.start, morning.end) == (DAYS[1].start, noon.start), "it was the whole day before"
 
 

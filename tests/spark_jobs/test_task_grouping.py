@@ -1,4 +1,4 @@
-"""Which task does what: every piece once, the large ones alone and first, the small ones together."""
+"""Grouping into tasks: every item once, large ones alone and first, small ones together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZES = st.lists(st.integers(0, 1000), max_size=60)
 
 
 @given(SIZES, st.integers(1, 8), st.integers(1, 500))
-def test_every_piece_is_dealt_once_and_no_task_of_several_is_above_the_share(
+def test_every_item_is_in_one_task_and_no_task_of_several_is_above_the_share(
     sizes: list[int], cores: int, least: int
 ) -> None:
     tasks = group_into_tasks(sizes, cores, least=least)
@@ -23,7 +23,7 @@ def test_every_piece_is_dealt_once_and_no_task_of_several_is_above_the_share(
     assert all(task == sorted(task) for task in tasks)
 
 
-def test_many_small_pieces_make_few_tasks_and_a_large_one_stands_alone() -> None:
+def test_many_small_items_make_few_tasks_and_a_large_one_is_alone() -> None:
     tasks = group_into_tasks([10] * 500 + [100_000] + [10] * 4500, 2, least=1000)
     assert tasks[0] == [500]
     # the share is an eighth of 150,000

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _says(code: str) -> str:
-    """What a process of its own prints: what is tried here holds for a whole process."""
+    """Return the output of a new process, because the settings under test apply to a whole process."""
     script = (
         "import sys\nimport pyarrow as pa\nfrom spark_jobs.worker_memory import take_little_memory\n"
         + textwrap.dedent(code)
@@ -65,11 +65,13 @@ def test_a_process_that_has_pandas_keeps_it_in_arrow_too() -> None:
 
 
 def test_all_of_arrow_takes_memory_from_one_allocator_in_a_task(spark: SparkSession) -> None:
-    def told(_rows: Iterator[int]) -> Iterator[tuple[str | None, str]]:
+    def allocators(_rows: Iterator[int]) -> Iterator[tuple[str | None, str]]:
         yield os.environ.get("ARROW_DEFAULT_MEMORY_POOL"), pa.default_memory_pool().backend_name
 
     assert "jemalloc" in pa.supported_memory_backends()
-    assert spark.sparkContext.parallelize([1], 1).mapPartitions(told).collect() == [("jemalloc", "jemalloc")]
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(allocators).collect() == [
+        ("jemalloc", "jemalloc")
+    ]
 
 
 def test_a_replay_task_loads_no_table_format() -> None:

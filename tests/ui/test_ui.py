@@ -54,7 +54,7 @@ def backfilled(pages: Pages) -> list[dict[str, Any]]:
     """The runs of backfills, oldest interval first."""
     found = pages.api(f"dags/{AUDIT}/dagRuns?limit=50")["dag_runs"]
     return sorted(
-        (one for one in found if one["run_type"] == "backfill"), key=lambda one: one["data_interval_start"]
+        (run for run in found if run["run_type"] == "backfill"), key=lambda run: run["data_interval_start"]
     )
 
 
@@ -85,7 +85,7 @@ def test_a_backfill_over_three_days_is_started_from_the_form(pages: Pages) -> No
     pages.picture("backfill")
     page.get_by_role("button", name="Run Backfill").click()
     page.get_by_text("Backfill generated").first.wait_for()
-    days = [one["data_interval_start"][:10] for one in backfilled(pages)]
+    days = [run["data_interval_start"][:10] for run in backfilled(pages)]
     assert days == [pages.up.day(number).isoformat() for number in range(BACKFILLED)]
 
 
@@ -97,7 +97,7 @@ def test_all_days_are_green_but_the_one_with_the_order_violation(pages: Pages) -
     assert states == ["Failed" if number == BAD else "Success" for number in range(BACKFILLED)]
     bad = backfilled(pages)[BAD]["dag_run_id"]
     tasks = pages.api(f"dags/{AUDIT}/dagRuns/{quote(bad)}/taskInstances")["task_instances"]
-    red = {one["task_id"] for one in tasks if one["state"] in ("failed", "upstream_failed")}
+    red = {task["task_id"] for task in tasks if task["state"] in ("failed", "upstream_failed")}
     assert red == {"validate", "conclude"}
 
 
@@ -129,20 +129,20 @@ def test_the_report_of_the_bad_day_names_the_key_that_went_backwards(pages: Page
 
 
 def test_nobody_reads_them_without_a_login(pages: Pages) -> None:
-    stranger = pages.page.context.browser.new_context()
+    anonymous = pages.page.context.browser.new_context()
     for path in (
         "/dispatch-audit/",
         "/dispatch-audit/reports/",
         f"/dispatch-audit/reports/{pages.up.day(BAD)}/index.html",
     ):
-        assert stranger.request.get(pages.up.base + path).status == 401
+        assert anonymous.request.get(pages.up.base + path).status == 401
     assert (
         pages.page.request.get(
             f"{pages.up.base}/dispatch-audit/reports/{pages.up.day(BAD)}/index.html"
         ).status
         == 200
     )
-    stranger.close()
+    anonymous.close()
 
 
 def test_a_what_if_is_filled_in_and_its_comparison_opens(pages: Pages) -> None:

@@ -1,4 +1,4 @@
-"""``python -m dispatch_airflow.local_run run | up | down``: what ``make run``, ``make up`` and ``make down`` call."""
+"""Run ``python -m dispatch_airflow.local_run run | up | down``, for ``make run``, ``make up`` and ``make down``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dispatch_core.errors import DispatchAuditError
 EXIT_AS_STATED: Final = 0
 EXIT_OTHERWISE: Final = 1
 EXIT_NOT_JUDGED: Final = 2
-#: Tasks that turn red when the audit finds something, and those that follow from it.
+#: Tasks that fail when a subscription has the verdict FAIL.
 _RED_BY_VERDICT: Final = {"validate", "conclude"}
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -37,14 +37,14 @@ class Ended(BaseException):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 as stated (or done), 1 other verdicts than stated or findings in own logs, 2 could not judge."""
+    """Run the command; return 0 if it succeeded or all verdicts are as expected, 1 if not or for a FAIL, 2 if not judged."""
     parser = argparse.ArgumentParser(prog="python -m dispatch_airflow.local_run", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("run", "up", "down"), default="run")
     parser.add_argument(
         "--source", type=Path, default=SAMPLE, help="folder of recordings (default: the sample)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=1800.0, help="seconds that the DAG runs may take together"
+        "--timeout", type=float, default=1800.0, help="maximum duration of a DAG run in seconds"
     )
     options = parser.parse_args(arguments)
     if not sys.platform.startswith("linux"):
@@ -67,14 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(place: Place, screen: Screen, folder: Path, timeout_s: float) -> int:
-    """Start Airflow, run the DAG for each day of the source, show what came out, end everything."""
+    """Start Airflow, run the DAG for each day of the source, show the verdicts, end everything."""
     state = control.read_state(place)
     if control.is_running(state) and state is not None and state["stays"]:
         raise LocalRunError(
             f"Airflow is up at {address(state['port'])} (make up). End it with `make down`, then `make run` again."
         )
     if state is not None:
-        screen.say("an earlier run was killed: ending what it left")
+        screen.say("an earlier run was killed: ending its processes")
         _must_end(control.end(place))
     source = read_source(folder)
     results: dict[str, dict[str, str]] = {}
@@ -100,13 +100,13 @@ def run(place: Place, screen: Screen, folder: Path, timeout_s: float) -> int:
     if broken:
         raise LocalRunError(
             "\n".join(failure(place, run_id, task) for run_id, task in broken)
-            + f"\nWhat was written before is kept in {place.home.root}; correct the cause and `make run` again."
+            + f"\nEarlier results are kept in {place.home.root}; correct the cause and run `make run` again."
         )
     return _conclude(place, screen, source, results.values())
 
 
 def _unexplained(tasks: dict[str, str]) -> list[str]:
-    """Failed tasks of a run that no verdict explains; ``validate`` alone being red is the audit doing its work."""
+    """List failed tasks that no verdict explains; ``validate`` fails when a promise was broken, which is no error."""
     failed = [name for name, state in tasks.items() if name and state == "failed"]
     judged = tasks.get("publish") == "success"
     return [name for name in failed if not (judged and name in _RED_BY_VERDICT)]
@@ -123,9 +123,7 @@ def _conclude(place: Place, screen: Screen, source: Source, results: Iterable[di
     home, days = place.home, source.days
     screen.line()
     if any(tasks.get("validate") == "failed" for tasks in results):
-        screen.line(
-            "validate is red in Airflow because promises were broken; that is the audit doing its work."
-        )
+        screen.line("validate failed in Airflow because promises were broken; the audit itself worked.")
         screen.line()
     screen.line(f"Verdicts for {', '.join(f'{day:%Y-%m-%d}' for day in days)} (UTC)")
     found = outcome.show(home, days, screen)
@@ -159,7 +157,7 @@ def up(place: Place, screen: Screen) -> int:
         _show_login(place, screen, state["port"])
         return EXIT_AS_STATED
     if state is not None:
-        screen.say("an earlier run was killed: ending what it left")
+        screen.say("an earlier run was killed: ending its processes")
         _must_end(control.end(place))
     try:
         _client, state = control.start(place, stays=True, say=screen.say, waiting=screen.moving)
@@ -179,7 +177,7 @@ def _show_login(place: Place, screen: Screen, port: int) -> None:
 
 
 def down(place: Place, screen: Screen) -> int:
-    """End whatever runs in this home."""
+    """End all processes of this home."""
     if control.read_state(place) is None:
         screen.line(f"nothing is running in {place.home.root}")
         return EXIT_AS_STATED
@@ -190,7 +188,7 @@ def down(place: Place, screen: Screen) -> int:
 
 def _must_end(stubborn: Sequence[object]) -> None:
     if stubborn:
-        listed = "\n".join(f"  {one}" for one in stubborn)
+        listed = "\n".join(f"  {process}" for process in stubborn)
         raise LocalRunError(f"these processes could not be ended; end them by hand:\n{listed}")
 
 
@@ -211,7 +209,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """While everything is being ended, a second Ctrl-C must not leave half of it running."""
+    """Ignore signals, so that a second Ctrl-C does not interrupt the ending of processes."""
     earlier = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING_SIGNALS}
     try:
         yield

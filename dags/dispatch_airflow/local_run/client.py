@@ -1,4 +1,4 @@
-"""The few calls of Airflow's REST API that a local run needs."""
+"""Call Airflow's REST API, as far as a local run needs it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dispatch_core.errors import DispatchAuditError
 
 _TIMEOUT_S: Final = 20.0
 _TRIES: Final = 5
-#: Loopback only: a proxy of the environment must not see these calls.
+#: Calls on loopback do not use a proxy of the environment.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(DispatchAuditError):
-    """A call that Airflow refused or did not answer; ``status`` is 0 where there was no answer."""
+    """Airflow refused or did not answer a call; ``status`` is 0 without an answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class ApiError(DispatchAuditError):
 
 @dataclass
 class AirflowClient:
-    """Calls with the token of one login."""
+    """Client with the token of one login."""
 
     base: str
     user: str
@@ -44,7 +44,7 @@ class AirflowClient:
         return _call(method, f"{self.base}/api/v2/{path}", body, self.token)
 
     def _get(self, path: str) -> dict[str, Any]:
-        # SQLite has one writer: under load the server now and then answers 500 to a call that works a moment later.
+        # SQLite has one writer: under load the server sometimes answers 500 to a call that succeeds a moment later.
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._api("GET", path)
@@ -73,9 +73,10 @@ class AirflowClient:
         return True
 
     def import_errors(self) -> list[str]:
-        """Import errors of DAG files: file name and stack trace."""
+        """List import errors of DAG files: file name and stack trace."""
         return [
-            f"{one['filename']}: {one['stack_trace']}" for one in self._get("importErrors")["import_errors"]
+            f"{error['filename']}: {error['stack_trace']}"
+            for error in self._get("importErrors")["import_errors"]
         ]
 
     def set_paused(self, dag_id: str, *, paused: bool) -> None:
@@ -88,11 +89,11 @@ class AirflowClient:
         self._api("POST", f"dags/{quote(dag_id)}/dagRuns", body)
 
     def run_state(self, dag_id: str, run_id: str) -> str:
-        """``queued``, ``running``, ``success`` or ``failed``."""
+        """Return the state of a run: ``queued``, ``running``, ``success`` or ``failed``."""
         return str(self._get(f"dags/{quote(dag_id)}/dagRuns/{quote(run_id)}")["state"])
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """State, times and attempt of each task of a run."""
+        """Return state, times and attempt of each task of a run."""
         answer = self._get(f"dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances")
         return list(answer["task_instances"])
 
@@ -112,5 +113,5 @@ def _call(method: str, url: str, body: dict[str, Any] | None, token: str | None)
     except (OSError, ValueError) as error:
         raise ApiError(f"Airflow did not answer {method} {url}: {error}") from None
     if not isinstance(found, dict):
-        raise ApiError(f"Airflow's answer to {method} {url} is no JSON object")
+        raise ApiError(f"Airflow's answer to {method} {url} is not a JSON object")
     return found

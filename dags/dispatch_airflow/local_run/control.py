@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def only_one(place: Place) -> Iterator[None]:
-    """Let one command at a time work on a home; the lock dies with its holder, however that ends."""
+    """Let one command at a time work on a home; the lock ends with the process that has it."""
     place.home.root.mkdir(parents=True, exist_ok=True)
     with place.lock.open("w") as lock:
         try:
@@ -45,13 +45,13 @@ def only_one(place: Place) -> Iterator[None]:
         except BlockingIOError:
             raise LocalRunError(
                 f"another `make run`, `make up` or `make down` is at work in {place.home.root}. "
-                "Wait for it, or give this one a home of its own with DISPATCH_AUDIT_HOME."
+                "Wait for its end, or set DISPATCH_AUDIT_HOME to another folder."
             ) from None
         yield
 
 
 def read_state(place: Place) -> dict[str, Any] | None:
-    """Read the state file; None when nothing was left running."""
+    """Read the state file; None if nothing is running."""
     try:
         state = json.loads(place.state.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -60,7 +60,7 @@ def read_state(place: Place) -> dict[str, Any] | None:
 
 
 def is_running(state: dict[str, Any] | None) -> bool:
-    """True if the process in the state file still runs Airflow: same boot, same process, not a reused id."""
+    """True if the process in the state file still runs Airflow: same boot, same process (not a reused id)."""
     if state is None or state.get("boot") != boot_id() or state.get("phase") == "failed":
         return False
     holder = process(int(state["pid"]))
@@ -68,24 +68,27 @@ def is_running(state: dict[str, Any] | None) -> bool:
 
 
 def left_over(place: Place, state: dict[str, Any] | None) -> list[Process]:
-    """Every process that a local run in this home started and that still runs.
+    """List the processes that a local run in this home started and that still run.
 
-    Known by the marker in their environment, or by their session together with a working directory in the home: a
-    process that rewrote its title has lost its environment, and a session number alone may be reused.
+    They have the marker in their environment, or its session and a working directory in the home: the environment of a
+    process that changed its title cannot be read, and a session number alone may be reused.
     """
     marker = f"{MARKER_VARIABLE}={state['marker']}" if state else None
     session = state["pid"] if state and state.get("boot") == boot_id() else None
     folder = place.airflow.resolve()
     return [
-        one
-        for one in processes()
-        if one.pid != os.getpid()
-        and ((marker and one.has_environment(marker)) or (session == one.session and one.works_in(folder)))
+        running
+        for running in processes()
+        if running.pid != os.getpid()
+        and (
+            (marker and running.has_environment(marker))
+            or (session == running.session and running.works_in(folder))
+        )
     ]
 
 
 def end(place: Place) -> list[Process]:
-    """End whatever the state file names. Returns the processes that could not be ended (normally none)."""
+    """End the processes of the state file. Returns those that could not be ended (normally none)."""
     state = read_state(place)
     if state is None:
         return []
@@ -101,12 +104,12 @@ def end(place: Place) -> list[Process]:
 
 
 def start(place: Place, *, stays: bool, say: Say, waiting: Say) -> tuple[AirflowClient, dict[str, Any]]:
-    """Start Airflow and wait until it is healthy and knows the DAG; ``say`` gets the steps, ``waiting`` what
-    it waits for, again and again.
+    """Start Airflow and wait until it is healthy and has the DAG.
 
-    ``stays``: it outlives this command, has its schedule, and keeps the database of the run before. Otherwise it begins
-    with an empty database, so that nothing of a killed run is taken up again, and ends with this command.
-    Raises ``LocalRunError`` with the end of the log that tells why.
+    ``say`` gets a line for each step, ``waiting`` a line while it waits. ``stays``: Airflow keeps running after this
+    command, with the schedule and the database of the run before. Otherwise it starts with an empty database, so that it
+    does not continue a killed run, and ends with this command. Raises ``LocalRunError`` with the end of the failed
+    service's log.
     """
     if not stays:
         for name in ("airflow.db", "airflow.db-wal", "airflow.db-shm"):
@@ -134,7 +137,7 @@ def start(place: Place, *, stays: bool, say: Say, waiting: Say) -> tuple[Airflow
     try:
         say(f"Airflow starts at {address(port)} (logs: {place.services})")
         client = _wait_until_healthy(place, holder, port, waiting)
-    except BaseException:  # an interrupt too, perhaps before the holder has written who it is
+    except BaseException:  # also an interrupt, perhaps before the state file was written
         holder.terminate()
         raise
     state = read_state(place)
@@ -171,11 +174,11 @@ def _wait_until_healthy(
                 raise LocalRunError("the DAG cannot be imported:\n" + "\n".join(problems))
         except (ApiError, FileNotFoundError, ValueError):
             continue  # it does not answer yet
-    raise _start_failed(place, f"Airflow waited {START_TIMEOUT_S:.0f} s in vain for {waiting_for}")
+    raise _start_failed(place, f"after {START_TIMEOUT_S:.0f} s Airflow is still waiting for {waiting_for}")
 
 
 def password(place: Place) -> str:
-    """The generated password of the local Airflow's only user."""
+    """Read the generated password of the local Airflow's only user."""
     return str(json.loads(place.passwords.read_text(encoding="utf-8"))[USER])
 
 
@@ -185,13 +188,13 @@ def _start_failed(place: Place, what: str) -> LocalRunError:
     log = place.services / f"{name}.log"
     reason = f" ({state['error']})" if state.get("error") else ""
     return LocalRunError(
-        f"{what}{reason}. Nothing was audited; what earlier runs wrote is kept.\n"
+        f"{what}{reason}. Nothing was audited; results of earlier runs are kept.\n"
         f"End of {log}:\n{tail(log, _LOG_LINES)}"
     )
 
 
 def tail(log: Path, lines: int) -> str:
-    """The last lines of a log file, indented."""
+    """Read the last lines of a log file, indented."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Print the outcome of a run (verdicts with their reasons, places of results) and compare it with what is stated."""
+"""Print the outcome of a run (verdicts with reasons, places of results) and compare it with the expected verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANK: Final = {"PASS": 0, "UNKNOWN": 1, "FAIL": 2}
 
 
 def read_outcome(home: Home, days: Sequence[datetime]) -> dict[Dispatcher, dict[datetime, list[Verdict]]]:
-    """The published verdicts of the days, by (topic, subscription) and day."""
+    """Read the published verdicts of some days, by (topic, subscription) and day."""
     from dispatch_expectations.validate import read_verdicts
 
     found: defaultdict[Dispatcher, dict[datetime, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
@@ -32,41 +32,43 @@ def read_outcome(home: Home, days: Sequence[datetime]) -> dict[Dispatcher, dict[
 
 
 def show(home: Home, days: Sequence[datetime], screen: Screen) -> dict[Dispatcher, dict[str, str]]:
-    """Print the verdict of every subscription with its reasons and top findings; returns them by promise.
+    """Print the verdict of every subscription with its reasons and top findings; return the verdicts by promise.
 
-    Over several days the worst verdict of a promise counts.
+    For several days, the worst verdict of a promise counts.
     """
     worst: dict[Dispatcher, dict[str, str]] = {}
     outcome = read_outcome(home, days)
-    for dispatcher in sorted(outcome, key=lambda one: (_RANK[_overall(outcome[one])], one)):
+    for dispatcher in sorted(outcome, key=lambda name: (_RANK[_overall(outcome[name])], name)):
         topic, subscription = dispatcher
         overall = _overall(outcome[dispatcher])
         screen.line(f"  {screen.coloured(f'{overall:<7}', overall)} {topic} / {subscription}")
         promises: dict[str, str] = {}
         for day, verdicts in outcome[dispatcher].items():
-            for one in verdicts:
-                if _RANK[one.verdict] >= _RANK[promises.get(one.promise, "PASS")]:
-                    promises[one.promise] = one.verdict
-                if one.promise == "all" or one.verdict == "PASS":
+            for published in verdicts:
+                if _RANK[published.verdict] >= _RANK[promises.get(published.promise, "PASS")]:
+                    promises[published.promise] = published.verdict
+                if published.promise == "all" or published.verdict == "PASS":
                     continue
                 when = f" on {day:%Y-%m-%d}" if len(days) > 1 else ""
-                verdict = screen.coloured(one.verdict)
-                screen.line(f"            {one.promise} {verdict}{when}: {one.reason}")
-                for finding in one.top_findings[:_SHOWN_FINDINGS]:
+                verdict = screen.coloured(published.verdict)
+                screen.line(f"            {published.promise} {verdict}{when}: {published.reason}")
+                for finding in published.top_findings[:_SHOWN_FINDINGS]:
                     screen.line(f"              - {finding}")
         worst[dispatcher] = promises
     return worst
 
 
 def _overall(by_day: Mapping[datetime, Sequence[Verdict]]) -> str:
-    found = [one.verdict for verdicts in by_day.values() for one in verdicts if one.promise == "all"]
+    found = [
+        verdict.verdict for verdicts in by_day.values() for verdict in verdicts if verdict.promise == "all"
+    ]
     return max(found, key=_RANK.__getitem__, default="UNKNOWN")
 
 
 def show_places(
     home: Home, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]], screen: Screen
 ) -> None:
-    """Print where pages, tables and alerts are, and the alerts that these verdicts have raised."""
+    """Print the places of pages, tables and alerts, and the alerts about these verdicts."""
     from spark_jobs.intervals import interval
 
     for day in days:
@@ -84,33 +86,33 @@ def show_places(
 def current_alerts(
     path: Path, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]]
 ) -> list[dict[str, Any]]:
-    """The latest alert of each dispatcher and day, if it says what the verdict is now.
+    """Read the latest alert of each dispatcher and day, if its verdict is the present one.
 
-    The file keeps all alerts there ever were, also those of verdicts that a later run has replaced.
+    The file also has the alerts of verdicts that a later run has replaced.
     """
     from dispatch_expectations.alert import read_alerts
 
     wanted = {day.isoformat() for day in days}
     latest = {
-        (one.get("topic"), one.get("subscription"), one.get("interval_start")): one
-        for one in read_alerts(path)
-        if one.get("interval_start") in wanted
+        (alert.get("topic"), alert.get("subscription"), alert.get("interval_start")): alert
+        for alert in read_alerts(path)
+        if alert.get("interval_start") in wanted
     }
     return [
-        one
-        for (topic, subscription, _), one in latest.items()
-        if found.get((str(topic), str(subscription)), {}).get("all") == one.get("verdict")
+        alert
+        for (topic, subscription, _), alert in latest.items()
+        if found.get((str(topic), str(subscription)), {}).get("all") == alert.get("verdict")
     ]
 
 
 def differences(
     found: Mapping[Dispatcher, Mapping[str, str]], source: Source, home: Home, days: Sequence[datetime]
 ) -> list[str]:
-    """Every point in which the outcome is not what is stated beside the sample; empty if it is."""
+    """List every difference between the outcome and the verdicts stated beside the sample."""
     wrong: list[str] = []
     kinds = _kinds(home, days)
     alerted = {
-        (one.get("topic"), one.get("subscription")) for one in current_alerts(home.alerts, days, found)
+        (alert.get("topic"), alert.get("subscription")) for alert in current_alerts(home.alerts, days, found)
     }
     for dispatcher, statement in source.stated.items():
         verdicts = found.get(dispatcher)

@@ -1,4 +1,4 @@
-"""The days that a source's logs cover, and the verdicts stated beside the sample."""
+"""Find the days of a source's logs, and read the verdicts stated beside the sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATED_VERDICTS: Final = "expected-verdicts.json"
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The statement about one recording: its verdicts by promise, ``all`` included, and the kinds it must show."""
+    """The expected result of one recording: its verdicts by promise, with ``all``, and kinds that must be found."""
 
     recording: str
     verdicts: Mapping[str, str]
@@ -25,7 +25,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The recordings to audit and what is stated about them, by (topic, subscription); empty for a user's own logs."""
+    """The recordings to audit, and their expected results by (topic, subscription); none for a user's own logs."""
 
     folder: Path
     recordings: int
@@ -34,9 +34,9 @@ class Source:
 
 
 def read_source(folder: Path) -> Source:
-    """Find the recordings below ``folder`` and the UTC days on which something happened in them.
+    """Find the recordings below ``folder`` and the UTC days of their rows.
 
-    Raises ``DispatchAuditError`` where the folder holds no recording or none of its rows is readable.
+    Raises ``DispatchAuditError`` if the folder has no recording or none of its rows is readable.
     """
     from dispatch_core.recording.files import find_recordings
 
@@ -45,7 +45,7 @@ def read_source(folder: Path) -> Source:
     if not days:
         raise LocalRunError(
             f"{folder}: {len(recordings)} recordings, but none of their lines could be read as an event or a message; "
-            "nothing was started. `dispatch-audit verify` on the folder says line by line what is wrong."
+            "nothing was started. Run `dispatch-audit verify` on the folder to see the bad lines."
         )
     stated_file = folder / STATED_VERDICTS
     stated = _stated(stated_file) if stated_file.is_file() else {}
@@ -71,10 +71,10 @@ def _stated(path: Path) -> dict[tuple[str, str], Statement]:
     try:
         recordings = json.loads(path.read_text(encoding="utf-8"))["recordings"]
         return {
-            (one["topic"], one["subscription"]): Statement(
-                name, {"all": one["all"], **one["promises"]}, frozenset(one["main_kinds"])
+            (expected["topic"], expected["subscription"]): Statement(
+                name, {"all": expected["all"], **expected["promises"]}, frozenset(expected["main_kinds"])
             )
-            for name, one in recordings.items()
+            for name, expected in recordings.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LocalRunError(

@@ -1,8 +1,8 @@
-"""The process that holds Airflow's processes: ``python -m dispatch_airflow.local_run.services``. Not for people.
+"""Supervise Airflow's processes: ``python -m dispatch_airflow.local_run.services``, started by ``control``.
 
-It leads a session of its own, so that a terminal's Ctrl-C does not reach it, and adopts orphans, so that nothing that
-Airflow starts can leave it. It ends everything on SIGTERM, when one of Airflow's processes ends by
-itself, and, if ``--with PID`` names the command that started it, when that command ends in whatever way.
+It has a session of its own, so that a terminal's Ctrl-C does not reach it, and adopts orphans, so that no process that
+Airflow starts is lost. It ends all of them on SIGTERM, when one of Airflow's processes ends, and when the command named
+by ``--with PID`` ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.2
 
 @dataclass
 class Services:
-    """Airflow's processes by name, from the first start to the last end."""
+    """Airflow's processes by name."""
 
     folder: Path
     state_file: Path
@@ -38,7 +38,7 @@ class Services:
     ending: bool = False
 
     def save(self, **changes: Any) -> None:
-        """Write the state file in one step: a reader sees the earlier state or this one."""
+        """Replace the state file in one step: a reader sees the earlier state or this one."""
         self.state.update(changes)
         temporary = self.state_file.with_suffix(".tmp")
         temporary.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
@@ -57,7 +57,7 @@ class Services:
         return child
 
     def wait_for(self, name: str) -> bool:
-        """Wait for a process that ends by itself; False if it failed or the end came before."""
+        """Wait for the end of a process; False if it failed, or if all processes are to end before."""
         child = self.children[name]
         while child.poll() is None and not self.ending:
             time.sleep(_POLL_S)
@@ -69,7 +69,7 @@ class Services:
         return child.returncode == 0
 
     def watch(self) -> None:
-        """Wait for the signal to end, or until a process has ended that should not have."""
+        """Wait for the signal to end, or until a process ends unexpectedly."""
         while not self.ending:
             for name, child in self.children.items():
                 if child.poll() is not None:
@@ -81,31 +81,31 @@ class Services:
             time.sleep(_POLL_S)
 
     def end(self) -> None:
-        """End every process of this session but this one."""
+        """End all other processes of this session."""
         me = os.getpid()
 
         def others() -> list[Process]:
             _reap_adopted(self.children.values())
             for child in self.children.values():
                 child.poll()
-            return [one for one in processes() if one.session == me and one.pid != me]
+            return [running for running in processes() if running.session == me and running.pid != me]
 
         end_all(others, grace_s=_GRACE_S)
 
 
 def _reap_adopted(known: Any) -> None:
-    """Reap the orphans that came to this process, and leave the children it started itself to their objects."""
+    """Reap adopted orphans; the ``Popen`` objects reap the children that this process started."""
     own = {child.pid for child in known}
-    for one in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
-        if int(one) not in own:
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
+        if int(pid) not in own:
             try:
-                os.waitpid(int(one), os.WNOHANG)
+                os.waitpid(int(pid), os.WNOHANG)
             except ChildProcessError:
                 continue
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Hold Airflow's processes until the end; the exit code is 0 when a signal asked for it."""
+    """Run Airflow's processes until the end; return 0 if a signal ended them."""
     parser = argparse.ArgumentParser(prog="dispatch_airflow.local_run.services")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--logs", type=Path, required=True)
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
             # The API server reads the task logs from the disk; a log server would listen on all addresses.
             services.start("scheduler", "scheduler", "--skip-serve-logs")
             services.start("dag-processor")
-            if options.command_pid is None:  # it reports runs that are late; no task of this project defers
+            if options.command_pid is None:  # it reports late runs; no task of this project defers
                 services.start("triggerer", "triggerer", "--skip-serve-logs")
             services.watch()
     finally:

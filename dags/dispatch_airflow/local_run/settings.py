@@ -18,15 +18,15 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 #: The folders of the checkout that hold the packages.
 PACKAGE_FOLDERS: Final = (ROOT, ROOT / "dags", ROOT / "expectations")
 PLUGINS: Final = ROOT / "dags" / "dispatch_airflow" / "plugins"
-#: Where Airflow finds its ``airflow_local_settings``.
+#: Folder of Airflow's ``airflow_local_settings``.
 CONFIG: Final = Path(__file__).resolve().parent / "config"
 SAMPLE: Final = ROOT / "tests" / "data" / "recordings"
-#: Stands in the environment of every process of a local run, so that none is ever lost.
+#: In the environment of every process of a local run, so that all can be found.
 MARKER_VARIABLE: Final = "DISPATCH_AUDIT_LOCAL_RUN"
 PORT_VARIABLE: Final = "DISPATCH_AUDIT_PORT"
 USUAL_PORT: Final = 8080
 USER: Final = "admin"
-#: A year, the most that there is.
+#: A year, the maximum.
 _NEVER_LATE_HOURS: Final = "8784"
 _HOST: Final = "127.0.0.1"
 
@@ -43,7 +43,7 @@ class Place:
 
     @classmethod
     def current(cls) -> Place:
-        """The place in the home that the environment names, by default ``.dispatch-audit`` in the repository."""
+        """Return the place in the home that the environment names, by default ``.dispatch-audit`` in the repository."""
         named = os.environ.get(HOME_VARIABLE)
         return cls(Home(Path(named).expanduser().absolute() if named else ROOT / ".dispatch-audit"))
 
@@ -54,12 +54,12 @@ class Place:
 
     @property
     def state(self) -> Path:
-        """State of the services that are running, as JSON; absent when none are."""
+        """State of the running services, as JSON; missing if none is running."""
         return self.home.root / "local-run.json"
 
     @property
     def lock(self) -> Path:
-        """Held while a command works on this home."""
+        """Lock of the command that works on this home."""
         return self.home.root / "local-run.lock"
 
     @property
@@ -78,22 +78,22 @@ class Place:
 
 
 def new_marker() -> str:
-    """A token that no other run has."""
+    """Make a random token that identifies a run."""
     return secrets.token_hex(16)
 
 
 def choose_port(*, usual_first: bool) -> int:
-    """A free port on loopback: the one that the environment names, else 8080 where wanted and free, else any."""
+    """Choose a free port on loopback: from the environment, else 8080 if ``usual_first`` and free, else any."""
     named = os.environ.get(PORT_VARIABLE)
     if named:
         if not named.isdecimal() or not 0 < int(named) < 65536:
             raise LocalRunError(
-                f"{PORT_VARIABLE}={named!r} is no port; give a number from 1 to 65535, or unset it."
+                f"{PORT_VARIABLE}={named!r} is not a port; give a number from 1 to 65535, or unset it."
             )
         if not _is_free(int(named)):
             raise LocalRunError(
-                f"port {named} on {_HOST} is taken by another program. Give another one with {PORT_VARIABLE}, "
-                "or unset it to let a free one be chosen. Nothing was started."
+                f"port {named} on {_HOST} is used by another program. Set {PORT_VARIABLE} to another port, "
+                "or unset it to use any free port. Nothing was started."
             )
         return int(named)
     if usual_first and _is_free(USUAL_PORT):
@@ -114,15 +114,15 @@ def _is_free(port: int) -> bool:
 
 
 def address(port: int) -> str:
-    """Base URL of the local Airflow."""
+    """Return the base URL of the local Airflow."""
     return f"http://{_HOST}:{port}"
 
 
 def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dict[str, str]:
-    """Environment of all processes of the local Airflow.
+    """Make the environment of all processes of the local Airflow.
 
-    Settings of another Airflow (``AIRFLOW__…``) are not inherited; connections (``AIRFLOW_CONN_…``) are, so that
-    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` work here too.
+    Settings of another Airflow (``AIRFLOW__…``) are not inherited. Connections (``AIRFLOW_CONN_…``) are, so that
+    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` can be used.
     """
     base = address(port)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__") and k != "AIRFLOW_HOME"}
@@ -162,8 +162,8 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
             name: os.environ.get(name, "") if scheduled else "none"
             for name in ("DISPATCH_AUDIT_SCHEDULE", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE")
         },
-        # Whoever tries it out switches the DAG on at any time of the day, and the first run would be late already. On
-        # SQLite, Airflow 3.3's scheduler may die of a deadline that has passed when its run is made.
+        # When the DAG is switched on, its first run may be late at once. On SQLite, Airflow 3.3's scheduler may fail if a
+        # deadline has passed already when its run is created.
         HOURS_VARIABLE: os.environ.get(HOURS_VARIABLE) or _NEVER_LATE_HOURS,
         MARKER_VARIABLE: marker,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),

@@ -1,4 +1,4 @@
-"""Progress of a DAG run on the terminal: task by task, with the lines that the tasks themselves log."""
+"""Show the progress of a DAG run on the terminal: task by task, with the lines that the tasks log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDER: Final = (
     "choose_interval", "pull", "ingest", "plan", "replay", "publish_tables", "discard_staging", "aggregate", "validate",
     "report", "publish", "alert", "find_stale", "recompute_stale", "judge_stale", "alert_stale", "conclude",
 )  # fmt: skip
-#: Not asked for in these runs; that they did not run is no news.
+#: Tasks that these runs skip; they are not shown.
 _LEFT_OUT: Final = {"find_stale", "recompute_stale", "judge_stale", "alert_stale"}
 ENDED: Final = {"success", "failed", "skipped", "upstream_failed", "removed"}
 _POLL_S: Final = 1.0
@@ -40,7 +40,7 @@ _COLOURS: Final = {
 
 @dataclass
 class Screen:
-    """Plain lines with the seconds since the start; on a terminal also colours and a last line that moves."""
+    """Print lines with the seconds since the start; on a terminal also colours, and a last line that is rewritten."""
 
     out: TextIO = field(default_factory=lambda: sys.stdout)
     began: float = field(default_factory=time.monotonic)
@@ -52,21 +52,21 @@ class Screen:
         self.fancy = self.out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
     def say(self, text: str) -> None:
-        """One line with the time since the start."""
+        """Print a line with the time since the start."""
         self.line(f"[{time.monotonic() - self.began:6.1f} s] {text}")
 
     def line(self, text: str = "") -> None:
-        """One line as it is."""
+        """Print a line as it is."""
         self.settle()
         self._write(printable(text, colours=self.fancy) + "\n")
 
     def coloured(self, text: str, key: str | None = None) -> str:
-        """``text`` in the colour of a state or verdict, on a terminal."""
+        """Colour ``text`` by a state or verdict, on a terminal."""
         code = _COLOURS.get(key or text)
         return f"\033[{code}m{text}\033[0m" if self.fancy and code else text
 
     def moving(self, text: str) -> None:
-        """Show ``text`` on the last line until the next line comes; nothing on a pipe."""
+        """Show ``text`` on the last line until the next line is printed; do nothing on a pipe."""
         if self.fancy:
             self._moving = True
             self._write(f"\r\033[2K{printable(text)[:100]}")
@@ -83,13 +83,13 @@ class Screen:
         try:
             self.out.write(text)
             self.out.flush()
-        except BrokenPipeError:  # nobody reads any more (a closed pipe); Airflow must be ended all the same
+        except BrokenPipeError:  # the reader closed the pipe; Airflow must still be ended
             self._closed = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.out.fileno())
 
 
 def printable(text: str, *, colours: bool = False) -> str:
-    """Text from logs with ``?`` for control characters; ``colours`` spares those that set a colour."""
+    """Replace control characters by ``?``; with ``colours``, keep those that set a colour."""
     return "".join(
         part
         if colours and _COLOUR.fullmatch(part)
@@ -100,7 +100,7 @@ def printable(text: str, *, colours: bool = False) -> str:
 
 @dataclass
 class _LogReader:
-    """New progress lines of one task's log files, attempt by attempt."""
+    """Read new progress lines of one task's log files, attempt by attempt."""
 
     folder: Path
     offsets: dict[Path, int] = field(default_factory=dict)
@@ -129,14 +129,14 @@ def _entry(line: bytes) -> dict[str, Any]:
 def watch_run(
     client: AirflowClient, place: Place, run_id: str, screen: Screen, timeout_s: float
 ) -> dict[str, str]:
-    """Show a run until it ends; returns the final state of each task, and of the run under ``""``."""
+    """Show a run until it ends; return the final state of each task, and that of the run under ``""``."""
     seen: dict[str, str] = {}
     logs: dict[str, _LogReader] = {}
     deadline = time.monotonic() + timeout_s
     while True:
         state = client.run_state(DAG_ID, run_id)
-        instances = {_name(one): one for one in client.task_instances(DAG_ID, run_id)}
-        # A mapped task stands there under its own name until it is known how often it runs.
+        instances = {_name(instance): instance for instance in client.task_instances(DAG_ID, run_id)}
+        # A mapped task is listed under its own name until its number of instances is known.
         for name in seen.keys() - instances.keys() - {""}:
             del seen[name]
         for name in sorted(instances, key=_order):
@@ -159,7 +159,7 @@ def watch_run(
 
 
 def _name(instance: dict[str, Any]) -> str:
-    """``replay`` of a task that runs once, ``replay[0]`` of one of several that are mapped."""
+    """Name a task instance: ``replay``, or ``replay[0]`` for an instance of a mapped task."""
     index = instance.get("map_index", -1)
     return f"{instance['task_id']}[{index}]" if index >= 0 else str(instance["task_id"])
 
@@ -209,8 +209,8 @@ def _airflow_ended(place: Place) -> str:
     state = read_state(place) or {}
     log = place.services / f"{state.get('failed', 'services')}.log"
     return (
-        f"Airflow ended in the middle of the run ({state.get('error', 'nothing is known about why')}). "
-        f"Tables are as the last finished task left them; make run starts anew.\nEnd of {log}:\n{tail(log, 15)}"
+        f"Airflow ended during the run ({state.get('error', 'for an unknown reason')}). "
+        f"The tables are as the last finished task left them; run make run again.\nEnd of {log}:\n{tail(log, 15)}"
     )
 
 

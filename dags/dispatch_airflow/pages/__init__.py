@@ -1,1 +1,1 @@
-"""Reports, Data Docs and what-if results in Airflow's own web server, for whoever is logged in there."""
+"""Serve reports, Data Docs and what-if results in Airflow's web server, for users who are logged in."""

@@ -1,8 +1,8 @@
-"""The web application under ``/dispatch-audit``: pages of the home, lists of them, and the links of one run.
+"""Web application under ``/dispatch-audit``: pages of the home, lists of them, and the links of one run.
 
-Airflow mounts the applications of plugins without asking who calls. Here every route asks: whoever is not logged in gets
-401 and a link to the login. Pages are made from logs, which are not to be trusted: a page that draws with scripts of its
-own runs in a sandbox, as if it came from nowhere, and reaches neither Airflow's session nor its API; all others run none.
+Airflow does not authenticate requests to applications of plugins. Here every route does: users who are not logged in get 401
+and a link to the login. Pages are made from logs, which are not trusted. A page that draws with its own scripts runs in a
+sandbox with an opaque origin, without access to Airflow's session and API; all other pages run no scripts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dispatch_airflow.pages.published_files import (
 )
 
 _CHUNK_BYTES: Final = 1 << 18
-#: Tasks of one run whose link is looked at.
+#: Maximum number of links that are read of one run.
 _MAX_TASKS: Final = 50
 _EVERYWHERE: Final = "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 _PLAIN: Final = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; {_EVERYWHERE}"
@@ -66,7 +66,7 @@ app = FastAPI(
 
 @app.middleware("http")
 async def safe_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Every answer, errors too, says how little a browser may do with it."""
+    """Add restrictive security headers to every response, including errors."""
     response = await call_next(request)
     for name, value in {"Content-Security-Policy": _PLAIN, **_HEADERS}.items():
         response.headers.setdefault(name, value)
@@ -74,8 +74,8 @@ async def safe_headers(request: Request, call_next: Callable[[Request], Awaitabl
 
 
 @app.exception_handler(AnyHTTPException)
-async def say_why(request: Request, error: AnyHTTPException) -> Response:
-    """An error as a page for people; nothing of the address comes back in it."""
+async def error_page(request: Request, error: AnyHTTPException) -> Response:
+    """Answer an error with a page that contains nothing of the requested address."""
     if error.status_code == 401:
         login = get_auth_manager().get_url_login(next_url=request.url.path)
         link = f'<a href="{html.escape(login)}">Log in to Airflow</a>, then open this page again.'
@@ -86,17 +86,17 @@ async def say_why(request: Request, error: AnyHTTPException) -> Response:
 
 @app.get("/")
 def home_page(request: Request) -> Response:
-    """The way to everything that was published."""
+    """List the areas with published pages."""
     items = [f'<a href="{_base(request)}/{area}/">{html.escape(name)}</a>' for area, name in AREAS.items()]
     return _page("Dispatch audit", _list(items))
 
 
 @app.get("/runs/{dag_id}/{run_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
 def run_page(request: Request, dag_id: str, run_id: str) -> Response:
-    """List the pages that the tasks of one run have named."""
+    """List the pages that the tasks of one run link to."""
     links = read_links(dag_id, run_id)
     if not links:
-        return _page("Dispatch audit", "<p>This run has published nothing here, or has not yet.</p>")
+        return _page("Dispatch audit", "<p>This run has not published a page yet.</p>")
     items = [
         f'<a href="{_base(request)}{html.escape(address.removeprefix(PREFIX))}">{html.escape(name)}</a>'
         for name, address in links.items()
@@ -106,7 +106,7 @@ def run_page(request: Request, dag_id: str, run_id: str) -> Response:
 
 @app.get("/{area}")
 def area_without_slash(request: Request, area: str) -> Response:
-    """Addresses on a page are relative to its folder, so that has to be one."""
+    """Redirect to the address with a slash, because links on a page are relative to its folder."""
     if area not in AREAS:
         raise HTTPException(404)
     return RedirectResponse(f"{_base(request)}/{area}/", status_code=307)
@@ -115,7 +115,7 @@ def area_without_slash(request: Request, area: str) -> Response:
 @app.get("/{area}/{path:path}")
 @app.head("/{area}/{path:path}", include_in_schema=False)
 async def published(request: Request, area: str, path: str) -> Response:
-    """A page of an area; its list for the area itself, and the index page for a folder."""
+    """Answer with a page of an area, the list of an area, or a redirect to the index page of a folder."""
     home = Home.current()
     page = await run_in_threadpool(open_page, home, area, path)
     if page is not None:
@@ -134,9 +134,9 @@ async def published(request: Request, area: str, path: str) -> Response:
 
 
 def read_links(dag_id: str, run_id: str) -> Mapping[str, str]:
-    """The pages that the tasks of a run have named, by the name of the link; addresses from ``PREFIX`` on.
+    """Read the pages that the tasks of a run link to, by the name of the link; addresses start with ``PREFIX``.
 
-    Anybody's task may write such an XCom, so only what is an address here is taken.
+    Any task may write such an XCom, so only valid addresses of this application are used.
     """
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
@@ -153,7 +153,7 @@ def read_links(dag_id: str, run_id: str) -> Mapping[str, str]:
 
 
 def link_address(link: object) -> str | None:
-    """The address, from ``PREFIX`` on, of a link that leads here; None for anything else."""
+    """Return the address of a link to this application, from ``PREFIX`` on; None for any other link."""
     try:
         path = urlsplit(link).path if isinstance(link, str) else ""
     except ValueError:
@@ -166,7 +166,7 @@ def link_address(link: object) -> str | None:
 
 
 def _plain(value: object) -> object:
-    """An XCom's value as the task gave it: texts stand in the database as JSON."""
+    """Convert an XCom's value back to what the task returned: the database has texts as JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -183,7 +183,7 @@ def _answer(page: Page, method: str) -> Response:
 
 
 def _chunks(page: Page) -> Iterator[bytes]:
-    """The file's bytes as it was when it was opened; one that was replaced meanwhile is read to its end."""
+    """Yield the bytes of the open file; if it is replaced meanwhile, the earlier contents are read to the end."""
     with page.file:
         left = page.size_bytes
         while left > 0 and (chunk := page.file.read(min(_CHUNK_BYTES, left))):
@@ -192,7 +192,7 @@ def _chunks(page: Page) -> Iterator[bytes]:
 
 
 def _base(request: Request) -> str:
-    """Prefix of this application's addresses, below Airflow's own if it has one."""
+    """Return the prefix of this application's addresses, below Airflow's own prefix if it has one."""
     return html.escape(str(request.scope.get("root_path") or PREFIX))
 
 

@@ -1,7 +1,7 @@
-"""Links from tasks and alerts to the pages.
+"""Make links from tasks and alerts to the pages.
 
-Airflow computes a task's extra links in the worker when the task ends, also when it is red. A page that was not written has
-no link.
+Airflow computes a task's extra links in the worker when the task ends, even if it failed. A page that was not written has no
+link.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _Task = TypeVar("_Task")
 
 
 def base_url() -> str | None:
-    """Airflow's address for people (``[api] base_url``), without a slash at its end; None if it is not set."""
+    """Return Airflow's public address (``[api] base_url``) without a slash at its end; None if it is not set."""
     from airflow.sdk.configuration import conf
 
     return str(conf.get("api", "base_url", fallback=None) or "").rstrip("/") or None
 
 
 def page_link(home: Home, path: Path, base: str | None) -> str:
-    """A page as a URL where Airflow's own is known, else as its path."""
+    """Return the URL of a page if Airflow's address is known, else its path."""
     address = address_of(home, path)
     return str(path) if address is None or base is None else base + quote(address)
 
 
 def run_link(base: str | None, dag_id: str, run_id: str) -> str | None:
-    """The page of a run in Airflow's UI."""
+    """Return the address of a run in Airflow's UI."""
     return None if base is None else f"{base}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
@@ -51,24 +51,24 @@ class _PageLink(BaseOperatorLink):
         return self.title
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """The address of the page; empty if it does not exist. ``ti_key``: the task instance that has just ended."""
+        """Return the address of the page, "" if it does not exist. ``ti_key``: the task instance that has just ended."""
         home = Home.current()
         path = self.find(home, ti_key)
         address = None if path is None or not path.exists() else address_of(home, path)
         return "" if address is None else (base_url() or "") + quote(address)
 
     def find(self, home: Home, ti: Any) -> Path | None:
-        """The page's file, which need not exist."""
+        """Return the page's file, which need not exist."""
         raise NotImplementedError
 
 
 class ReportLink(_PageLink):
-    """To the reports of the run's interval."""
+    """Link to the reports of the run's interval."""
 
     title = "Reports"
 
     def find(self, home: Home, ti: Any) -> Path | None:
-        """The index of the interval's reports."""
+        """Return the index of the interval's reports."""
         from spark_jobs.intervals import interval
         from spark_jobs.reports.report_pages import folder_of
 
@@ -79,12 +79,12 @@ class ReportLink(_PageLink):
 
 
 class DataDocsLink(_PageLink):
-    """To Great Expectations' pages of the run's interval."""
+    """Link to the Data Docs of the run's interval."""
 
     title = "Data Docs"
 
     def find(self, home: Home, ti: Any) -> Path | None:
-        """The interval's table of verdicts."""
+        """Return the interval's table of verdicts."""
         from dispatch_expectations.data_docs import index_of
         from spark_jobs.intervals import parse_moment
 
@@ -93,12 +93,12 @@ class DataDocsLink(_PageLink):
 
 
 class WhatIfLink(_PageLink):
-    """To the comparison that a task has made: the ``index`` of what it returned."""
+    """Link to the comparison that a task has made: the ``index`` in the task's return value."""
 
     title = "What-if comparison"
 
     def find(self, home: Home, ti: Any) -> Path | None:
-        """The comparison's entry page."""
+        """Return the comparison's index page."""
         made = ti.xcom_pull(task_ids=ti.task_id)
         index = made.get("index") if isinstance(made, dict) else None
         return Path(index) if isinstance(index, str) and os.sep in index else None
@@ -112,12 +112,12 @@ LINKS: Final = {link.xcom_key: link.name for link in (REPORT, DATA_DOCS, WHAT_IF
 
 
 def with_links(task: _Task, *links: BaseOperatorLink) -> _Task:
-    """Give a task of a DAG (what calling a decorated function returns) these links; returns the task."""
+    """Add links to a task of a DAG (the return value of a decorated function); return the task."""
     task.operator.operator_extra_links = links  # type: ignore[attr-defined]
     return task
 
 
 def _chosen(ti: Any) -> dict[str, str] | None:
-    """The interval that the run's first task chose."""
+    """Return the interval that the run's first task chose."""
     chosen = ti.xcom_pull(task_ids="choose_interval")
     return chosen if isinstance(chosen, dict) and "interval_start" in chosen else None

@@ -1,8 +1,9 @@
-"""Open and list the files of the home that are pages, and no others. No Airflow here.
+"""Open and list the pages of the home, and no other files. Does not use Airflow.
 
-A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` whose name and type are those that this project
-writes. Everything else is not there: hidden files and folders, unfinished ones, other types, links (each step of a path is
-opened without following one, so that no exchange in between leads out), and whatever a request spells in another way.
+A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` with a name and type that this project writes.
+Nothing else can be opened: no hidden or unfinished files, no other types, no unusual spellings of a path, and no
+symbolic links. Each step of a path is opened without following links, so that replacing a folder by a link meanwhile
+does not lead elsewhere.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import BinaryIO, Final
 
 from dispatch_airflow.home import Home
 
-#: Where the pages are mounted in Airflow's web server.
+#: Path of the pages in Airflow's web server.
 PREFIX: Final = "/dispatch-audit"
-#: Areas by the name that they have in an address and in the home alike, with what people call them.
+#: Areas by their name in an address and in the home, with their titles.
 AREAS: Final = {"reports": "Reports", "data-docs": "Data Docs", "what-if": "What-if results"}
 INDEX: Final = "index.html"
 TYPES: Final = {
@@ -29,13 +30,13 @@ TYPES: Final = {
 }
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+=@,-]{0,199}")
 _MAX_DEPTH: Final = 12
-#: Folders that a list of an area shows, newest name first.
+#: Maximum number of folders in the list of an area.
 _MAX_LISTED: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An open page. ``scripts``: it may run its own; only pages that draw, and those alone in a sandbox."""
+    """An open page. ``scripts``: it may run its own scripts, in a sandbox; only pages that draw may."""
 
     file: BinaryIO
     size_bytes: int
@@ -44,12 +45,12 @@ class Page:
 
 
 def root_of(home: Home, area: str) -> Path:
-    """The folder of an area."""
+    """Return the folder of an area."""
     return home.root / area
 
 
 def address_of(home: Home, path: Path) -> str | None:
-    """The address of a file below an area, from ``PREFIX`` on; None for any other file."""
+    """Return the address of a file below an area, from ``PREFIX`` on; None for any other file."""
     try:
         parts = path.absolute().relative_to(home.root.absolute()).parts
     except ValueError:
@@ -60,7 +61,7 @@ def address_of(home: Home, path: Path) -> str | None:
 
 
 def open_page(home: Home, area: str, path: str) -> Page | None:
-    """Open the page that an address names below an area, or None if there is none. The caller closes its file."""
+    """Open the page with this path in an area; None if there is none. The caller closes the file."""
     parts = path.split("/")
     media_type = TYPES.get(os.path.splitext(parts[-1])[1])  # noqa: PTH122 - a name, not a path of this machine
     if area not in AREAS or media_type is None or not _are_names(parts):
@@ -77,7 +78,7 @@ def open_page(home: Home, area: str, path: str) -> Page | None:
 
 
 def is_folder(home: Home, area: str, path: str) -> bool:
-    """True if an address names a folder with an index page."""
+    """True if the path is a folder with an index page."""
     page = open_page(home, area, "/".join([*filter(None, [path.rstrip("/")]), INDEX]))
     if page is None:
         return False
@@ -86,7 +87,7 @@ def is_folder(home: Home, area: str, path: str) -> bool:
 
 
 def folders(home: Home, area: str) -> list[str]:
-    """Names of the folders of an area that have an index page, newest name first."""
+    """List the folders of an area that have an index page, newest name first."""
     try:
         names = os.listdir(root_of(home, area))  # noqa: PTH208 - names alone, and a missing folder has none
     except OSError:
@@ -101,7 +102,7 @@ def _are_names(parts: list[str]) -> bool:
 
 
 def _open(root: Path, parts: list[str], flags: int) -> int | None:
-    """Open a file step by step from the root, following no link below it; None if that does not lead anywhere."""
+    """Open a file step by step from the root without following links below it; None if that fails."""
     try:
         at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

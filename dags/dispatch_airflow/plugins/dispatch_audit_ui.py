@@ -1,7 +1,7 @@
-"""The plugin that Airflow loads: pages under ``/dispatch-audit``, their place in the menu and on the page of a run.
+"""Airflow plugin: pages under ``/dispatch-audit``, and links to them in the menu and on the page of a run.
 
-This folder is Airflow's plugins folder (``[core] plugins_folder``) and holds this file alone. Every process of Airflow loads
-it; only the web server asks for the application, so only it imports one.
+This folder is Airflow's plugins folder (``[core] plugins_folder``) and has only this file. Every process of Airflow
+loads it; only the web server needs the application, so it is imported in a property.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 class DispatchAuditPlugin(AirflowPlugin):
-    """Reports, Data Docs and what-if results, for logged-in users."""
+    """Show reports, Data Docs and what-if results to users who are logged in."""
 
     name = "dispatch_audit"
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:
-        """The application, imported when the web server asks for it."""
+        """The web application, imported when the web server reads this property."""
         from dispatch_airflow.pages.app import app
         from dispatch_airflow.pages.published_files import PREFIX
 

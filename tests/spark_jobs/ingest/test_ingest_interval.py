@@ -39,14 +39,14 @@ def plain(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def test_the_tables_hold_what_the_reader_reads(sample: Home) -> None:
-    recordings = [read_recording(one) for one in find_recordings([SAMPLE])]
+    recordings = [read_recording(recording) for recording in find_recordings([SAMPLE])]
     logs = [log for recording in recordings for log in recording.logs]
     messages = read_table(sample.warehouse, "messages").to_pylist()
     assert plain(messages) == plain([row for log in logs for row in log.messages.to_pylist()])
     events = read_table(sample.warehouse, "consumer_events")
     headers = events.filter(pc.equal(events["kind"], "header"))
     assert sorted(headers["header_json"].to_pylist()) == sorted(
-        _header_line(one) for one in SAMPLE.rglob("trace.*")
+        _header_line(trace) for trace in SAMPLE.rglob("trace.*")
     )
     others = events.filter(pc.not_equal(events["kind"], "header")).to_pylist()
     assert plain(others) == plain([row for log in logs for row in log.events.to_pylist()])
@@ -70,10 +70,10 @@ def assert_runs(warehouse: Path, name: str) -> None:
     seen: set[tuple[str, ...]] = set()
     for path in files_of(warehouse, name):
         rows = pq.ParquetFile(path).read(columns=[*GROUP[name], *ORDER[name]]).to_pylist()
-        for group, run in groupby(rows, key=lambda row: tuple(row[one] for one in GROUP[name])):
+        for group, run in groupby(rows, key=lambda row: tuple(row[column] for column in GROUP[name])):
             assert group not in seen
             seen.add(group)
-            places = [tuple(row[one] for one in ORDER[name]) for row in run]
+            places = [tuple(row[column] for column in ORDER[name]) for row in run]
             assert places == sorted(places)
     assert seen
 
@@ -83,7 +83,7 @@ def test_a_dispatchers_rows_are_one_sorted_run_of_a_file(sample: Home, name: str
     assert_runs(sample.warehouse, name)
 
 
-def test_logs_in_pieces_or_out_of_order_are_sorted_and_the_others_taken_as_they_came(
+def test_split_or_unordered_logs_are_sorted_and_the_others_taken_as_they_are(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -104,7 +104,7 @@ def test_logs_in_pieces_or_out_of_order_are_sorted_and_the_others_taken_as_they_
         assert_runs(tmp_path / "warehouse", name)
     assert len(files_of(tmp_path / "warehouse", "messages")) == 2  # one that came so, one that was sorted
     assert summary["rows_accepted"] == summary["rows_in"]
-    logs = [log for one in find_recordings([source]) for log in read_recording(one).logs]
+    logs = [log for recording in find_recordings([source]) for log in read_recording(recording).logs]
     for table, attribute in (("messages", "messages"), ("consumer_events", "events")):
         kept = read_table(tmp_path / "warehouse", table)
         if table == "consumer_events":
@@ -138,9 +138,12 @@ def test_bad_rows_and_files_are_quarantined_counted_and_stop_nothing(
     landing, warehouse = tmp_path / "landing", tmp_path / "warehouse"
     pull(spoiled, landing, DAY.start)
     summary = ingest(spark, landing, warehouse, DAY)
-    good = [read_recording(one) for one in find_recordings([SAMPLE / "4.2.4" / name for name in _GOOD])]
+    good = [
+        read_recording(recording)
+        for recording in find_recordings([SAMPLE / "4.2.4" / name for name in _GOOD])
+    ]
     events, messages = (
-        sum(getattr(log, table).num_rows for one in good for log in one.logs)
+        sum(getattr(log, table).num_rows for recording in good for log in recording.logs)
         for table in ("events", "messages")
     )
     assert summary["rows_accepted"] == events + messages
@@ -183,7 +186,7 @@ def test_bad_rows_and_files_are_quarantined_counted_and_stop_nothing(
     (spoiled / "designed-failover-modulo-p1" / "trace.jsonl.gz").unlink()
     (spoiled / "designed-drain-one-by-one-ch" / "trace.jsonl").write_bytes(b"nothing\n")
     pull(spoiled, landing, DAY.start, keep_gone=False)
-    with pytest.raises(IngestError, match=r"none of 4 files holds an event of 2026-11-21.*quarantined: 2"):
+    with pytest.raises(IngestError, match=r"none of 4 files has an event of 2026-11-21.*quarantined: 2"):
         ingest(spark, landing, warehouse, DAY)
     assert read_table(warehouse, "consumer_events", DAY).num_rows == 0
     assert read_table(warehouse, "quarantine", DAY).num_rows == 2
@@ -206,7 +209,7 @@ def test_an_interval_that_was_never_pulled_is_refused(spark: SparkSession, tmp_p
 def test_event_files_beside_a_trace_are_not_read_twice() -> None:
     names = ["a/events.jsonl", "a/trace.jsonl", "a/messages.jsonl", "b/events.jsonl"]
     kept = without_doubles(Segment(name, "", 0) for name in names)
-    assert [one.name for one in kept] == ["a/messages.jsonl", "a/trace.jsonl", "b/events.jsonl"]
+    assert [segment.name for segment in kept] == ["a/messages.jsonl", "a/trace.jsonl", "b/events.jsonl"]
 
 
 def test_an_interval_reads_the_files_with_rows_of_it_and_takes_nothing_else_from_them(
@@ -217,10 +220,10 @@ def test_an_interval_reads_the_files_with_rows_of_it_and_takes_nothing_else_from
     lines = gzip.decompress((SAMPLE / "4.2.4" / _GOOD[0] / "trace.jsonl.gz").read_bytes()).splitlines()
     moved = []
     for line in lines:
-        held = json.loads(line)
+        row = json.loads(line)
         # All rows in the second half of one hour; another interval ends in its middle.
-        moved.append({**held, "t_us": DAY.start_us + 1_800_000_000 + held["seq"]} if "seq" in held else held)
-    text = "".join(json.dumps(one) + "\n" for one in moved) + "a bad line\n"
+        moved.append({**row, "t_us": DAY.start_us + 1_800_000_000 + row["seq"]} if "seq" in row else row)
+    text = "".join(json.dumps(row) + "\n" for row in moved) + "a bad line\n"
     (source / "trace-1.jsonl").write_text(text)
     early = interval("2026-11-21", "2026-11-21T00:30:00")
     late = interval("2026-11-21T00:30:00", "2026-11-21T01:00:00")

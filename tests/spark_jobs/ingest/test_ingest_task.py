@@ -1,4 +1,4 @@
-"""What one ingest task stages, without Spark."""
+"""Staging of one ingest task, without Spark."""
 
 from __future__ import annotations
 
@@ -48,20 +48,23 @@ def test_a_log_in_several_files_is_no_exchange_and_replays_as_in_one(
         folder = tmp_path / name
         (folder / "replayed").mkdir(parents=True)
         reports = stage_files("a", files, folder, day)
-        runs = [(run["table"], run["paths"], run["groups"]) for one in reports for run in one["runs"]]
+        runs = [(run["table"], run["paths"], run["groups"]) for report in reports for run in report["runs"]]
         for table in ("consumer_events", "messages"):
             assert not_runs((paths, groups) for of, paths, groups in runs if of == table) == set()
-        held = {table: paths for table, paths, _groups in runs}
+        files_of = {table: paths for table, paths, _groups in runs}
         (of_log,) = next(groups for table, _paths, groups in runs if table == "consumer_events")
         dispatcher = dict(zip(("cluster", "topic", "subscription"), of_log, strict=True))
         rows = replay_dispatchers(
-            [dispatcher | {"event_files": held["consumer_events"], "message_files": held["messages"]}],
+            [
+                dispatcher
+                | {"event_files": files_of["consumer_events"], "message_files": files_of["messages"]}
+            ],
             folder / "replayed",
             day,
         )
         assert not any(row.get("not_judged_reason") for row in rows)
         found = {row["table"]: pq.ParquetFile(row["path"]).read() for row in rows if row["table"]}
-        return min(len(paths) for paths in held.values()), found
+        return min(len(paths) for paths in files_of.values()), found
 
     in_one, expected = results("one")
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 100)

@@ -86,18 +86,18 @@ def test_every_earlier_hour_stands_in_exactly_one_interval(
     known = [run(span)]
     for start, length in others:
         other = Interval(DAY.start + start * hour, DAY.start + (start + length) * hour)
-        if all(other.end <= one.span.start or one.span.end <= other.start for one in known):
+        if all(other.end <= landed.span.start or landed.span.end <= other.start for landed in known):
             known.append(run(other))
     added = missing_intervals(span, known, [segment("a", *hours)])
-    assert added == sorted(added, key=lambda one: one.start)
-    every = [one.span for one in known] + added
+    assert added == sorted(added, key=lambda found: found.start)
+    every = [landed.span for landed in known] + added
     for number in sorted(hours):
         moment = DAY.start + number * hour
-        holding = [one for one in every if one.start <= moment < one.end]
+        holding = [covered for covered in every if covered.start <= moment < covered.end]
         assert len(holding) == 1 or (number >= 0 and len(holding) == 0)
-    for one in added:  # none is made for nothing
-        assert any(one.start <= DAY.start + number * hour < one.end for number in hours)
-        assert one.end - one.start <= span.end - span.start
+    for found in added:  # none is made for nothing
+        assert any(found.start <= DAY.start + number * hour < found.end for number in hours)
+        assert found.end - found.start <= span.end - span.start
 
 
 def test_an_interval_reads_the_files_with_rows_of_it_and_those_without_any_time() -> None:
@@ -108,8 +108,8 @@ def test_an_interval_reads_the_files_with_rows_of_it_and_those_without_any_time(
         segment("bad", untimed=3),
         segment("empty"),
     ]
-    assert [one.name for one in of_interval(logs, DAY)] == ["a", "header", "bad"]
-    assert [one.name for one in of_interval(logs, days(1))] == ["b", "header", "bad"]
+    assert [segment.name for segment in of_interval(logs, DAY)] == ["a", "header", "bad"]
+    assert [segment.name for segment in of_interval(logs, days(1))] == ["b", "header", "bad"]
 
 
 def test_the_digest_of_an_interval_changes_with_its_rows_and_with_nothing_else() -> None:
@@ -137,7 +137,10 @@ def test_what_is_outdated_and_what_that_makes_stale() -> None:
     }
     assert stale(replayed, ingested) == []
 
-    late = [one if number != 1 else replace(one, digest="more") for number, one in enumerate(expected)]
+    late = [
+        interval if number != 1 else replace(interval, digest="more")
+        for number, interval in enumerate(expected)
+    ]
     assert outdated(late, ingested) == [late[1]]
     assert stale(replayed, as_expected(late, ingested)) == [days(1), days(2), days(3)]
     # The history of an interval ends with it; what has no rows left is not replayed.
@@ -149,10 +152,10 @@ def test_what_is_outdated_and_what_that_makes_stale() -> None:
 
 
 def test_intervals_follow_the_sources_that_hold_all_of_theirs() -> None:
-    one = LandedInterval(DAY, "run", ("/a",))
+    landed = LandedInterval(DAY, "run", ("/a",))
     both = LandedInterval(days(1), "run", ("/a", "/b"))
     other = LandedInterval(days(2), "run", ("/c",))
-    assert adopted([one, both, other], ("/a", "/b")) == [replace(one, sources=("/a", "/b"))]
+    assert adopted([landed, both, other], ("/a", "/b")) == [replace(landed, sources=("/a", "/b"))]
 
 
 def test_the_epoch_of_a_history_is_utc() -> None:

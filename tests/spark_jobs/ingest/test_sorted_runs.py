@@ -1,4 +1,4 @@
-"""Which staged rows are sorted runs of one dispatcher each, and which files must go through the exchange."""
+"""Recognition of sorted runs, and of the files that must go through the exchange."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_events_are_runs_by_incarnation_and_seq() -> None:
         return pa.table({**names, "incarnation": list(incarnations), "seq": list(seqs)})
 
     for places, whole in (([(0, 0), (0, 1), (1, 0), (1, 1)], True), ([(0, 0), (0, 1), (0, 0)], False)):
-        one = Runs("consumer_events")
-        one.follow(events(*places))
-        assert (one.groups is not None) is whole
+        runs = Runs("consumer_events")
+        runs.follow(events(*places))
+        assert (runs.groups is not None) is whole
 
 
 def test_a_log_of_too_many_dispatchers_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def lines_of(rows: list[Line]) -> pa.Table:
     ),
     st.data(),
 )
-def test_headers_stand_before_their_rows_however_the_reader_hands_them_on(
+def test_headers_are_placed_before_their_rows_for_any_batches_of_the_reader(
     logs: dict[tuple[str, int], tuple[bool, int]], data: st.DataObject
 ) -> None:
     # In order: dispatchers one after the other, incarnations ascending, a header first where there is one.
@@ -113,17 +113,17 @@ def test_headers_stand_before_their_rows_however_the_reader_hands_them_on(
         for seq in range(0 if header else 1, rows + 1)
     ]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(file)), max_size=3)))
-    pieces = [file[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(file)], strict=True)]
-    headers, followed, told = Headers(), Runs("consumer_events"), []
-    for piece in pieces:
-        for part in ([line for line in piece if not line[2]], [line for line in piece if line[2]]):
+    batches = [file[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(file)], strict=True)]
+    headers, followed, tables = Headers(), Runs("consumer_events"), []
+    for batch in batches:
+        for part in ([line for line in batch if not line[2]], [line for line in batch if line[2]]):
             rows = headers.place(lines_of(part))
             followed.follow(rows)
-            told.append(rows)
+            tables.append(rows)
     rest = headers.rest(lines_of([]).schema)
     found = [
         tuple(row.values())
-        for row in pa.concat_tables([*told, rest]).select(["topic", "incarnation", "seq"]).to_pylist()
+        for row in pa.concat_tables([*tables, rest]).select(["topic", "incarnation", "seq"]).to_pylist()
     ]
     # A header without a row comes last; everything else is as in the file.
     lonely = [line for line in file if not line[2] and not logs[line[:2]][1]]

@@ -38,7 +38,7 @@ def nothing(kind: pa.DataType) -> object:
 def fill(home: Path, name: str, span: Interval, rows: int) -> None:
     """Some rows of a table for an interval, in the place of earlier ones."""
     contract = file_schema(name)
-    empty = {one.name: None if one.nullable else nothing(one.type) for one in contract}
+    empty = {column.name: None if column.nullable else nothing(column.type) for column in contract}
     path = home / f"staged-{time.monotonic_ns()}.parquet"
     pq.write_table(pa.Table.from_pylist([empty] * rows, schema=contract), path)
     replace_interval(home / "warehouse", name, span, [StagedFile(name, path, rows)])
@@ -95,11 +95,11 @@ def test_results_that_can_be_made_again_go_and_logs_and_verdicts_stay(home: Path
 
 def test_a_dry_run_tells_the_same_and_removes_nothing(home: Path) -> None:
     before = sorted(path for path in home.rglob("*") if path.is_file() and path.name != ".lock")
-    told: list[str] = []
-    dry = maintain.retain(home, KEEP_NOTHING, dry_run=True, now=NOW, tell=told.append)
+    lines: list[str] = []
+    dry = maintain.retain(home, KEEP_NOTHING, dry_run=True, now=NOW, report=lines.append)
     after = sorted(path for path in home.rglob("*") if path.is_file() and path.name != ".lock")
     assert after == before
-    assert any("would remove rows of deliveries 2026-11-21" in line for line in told)
+    assert any("would remove rows of deliveries 2026-11-21" in line for line in lines)
     wet = maintain.retain(home, KEEP_NOTHING, now=NOW)
     assert {kind: wet["removed"][kind] for kind in dry["removed"]} == dry["removed"]
 
@@ -129,9 +129,9 @@ def test_an_interval_that_a_run_is_at_work_on_is_left_alone(home: Path) -> None:
 
 
 def test_files_of_earlier_versions_and_dead_writers_go_and_every_row_stays(home: Path) -> None:
-    """The files' paths hold characters that stand encoded in Delta's log: a live file must never look unknown."""
+    """Paths have characters that are encoded in Delta's log; a file in use must not be taken for an unreachable one."""
     table = table_path(home / "warehouse", "consumer_events")
-    partition = next(one for one in table.iterdir() if one.name.startswith("interval_start="))
+    partition = next(folder for folder in table.iterdir() if folder.name.startswith("interval_start="))
     orphan = partition / "part-of-a-killed-writer.zstd.parquet"
     shutil.copy(next(partition.glob("*.parquet")), orphan)
     long_ago = time.time() - 40 * 86_400

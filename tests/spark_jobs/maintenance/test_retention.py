@@ -1,4 +1,4 @@
-"""What may be removed and what must stay."""
+"""Rules for what may be removed and what must stay."""
 
 from __future__ import annotations
 

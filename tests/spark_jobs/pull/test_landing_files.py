@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from spark_jobs.intervals import IntervalError, interval
-from spark_jobs.pull import segments
+from spark_jobs.pull import segment_surveys, segments
 from spark_jobs.pull.copying import Journal
 from spark_jobs.pull.hours_survey import Survey, survey
 from spark_jobs.pull.pull_logs import landed_files, pull
@@ -48,7 +48,7 @@ def test_an_odd_catalogue_is_named(tmp_path, text):
         segments.read_catalogue(tmp_path)
 
 
-@pytest.mark.parametrize("text", [one for one in ODD_FILES if one != '{"version": 1}'])
+@pytest.mark.parametrize("text", [text for text in ODD_FILES if text != '{"version": 1}'])
 def test_an_odd_manifest_is_named(tmp_path, text):
     segments.write_interval(tmp_path, LandedInterval(SPAN, "run", ("/s",)))
     (segments.interval_folder(tmp_path, SPAN) / segments.MANIFEST).write_text(text)
@@ -88,10 +88,10 @@ def test_lines_of_a_journal_that_are_no_segments_are_passed_over(tmp_path):
     "text", [*ODD_FILES, '{"version":1,"hours":[],"untimed":Infinity,"carries":0,"complete":0}']
 )
 def test_an_odd_survey_is_made_anew(tmp_path, text):
-    path = segments.about_path(tmp_path, SEGMENT)
+    path = segment_surveys.about_path(tmp_path, SEGMENT)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert segments.known_survey(tmp_path, SEGMENT) is None
+    assert segment_surveys.known_survey(tmp_path, SEGMENT) is None
 
 
 def test_a_time_that_no_calendar_has_is_none(tmp_path):
@@ -104,7 +104,7 @@ def test_a_time_that_no_calendar_has_is_none(tmp_path):
     assert found.untimed == 1
 
 
-def test_a_long_text_that_is_no_time_is_not_told_whole():
+def test_a_long_text_that_is_no_time_is_shortened():
     with pytest.raises(IntervalError) as raised:
         interval("x" * 5000)
     assert len(str(raised.value)) < 400

@@ -19,7 +19,7 @@ from tests.chaos.stages import SPAN
 from tests.spark_jobs.conftest import SAMPLE
 
 
-def held(landing: Path) -> dict[str, bytes]:
+def landed_contents(landing: Path) -> dict[str, bytes]:
     """The landed files of the interval, byte for byte."""
     return {name: path.read_bytes() for name, path in landed_files(landing, SPAN)}
 
@@ -50,6 +50,6 @@ def test_a_pull_killed_at_a_point_is_taken_up(tmp_path: Path, point: int) -> Non
     again = start("pull", home, SAMPLE)
     assert again.communicate(timeout=60)[1] == b""
     assert again.returncode == 0
-    assert held(home / "landing") == held(tmp_path / "undisturbed")
+    assert landed_contents(home / "landing") == landed_contents(tmp_path / "undisturbed")
     assert list(home.rglob(".incoming-*")) == []
-    assert all(file_format(name) for name in held(home / "landing"))
+    assert all(file_format(name) for name in landed_contents(home / "landing"))

@@ -117,7 +117,7 @@ def test_a_log_that_was_compressed_or_moved_is_not_taken_twice(source: Path, tmp
 
 
 class _Watched:
-    """A local file that somebody writes to while it is read: ``meanwhile`` runs after the first piece."""
+    """A local file that changes while it is read: ``meanwhile`` runs after the first read."""
 
     def __init__(self, path: Path, meanwhile: Callable[[], None]) -> None:
         self._path, self._meanwhile = path, meanwhile
@@ -143,10 +143,10 @@ class _Watched:
         return self
 
     def read(self, size: int) -> bytes:
-        piece = self._stream.read(size)
-        if piece:
+        data = self._stream.read(size)
+        if data:
             self._meanwhile()
-        return piece
+        return data
 
     def __enter__(self) -> _Watched:
         return self
@@ -193,9 +193,9 @@ def test_an_interval_that_overlaps_another_run_is_refused_and_history_gives_way(
         pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
     assert {path: path.read_bytes() for path in landing.rglob("*.json")} == before
 
-    (one,) = landed_intervals(landing)
+    (landed,) = landed_intervals(landing)
     with landing_lock(landing):
-        write_interval(landing, replace(one, role="history"))
+        write_interval(landing, replace(landed, role="history"))
     pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
     assert [(other.span.name, other.role) for other in landed_intervals(landing)] == [
         ("2026-11-21", "retired"),
@@ -207,7 +207,7 @@ def test_an_interval_that_overlaps_another_run_is_refused_and_history_gives_way(
     ("spoil", "message"),
     [
         (shutil.rmtree, "no such file or folder"),
-        (lambda source: [file.unlink() for file in (source / "run-1").glob("*.jsonl")], "holds no log file"),
+        (lambda source: [file.unlink() for file in (source / "run-1").glob("*.jsonl")], "has no log file"),
     ],
 )
 def test_a_missing_or_empty_source_is_named_and_the_earlier_landing_kept(
@@ -303,7 +303,7 @@ def test_moments_and_intervals() -> None:
     assert interval("2026-11-21T06:30:00", "2026-11-21T07:30:00").name == "2026-11-21T06-30-00Z"
     with pytest.raises(IntervalError, match="not after its start"):
         interval("2026-11-21", "2026-11-20")
-    with pytest.raises(IntervalError, match="'yesterday' is no day"):
+    with pytest.raises(IntervalError, match="'yesterday' is neither a day"):
         parse_moment("yesterday")
 
 
@@ -340,8 +340,8 @@ def test_what_a_pull_that_failed_had_copied_and_then_was_lost_is_copied_again(
     landing, names = tmp_path / "landing", ("s",)
     (landing / "segments").mkdir(parents=True)
     Journal(landing, names).add(Segment("a.jsonl", "0" * 64, 5, "mark"))
-    one = Journal(landing, names).read()["a.jsonl"]
-    assert (one.size_bytes, one.is_whole(landing)) == (5, False)
+    segment = Journal(landing, names).read()["a.jsonl"]
+    assert (segment.size_bytes, segment.is_whole(landing)) == (5, False)
     assert Journal(landing, ("t",)).read() == {}
 
 
@@ -356,12 +356,12 @@ def test_files_are_copied_several_at_a_time(tmp_path: Path) -> None:
     assert summary["copied_files"] == 2
 
 
-def test_a_segment_that_a_recorder_numbered_and_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_number_of_a_recorders_segments_is_reported(tmp_path: Path) -> None:
     source, landing, said = tmp_path / "logs", tmp_path / "landing", list[str]()
     source.mkdir()
     numbers = {"a": (4, 5, 8, 1, 2), "b": (1, 2, 3), "c": (7, 3)}
-    for broker, held in numbers.items():
-        for hour, number in enumerate(held):
+    for broker, present in numbers.items():
+        for hour, number in enumerate(present):
             name = f"events-{broker}-20261122T{hour:02}0000.000Z-{number}.jsonl"
             (source / name).write_text(f'{{"name":"{name}"}}\n')
     (source / "messages-20261122-000009.jsonl").write_bytes(b"{}\n")  # another way of naming

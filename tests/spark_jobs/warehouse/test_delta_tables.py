@@ -39,8 +39,8 @@ def staged(folder: Path, name: str, rows: list[dict[str, object]]) -> StagedFile
     """A staged file; columns that a row leaves out are null, or empty text and zero where they may not be."""
     contract = file_schema(name)
     empty = {
-        one.name: None if one.nullable else {"string": "", "binary": b""}.get(str(one.type), 0)
-        for one in contract
+        field.name: None if field.nullable else {"string": "", "binary": b""}.get(str(field.type), 0)
+        for field in contract
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{len(list(folder.iterdir()))}.parquet"
@@ -78,9 +78,11 @@ def test_an_interval_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
 
 def test_files_keep_the_order_in_which_they_were_staged(tmp_path: Path) -> None:
     numbers = list(range(12))
-    replace_interval(tmp_path, "consumer_events", DAY, [events(tmp_path / "s", one) for one in numbers])
+    replace_interval(tmp_path, "consumer_events", DAY, [events(tmp_path / "s", number) for number in numbers])
     paths = data_files(tmp_path, "consumer_events", DAY)
-    assert [pq.ParquetFile(path).read()["seq"].to_pylist() for path in paths] == [[one] for one in numbers]
+    assert [pq.ParquetFile(path).read()["seq"].to_pylist() for path in paths] == [
+        [number] for number in numbers
+    ]
     assert paths == sorted(paths)  # the order in which a log's files are read
 
 
@@ -101,8 +103,8 @@ def test_writers_of_different_intervals_do_not_disturb_each_other(tmp_path: Path
 
     def write_often(number: int) -> None:
         for round_ in range(10):
-            one = events(tmp_path / f"s{number}-{round_}", number * 100 + round_)
-            replace_interval(warehouse, "consumer_events", spans[number], [one])
+            file = events(tmp_path / f"s{number}-{round_}", number * 100 + round_)
+            replace_interval(warehouse, "consumer_events", spans[number], [file])
 
     with ThreadPoolExecutor(len(spans)) as pool:
         list(pool.map(write_often, range(len(spans))))
@@ -112,7 +114,7 @@ def test_writers_of_different_intervals_do_not_disturb_each_other(tmp_path: Path
 def test_small_files_are_joined_in_order(tmp_path: Path) -> None:
     files = [events(tmp_path / "s", number) for number in range(5)]
     joined = compact(files, tmp_path)
-    assert [one.rows for one in joined] == [5]
+    assert [file.rows for file in joined] == [5]
     assert pq.read_table(joined[0].path)["seq"].to_pylist() == [0, 1, 2, 3, 4]
 
 

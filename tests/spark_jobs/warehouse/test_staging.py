@@ -1,4 +1,4 @@
-"""What a task stages: pieces kept and taken back, few files, one run of rows per piece, nothing seen before its end."""
+"""Staging of one task: items are kept or discarded, share few files, and appear only when the sink is closed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def rows(name: str, count: int, first: int = 0) -> pa.Table:
     )
 
 
-def put(sink: Sink, **pieces: int) -> None:
-    """Pieces of so many rows, five at a time; the one called ``failed`` is taken back."""
-    for name, count in pieces.items():
+def put(sink: Sink, **items: int) -> None:
+    """Write items with these numbers of rows, five rows at a time; discard the one called ``failed``."""
+    for name, count in items.items():
         for first in range(0, count, 5):
             sink.write("quarantine", rows(name, min(5, count - first), first))
         if name == "failed":
@@ -40,13 +40,13 @@ def put(sink: Sink, **pieces: int) -> None:
             sink.keep()
 
 
-def held(path: Path) -> list[tuple[str, int]]:
-    """Which piece has how many rows of the file, in its order."""
+def contents(path: Path) -> list[tuple[str, int]]:
+    """List the items in a file with their numbers of rows, in order."""
     names = pq.read_table(path)["source_file"].to_pylist()
     return [(name, len(list(group))) for name, group in groupby(names)]
 
 
-def test_small_pieces_share_a_file_and_a_failed_one_leaves_nothing(tmp_path: Path) -> None:
+def test_small_items_share_a_file_and_a_failed_one_leaves_nothing(tmp_path: Path) -> None:
     with Sink(tmp_path, "task") as sink:
         for name in ("a", "b", "c"):
             sink.write("quarantine", rows(name, 3))
@@ -58,24 +58,24 @@ def test_small_pieces_share_a_file_and_a_failed_one_leaves_nothing(tmp_path: Pat
         assert sink.rows("quarantine") == 10
         assert not list((tmp_path / "quarantine").glob("task*"))  # unseen until the end
         staged = sink.close()
-    assert [(one.table, one.rows) for one in staged] == [("quarantine", 10)]
-    assert held(staged[0].path) == [("a", 5), ("c", 5)]
+    assert [(file.table, file.rows) for file in staged] == [("quarantine", 10)]
+    assert contents(staged[0].path) == [("a", 5), ("c", 5)]
     assert list((tmp_path / "quarantine").iterdir()) == [staged[0].path]
 
 
-def test_a_large_piece_is_streamed_into_a_file_of_its_own(
+def test_a_large_item_is_streamed_into_a_file_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
     with Sink(tmp_path, "task") as sink:
         put(sink, small=4, large=25, failed=25, next=4)
         staged = sink.close()
-    assert [held(one.path) for one in staged] == [[("large", 25)], [("small", 4), ("next", 4)]]
+    assert [contents(file.path) for file in staged] == [[("large", 25)], [("small", 4), ("next", 4)]]
     assert pq.read_table(staged[0].path)["source_line"].to_pylist() == list(range(25))
     assert len(list((tmp_path / "quarantine").iterdir())) == 2
 
 
-def test_pieces_apart_share_files_with_each_other_only(tmp_path: Path) -> None:
+def test_items_apart_share_files_with_each_other_only(tmp_path: Path) -> None:
     with Sink(tmp_path, "task") as sink:
         paths = []
         for name, apart in (("a", ()), ("b", ("quarantine",)), ("c", ()), ("d", ("quarantine", "messages"))):
@@ -83,7 +83,7 @@ def test_pieces_apart_share_files_with_each_other_only(tmp_path: Path) -> None:
             paths += sink.keep(apart=apart)["quarantine"]
         assert sink.keep() == {}
         staged = sink.close()
-    assert {one.path: held(one.path) for one in staged} == {
+    assert {file.path: contents(file.path) for file in staged} == {
         paths[0]: [("a", 2), ("c", 2)],
         paths[1]: [("b", 2), ("d", 2)],
     }
@@ -111,17 +111,17 @@ def test_an_exception_removes_what_was_begun_and_another_attempt_replaces_its_ow
         attempt(ROW_GROUP_ROWS + 1, fail=True)
     attempt(5, fail=False)
     (path,) = (tmp_path / "quarantine").iterdir()
-    assert held(path) == [("a", 5)]
+    assert contents(path) == [("a", 5)]
 
 
-def test_row_groups_are_full_and_end_with_a_piece_where_that_is_cheap(tmp_path: Path) -> None:
+def test_row_groups_are_full_and_end_with_an_item_where_that_is_cheap(tmp_path: Path) -> None:
     half = ROW_GROUP_ROWS // 2
     with Sink(tmp_path, "task", undo=False) as sink:
         for name, count in (("a", half + 7), ("b", 10), ("c", half), ("d", 1)):
             sink.write("quarantine", rows(name, count))
             sink.keep()
-        (one,) = sink.close()
-    data = pq.read_metadata(one.path)
+        (file,) = sink.close()
+    data = pq.read_metadata(file.path)
     groups = [data.row_group(number).num_rows for number in range(data.num_row_groups)]
     assert groups == [half + 7, half + 10, 1]
 
@@ -132,12 +132,12 @@ def test_a_staging_folder_that_was_swept_stops_its_last_tasks(tmp_path: Path) ->
 
 
 def test_a_sink_that_streams_takes_nothing_back(tmp_path: Path) -> None:
-    with Sink(tmp_path, "task", undo=False) as sink, pytest.raises(RuntimeError, match="taken back"):
+    with Sink(tmp_path, "task", undo=False) as sink, pytest.raises(RuntimeError, match="can be discarded"):
         sink.discard()
 
 
-def test_a_large_piece_goes_on_in_further_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What writers and readers keep of every row group of a file does not grow with the log."""
+def test_a_large_item_continues_in_further_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers and readers keep something of every row group; with further files that does not grow with the log."""
     monkeypatch.setattr(staging, "OWN_FILE_ROWS", 10)
     monkeypatch.setattr(staging, "FILE_ROWS", 20)
     with Sink(tmp_path, "task") as sink:
@@ -147,8 +147,8 @@ def test_a_large_piece_goes_on_in_further_files(tmp_path: Path, monkeypatch: pyt
         paths = sink.keep()["quarantine"]
         put(sink, next=4)
         staged = sink.close()
-    assert [one.path for one in staged[:4]] == paths == sorted(paths)
-    assert [one.rows for one in staged] == [20, 20, 20, 5, 4]
-    lines = [pq.read_table(one.path)["source_line"].to_pylist() for one in staged[:4]]
-    assert [line for one in lines for line in one] == list(range(65))
+    assert [file.path for file in staged[:4]] == paths == sorted(paths)
+    assert [file.rows for file in staged] == [20, 20, 20, 5, 4]
+    lines = [pq.read_table(file.path)["source_line"].to_pylist() for file in staged[:4]]
+    assert [line for lines_of_file in lines for line in lines_of_file] == list(range(65))
     assert len(list((tmp_path / "quarantine").iterdir())) == 5

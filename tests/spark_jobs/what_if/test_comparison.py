@@ -1,4 +1,4 @@
-"""What-if on Spark: each dispatcher and rule set in a task of its own gives what one process gives."""
+"""Comparisons on Spark: tasks per dispatcher and rule set give the same result as one process."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_a_comparison_is_written_as_a_whole_and_replaces_an_earlier_one(
     assert summary["dispatchers"] == 1
     assert sorted(path.name for path in out.iterdir()) == ["comparison.json", "index.html"]
     assert [path.name for path in out.parent.iterdir()] == ["run"]
-    told = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
-    assert told["asked"]["topics"] == "*rolling-restart-ch*"
-    rules = {one["rules"]: one["verdict"] for one in told["predictions"]}
+    comparison = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    assert comparison["asked"]["topics"] == "*rolling-restart-ch*"
+    rules = {prediction["rules"]: prediction["verdict"] for prediction in comparison["predictions"]}
     assert (rules["as recorded"], rules["4.2.4-ch"], rules["4.2.4-classic-ch"]) == ("PASS", "PASS", "FAIL")
     assert len(rules) == summary["predictions"] == summary["PASS"] + summary["FAIL"]
     assert "4.2.4-classic-ch" in (out / "index.html").read_text(encoding="utf-8")

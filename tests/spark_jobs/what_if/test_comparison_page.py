@@ -35,15 +35,17 @@ def row(verdict: str = "PASS", prediction: dict | None = None, **more: object) -
 @pytest.fixture(scope="module")
 def predicted() -> list[dict[str, object]]:
     """Real predictions for one recording, as the stage gives them."""
-    source = next(one for one in find_recordings([SAMPLE]) if "rolling-restart-ch" in str(one.name))
+    source = next(
+        recording for recording in find_recordings([SAMPLE]) if "rolling-restart-ch" in str(recording.name)
+    )
     wanted = request(["as recorded", "classic-ch"], seeds=1)
     return [
         row(
-            one.verdict, as_json(one), topic=one.topic, subscription=one.subscription, rules=one.rules.name,
-            problem=one.problem,
+            found.verdict, as_json(found), topic=found.topic, subscription=found.subscription,
+            rules=found.rules.name, problem=found.problem,
         )
         for log in read_recording(source).logs
-        for one in rows_of(log, wanted.rules_for(log), seeds=range(1))
+        for found in rows_of(log, wanted.rules_for(log), seeds=range(1))
     ]  # fmt: skip
 
 

@@ -1,11 +1,11 @@
-"""Airflow's own hook for a local Airflow on SQLite: a savepoint takes the writer's place at once.
+"""Configure the local Airflow's SQLite database: a savepoint locks the database for writing at once.
 
-SQLite lets one connection write at a time, and others wait for it. But one that has read in a transaction and then
-wants to write is not let wait: if another wrote meanwhile it is refused at once (``SQLITE_BUSY_SNAPSHOT``). Airflow 3.3
-makes the runs of a backfill that way, each in a savepoint that reads first, so that a backfill from the UI beside a working
-scheduler was answered with *Database is locked* (503). Production uses PostgreSQL (``docker-compose.yml``).
+SQLite lets one connection write at a time, and others wait. But a connection that has read in a transaction and then
+wants to write does not wait: if another one wrote meanwhile, it fails at once (``SQLITE_BUSY_SNAPSHOT``). Airflow 3.3
+creates the runs of a backfill in savepoints that read first, so that a backfill from the UI beside a working scheduler
+failed with *Database is locked* (503). Production uses PostgreSQL (``docker-compose.yml``).
 
-Found by its name in ``PYTHONPATH`` (``dispatch_airflow.local_run.settings``); Airflow takes what stands in ``__all__``.
+Airflow finds this module by its name in ``PYTHONPATH`` (``dispatch_airflow.local_run.settings``) and imports ``__all__``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["create_metadata_engine"]
 
-#: So long a writer waits for the one before it; Python's own default is 5.
+#: Time that a writer waits for another one, in seconds; Python's default is 5.
 _PATIENCE_S = 30.0
 
 
 def create_metadata_engine(
     sql_alchemy_conn: str, *, engine_args: dict[str, Any], connect_args: dict[str, Any]
 ) -> Engine:
-    """The engine that Airflow would make; on SQLite its savepoints begin as writers, and writers wait longer."""
+    """Make the engine as Airflow does, but on SQLite with savepoints that lock for writing, and longer waits."""
     if not sql_alchemy_conn.startswith("sqlite"):
         return create_engine(sql_alchemy_conn, connect_args=connect_args, **engine_args, future=True)
     patient = {"timeout": _PATIENCE_S, **connect_args}
