@@ -1,4 +1,4 @@
-# The commands of the project. Each sets up what it needs first; nothing has to be done by hand.
+# The commands of the project. Each does its own set-up first.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -9,79 +9,79 @@ PYTHON ?=
 # Further arguments for pytest, the run or the benchmark, e.g. make test ARGS='-k selectors', make run ARGS='--source my/logs',
 # make bench ARGS='--only sticky --times 3'.
 ARGS ?=
-# Release of the broker that the recorder is tried in; empty = the one in recorder/pom.xml.
+# Release of the broker that the recorder is tested in; empty = the one in recorder/pom.xml.
 PULSAR ?=
 
 WITH_ENV := . .venv/env.sh &&
 
-help: ## This list
+help: ## Print this list
 	@echo 'pulsar-dispatch-audit: did the broker keep its promises? make run shows it on recorded logs.'
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*##/  make \1 :/p' Makefile
 
-setup: ## Python environment, Java, Spark's jars, compiled code; quick the second time (PYTHON=python3.11 to choose)
+setup: ## Install the Python environment, Java and Spark's jars, and compile; quick the second time (PYTHON=python3.11 to choose)
 	@PYTHON='$(PYTHON)' .ci/setup
 
-run: setup ## The whole pipeline on the sample logs: Airflow, Spark, Great Expectations, a verdict per subscription
+run: setup ## Run the whole pipeline on the sample logs: Airflow, Spark, Great Expectations, a verdict per subscription
 	@$(WITH_ENV) exec python -m dispatch_airflow.local_run run $(ARGS)
 
-up: setup ## Airflow with its web pages, left running; prints address and login
+up: setup ## Start Airflow with its web pages and leave it running; prints address and login
 	@$(WITH_ENV) exec python -m dispatch_airflow.local_run up
 
-down: setup ## Ends what `make up` started
+down: setup ## Stop what `make up` started
 	@$(WITH_ENV) exec python -m dispatch_airflow.local_run down
 
-test: setup ## All tests that need only this repository
+test: setup ## Run all tests that need only this repository
 	@$(WITH_ENV) exec .ci/test $(ARGS)
 
-conformance: setup ## Compare with the recordings and vectors in ../shared, where they are present
+conformance: setup ## Compare with the recordings and vectors in ../shared, if they are present
 	@$(WITH_ENV) exec .ci/conformance $(ARGS)
 
-browser: setup ## Open reports in a headless Chromium, which the machine must have (apt-get install chromium)
+browser: setup ## Test reports in a headless Chromium, which must be installed (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/browser $(ARGS)
 
-test-stack: ## The services of docker-compose.yml natively: Postgres, a Spark cluster, S3, mail; and kill -9 (needs postgresql)
+test-stack: ## Test the services of docker-compose.yml natively: Postgres, a Spark cluster, S3, mail, kill -9 (needs postgresql)
 	@DISPATCH_AUDIT_EXTRAS=stack,stack-test PYTHON='$(PYTHON)' .ci/setup
 	@$(WITH_ENV) exec .ci/stack $(ARGS)
 
-test-ui: setup ## Log in, backfill and what-if in Airflow's pages, with a headless Chromium (apt-get install chromium)
+test-ui: setup ## Test login, backfill and what-if in Airflow's pages with a headless Chromium (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/ui $(ARGS)
 
 accuracy: setup ## Measure how often what-if is right; writes bench/results/what-if-accuracy.md (half an hour)
 	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)
 
-conformance-all: setup ## The same with every recording in every test; half an hour
+conformance-all: setup ## Run conformance with every recording in every test; half an hour
 	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
 
-chaos: setup ## Kills at seeded points, full disks, runs side by side: a sample of half an hour (SEED=1; root for the disks)
+chaos: setup ## Test kills at seeded points, full disks, runs side by side: a sample of half an hour (SEED=1; root for the disks)
 	@$(WITH_ENV) exec .ci/chaos $(ARGS)
 
-chaos-full: setup ## All of it: 120 kills, every stage on every disk; some hours
+chaos-full: setup ## Run all of chaos: 120 kills, every stage on every disk; some hours
 	@$(WITH_ENV) exec .ci/chaos full $(ARGS)
 
-fuzz: setup ## Hostile files into every reader, a million; half an hour and more (ARGS='--seed 2 --only events --executions 50000')
+fuzz: setup ## Feed a million hostile files to every reader; half an hour and more (ARGS='--seed 2 --only events --executions 50000')
 	@$(WITH_ENV) exec python -m tests.fuzz --jobs $$(nproc) $(ARGS)
 
-orders: setup ## Recordings of several hours, run in every order, late and again: the same tables; ten minutes
+orders: setup ## Test that running intervals in every order, late and again gives the same tables; ten minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)
 
-bench: setup ## What a replay costs beside the copy of its bytes; hours (docs/performance.md)
+bench: setup ## Measure replays against copying their bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)
 
-bench-quick: setup ## The same on small logs, some minutes
+bench-quick: setup ## Run the benchmark on small logs; some minutes
 	@$(WITH_ENV) exec python -m bench --quick $(ARGS)
 
 recorder: ## Build the broker's recorder, recorder/target/*.nar (needs Java 17 and Maven; docs/recorder.md)
 	@mvn -B -q -f recorder package
 
-bench-recorder: ## What the recorder costs a broker: runs with and without it in turn; ten minutes, nothing else running (needs Maven)
+bench-recorder: ## Measure the recorder's cost for a broker; ten minutes, nothing else running (needs Maven)
 	@.ci/bench-recorder $(ARGS)
 
-test-recorder: ## The recorder in real brokers with real clients, audited against what they saw; minutes (PULSAR=4.0.0 ARGS='-k kill'; needs Maven)
+test-recorder: ## Test the recorder in real brokers with real clients; minutes (PULSAR=4.0.0 ARGS='-k kill'; needs Maven)
 	@DISPATCH_AUDIT_EXTRAS=record,stack,stack-test PYTHON='$(PYTHON)' .ci/setup
 	@$(WITH_ENV) PULSAR='$(PULSAR)' exec .ci/recorder $(ARGS)
 
-lint: setup ## Style, formatting, types
+lint: setup ## Check style, formatting and types
 	@$(WITH_ENV) .ci/lint
 
 format: setup ## Bring the code into its standard format

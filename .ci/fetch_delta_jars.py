@@ -1,6 +1,6 @@
 """Fetches the four jars of Delta Lake that Spark needs, once, into a folder.
 
-Spark's own resolver (Ivy) finds them, so no address stands here. It is asked for these four alone: the other
+Spark's own resolver (Ivy) finds them, so this file names no address. It resolves these four alone: the other
 29 jars that Delta names are part of Spark already, or serve Unity Catalog.
 """
 
@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
-#: Where Linux distributions keep the certificate authorities they trust.
+#: Files in which Linux distributions keep the certificate authorities they trust.
 SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -62,14 +62,17 @@ def system_certificates_options(work: Path) -> list[str]:
     bundle = next((Path(name) for name in bundles if name and Path(name).is_file()), None)
     if bundle is None:
         return []
-    with warnings.catch_warnings():  # about old authorities' serial numbers: for their owners to mend
+    with warnings.catch_warnings():  # about old authorities' serial numbers, which only their owners can fix
         warnings.simplefilter("ignore")
         certificates = load_pem_x509_certificates(bundle.read_bytes())
     trusted = [
         pkcs12.PKCS12Certificate(certificate, str(number).encode())
         for number, certificate in enumerate(certificates)
     ]
-    store, password = work / "trusted.p12", "changeit"  # public certificates: the password guards nothing
+    store, password = (
+        work / "trusted.p12",
+        "changeit",
+    )  # the certificates are public: the password protects nothing
     store.write_bytes(pkcs12.serialize_java_truststore(trusted, BestAvailableEncryption(password.encode())))
     return [
         f"-Djavax.net.ssl.trustStore={store}",
@@ -79,7 +82,7 @@ def system_certificates_options(work: Path) -> list[str]:
 
 
 def jars_in(folder: Path) -> list[Path]:
-    """Those of the four that are in ``folder``, with or without the resolver's prefix of the group."""
+    """The jars of the four that are in ``folder``, with or without the resolver's prefix of the group."""
     names = ["-".join(name.split(":")[1:]) for name in coordinates()]
     return [jar for name in names for jar in sorted(folder.glob(f"*{name}.jar"))[:1]]
 
@@ -104,7 +107,7 @@ def fetch(target: Path) -> None:
         report = ivy / "report.txt"
         run_spark_submit(arguments, proxy_options(), report)
         if len(found := jars_in(ivy / "jars")) != len(coordinates()):
-            # Java has its own list of certificate authorities, which a company's proxy is not on.
+            # Java has its own list of certificate authorities, which does not contain a company's proxy.
             run_spark_submit(arguments, proxy_options() + system_certificates_options(ivy), report)
             found = jars_in(ivy / "jars")
         if len(found) != len(coordinates()):

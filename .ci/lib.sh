@@ -1,8 +1,8 @@
-# Small functions of .ci/setup and .ci/run. Sourced, with the repository's root as the working directory.
+# Small functions for .ci/setup and .ci/run. Source it with the repository's root as the working directory.
 
 say() { printf '[setup] %s\n' "$*" >&2; }
 
-# One line on what is wrong, one on what to do next; never a stack trace.
+# Prints one line with the error and one with the next step; no stack trace.
 die() {
     printf '[setup] %s\n' "$@" >&2
     exit 1
@@ -20,7 +20,7 @@ supported_commands() { supported_minors | sed 's/^/python3./'; }
 
 NOT_RUNNABLE="does not run"
 
-# "3.11.7", or what kept the interpreter from saying so.
+# Prints "3.11.7", or why the interpreter could not be asked.
 python_version() {
     "$1" -c 'import sys; print("%d.%d.%d" % tuple(sys.version_info[:3]))' 2>/dev/null || echo "$NOT_RUNNABLE"
 }
@@ -55,7 +55,7 @@ key_of() {
 is_stamped() { [[ -e .venv/stamps/$1 && $(<".venv/stamps/$1") == "$2" ]]; }
 stamp() { echo "$2" >".venv/stamps/$1"; }
 
-# Two set-ups in one folder at once would undo each other's work.
+# Allows only one set-up in a folder at a time.
 hold_lock() {
     command -v flock >/dev/null || return 0
     exec 9>.venv.lock
@@ -66,7 +66,7 @@ hold_lock() {
 }
 
 with_environment() {
-    # The lock's descriptor must not live on in what is started here.
+    # Child processes must not inherit the lock's descriptor.
     (
         . .venv/env.sh
         exec 9>&-

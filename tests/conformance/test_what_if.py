@@ -30,7 +30,9 @@ def listed() -> set[str]:
 
 
 def test_every_miss_is_listed_and_everything_listed_misses(found: list[Identity], listed: set[str]) -> None:
-    assert {one.recording for one in found if not one.passes} == listed & {one.recording for one in found}
+    assert {identity.recording for identity in found if not identity.passes} == listed & {
+        identity.recording for identity in found
+    }
 
 
 def test_the_page_is_of_these_recordings(listed: set[str]) -> None:
@@ -52,5 +54,6 @@ def test_the_page_counts_what_it_lists(listed: set[str]) -> None:
 
 def test_of_all_positions_few_go_to_another_consumer(found: list[Identity]) -> None:
     for kind, least in (("designed", 0.99), ("quiet", 0.99), ("racing", 0.95)):
-        some = [one for one in found if one.kind == kind]
-        assert sum(one.same for one in some) >= least * sum(one.entries for one in some), kind
+        some = [identity for identity in found if identity.kind == kind]
+        entries = sum(identity.entries for identity in some)
+        assert sum(identity.same for identity in some) >= least * entries, kind

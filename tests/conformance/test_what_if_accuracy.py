@@ -29,7 +29,9 @@ def pairs() -> list[Pair]:
     return [
         pair
         for several in scripts().values()
-        for pair in pairs_of(several, range(1), sources=lambda one: one.rules.startswith("4.2.4/"))
+        for pair in pairs_of(
+            several, range(1), sources=lambda recording: recording.rules.startswith("4.2.4/")
+        )
     ]
 
 

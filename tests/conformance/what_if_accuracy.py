@@ -52,7 +52,7 @@ class Recorded:
 
     @property
     def violates(self) -> bool:
-        """Whether it has order violations."""
+        """True if it has order violations."""
         return self.measures.order_violations > 0
 
 
@@ -69,28 +69,28 @@ class Pair:
     @property
     def violating_seeds(self) -> int:
         """Seeds that have order violations."""
-        return sum(one.measures.order_violations > 0 for one in self.outcomes)
+        return sum(outcome.measures.order_violations > 0 for outcome in self.outcomes)
 
     @property
     def predicted(self) -> bool | None:
-        """Whether order violations are predicted: by at least half of the seeds."""
+        """True if at least half of the seeds predict order violations; None without a simulation."""
         return 2 * self.violating_seeds >= len(self.outcomes) if self.outcomes else None
 
     @property
     def right(self) -> bool:
-        """Whether it is what was recorded."""
+        """True if the prediction is what was recorded."""
         return self.predicted is self.target.violates
 
     @property
     def within_a_release(self) -> bool:
-        """Whether both were recorded by one release."""
+        """True if one release recorded both."""
         return self.source.rules.partition("/")[0] == self.target.rules.partition("/")[0]
 
 
 def scripts(folder: Path = RECORDINGS, kinds: Sequence[str] = ("designed-",)) -> dict[str, list[Recorded]]:
     """The recordings of each script that was recorded under several rules, in the order of ``RULES``.
 
-    What calls itself one script and had another load (seed, messages, keys) is left out, with a word on stderr.
+    A recording of the same script with another load (seed, messages, keys) is left out and named on stderr.
     """
     found: dict[str, list[Recorded]] = {}
     for rules in RULES:
@@ -99,15 +99,15 @@ def scripts(folder: Path = RECORDINGS, kinds: Sequence[str] = ("designed-",)) ->
             script = path.name.removesuffix(f"-{variant}")
             if not path.name.startswith(tuple(kinds)) or script.endswith("-classic"):
                 continue
-            one = recorded(path, script, rules)
+            recording = recorded(path, script, rules)
             known = found.setdefault(script, [])
-            if known and _load(known[0].log) != _load(one.log):
+            if known and _load(known[0].log) != _load(recording.log):
                 print(
                     f"{path.parent.name}/{path.name}: not the load of {known[0].log.recording}",
                     file=sys.stderr,
                 )
                 continue
-            known.append(one)
+            known.append(recording)
     return {script: several for script, several in sorted(found.items()) if len(several) > 1}
 
 
@@ -179,7 +179,7 @@ def _outcome(source: Recorded, log: DispatcherLog, seed: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How often predictions are right. ``found`` of ``violating`` targets, ``alarms`` predicted violations."""
+    """Count correct predictions. ``found`` of ``violating`` targets, ``alarms`` predicted violations."""
 
     pairs: int
     right: int
@@ -202,17 +202,17 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Right ones of all."""
+        """Share of correct predictions."""
         return self.right / self.pairs if self.pairs else 0.0
 
     @property
     def recall(self) -> float:
-        """Found ones of the violating."""
+        """Share of violating targets that were found."""
         return self.found / self.violating if self.violating else 1.0
 
     @property
     def precision(self) -> float:
-        """Found ones of the alarms."""
+        """Share of alarms that were true."""
         return self.found / self.alarms if self.alarms else 1.0
 
     def row(self, name: str) -> str:
@@ -232,7 +232,7 @@ _SCORES: Final = (
 
 
 def copied(pairs: Sequence[Pair]) -> Score:
-    """What "it will be as it was" would score."""
+    """Score the prediction "as it was recorded"."""
     some = [pair for pair in pairs if pair.source is not pair.target]
     both = sum(pair.source.violates and pair.target.violates for pair in some)
     return Score(
@@ -245,7 +245,7 @@ def copied(pairs: Sequence[Pair]) -> Score:
 
 
 def always_clean(pairs: Sequence[Pair]) -> Score:
-    """What "nothing will happen" would score."""
+    """Score the prediction "always clean"."""
     some = [pair for pair in pairs if pair.source is not pair.target]
     violating = sum(pair.target.violates for pair in some)
     return Score(len(some), len(some) - violating, violating, 0, 0)
@@ -323,7 +323,7 @@ def _by_script(pairs: Sequence[Pair]) -> str:
 
 
 def _waits(pairs: Sequence[Pair]) -> str:
-    """How far the predicted waits are from the recorded ones."""
+    """Compare the predicted waits with the recorded ones."""
     rows = [
         "| predicted against recorded | within 10 % or 5 ms | within 25 % or 20 ms | within a factor of 2 or 20 ms |",
         "|---|---:|---:|---:|",
@@ -333,18 +333,22 @@ def _waits(pairs: Sequence[Pair]) -> str:
         for pair in pairs:
             if pair.source is pair.target or not pair.outcomes:
                 continue
-            predicted = sorted(getattr(one.measures.wait_ms, name) or 0.0 for one in pair.outcomes)
-            there = getattr(pair.target.measures.wait_ms, name)
-            if there is not None:
-                both.append((predicted[len(predicted) // 2], there))
+            predicted = sorted(getattr(outcome.measures.wait_ms, name) or 0.0 for outcome in pair.outcomes)
+            known = getattr(pair.target.measures.wait_ms, name)
+            if known is not None:
+                both.append((predicted[len(predicted) // 2], known))
         if not both:
             continue
         near = [
-            sum(abs(one - other) <= max(share * other, least) for one, other in both) / len(both)
+            sum(
+                abs(predicted_ms - known_ms) <= max(share * known_ms, least)
+                for predicted_ms, known_ms in both
+            )
+            / len(both)
             for share, least in ((0.10, 5), (0.25, 20))
         ]
         twice = sum(
-            max(one, other) <= 2 * min(one, other) or abs(one - other) <= 20 for one, other in both
+            max(pair_ms) <= 2 * min(pair_ms) or abs(pair_ms[0] - pair_ms[1]) <= 20 for pair_ms in both
         ) / len(both)
         rows.append(f"| wait {name} | {near[0]:.1%} | {near[1]:.1%} | {twice:.1%} |")
     rows.append(

@@ -30,7 +30,7 @@ SAME_FINDINGS: Final = ("designed", "quiet")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a simulation under the recorded rules has in common with its recording."""
+    """Agreement of a simulation under the recorded rules with its recording."""
 
     recording: str
     entries: int
@@ -49,17 +49,17 @@ class Identity:
 
     @property
     def consumers_alike(self) -> bool:
-        """Whether the bar of the class is reached."""
+        """True if the bar of the class is reached."""
         return self.same >= BARS[self.kind] * self.entries
 
     @property
     def findings_alike(self) -> bool:
-        """Whether both have the same findings."""
+        """True if both have the same findings."""
         return not self.missing and not self.extra
 
     @property
     def passes(self) -> bool:
-        """Whether all is reached that is asked of the class."""
+        """True if the recording reaches every bar of its class."""
         return self.consumers_alike and (self.findings_alike or self.kind not in SAME_FINDINGS)
 
 
@@ -200,9 +200,7 @@ def main() -> int:
         return 1
     found = measured(folders(large=True))
     PAGE.write_text(page(found), encoding="utf-8")
-    print(
-        f"{sum(identity.passes for identity in found)} of {len(found)} recordings reach what is asked of them"
-    )
+    print(f"{sum(identity.passes for identity in found)} of {len(found)} recordings reach their bar")
     return 0
 
 

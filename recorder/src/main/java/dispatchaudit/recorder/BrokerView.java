@@ -21,9 +21,9 @@ import org.apache.pulsar.common.api.proto.KeySharedMode;
 import org.apache.pulsar.common.naming.SystemTopicNames;
 import org.apache.pulsar.common.naming.TopicName;
 
-/** What the recorder reads from the broker's objects. Reads only; takes no lock but the cursor's for reading and that of a consumer's pending acks. */
+/** Reads the broker's objects. Takes only two locks: the cursor's for reading, and that of a consumer's pending acks. */
 final class BrokerView {
-    /** The settings that a replay of dispatch rests on, under their broker.conf names; releases that lack one leave it out. */
+    /** The settings that a replay of dispatch needs, under their broker.conf names. A setting that a release lacks is left out. */
     private static final List<String> CONFIG = List.of(
             "activeConsumerFailoverDelayTimeMillis", "activeConsumerFailoverConsistentHashing",
             "subscriptionKeySharedUseConsistentHashing", "subscriptionKeySharedConsistentHashingReplicaPoints",
@@ -41,7 +41,7 @@ final class BrokerView {
     private BrokerView() {
     }
 
-    /** What the broker says of itself. */
+    /** Describe the broker: cluster, name, release, settings. */
     static Settings.Broker describe(PulsarService pulsar) {
         ServiceConfiguration configuration = pulsar.getConfiguration();
         Map<String, Object> config = new LinkedHashMap<>();
@@ -59,32 +59,33 @@ final class BrokerView {
         return new Settings.Broker(configuration.getClusterName(), name, PulsarVersion.getVersion(), config);
     }
 
-    /** Whether the broker itself uses the topic. */
+    /** True if the broker itself uses the topic. */
     static boolean isSystemTopic(String topic) {
         TopicName name = TopicName.get(topic);
         return SystemTopicNames.isSystemTopic(name) || name.getNamespace().equals("pulsar/system");
     }
 
-    /** Whether the broker itself reads through the subscription: compaction, replication, deduplication. */
+    /** True if the broker itself reads through the subscription: compaction, replication, deduplication. */
     static boolean isSystemSubscription(PulsarService pulsar, String subscription) {
         return subscription.equals(COMPACTION) || subscription.equals(DEDUPLICATION)
                 || subscription.startsWith(pulsar.getConfiguration().getReplicatorPrefix() + ".");
     }
 
     /**
-     * The dispatcher's list of connections, or an empty one. Not by {@code getDispatcher()}: that takes the subscription's lock,
-     * which a consumer that leaves takes before the dispatcher's, while callers here hold the dispatcher's.
+     * The dispatcher's list of connections, or an empty one. Does not use {@code getDispatcher()}, which takes the
+     * subscription's lock: a leaving consumer takes that lock before the dispatcher's, while callers here hold the
+     * dispatcher's, so the two could deadlock.
      */
     static List<Consumer> connected(Subscription subscription) {
         return subscription.getConsumers();
     }
 
-    /** The format's name of a subscription type. */
+    /** The name of a subscription type in the log format. */
     static String typeName(SubType type) {
         return type == SubType.Key_Shared ? "Key_Shared" : type.name();
     }
 
-    /** The line of a connection. */
+    /** The {@code consumer_added} line of a connection. */
     static Event.ConsumerAdded added(Consumer consumer, int number) {
         return new Event.ConsumerAdded(number, consumer.consumerName(), consumer.consumerId(), consumer.getClientAddress(),
                 consumer.getPriorityLevel(), consumer.subType() == SubType.Key_Shared ? keyShared(consumer) : null);
@@ -104,8 +105,8 @@ final class BrokerView {
     }
 
     /**
-     * The hashes that each connection of a Key_Shared dispatcher owns now. Takes the subscription's lock: not for a thread that
-     * holds the dispatcher's (see {@link #connected}).
+     * The hashes that each connection of a Key_Shared dispatcher owns now. Takes the subscription's lock, so a thread that
+     * holds the dispatcher's must not call it (see {@link #connected}).
      */
     static Map<Integer, List<int[]>> hashRanges(Subscription subscription, DispatcherLog log) {
         Map<Integer, List<int[]>> found = new LinkedHashMap<>();
@@ -121,14 +122,13 @@ final class BrokerView {
         return found;
     }
 
-    /** What the cursor has acknowledged, and what is pending, as they are at this moment. */
+    /** The cursor's acknowledgements and the pending acks at this moment. */
     static State state(Subscription subscription, DispatcherLog log) {
         String markDelete = null;
         String unsent = null;
         List<String> holes = new ArrayList<>();
         if (subscription instanceof PersistentSubscription persistent) {
-            // Under the cursor's lock: acknowledgements change the set of holes meanwhile, and a set that is read as it changes
-            // fails in any way.
+            // Read under the cursor's lock: acknowledgements change the set of holes, and reading a set while it changes fails.
             Position position = persistent.getCursor() instanceof ManagedCursorImpl cursor
                     ? cursor.processIndividuallyDeletedMessagesAndGetMarkDeletedPosition(range -> add(holes, range))
                     : persistent.getCursor().getMarkDeletedPosition();
@@ -157,7 +157,7 @@ final class BrokerView {
         return new State(markDelete, unsent, holes, pending, cut, System.currentTimeMillis() * 1000);
     }
 
-    /** The entries of a range (lower, upper] that the cursor keeps. False = enough. */
+    /** Add the entries of a range (lower, upper] that the cursor keeps. False = the limit is reached. */
     private static boolean add(List<String> holes, Range<Position> range) {
         Position upper = range.upperEndpoint();
         boolean sameLedger = range.lowerEndpoint().getLedgerId() == upper.getLedgerId();

@@ -8,8 +8,8 @@ import java.util.zip.GZIPOutputStream;
 import java.util.zip.Inflater;
 
 /**
- * How blocks of lines become bytes of a segment. Each block is a whole gzip member (or a line), so a segment that ends with
- * any of them can be decompressed. There is no zstd: a broker of 4.2 has no zstd-jni on its class path.
+ * Encodes blocks of lines as bytes of a segment. Each block is a whole gzip member (or a line), so a segment can be
+ * decompressed up to the end of any block. There is no zstd: a broker of 4.2 has no zstd-jni on its class path.
  */
 public enum Compression {
     NONE(".jsonl") {
@@ -64,7 +64,7 @@ public enum Compression {
         }
     };
 
-    /** Level 3 takes half the processor time of the default and an eighth more bytes; below it little is gained. */
+    /** Level 3 takes half the processor time of the default and an eighth more bytes; lower levels save little. */
     private static final class Gzip extends GZIPOutputStream {
         private static final int LEVEL = 3;
 
@@ -74,7 +74,7 @@ public enum Compression {
         }
     }
 
-    /** How a segment's name ends. */
+    /** The ending of a segment's name. */
     final String ending;
 
     Compression(String ending) {
@@ -84,10 +84,10 @@ public enum Compression {
     /** The first {@code length} bytes of {@code lines} as a block of their own. */
     abstract byte[] block(byte[] lines, int length) throws IOException;
 
-    /** Where the block that begins at {@code from} ends, or -1 if it is not whole. */
+    /** The end of the block that begins at {@code from}, or -1 if it is not whole. */
     abstract int nextBlock(byte[] segment, int from);
 
-    /** How many bytes of a segment's start are whole blocks. */
+    /** The number of bytes at a segment's start that are whole blocks. */
     int wholeBlocks(byte[] segment) {
         int end = 0;
         while (end < segment.length) {
@@ -101,9 +101,9 @@ public enum Compression {
     }
 
     static Compression ofFile(String name) {
-        for (Compression one : values()) {
-            if (name.endsWith(one.ending)) {
-                return one;
+        for (Compression compression : values()) {
+            if (name.endsWith(compression.ending)) {
+                return compression;
             }
         }
         throw new IllegalArgumentException(name + ": no segment's name");

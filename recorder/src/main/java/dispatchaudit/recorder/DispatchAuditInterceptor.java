@@ -25,9 +25,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The broker's callbacks as events. Which callback runs when, and what that means for the order: docs/recorder.md.
+ * Turns the broker's callbacks into events. docs/recorder.md says when each callback runs, and what that means for the order.
  *
- * <p>Nothing that goes wrong in here reaches the broker: it is counted, and logged the first time.
+ * <p>No failure in here reaches the broker: it is counted, and logged the first time.
  */
 public final class DispatchAuditInterceptor implements BrokerInterceptor {
     private static final Logger LOG = LoggerFactory.getLogger(DispatchAuditInterceptor.class);
@@ -39,7 +39,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
     private volatile Publishes publishes;
     private volatile boolean splitsRanges;
 
-    /** What a callback does; may fail in any way. */
+    /** The work of a callback; may throw anything. */
     private interface Work {
         void run() throws Exception;
     }
@@ -150,17 +150,17 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
 
     @Override
     public void onConnectionClosed(ServerCnx cnx) {
-        // the dispatchers' lists and consumerClosed tell
+        // the dispatchers' lists and consumerClosed report this
     }
 
     @Override
     public void onWebserviceRequest(ServletRequest request) {
-        // of no interest
+        // not recorded
     }
 
     @Override
     public void onWebserviceResponse(ServletRequest request, ServletResponse response) {
-        // of no interest
+        // not recorded
     }
 
     private void flow(ServerCnx cnx, long consumerId, long permits) {
@@ -174,7 +174,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         });
     }
 
-    /** Acknowledgements that the broker will not obey, and those of transactions, which take effect later or never, are left out. */
+    /** Leave out acknowledgements that the broker ignores, and those of transactions, which take effect later or never. */
     private void ack(CommandAck ack, ServerCnx cnx) {
         Consumer consumer = consumer(cnx, ack.getConsumerId());
         boolean cumulative = ack.getAckType() == AckType.Cumulative;
@@ -208,7 +208,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         if (consumer == null) {
             return;
         }
-        // as the broker does: a list counts only where single messages are acknowledged
+        // as in the broker: a list counts only if single messages are acknowledged
         int count = Subscription.isIndividualAckMode(consumer.subType()) ? command.getMessageIdsCount() : 0;
         long[] ledgers = count == 0 ? null : new long[count];
         long[] entries = count == 0 ? null : new long[count];
@@ -238,9 +238,9 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
                 return null;
             }
             State state = BrokerView.state(subscription, log);
-            // who owns what on a ring follows from who is connected; where ranges were split, it depends on who was
+            // on a ring the owners follow from the connected consumers; if ranges are split, also from earlier ones
             return splitsRanges ? state.with(BrokerView.hashRanges(subscription, log)) : state;
-        } catch (Throwable failure) { // a checkpoint without it is still one
+        } catch (Throwable failure) { // a checkpoint without ranges is valid too
             failed("checkpoint", failure);
             return null;
         }
@@ -257,7 +257,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
     private void guarded(String where, Work work) {
         try {
             work.run();
-        } catch (Throwable failure) { // whatever it is, the broker goes on
+        } catch (Throwable failure) { // any failure: the broker must continue
             failed(where, failure);
         }
     }

@@ -10,10 +10,10 @@ import java.util.Set;
 import java.util.function.BiFunction;
 
 /**
- * One incarnation of one dispatcher: who is connected, and how its lines are numbered.
+ * One incarnation of one dispatcher: its connections and the numbers of its lines.
  *
- * <p>Three owners, each with its own fields: callbacks of the broker hold this object's lock, {@link EventQueue} its own
- * lock, and the writer's thread needs none. Locks are taken in this order: this object's, then the queue's.
+ * <p>The fields have three owners: callbacks of the broker hold this object's lock, {@link EventQueue} holds its own lock, and
+ * the writer's thread needs none. Locks are taken in this order: this object's, then the queue's.
  */
 public final class DispatcherLog {
     public final String topic;
@@ -27,7 +27,7 @@ public final class DispatcherLog {
     private Object[] lastSeen = {};
     private ListMark lastList = new ListMark(List.of());
     private int lastNumber;
-    /** The incarnation has ended: nothing joins it any more. */
+    /** The incarnation has ended: no further event is added. */
     boolean over;
 
     // guarded by the queue's lock
@@ -35,7 +35,7 @@ public final class DispatcherLog {
     long lostSentEntries;
     Event.Sent openSent;
 
-    // the writer's
+    // used by the writer's thread only
     final Numbering numbers = new Numbering();
     long lastTimeUs;
     long headerInSegment = -1;
@@ -51,11 +51,11 @@ public final class DispatcherLog {
     }
 
     /**
-     * Compare the broker's list of connections with what is known and return what changed, in order: those that left,
-     * then those that came. Connections are told apart by identity, and numbers are never used twice.
+     * Compare the broker's list of connections with the known ones and return the changes in order: leaves, then joins.
+     * Connections are compared by identity, and numbers are never used twice.
      *
-     * <p>Called with this object's lock held, and the list read with it held, so that a later call never sees an older
-     * list. {@code describe} gives the line of a connection that is new under the number it got.
+     * <p>Call this with this object's lock held, and read the list under the same lock, so that a later call never sees an
+     * older list. {@code describe} gives the line of a new connection under its number.
      */
     public <C> List<Event> changes(List<C> now, BiFunction<C, Integer, Event.ConsumerAdded> describe) {
         if (lastList.holds(now)) {
@@ -88,22 +88,22 @@ public final class DispatcherLog {
         return changes;
     }
 
-    /** The connection's number, or 0 if it is not in the dispatcher's list (any more). Called with the lock held. */
+    /** The connection's number, or 0 if it is not, or no longer, in the dispatcher's list. Called with the lock held. */
     public int numberOf(Object member) {
         return members.getOrDefault(member, 0);
     }
 
-    /** Whether nobody is connected as far as was seen. Called with the lock held. */
+    /** True if no connection is known. Called with the lock held. */
     public boolean empty() {
         return members.isEmpty();
     }
 
-    private static boolean same(Object[] one, Object[] other) {
-        if (one.length != other.length) {
+    private static boolean same(Object[] known, Object[] current) {
+        if (known.length != current.length) {
             return false;
         }
-        for (int i = 0; i < one.length; i++) {
-            if (one[i] != other[i]) {
+        for (int i = 0; i < known.length; i++) {
+            if (known[i] != current[i]) {
                 return false;
             }
         }

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** What one line of the event log says, without its number, time and dispatcher. Kinds and fields: docs/log-format.md. */
+/** One line of the event log, without its number, time and dispatcher. Kinds and fields: docs/log-format.md. */
 public sealed interface Event {
 
     /** The line's kind. */
@@ -17,7 +17,7 @@ public sealed interface Event {
     /** Write the fields of this kind into the line's open object. */
     void write(JsonGenerator json) throws IOException;
 
-    /** About how many bytes the event keeps in memory. */
+    /** The approximate size of the event in memory, in bytes. */
     default int weightBytes() {
         return 64;
     }
@@ -30,11 +30,11 @@ public sealed interface Event {
         json.writeEndArray();
     }
 
-    /** What is never dropped, because the lines after it would be meaningless: who is connected, and where the log begins and ends. */
+    /** Events that are never dropped, because later lines need them: joins and leaves, and the beginning and end of a log. */
     sealed interface Essential extends Event {
     }
 
-    /** Key_Shared terms of a consumer; {@code ranges} is empty unless the mode is STICKY. */
+    /** Key_Shared policy of a consumer; {@code ranges} is empty unless the mode is STICKY. */
     record KeyShared(String mode, boolean allowOutOfOrder, List<int[]> ranges) {
     }
 
@@ -118,7 +118,7 @@ public sealed interface Event {
         }
     }
 
-    /** The consumer asked for messages again; {@code ledgers} is null = all that it has not acknowledged. */
+    /** The consumer requested redelivery; {@code ledgers} is null = all that it has not acknowledged. */
     record Redeliver(int consumer, long[] ledgers, long[] entries) implements Event {
         @Override
         public String kind() {
@@ -140,8 +140,8 @@ public sealed interface Event {
     }
 
     /**
-     * Who is connected, in the order of joining, and what the broker says besides; {@code state} is null if it does not say.
-     * An incarnation begins with one in which nobody is connected: what the cursor remembers of the time before.
+     * The connections in the order of joining, and the broker's state; {@code state} is null if unknown. An incarnation begins
+     * with a checkpoint without connections, which holds the cursor's state of the time before.
      */
     record Checkpoint(Collection<ConsumerAdded> connected, State state) implements Essential {
         @Override
@@ -169,7 +169,7 @@ public sealed interface Event {
         }
     }
 
-    /** Nothing to write: the incarnation is over and its dispatcher needs no checkpoint any more. */
+    /** The end of an incarnation: nothing is written, and its dispatcher needs no further checkpoint. */
     record Ended() implements Essential {
         @Override
         public String kind() {
@@ -182,8 +182,8 @@ public sealed interface Event {
     }
 
     /**
-     * Entries given to one connection by one write. Grows while it is the dispatcher's last event, see {@link #takes};
-     * the queue's lock guards it until the writer has it.
+     * Entries sent to one connection by one write. Grows while it is the dispatcher's last event, see {@link #takes}; the
+     * queue's lock guards it until the writer takes it.
      */
     final class Sent implements Event {
         static final int MOST_ENTRIES = 1000;
@@ -194,7 +194,7 @@ public sealed interface Event {
         private int[] batchSizes = new int[8];
         private int count;
 
-        /** {@code permits} = what the consumer had when the write was put together; the broker subtracts after it. */
+        /** {@code permits}: the consumer's permits when the write was assembled; the broker subtracts after it. */
         Sent(int consumer, long permits) {
             this.consumer = consumer;
             this.permits = permits;
@@ -214,7 +214,7 @@ public sealed interface Event {
             return count;
         }
 
-        /** Whether an entry belongs to the same write: same connection, same permits, behind the last. */
+        /** True if an entry belongs to the same write: same connection, same permits, behind the last. */
         boolean takes(int otherConsumer, long otherPermits, long ledgerId, long entryId) {
             int last = count - 1;
             return otherConsumer == consumer && otherPermits == permits && count < MOST_ENTRIES
@@ -241,7 +241,7 @@ public sealed interface Event {
         }
     }
 
-    /** Positions as the format writes them. */
+    /** Positions in the form of the log format. */
     final class Positions {
         private static final int MOST_CHARACTERS = 41;
 
@@ -258,10 +258,10 @@ public sealed interface Event {
             json.writeEndArray();
         }
 
-        /** Write a number, and {@code before} ahead of it unless that is 0, so that it ends at {@code end}; returns where it begins. */
+        /** Write a number so that it ends at {@code end}, preceded by {@code before} unless that is 0; returns its start. */
         private static int digits(char[] text, int end, long number, char before) {
             int at = end;
-            // ids are never negative, but a wrong one must not become another
+            // ids are never negative, but a wrong id must not turn into another one
             for (long rest = number; at == end || rest != 0; rest /= 10) {
                 text[--at] = (char) ('0' + Math.abs(rest % 10));
             }

@@ -6,12 +6,12 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * What lies between the broker's threads and the writer: one order, a bound, and never a wait for the writer.
+ * The queue between the broker's threads and the writer: it fixes one order, is bounded, and never waits for the writer.
  *
- * <p>Two lists change places: producers append to one under a lock that is held for some tens of nanoseconds, the writer takes
- * it whole. When the list is full, what comes is dropped and counted at its dispatcher; the next event that is taken (or the
- * end of the list) says how many were lost before it. Events of membership are always taken: they are as many as there are
- * connections, and without them no later line could be read.
+ * <p>Two lists are swapped: producers append to one under a lock that is held for some tens of nanoseconds, and the writer
+ * takes it as a whole. When the list is full, further events are dropped and counted at their dispatcher; the next accepted
+ * event (or the end of the list) says how many were lost before it. Events of membership are always accepted: there are only as
+ * many as connections, and no later line could be read without them.
  */
 public final class EventQueue {
     /**
@@ -21,11 +21,11 @@ public final class EventQueue {
     record Item(DispatcherLog log, Event event, Message message, long timeUs, Loss before) {
     }
 
-    /** A loss at the end of a list, of events behind which none was taken. */
+    /** A loss at the end of a list: no later event was accepted. */
     record LossAtEnd(DispatcherLog log, Loss loss, long timeUs) {
     }
 
-    /** What the writer takes at once. {@code lostMessages} were dropped since the last time. */
+    /** The batch that the writer takes. {@code lostMessages} were dropped since the last one. */
     record Batch(List<Item> items, List<LossAtEnd> losses, long lostMessages) {
     }
 
@@ -42,7 +42,7 @@ public final class EventQueue {
     /**
      * @param capacity      items that may wait; as many again may be with the writer
      * @param capacityBytes the same in bytes
-     * @param clockUs       microseconds since the epoch; may go back, the times given out do not
+     * @param clockUs       microseconds since the epoch; may go back, the recorded times do not
      */
     public EventQueue(int capacity, long capacityBytes, java.util.function.LongSupplier clockUs) {
         this.capacity = capacity;
@@ -50,7 +50,7 @@ public final class EventQueue {
         this.clockUs = clockUs;
     }
 
-    /** Put an event in its place in the order; entries sent go by {@link #sent}. False if it was dropped (and counted). */
+    /** Append an event; for sent entries use {@link #sent}. False if it was dropped (and counted). */
     public synchronized boolean offer(DispatcherLog log, Event event) {
         log.openSent = null;
         if (!(event instanceof Event.Essential) && full()) {
@@ -64,7 +64,7 @@ public final class EventQueue {
     /**
      * The same for an entry that is being sent: it joins the line of its write if that is still the dispatcher's last event.
      *
-     * @param permits what the connection has before the write
+     * @param permits the connection's permits before the write
      */
     public synchronized boolean sent(DispatcherLog log, int consumer, long permits, long ledgerId, long entryId, int batchSize) {
         if (full()) {
@@ -111,7 +111,7 @@ public final class EventQueue {
         return loss;
     }
 
-    /** The same for a line of the message log, which has no number: only how many were lost is known. */
+    /** The same for a line of the message log. It has no number, so only the count of lost lines is kept. */
     public synchronized boolean offer(Message message) {
         if (full()) {
             lostMessages++;
@@ -123,7 +123,7 @@ public final class EventQueue {
         return true;
     }
 
-    /** Take all that waits; waits up to {@code timeoutMs} for a list that is a quarter full. */
+    /** Take all waiting events; waits up to {@code timeoutMs} for a list that is a quarter full. */
     public synchronized Batch take(long timeoutMs) throws InterruptedException {
         if (timeoutMs > 0 && items.size() < capacity / 4) {
             wait(timeoutMs);

@@ -7,10 +7,10 @@ import java.util.function.BiConsumer;
 import org.apache.pulsar.common.api.proto.BaseCommand;
 
 /**
- * Sees the FLOW commands of one connection on their arrival.
+ * Reports the FLOW commands of one connection on their arrival.
  *
- * <p>{@code PulsarDecoder} calls no interceptor for them, so this stands before it in the connection's pipeline. A frame is
- * passed on as it came; of other commands only two bytes are looked at.
+ * <p>{@code PulsarDecoder} calls no interceptor for them, so this handler is placed before it in the connection's pipeline. A
+ * frame is passed on unchanged; of other commands only two bytes are read.
  */
 final class FlowTap extends ChannelInboundHandlerAdapter {
     static final String NAME = "dispatchAuditFlowTap";
@@ -20,7 +20,7 @@ final class FlowTap extends ChannelInboundHandlerAdapter {
 
     private final BiConsumer<Long, Long> onFlow;
 
-    /** {@code onFlow} gets the consumer's id and its permits; it raises nothing. */
+    /** {@code onFlow} gets the consumer's id and its permits; it must not throw. */
     FlowTap(BiConsumer<Long, Long> onFlow) {
         this.onFlow = onFlow;
     }

@@ -5,7 +5,7 @@ import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 
-/** One line of JSON after the other, built in the same memory. Not for several threads. */
+/** Builds lines of JSON, each in the memory of the one before. Not thread-safe. */
 final class Line {
     private static final JsonFactory JSON = new JsonFactory().setRootValueSeparator(null);
 
@@ -17,7 +17,7 @@ final class Line {
         void write(JsonGenerator json) throws IOException;
     }
 
-    /** Build an object; it stays until the next one is built. */
+    /** Build an object; it is valid until the next one is built. */
     Bytes object(Fields fields) throws IOException {
         bytes.reset();
         boolean whole = false;
@@ -32,13 +32,13 @@ final class Line {
             whole = true;
         } finally {
             if (!whole) {
-                json = null; // it is in the middle of something
+                json = null; // it stopped in the middle of an object
             }
         }
         return bytes;
     }
 
-    /** A byte array that can be looked at without a copy. */
+    /** A byte array that can be read without a copy. */
     static final class Bytes extends ByteArrayOutputStream {
         Bytes(int capacity) {
             super(capacity);

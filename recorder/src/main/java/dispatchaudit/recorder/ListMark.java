@@ -5,13 +5,12 @@ import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 
 /**
- * Tells whether a list was changed since it was looked at, at a cost that does not grow with the list.
+ * Detects whether a list has changed since it was marked, at a cost that does not grow with the list.
  *
- * <p>A sublist of a {@link CopyOnWriteArrayList}, which is what a dispatcher keeps its consumers in, holds the array that the
- * list had then, and refuses to answer once the list has another one. Each change gives it another one, so a change is never
- * overlooked; sorting into the same order is taken for a change, which only costs a comparison. The documentation of the JDK
- * leaves open what such a sublist does, so it is tried once; where it does not refuse, and for other lists, nothing is promised
- * and the list has to be compared.
+ * <p>A dispatcher keeps its consumers in a {@link CopyOnWriteArrayList}. A sublist of such a list keeps the array that the list
+ * had then, and throws once the list has another array. Every change replaces the array, so no change is missed. Sorting into
+ * the same order counts as a change, which only costs a comparison. The documentation of the JDK does not specify this
+ * behaviour, so it is tested once. If the sublist does not throw, and for other lists, the list has to be compared.
  */
 final class ListMark {
     private static final boolean REFUSES = refuses();
@@ -19,13 +18,13 @@ final class ListMark {
     private final List<?> list;
     private final List<?> unchanged;
 
-    /** Marks the list as it is now. Whoever reads it for what the mark is to stand for does so after this. */
+    /** Mark the list as it is now. Read the list after this call, not before. */
     ListMark(List<?> list) {
         this.list = list;
         this.unchanged = REFUSES && list instanceof CopyOnWriteArrayList ? list.subList(0, 0) : null;
     }
 
-    /** Whether it is this list and surely unchanged. */
+    /** True if it is this list and certainly unchanged. */
     boolean holds(List<?> now) {
         return now == list && unchanged != null && answers(unchanged);
     }

@@ -9,11 +9,11 @@ import java.util.Set;
 import java.util.function.LongSupplier;
 
 /**
- * Turns what was queued into lines of segments: numbers events, says what was lost, begins each segment with what a reader of
- * it alone must know. For one thread; {@link #stats} may be read by others.
+ * Writes queued events as lines of segments: numbers them, writes gap lines for losses, and begins each segment with headers
+ * and checkpoints, so that it can be read alone. For one thread; other threads may read {@link #stats}.
  */
 final class LogWriter {
-    /** Asks the broker; null = it does not say. */
+    /** Reads a dispatcher's state from the broker; null = unknown. */
     interface Probe {
         State state(DispatcherLog log);
     }
@@ -25,11 +25,11 @@ final class LogWriter {
     private final SegmentSeries events;
     private final SegmentSeries messages;
     private final Set<DispatcherLog> live = new LinkedHashSet<>();
-    /** Those with numbers that are in no file yet. */
+    /** Logs with numbers that are in no file yet. */
     private final Set<DispatcherLog> unkept = new LinkedHashSet<>();
     private final Line text = new Line();
     private long bufferedMessages;
-    private long lostMessagesUntold;
+    private long lostMessagesUnreported;
     final Stats stats;
 
     LogWriter(Settings settings, Probe probe, LongSupplier clockMs, Segment.Disk disk, Stats stats) {
@@ -41,8 +41,9 @@ final class LogWriter {
     }
 
     /**
-     * Write a batch. What fails is counted, and the batch goes on; the last failure is raised at the end. A line that the disk
-     * refuses is told by a gap line when it takes lines again, one that cannot be put into words leaves a hole in {@code seq}.
+     * Write a batch. A failure is counted, and the batch continues; the last failure is thrown at the end. A line that the disk
+     * refuses is reported by a gap line once the disk accepts lines again. A line that cannot be built leaves a hole
+     * in {@code seq}.
      */
     void write(EventQueue.Batch batch) throws IOException {
         Exception failed = null;
@@ -53,25 +54,25 @@ final class LogWriter {
                 } else {
                     event(item);
                 }
-            } catch (IOException | RuntimeException one) {
-                failed = one;
+            } catch (IOException | RuntimeException failure) {
+                failed = failure;
             }
         }
         for (EventQueue.LossAtEnd loss : batch.losses()) {
             try {
                 dropped(loss.log(), loss.loss(), loss.timeUs());
-            } catch (IOException | RuntimeException one) {
-                failed = one;
+            } catch (IOException | RuntimeException failure) {
+                failed = failure;
             }
         }
-        lostMessagesUntold += batch.lostMessages();
+        lostMessagesUnreported += batch.lostMessages();
         stats.lostMessages.add(batch.lostMessages());
         if (failed != null) {
             throw failed instanceof IOException disk ? disk : new IOException("a line could not be written", failed);
         }
     }
 
-    /** Flush, sync and rotate where it is time. */
+    /** Flush, sync and rotate when due. */
     void tick() throws IOException {
         try {
             events.tick();
@@ -84,7 +85,7 @@ final class LogWriter {
     void close() throws IOException {
         try {
             if (unkept.stream().anyMatch(log -> log.numbers.hasLost())) {
-                events.ready(); // a last chance to tell what was lost
+                events.ready(); // a last chance to write gap lines
             }
             events.complete();
         } finally {
@@ -108,7 +109,7 @@ final class LogWriter {
                 try {
                     numbered(log, item.timeUs(), event);
                 } finally {
-                    // Behind the line: a segment that this line opened has a checkpoint of the state before it.
+                    // After the line: if this line opened a segment, the segment has a checkpoint of the state before it.
                     member(log, event);
                 }
             }
@@ -123,7 +124,7 @@ final class LogWriter {
         }
     }
 
-    /** The line of an event, or of a checkpoint, under the dispatcher's next number. */
+    /** Write an event or a checkpoint under the dispatcher's next number. */
     private void numbered(DispatcherLog log, long timeUs, Event event) throws IOException {
         boolean written = false;
         boolean open = false;
@@ -145,7 +146,7 @@ final class LogWriter {
         events.settle();
     }
 
-    /** What the queue dropped, and the state behind it, so that the log can be judged from there on. */
+    /** Write a gap line for dropped events, and a checkpoint behind it, so that the log can be judged from there on. */
     private void dropped(DispatcherLog log, Loss loss, long timeUs) throws IOException {
         stats.lostEvents.add(loss.events());
         boolean written = false;
@@ -225,14 +226,14 @@ final class LogWriter {
             if (written) {
                 bufferedMessages++;
             } else {
-                lostMessagesUntold++;
+                lostMessagesUnreported++;
                 stats.failedLines.increment();
             }
         }
         messages.settle();
     }
 
-    /** A segment of events can be read without those before it: it begins with the state of every live dispatcher. */
+    /** Begin a segment of events with the state of every live dispatcher, so that it can be read without earlier ones. */
     private final class EventSegments implements SegmentSeries.Contents {
         @Override
         public void opened(SegmentSeries series) throws IOException {
@@ -282,7 +283,7 @@ final class LogWriter {
 
         @Override
         public String footer() {
-            return lostMessagesUntold == 0 ? "" : ",\"lost\":" + lostMessagesUntold;
+            return lostMessagesUnreported == 0 ? "" : ",\"lost\":" + lostMessagesUnreported;
         }
 
         @Override
@@ -290,14 +291,14 @@ final class LogWriter {
             stats.messages.add(bufferedMessages);
             bufferedMessages = 0;
             if (ended) {
-                lostMessagesUntold = 0;
+                lostMessagesUnreported = 0;
             }
         }
 
         @Override
         public void failed() {
             stats.failedLines.add(bufferedMessages);
-            lostMessagesUntold += bufferedMessages;
+            lostMessagesUnreported += bufferedMessages;
             bufferedMessages = 0;
         }
     }

@@ -1,8 +1,8 @@
 package dispatchaudit.recorder;
 
 /**
- * Events of one dispatcher that were dropped, and how many entries sent were among them: counted by {@link EventQueue}, written
- * as a gap line by {@link LogWriter}.
+ * The number of dropped events of one dispatcher, and of sent entries in them. {@link EventQueue} counts them,
+ * {@link LogWriter} writes them as a gap line.
  */
 record Loss(long events, long sentEntries) {
 }

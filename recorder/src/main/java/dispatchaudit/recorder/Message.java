@@ -10,7 +10,7 @@ import java.util.Base64;
 public record Message(Content content, long ledgerId, long entryId) {
 
     /**
-     * What is known of it before it has a position.
+     * The fields that are known before it has a position.
      *
      * @param key          the partition key's text as the producer gave it; null = none
      * @param keyBinary    {@code key} is base64 of the key's bytes
@@ -31,15 +31,15 @@ public record Message(Content content, long ledgerId, long entryId) {
         }
     }
 
-    /** How keys are written. */
+    /** The form in which keys are written. */
     public enum Keys {
-        /** As they are. */
+        /** Unchanged. */
         PLAIN,
         /** Masked murmur3-32 of the bytes that dispatch hashes: keys never leave the broker. */
         KEY_H31
     }
 
-    /** About how many bytes it keeps in memory; the topic's name is the broker's own object. */
+    /** Its approximate size in memory in bytes; the topic's name is the broker's own object. */
     int weightBytes() {
         return 128 + (content.key() == null ? 0 : content.key().length())
                 + (content.orderingKey() == null ? 0 : content.orderingKey().length);

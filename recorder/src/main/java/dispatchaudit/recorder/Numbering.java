@@ -1,11 +1,11 @@
 package dispatchaudit.recorder;
 
 /**
- * The numbers of a dispatcher's lines, and which of them are in a file: a line that was written may still be lost with its
- * block, when the disk refuses that. For the writer's thread only.
+ * The numbers of a dispatcher's lines, and which of them are in a file. A line that was written may still be lost with its
+ * block if the disk refuses the block. For the writer's thread only.
  *
- * <p>Numbers are given out in order, and a block takes all that were given out since the last one. So what is not in a file is
- * always one range at the end, from {@link #firstLost} on, and one gap line tells it when writing goes on.
+ * <p>Numbers are assigned in order, and a block contains all numbers assigned since the last block. So the numbers that are in
+ * no file are always one range at the end, from {@link #firstLost} on, and one gap line covers it when writing continues.
  */
 final class Numbering {
     private long last;
@@ -22,12 +22,12 @@ final class Numbering {
         return last + 1;
     }
 
-    /** The last number given out; 0 = none. */
+    /** The last number assigned; 0 = none. */
     long last() {
         return last;
     }
 
-    /** An event, or a checkpoint, takes a number. {@code sentEntries}: how many it names; {@code written}: into a block. */
+    /** Assign a number to an event or a checkpoint. {@code sentEntries}: entries it names; {@code written}: it is in a block. */
     void line(boolean event, long sentEntries, boolean written, Stats stats) {
         last++;
         bufferedLines++;
@@ -38,13 +38,13 @@ final class Numbering {
         }
     }
 
-    /** An event takes a number whose line cannot be built, which says nothing about the block. */
+    /** Assign a number to an event whose line cannot be built. The block is not affected. */
     void hole(Stats stats) {
         last++;
         stats.failedLines.increment();
     }
 
-    /** Events that the queue dropped take their numbers, by a gap line that was {@code written} into a block, or was not. */
+    /** Assign the numbers of events that the queue dropped. {@code written}: their gap line is in a block. */
     void dropped(Loss loss, boolean written, Stats stats) {
         last += loss.events();
         bufferedToldSentEntries += loss.sentEntries();
@@ -53,7 +53,7 @@ final class Numbering {
         }
     }
 
-    /** All numbers given out so far are in a file, or told by a gap line in it. */
+    /** Note that all numbers assigned so far are in a file, or covered by a gap line in it. */
     void kept(Stats stats) {
         stats.events.add(bufferedEvents);
         stats.sentEntries.add(bufferedSentEntries);
@@ -63,7 +63,7 @@ final class Numbering {
         empty();
     }
 
-    /** What was given out since the last block is in no file. */
+    /** Note that the numbers assigned since the last block are in no file. */
     void failed(Stats stats) {
         stats.failedLines.add(bufferedLines);
         goneSentEntries += bufferedSentEntries + bufferedToldSentEntries;
@@ -71,7 +71,7 @@ final class Numbering {
         empty();
     }
 
-    /** Whether numbers are in no file and no gap line in a file tells of them. */
+    /** True if some numbers are in no file and not covered by a gap line in a file. */
     boolean hasLost() {
         return lastGone > lastKept;
     }
@@ -81,7 +81,7 @@ final class Numbering {
         return lastKept + 1;
     }
 
-    /** How many sent entries are among them. */
+    /** The number of sent entries among them. */
     long lostSentEntries() {
         return goneSentEntries;
     }

@@ -10,13 +10,13 @@ import org.apache.pulsar.broker.service.persistent.PersistentTopic;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.apache.pulsar.common.protocol.Commands;
 
-/** The message log: entries as they are published, and those of before when they are first sent. */
+/** Records the message log: entries when they are published, and earlier entries when they are first sent. */
 final class Publishes {
     private static final String PROPERTY = "dispatchAuditRecorder.message";
     private static final ThreadLocal<MessageMetadata> METADATA = ThreadLocal.withInitial(MessageMetadata::new);
     private final Settings settings;
     private final EventQueue queue;
-    /** By name; empty = not to be recorded, so that the patterns are tried once for a topic and not for each message. */
+    /** By name; empty = not recorded. Kept so that the patterns are matched once per topic and not for each message. */
     private final ConcurrentHashMap<String, Optional<TopicLog>> topics = new ConcurrentHashMap<>();
 
     Publishes(Settings settings, EventQueue queue) {
@@ -24,7 +24,7 @@ final class Publishes {
         this.queue = queue;
     }
 
-    /** An entry is about to be stored: keep what is in its metadata until its position is known. */
+    /** Keep the metadata of an entry that is about to be stored, until its position is known. */
     void arrives(Topic topic, String producer, ByteBuf headersAndPayload, Topic.PublishContext context) {
         String name = topic.getName();
         if (see(topic).isEmpty()) {
@@ -38,14 +38,14 @@ final class Publishes {
         }
     }
 
-    /** The entry has its position. */
+    /** Record an entry that got its position. */
     void stored(Topic.PublishContext context, long ledgerId, long entryId) {
         if (ledgerId >= 0 && context.getProperty(PROPERTY) instanceof Message.Content content) {
             queue.offer(new Message(content, ledgerId, entryId));
         }
     }
 
-    /** An entry is about to be sent: record it if it was stored before the topic was first seen. */
+    /** Record an entry that is about to be sent, if it was stored before the topic was first seen. */
     void sent(Topic topic, Entry entry, MessageMetadata metadata) {
         if (!settings.backlog()) {
             return;
@@ -56,7 +56,7 @@ final class Publishes {
         }
     }
 
-    /** Remember where the topic's log ended when it was first seen; empty if it is not to be recorded. */
+    /** Remember the end of the topic's log when it is first seen; empty if it is not recorded. */
     Optional<TopicLog> see(Topic topic) {
         Optional<TopicLog> known = topics.get(topic.getName());
         return known != null ? known : topics.computeIfAbsent(topic.getName(), name -> {

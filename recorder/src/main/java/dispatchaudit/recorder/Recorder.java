@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 
-/** The queue, its writer's thread, and their end. Knows nothing of Pulsar. */
+/** Runs the queue and its writer's thread, and stops them. Does not depend on Pulsar. */
 public final class Recorder implements AutoCloseable {
     private static final long POLL_MS = 100;
     private static final long STATUS_MS = 5000;
@@ -30,9 +30,9 @@ public final class Recorder implements AutoCloseable {
     private volatile boolean closing;
 
     /**
-     * @param sweep     called about once a second by the writer's thread: look for what no callback tells
-     * @param onDeleted told of the segments that were deleted because the settings limit what is kept
-     * @param onFailure told of each failure of the writer's thread, which goes on, and of what it was about
+     * @param sweep     called about once a second by the writer's thread: finds changes that no callback reports
+     * @param onDeleted gets the names of the segments that retention deleted
+     * @param onFailure gets each failure of the writer's thread, which continues, and the step that failed
      */
     Recorder(Settings settings, LogWriter.Probe probe, Stats stats, Runnable sweep, Consumer<List<String>> onDeleted,
              BiConsumer<String, Throwable> onFailure) {
@@ -48,12 +48,12 @@ public final class Recorder implements AutoCloseable {
         this.thread.setDaemon(true);
     }
 
-    /** Where events and messages go in. */
+    /** The queue for events and messages. */
     EventQueue queue() {
         return queue;
     }
 
-    /** Complete what an earlier run left, and begin. Returns the names of the segments that were left open. */
+    /** Complete the segments that an earlier run left open, and start. Returns the names of these segments. */
     List<String> start() throws IOException {
         Files.createDirectories(settings.directory());
         List<String> recovered = SegmentSeries.recover(settings);
@@ -62,8 +62,8 @@ public final class Recorder implements AutoCloseable {
     }
 
     /**
-     * Write what waits, end the segments. Waits for it, at most 20 s; a broker that shuts down interrupts who is slow, but what is
-     * left then is lost uncounted, so the interrupt is kept for the caller.
+     * Write the waiting events, and end the segments. Waits at most 20 s for that. A broker that shuts down interrupts slow
+     * threads, but events left then would be lost without being counted. So the interrupt is deferred to the caller.
      */
     @Override
     public void close() {
@@ -104,7 +104,7 @@ public final class Recorder implements AutoCloseable {
         void run() throws Exception;
     }
 
-    /** Something to be done about every so often; whether it fails is no matter of the others. */
+    /** A periodic step; its failure does not affect the other steps. */
     private final class Duty {
         private final String name;
         private final long everyMs;
@@ -127,7 +127,7 @@ public final class Recorder implements AutoCloseable {
                 work.run();
             } catch (InterruptedException ended) {
                 closing = true;
-            } catch (Throwable failed) { // errors too: without this thread everything would be lost, and nobody told
+            } catch (Throwable failed) { // errors too: without this thread every event would be lost silently
                 onFailure.accept(name, failed);
             }
         }
@@ -140,7 +140,7 @@ public final class Recorder implements AutoCloseable {
         }
     }
 
-    /** {@code recorder-status-BROKER.json}: the counts, for people and tests; no part of the log. */
+    /** {@code recorder-status-BROKER.json}: the counts, for people and tests; not part of the log. */
     private void status() throws IOException {
         stats.writerCpuMs = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() / 1_000_000;
         Path file = settings.directory().resolve("recorder-status-" + settings.fileBroker() + ".json");

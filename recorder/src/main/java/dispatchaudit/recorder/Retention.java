@@ -10,9 +10,9 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.regex.Pattern;
 
-/** Deletes this broker's oldest finished segments once there are more than the settings keep; without a limit, nothing. */
+/** Deletes this broker's oldest finished segments beyond the limits of the settings. Without a limit, deletes nothing. */
 final class Retention {
-    /** A finished segment; {@code endedMs} = when its last line went in. */
+    /** A finished segment; {@code endedMs} = when its last line was written. */
     record Finished(Path path, long bytes, long endedMs) {
     }
 
@@ -29,10 +29,10 @@ final class Retention {
     }
 
     /**
-     * Which segments are to go, oldest first, events and messages alike: those that ended more than {@code keepMs} ago, then
-     * as many as bring all files down to {@code keepBytes}. 0 = no such limit.
+     * The segments to delete, oldest first, events and messages alike: those that ended more than {@code keepMs} ago, then as
+     * many as bring all files down to {@code keepBytes}. 0 = no such limit.
      *
-     * @param openBytes what the segments take that are being written
+     * @param openBytes size of the segments that are being written
      */
     static List<Finished> excess(List<Finished> segments, long openBytes, long keepMs, long keepBytes, long nowMs) {
         List<Finished> oldestFirst = new ArrayList<>(segments);
@@ -50,7 +50,7 @@ final class Retention {
         return excess;
     }
 
-    /** Delete what is beyond the limits, and return the names. One that cannot be deleted is met again the next time. */
+    /** Delete the segments beyond the limits, and return their names. A failed deletion is tried again the next time. */
     List<String> apply(long nowMs) throws IOException {
         if (settings.keepMs() == 0 && settings.keepBytes() == 0) {
             return List.of();
@@ -67,7 +67,7 @@ final class Retention {
                         openBytes += Files.size(file);
                     }
                 } catch (NoSuchFileException moved) {
-                    // by the reader whose part that is
+                    // a reader moved it away
                 }
             }
         }

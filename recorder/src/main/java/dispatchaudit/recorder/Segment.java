@@ -13,13 +13,13 @@ import java.util.zip.CRC32;
 /**
  * One file being written. Its name ends with {@link SegmentName#OPEN} until its footer is in it.
  *
- * <p>Lines gather in a block; a block goes out whole (a gzip member) when it is asked to. Not for several threads.
+ * <p>Lines are collected in a block, and a flush writes the block as a whole (a gzip member). Not thread-safe.
  */
 final class Segment {
-    /** What the name ends with until the footer is in the file; no reader matches it. */
+    /** The ending of the name until the footer is in the file; no reader matches it. */
     static final String OPEN = ".open";
 
-    /** Where files are made. */
+    /** The folder of the files. */
     interface Disk {
         FileChannel create(Path file) throws IOException;
     }
@@ -37,7 +37,7 @@ final class Segment {
     private long writtenBytes;
     private boolean unsynced;
 
-    /** Create the file beside {@code complete}, the name it gets when it is whole. */
+    /** Create the file beside {@code complete}, the name it gets when it is complete. */
     Segment(Path complete, Compression compression, Disk disk) throws IOException {
         this.complete = complete;
         this.compression = compression;
@@ -45,7 +45,7 @@ final class Segment {
         this.channel = disk.create(open);
     }
 
-    /** Append a line, given without its end, to the block. */
+    /** Append a line, given without its line end, to the block. */
     void line(byte[] text, int length) {
         crc.update(text, 0, length);
         crc.update('\n');
@@ -58,12 +58,12 @@ final class Segment {
         block.write('\n');
     }
 
-    /** Whether the block is as large as it should get. */
+    /** True if the block has reached its size. */
     boolean full() {
         return block.size() >= BLOCK_BYTES;
     }
 
-    /** Bring all lines so far into the file, in a form that can be read without what comes after. */
+    /** Write all lines so far into the file, in a form that is readable without later ones. */
     void flush() throws IOException {
         if (block.size() == 0) {
             return;
@@ -78,7 +78,7 @@ final class Segment {
         unsynced = true;
     }
 
-    /** Bring what was flushed onto the disk. */
+    /** Sync to the disk what was flushed. */
     void sync() throws IOException {
         if (unsynced) {
             channel.force(false);
@@ -86,7 +86,7 @@ final class Segment {
         }
     }
 
-    /** Size of the file with what waits counted a tenth, as much as is left of it. */
+    /** Size of the file in bytes; waiting lines count a tenth, about their compressed size. */
     long sizeBytes() {
         return writtenBytes + block.size() / 10;
     }
@@ -103,8 +103,8 @@ final class Segment {
     }
 
     /**
-     * Let go of a file that cannot be written any more: what is whole in it gets its name, without a footer. Where even that
-     * fails it stays open, and {@link #recover} tries again at the broker's next start.
+     * Give up a file that cannot be written any more: cut it behind its last whole block and rename it, without a footer. If
+     * even that fails it stays open, and {@link #recover} tries again at the broker's next start.
      */
     void abandon() {
         try (channel) {
@@ -115,13 +115,13 @@ final class Segment {
                 Files.move(open, complete, StandardCopyOption.ATOMIC_MOVE);
             }
         } catch (IOException left) {
-            // the failure that led here is told by whoever met it
+            // the caller reports the failure that led here
         }
     }
 
     /**
-     * Complete what a broker that was killed left behind: cut the file behind its last whole block and give it its name. There
-     * is no footer, so its end is known to be unknown. A file without one whole block is deleted.
+     * Complete the file that a killed broker left: cut it behind its last whole block and rename it. It has no footer, which
+     * tells readers that lines may be missing at its end. A file without a whole block is deleted.
      *
      * @return the path of the file that is readable now, or null
      */

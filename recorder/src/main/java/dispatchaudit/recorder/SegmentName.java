@@ -5,7 +5,7 @@ import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
 import java.util.regex.Pattern;
 
-/** How the files of one broker are named: {@code events-BROKER-TIME-N.jsonl.gz}. */
+/** Names of the files of one broker: {@code events-BROKER-TIME-N.jsonl.gz}. */
 final class SegmentName {
     private static final DateTimeFormatter STAMP =
             DateTimeFormatter.ofPattern("yyyyMMdd'T'HHmmss.SSS'Z'").withZone(ZoneOffset.UTC);
@@ -19,7 +19,7 @@ final class SegmentName {
                 + settings.compression().ending;
     }
 
-    /** Matches this broker's segments, open ones too if {@code open}, and nothing else that may lie in the folder. */
+    /** Matches this broker's segments, open ones too if {@code open}, and no other file of the folder. */
     static Pattern own(Settings settings, boolean open) {
         return Pattern.compile("(events|messages)-" + Pattern.quote(settings.fileBroker())
                 + "-\\d{8}T\\d{6}\\.\\d{3}Z-\\d+\\.jsonl(\\.gz)?" + (open ? "(\\.open)?" : ""));

@@ -11,7 +11,7 @@ import java.util.regex.Pattern;
 
 /** The segments of one kind of log, one after the other. For the writer's thread only. */
 final class SegmentSeries {
-    /** Writes what a segment begins and ends with, and is told what becomes of the lines between. */
+    /** Writes the beginning and the end of a segment, and is notified which lines reached a file. */
     interface Contents {
         /** A segment was opened: write its first lines. */
         void opened(SegmentSeries series) throws IOException;
@@ -19,7 +19,7 @@ final class SegmentSeries {
         /** More fields for the footer of the segment that ends, each with a comma before it. */
         String footer();
 
-        /** All lines given so far are in a file; {@code ended}: and their segment has its footer. */
+        /** All lines so far are in a file. {@code ended}: their segment also has its footer. */
         void kept(boolean ended);
 
         /** The lines since the last {@link #kept} are in no file. */
@@ -46,12 +46,12 @@ final class SegmentSeries {
         this.contents = contents;
     }
 
-    /** Number of the open segment, or of the next one; for "was it said in this segment". */
+    /** Number of the open segment, or of the next one. Callers use it to write something once per segment. */
     long number() {
         return number;
     }
 
-    /** Open a segment if none is. False while a failed one is not to be tried again yet. */
+    /** Open a segment if none is. False while it is too early to retry after a failure. */
     boolean ready() throws IOException {
         if (segment != null) {
             return true;
@@ -79,7 +79,7 @@ final class SegmentSeries {
         segment.line(text.array(), text.size());
     }
 
-    /** Bring the lines into the file if they are many; to be called between lines. */
+    /** Flush the lines if they are many; to be called between lines. */
     void settle() throws IOException {
         if (segment != null && segment.full()) {
             guarded(this::flush);
@@ -112,7 +112,7 @@ final class SegmentSeries {
     void complete() throws IOException {
         if (segment != null) {
             guarded(() -> {
-                flush(); // by itself: a footer that fails must not count these lines as lost
+                flush(); // separately: a footer that fails must not count these lines as lost
                 segment.complete(contents.footer());
             });
             segment = null;
@@ -129,7 +129,7 @@ final class SegmentSeries {
         contents.kept(false);
     }
 
-    /** After a failure the segment is given up, and the next one is tried later. */
+    /** Give up the segment after a failure; the next one is tried later. */
     private void guarded(Work work) throws IOException {
         try {
             work.run();
@@ -148,7 +148,7 @@ final class SegmentSeries {
         retryMs = clockMs.getAsLong() + settings.retryMs();
     }
 
-    /** Make readable what earlier runs of this broker left open. Returns the names, for the log. */
+    /** Make readable the segments that earlier runs of this broker left open. Returns their names, for the log. */
     static List<String> recover(Settings settings) throws IOException {
         List<String> found = new ArrayList<>();
         if (!Files.isDirectory(settings.directory())) {

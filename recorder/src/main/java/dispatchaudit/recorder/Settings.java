@@ -9,7 +9,7 @@ import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 
 /**
- * What the recorder was told. Names, defaults and meanings: docs/recorder.md.
+ * The recorder's settings. Names, defaults and meanings: docs/recorder.md.
  *
  * <p>A name is looked up as system property {@code dispatchAuditRecorder.directory}, then in the environment as
  * {@code DISPATCH_AUDIT_RECORDER_DIRECTORY}, then among the broker's properties as {@code dispatchAuditRecorderDirectory}.
@@ -22,14 +22,14 @@ public record Settings(Path directory, String cluster, String broker, String bro
     private static final String PREFIX = "dispatchAuditRecorder";
     private static final Pattern NO_FILE_NAME = Pattern.compile("[^A-Za-z0-9._-]");
 
-    /** What the broker knows about itself. {@code config}: the dispatch-relevant settings under their broker.conf names. */
+    /** The broker's own description. {@code config}: the dispatch-relevant settings under their broker.conf names. */
     public record Broker(String cluster, String name, String version, Map<String, Object> config) {
     }
 
     /**
      * Read the settings. Raises {@code IllegalArgumentException} naming the setting, its value and what was expected.
      *
-     * @param properties the broker's own, by name; null where there is none
+     * @param properties the broker's own, by name; null if there is none
      */
     public static Settings read(Broker broker, Function<String, Object> properties, Map<String, String> environment) {
         Reader reader = new Reader(properties, environment);
@@ -39,8 +39,8 @@ public record Settings(Path directory, String cluster, String broker, String bro
                 reader.text("Broker", broker.name()),
                 broker.version(),
                 broker.config(),
-                reader.one("Compression", Compression.GZ),
-                reader.one("Keys", Message.Keys.PLAIN),
+                reader.choice("Compression", Compression.GZ),
+                reader.choice("Keys", Message.Keys.PLAIN),
                 (int) reader.number("QueueEvents", 100_000, 100, 100_000_000),
                 reader.number("QueueMegabytes", 64, 1, 100_000) << 20,
                 reader.number("RotateMegabytes", 64, 1, 1024) << 20,
@@ -57,7 +57,7 @@ public record Settings(Path directory, String cluster, String broker, String bro
                 reader.patterns("ExcludedSubscriptions", ""));
     }
 
-    /** Whether the topic is to be recorded: a persistent one that the patterns take in and do not leave out. */
+    /** True if the topic is to be recorded: it is persistent, matches the patterns, and is not excluded. */
     public boolean takesTopic(String topic) {
         return topic.startsWith("persistent://") && matches(topics, topic) && !matches(excludedTopics, topic);
     }
@@ -67,7 +67,7 @@ public record Settings(Path directory, String cluster, String broker, String bro
         return matches(subscriptions, subscription) && !matches(excludedSubscriptions, subscription);
     }
 
-    /** The broker's name as it can stand in a file's. */
+    /** The broker's name as used in file names. */
     String fileBroker() {
         return NO_FILE_NAME.matcher(broker).replaceAll("_");
     }
@@ -110,7 +110,7 @@ public record Settings(Path directory, String cluster, String broker, String bro
             throw refused(name, value, "true or false");
         }
 
-        <E extends Enum<E>> E one(String name, E fallback) {
+        <E extends Enum<E>> E choice(String name, E fallback) {
             String value = text(name, fallback.name());
             try {
                 return Enum.valueOf(fallback.getDeclaringClass(), value.toUpperCase(Locale.ROOT));
@@ -124,7 +124,7 @@ public record Settings(Path directory, String cluster, String broker, String bro
         List<Pattern> patterns(String name, String fallback) {
             String value = text(name, fallback);
             try {
-                return java.util.Arrays.stream(value.split("[\\s,]+")).filter(one -> !one.isEmpty()).map(Pattern::compile).toList();
+                return java.util.Arrays.stream(value.split("[\\s,]+")).filter(text -> !text.isEmpty()).map(Pattern::compile).toList();
             } catch (PatternSyntaxException wrong) {
                 throw refused(name, value, "regular expressions separated by blanks (" + wrong.getDescription() + ")");
             }

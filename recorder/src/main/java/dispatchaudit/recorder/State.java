@@ -7,14 +7,14 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * What the broker says about a dispatcher at {@code timeUs}; the queue may hold events from before and after it.
+ * The broker's state of a dispatcher at {@code timeUs}; the queue may hold events from before and after it.
  *
  * @param markDelete  null = unknown
- * @param unsent      nothing from this position on was sent by then, for it was not stored; null = unknown
+ * @param unsent      nothing from this position on was sent by then, because it was not stored; null = unknown
  * @param ackHoles    positions acknowledged one by one above it
  * @param pendingAcks positions by connection
  * @param cut         there were more holes or pending acks than are listed
- * @param hashRanges  by connection the hashes that are its own, pairs of first and last; empty = not asked
+ * @param hashRanges  by connection the hashes that it owns, pairs of first and last; empty = not read
  */
 record State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
              long timeUs, Map<Integer, List<int[]>> hashRanges) {
@@ -30,8 +30,8 @@ record State(String markDelete, String unsent, List<String> ackHoles, Map<Intege
     }
 
     /**
-     * The hashes that a connection owns; null where they are not known. Ranges of other connections than those that the checkpoint
-     * names are of another moment: somebody came or went while the events before it waited.
+     * The hashes that a connection owns; null if unknown. If the ranges are not those of exactly the connections that the
+     * checkpoint names, a consumer joined or left while the events before it waited, and the ranges are of another moment.
      */
     List<int[]> rangesOf(int connection, Set<Integer> connections) {
         return hashRanges.keySet().equals(connections) ? hashRanges.get(connection) : null;
@@ -47,9 +47,9 @@ record State(String markDelete, String unsent, List<String> ackHoles, Map<Intege
         }
         texts(json, "ack_holes", ackHoles);
         json.writeObjectFieldStart("pending_acks");
-        for (Map.Entry<Integer, List<String>> one : pendingAcks.entrySet()) {
-            if (connections.contains(one.getKey())) {
-                texts(json, one.getKey().toString(), one.getValue());
+        for (Map.Entry<Integer, List<String>> pending : pendingAcks.entrySet()) {
+            if (connections.contains(pending.getKey())) {
+                texts(json, pending.getKey().toString(), pending.getValue());
             }
         }
         json.writeEndObject();

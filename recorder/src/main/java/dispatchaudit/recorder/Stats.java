@@ -2,7 +2,7 @@ package dispatchaudit.recorder;
 
 import java.util.concurrent.atomic.LongAdder;
 
-/** What the recorder did since the broker's start; counted, never reset. */
+/** Counts since the broker's start; never reset. */
 public final class Stats {
     /** Lines of events in the files, without headers, gaps and checkpoints. */
     public final LongAdder events = new LongAdder();
@@ -14,14 +14,14 @@ public final class Stats {
     public final LongAdder lostEvents = new LongAdder();
     /** Messages dropped for the same reason. */
     public final LongAdder lostMessages = new LongAdder();
-    /** Lines of events, checkpoints and messages that the disk refused; gap lines and footers say so when it takes lines again. */
+    /** Lines of events, checkpoints and messages that the disk refused; gap lines and footers report them later. */
     public final LongAdder failedLines = new LongAdder();
     /** Exceptions inside the recorder, none of which reached the broker. */
     public final LongAdder errors = new LongAdder();
     /** Events of connections that the dispatcher no longer held, left out. */
     public final LongAdder lateEvents = new LongAdder();
 
-    /** Segments deleted because the settings limit what is kept, and their bytes. */
+    /** Segments that retention deleted, and their bytes. */
     public final LongAdder deletedSegments = new LongAdder();
     public final LongAdder deletedBytes = new LongAdder();
     /** Processor time of the writer's thread. */

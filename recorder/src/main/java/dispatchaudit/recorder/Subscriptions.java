@@ -13,11 +13,11 @@ import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
 import org.apache.pulsar.common.naming.TopicName;
 
 /**
- * Which log belongs to which of the broker's subscription objects, and what joins and leaves its dispatcher.
+ * Maps the broker's subscription objects to logs, and finds joins and leaves of their dispatchers.
  *
- * <p>A subscription object lives as long as its topic is loaded, so a new object, or another subscription type, is a new
- * incarnation. Who is connected is read from the dispatcher's own list, each time before an event is put into its place: calls
- * from within the dispatcher's lock so see each join and leave in the order in which dispatch obeyed them.
+ * <p>A subscription object exists as long as its topic is loaded, so a new object, or another subscription type, is a new
+ * incarnation. The connected consumers are read from the dispatcher's own list each time before an event is added. So calls
+ * from within the dispatcher's lock see joins and leaves in the order in which they affected dispatch.
  */
 final class Subscriptions {
     private final PulsarService pulsar;
@@ -33,14 +33,14 @@ final class Subscriptions {
         this.queue = queue;
     }
 
-    /** Gets the log of a dispatcher, with its lock held and its members up to date, and a connection's number in it. */
+    /** Receives the log of a dispatcher, with its lock held and its members up to date, and a connection's number in it. */
     interface Use {
         void accept(DispatcherLog log, int consumer);
     }
 
     /**
-     * Do something in the order of the subscription's events, for a connection of it. False if the subscription is recorded
-     * but its dispatcher does not hold the connection (any more): nothing was done.
+     * Call {@code use} for a connection, in the order of the subscription's events. Returns false, without a call, if the
+     * subscription is recorded but its dispatcher no longer holds the connection.
      */
     boolean with(Subscription subscription, Consumer consumer, Use use) {
         DispatcherLog log = log(subscription, consumer.subType()).orElse(null);
@@ -57,7 +57,7 @@ final class Subscriptions {
         }
     }
 
-    /** See who came and went. */
+    /** Record joins and leaves. */
     void refresh(Subscription subscription, SubType type) {
         log(subscription, type).ifPresent(log -> {
             synchronized (log) {
@@ -66,7 +66,7 @@ final class Subscriptions {
         });
     }
 
-    /** Look at all logs: the broker disconnects consumers, and unloads topics, without telling an interceptor. */
+    /** Check all logs: the broker disconnects consumers and unloads topics without notifying an interceptor. */
     void sweep() {
         logs.forEach((subscription, known) -> {
             if (known.isPresent()) {
@@ -78,7 +78,7 @@ final class Subscriptions {
         });
     }
 
-    /** The subscription's object as long as its log is not over; null else. */
+    /** The subscription's object; null once its log is over. */
     Subscription subscription(DispatcherLog log) {
         Subscription subscription = byName.get(name(log.topic, log.subscription));
         return subscription != null && logs.getOrDefault(subscription, Optional.empty()).orElse(null) == log ? subscription : null;
@@ -87,7 +87,7 @@ final class Subscriptions {
     private Optional<DispatcherLog> log(Subscription subscription, SubType type) {
         Optional<DispatcherLog> known = logs.get(subscription);
         if (known == null) {
-            // what an unloaded topic's connections still do must not begin a log again
+            // late callbacks of an unloaded topic's connections must not begin a new log
             return type == null || !current(subscription) ? Optional.empty() : begin(subscription, type);
         }
         if (type != null && known.isPresent() && !known.get().subscriptionType.equals(BrokerView.typeName(type))) {
@@ -120,7 +120,7 @@ final class Subscriptions {
         return log;
     }
 
-    /** The subscription has another dispatcher: nobody was connected, and somebody came with another type. */
+    /** Begin a new incarnation: a consumer with another subscription type joined while nobody was connected. */
     private synchronized Optional<DispatcherLog> renew(Subscription subscription, SubType type, DispatcherLog old) {
         if (logs.get(subscription).orElse(null) == old) {
             end(subscription);
@@ -146,7 +146,7 @@ final class Subscriptions {
 
     private void refresh(DispatcherLog log, Subscription subscription) {
         if (log.over) {
-            return; // it ended in between: what its connections still do is late
+            return; // it ended meanwhile: further events of its connections are late
         }
         List<Event> changes = log.changes(BrokerView.connected(subscription), BrokerView::added);
         for (int i = 0; i < changes.size(); i++) {
@@ -157,7 +157,7 @@ final class Subscriptions {
     private boolean current(Subscription subscription) {
         BrokerService service = pulsar.getBrokerService();
         if (service == null) {
-            return true; // the broker is going down, and closes its logs itself
+            return true; // the broker is shutting down, and closes its logs itself
         }
         Optional<Topic> topic = service.getTopicReference(subscription.getTopicName());
         return topic.isPresent() && topic.get() == subscription.getTopic()

@@ -4,19 +4,19 @@ import java.util.BitSet;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Which entries of a topic the message log still lacks, because they were stored before the recorder saw the topic. */
+/** Finds the entries of a topic that the message log lacks because they were stored before the recorder saw the topic. */
 final class TopicLog {
     private final long lastLedgerBefore;
     private final long lastEntryBefore;
     private final Map<Long, BitSet> written = new HashMap<>();
 
-    /** The last entry that was stored when the topic was first seen; those behind it are recorded as they are published. */
+    /** The arguments are the last entry that was stored when the topic was first seen. Later ones are recorded when published. */
     TopicLog(long lastLedgerBefore, long lastEntryBefore) {
         this.lastLedgerBefore = lastLedgerBefore;
         this.lastEntryBefore = lastEntryBefore;
     }
 
-    /** Whether the entry is of the time before and is asked for the first time. */
+    /** True at the first call for an entry that was stored before. */
     boolean takeBacklog(long ledgerId, long entryId) {
         boolean before = ledgerId < lastLedgerBefore || ledgerId == lastLedgerBefore && entryId <= lastEntryBefore;
         return before && entryId >= 0 && entryId <= Integer.MAX_VALUE && first(ledgerId, (int) entryId);

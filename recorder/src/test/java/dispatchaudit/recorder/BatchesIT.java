@@ -22,41 +22,41 @@ class BatchesIT {
     void partsOfBatchesAreAcknowledged() throws Exception {
         Path folder = Path.of(System.getProperty("recorder.it.directory"), "java-batches").toAbsolutePath();
         try (RealBroker broker = RealBroker.fresh(folder, Map.of("acknowledgmentAtBatchIndexLevelEnabled", "true"));
-                ClientLife life = new ClientLife(broker, folder, "persistent://public/default/java-batches")) {
-            Consumer<String> first = life.join(consumer(life, life.client, "c1"));
-            PulsarClient crashing = life.another();
-            Consumer<String> second = life.join(consumer(life, crashing, "c2"));
-            Producer<String> producer = life.client.newProducer(Schema.STRING).topic(life.topic).enableBatching(true)
+                TestClients clients = new TestClients(broker, folder, "persistent://public/default/java-batches")) {
+            Consumer<String> first = clients.join(consumer(clients, clients.client, "c1"));
+            PulsarClient crashing = clients.another();
+            Consumer<String> second = clients.join(consumer(clients, crashing, "c2"));
+            Producer<String> producer = clients.client.newProducer(Schema.STRING).topic(clients.topic).enableBatching(true)
                     .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxMessages(200)
                     .batchingMaxPublishDelay(20, TimeUnit.MILLISECONDS).create();
-            life.publish(producer, MESSAGES);
-            // every other message of what both got, so that most entries are acknowledged in part
+            clients.publish(producer, MESSAGES);
+            // every other message of both consumers, so that most entries are acknowledged in part
             for (Consumer<String> consumer : List.of(first, second)) {
-                List<Message<String>> held = new ArrayList<>();
-                for (Message<String> one = life.receive(consumer, 1000); one != null; one = life.receive(consumer, 300)) {
-                    held.add(one);
+                List<Message<String>> received = new ArrayList<>();
+                for (Message<String> message = clients.receive(consumer, 1000); message != null; message = clients.receive(consumer, 300)) {
+                    received.add(message);
                 }
-                for (int i = 0; i < held.size(); i += 2) {
-                    life.acknowledge(consumer, held.get(i));
+                for (int i = 0; i < received.size(); i += 2) {
+                    clients.acknowledge(consumer, received.get(i));
                 }
-                for (int i = 1; i < held.size() && consumer == first; i += 2) {
-                    life.acknowledge(consumer, held.get(i));
+                for (int i = 1; i < received.size() && consumer == first; i += 2) {
+                    clients.acknowledge(consumer, received.get(i));
                 }
             }
-            Thread.sleep(1500); // what was acknowledged has reached the broker, so the crash takes nothing back
-            life.witness.note("killed", "c2");
+            Thread.sleep(1500); // all acknowledgements have reached the broker, so the crash loses none
+            clients.witness.note("killed", "c2");
             crashing.shutdown();
-            life.drain(List.of(first));
-            Consumer<String> third = life.join(consumer(life, life.client, "c3"));
-            life.publish(producer, MESSAGES);
-            life.drain(List.of(first, third));
-            life.leave(third);
-            life.leave(first);
+            clients.drain(List.of(first));
+            Consumer<String> third = clients.join(consumer(clients, clients.client, "c3"));
+            clients.publish(producer, MESSAGES);
+            clients.drain(List.of(first, third));
+            clients.leave(third);
+            clients.leave(first);
         }
     }
 
-    /** With room for everything, so that permits never decide who gets what. */
-    private static ConsumerBuilder<String> consumer(ClientLife life, PulsarClient client, String name) {
-        return life.consumer(client, name).receiverQueueSize(MESSAGES).enableBatchIndexAcknowledgment(true);
+    /** A consumer with a queue for every message, so that permits never matter. */
+    private static ConsumerBuilder<String> consumer(TestClients clients, PulsarClient client, String name) {
+        return clients.consumer(client, name).receiverQueueSize(MESSAGES).enableBatchIndexAcknowledgment(true);
     }
 }

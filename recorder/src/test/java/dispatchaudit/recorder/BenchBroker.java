@@ -17,8 +17,8 @@ import java.util.Map;
 /**
  * A broker of the benchmark, in a process of its own: {@code FOLDER [NAME=VALUE...]}.
  *
- * <p>Says {@code ready URL}; answers each {@code cpu} on its input with {@code cpu PROCESS-NS WRITER-NS COMPILER-NS}, and ends at
- * {@code end} or when its input does. What it logs itself goes to its other output.
+ * <p>Prints {@code ready URL}; answers each {@code cpu} on its input with {@code cpu PROCESS-NS WRITER-NS COMPILER-NS}, and
+ * ends at {@code end} or at the end of its input. Its own log goes to stderr.
  */
 final class BenchBroker {
     private static final long TICK_NS = 10_000_000; // USER_HZ is 100 wherever Linux runs
@@ -45,7 +45,7 @@ final class BenchBroker {
         Runtime.getRuntime().halt(0); // the broker leaves threads behind
     }
 
-    /** Processor time of the recorder's own thread; 0 where there is none. */
+    /** Processor time of the recorder's own thread; 0 if there is none. */
     private static long writerCpuNs() {
         ThreadMXBean threads = ManagementFactory.getThreadMXBean();
         for (long id : threads.getAllThreadIds()) {
@@ -57,7 +57,7 @@ final class BenchBroker {
         return 0;
     }
 
-    /** Processor time of the threads that compile, which is no cost of a message; 0 where the system does not tell. */
+    /** Processor time of the compiler threads, which is not a cost of messages; 0 if the system does not report it. */
     private static long compilerCpuNs() throws IOException {
         Path threads = Path.of("/proc/self/task");
         long ticks = 0;
@@ -71,7 +71,7 @@ final class BenchBroker {
         return ticks * TICK_NS;
     }
 
-    /** User and system time of a thread; 0 of those that do not compile. */
+    /** User and system time of a compiler thread; 0 for other threads. */
     private static long compilerTicks(Path thread) {
         try {
             String stat = Files.readString(thread.resolve("stat"));

@@ -11,24 +11,24 @@ class DispatcherLogTest {
     private final DispatcherLog log = new DispatcherLog("t", "s", "Key_Shared", -1, 1);
 
     private List<String> see(Object... connected) {
-        return log.changes(List.of(connected), (one, number) -> new Event.ConsumerAdded(number, one.toString(), 0, "", 0, null))
+        return log.changes(List.of(connected), (consumer, number) -> new Event.ConsumerAdded(number, consumer.toString(), 0, "", 0, null))
                 .stream().map(event -> event instanceof Event.ConsumerAdded added ? "+" + added.consumer()
                         : "-" + ((Event.ConsumerRemoved) event).consumer()).toList();
     }
 
     @Test
     void connectionsAreToldApartByIdentityAndNumbersAreNeverUsedTwice() {
-        String one = new String("c");
+        String first = new String("c");
         String same = new String("c");
-        assertEquals(List.of("+1"), see(one));
-        assertEquals(List.of(), see(one));
-        assertEquals(List.of("+2"), see(one, same));
+        assertEquals(List.of("+1"), see(first));
+        assertEquals(List.of(), see(first));
+        assertEquals(List.of("+2"), see(first, same));
         assertEquals(List.of("-1", "+3"), see(same, "d"));
-        assertEquals(0, log.numberOf(one));
+        assertEquals(0, log.numberOf(first));
         assertEquals(2, log.numberOf(same));
         assertEquals(List.of("-2", "-3"), see());
         assertTrue(log.empty());
-        assertEquals(List.of("+4"), see(one));
+        assertEquals(List.of("+4"), see(first));
         assertFalse(log.empty());
     }
 
@@ -36,7 +36,7 @@ class DispatcherLogTest {
     void anotherIncarnationNumbersAnew() {
         see("a", "b");
         DispatcherLog next = new DispatcherLog("t", "s", "Key_Shared", -1, 2);
-        List<Event> events = next.changes(List.of("b"), (one, number) -> new Event.ConsumerAdded(number, one, 0, "", 0, null));
+        List<Event> events = next.changes(List.of("b"), (consumer, number) -> new Event.ConsumerAdded(number, consumer, 0, "", 0, null));
         assertEquals(1, ((Event.ConsumerAdded) events.get(0)).consumer());
     }
 

@@ -36,7 +36,7 @@ class EventQueueTest {
         assertEquals(3, batch.items().size());
         assertEquals(List.of(2L, 1L), batch.losses().stream().map(lost -> lost.loss().events()).toList());
         assertEquals(1, batch.lostMessages());
-        assertTrue(queue.take(0).losses().isEmpty(), "a loss is told once");
+        assertTrue(queue.take(0).losses().isEmpty(), "a loss is reported once");
     }
 
     @Test
@@ -72,13 +72,13 @@ class EventQueueTest {
         queue.sent(log, 2, 46, 6, 2, 1); // another connection
         queue.sent(log, 2, 46, 6, 1, 1); // not behind the last
         queue.offer(log, flow());
-        queue.sent(log, 2, 46, 6, 3, 1); // something lies between
+        queue.sent(log, 2, 46, 6, 3, 1); // another event lies between
         List<Integer> counts = new ArrayList<>();
         for (EventQueue.Item item : queue.take(0).items()) {
             counts.add(item.event() instanceof Event.Sent sent ? sent.count() : 0);
         }
         assertEquals(List.of(3, 0, 1, 1, 1, 0, 1), counts);
-        queue.sent(log, 2, 46, 6, 4, 1); // the line before is the writer's now
+        queue.sent(log, 2, 46, 6, 4, 1); // the writer has taken the line before
         assertEquals(1, queue.take(0).items().size());
     }
 }

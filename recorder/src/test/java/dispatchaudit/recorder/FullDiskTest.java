@@ -17,7 +17,7 @@ import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What a disk refuses is counted to the line, and told by gap lines as soon as it takes lines again. */
+/** Lines that a disk refuses are counted exactly, and reported by gap lines as soon as it accepts lines again. */
 class FullDiskTest {
     @TempDir
     Path directory;
@@ -33,7 +33,7 @@ class FullDiskTest {
     private void begin(Map<String, String> properties) {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-        writer = new LogWriter(settings, asked -> null, clockMs::get, disk, stats);
+        writer = new LogWriter(settings, log -> null, clockMs::get, disk, stats);
     }
 
     private static Event.ConsumerAdded added() {
@@ -46,7 +46,7 @@ class FullDiskTest {
         }
     }
 
-    /** Write what waits, and flush. */
+    /** Write the waiting events, and flush. */
     private void drain() throws IOException, InterruptedException {
         try {
             writer.write(queue.take(0));
@@ -57,11 +57,11 @@ class FullDiskTest {
     }
 
     private static long sentEntries(List<JsonNode> events, DispatcherLog of) {
-        return events.stream().filter(one -> one.get("incarnation").asLong() == of.incarnation)
-                .mapToLong(one -> one.path("positions").size() + one.path("lost_sent_entries").asLong()).sum();
+        return events.stream().filter(event -> event.get("incarnation").asLong() == of.incarnation)
+                .mapToLong(event -> event.path("positions").size() + event.path("lost_sent_entries").asLong()).sum();
     }
 
-    /** Numbers without a hole, gap lines taking as many as they say; returns what the gap lines say together. */
+    /** Check that numbers have no hole, with gap lines covering as many as they say; returns their sum. */
     private static long assertNumbered(List<JsonNode> events) {
         Map<Long, Long> next = new HashMap<>();
         long lost = 0;
@@ -87,7 +87,7 @@ class FullDiskTest {
         sent(other, 3);
         assertThrows(IOException.class, this::drain);
         assertEquals(23, stats.failedLines.sum());
-        sent(log, 4); // not tried: the disk is given time
+        sent(log, 4); // not tried: it is too early to retry
         drain();
         assertEquals(27, stats.failedLines.sum());
         List<Path> readable = Reading.files(directory, "events", ".jsonl.gz");
@@ -100,8 +100,8 @@ class FullDiskTest {
         writer.close();
         List<JsonNode> events = Reading.events(directory);
         assertEquals(27, assertNumbered(events));
-        List<JsonNode> gaps = events.stream().filter(one -> one.get("kind").asText().equals("gap")).toList();
-        assertEquals(List.of(24L, 3L), gaps.stream().map(one -> one.get("lost").asLong()).toList());
+        List<JsonNode> gaps = events.stream().filter(event -> event.get("kind").asText().equals("gap")).toList();
+        assertEquals(List.of(24L, 3L), gaps.stream().map(event -> event.get("lost").asLong()).toList());
         assertEquals(36, sentEntries(events, log));
         assertEquals(3, sentEntries(events, other));
         assertEquals(14, stats.events.sum(), "only what is in a file");
@@ -154,7 +154,7 @@ class FullDiskTest {
         assertEquals(10, stats.failedLines.sum());
     }
 
-    /** A disk that comes and goes at random, a queue that overflows, rotation: sent = recorded + lost, whatever happens. */
+    /** With a disk that fails at random, a queue that overflows, and rotation: sent = recorded + lost. */
     @Test
     void theSumIsExactWhateverFails() throws Exception {
         int failures = 0;
@@ -164,7 +164,7 @@ class FullDiskTest {
             Settings settings = Reading.settings(own, Map.of("dispatchAuditRecorderQueueEvents", "200",
                     "dispatchAuditRecorderRotateSeconds", "7"));
             queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-            writer = new LogWriter(settings, asked -> null, clockMs::get, disk, counted);
+            writer = new LogWriter(settings, log -> null, clockMs::get, disk, counted);
             DispatcherLog[] logs = {new DispatcherLog("t", "a", "Key_Shared", -1, 1), new DispatcherLog("t", "b", "Shared", -1, 2)};
             long[] sent = new long[2];
             Random random = new Random(seed);
@@ -197,7 +197,7 @@ class FullDiskTest {
             assertEquals(sent[0], sentEntries(events, logs[0]), "seed " + seed);
             assertEquals(sent[1], sentEntries(events, logs[1]), "seed " + seed);
             assertEquals(LongStream.of(counted.lostEvents.sum(), counted.failedLines.sum()).sum(), lost, "the status says the same");
-            assertEquals(events.stream().filter(one -> !List.of("gap", "checkpoint").contains(one.get("kind").asText())).count(),
+            assertEquals(events.stream().filter(event -> !List.of("gap", "checkpoint").contains(event.get("kind").asText())).count(),
                     counted.events.sum());
         }
         assertTrue(failures > 100, "the disk failed in between: " + failures);

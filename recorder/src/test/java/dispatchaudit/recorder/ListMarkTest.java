@@ -42,13 +42,13 @@ class ListMarkTest {
         assertFalse(new ListMark(plain).holds(plain), "nothing is known of other lists");
     }
 
-    /** The same changes by a list that can be marked and by one that must be compared. */
+    /** A list that can be marked and one that must be compared give the same changes. */
     @Test
     void markedAndComparedListsTellTheSameJoinsAndLeaves() {
         DispatcherLog marked = new DispatcherLog("t", "s", "Key_Shared", -1, 1);
         DispatcherLog compared = new DispatcherLog("t", "s", "Key_Shared", -1, 1);
         java.util.Random random = new java.util.Random(7);
-        int told = 0;
+        int changes = 0;
         for (int round = 0; round < 2000; round++) {
             for (int change = random.nextInt(4); change > 1; change--) {
                 if (random.nextBoolean() || list.isEmpty()) {
@@ -59,9 +59,9 @@ class ListMarkTest {
             }
             List<Event> events = marked.changes(list, ListMarkTest::added);
             assertEquals(compared.changes(new ArrayList<>(list), ListMarkTest::added), events);
-            told += events.size();
+            changes += events.size();
         }
-        assertTrue(told > 500);
+        assertTrue(changes > 500);
     }
 
     private static Event.ConsumerAdded added(Object name, int number) {

@@ -34,7 +34,7 @@ class LogWriterTest {
     private void begin(Map<String, String> properties) {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-        writer = new LogWriter(settings, asked -> new State("5:0", "5:9", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
+        writer = new LogWriter(settings, log -> new State("5:0", "5:9", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
                 clockMs::get, Segment.DISK, stats);
     }
 
@@ -102,7 +102,7 @@ class LogWriterTest {
         writer.close();
         List<JsonNode> events = Reading.events(directory);
         assertNumbered(events);
-        List<Integer> lost = events.stream().filter(one -> one.has("lost")).map(one -> one.get("lost").asInt()).toList();
+        List<Integer> lost = events.stream().filter(event -> event.has("lost")).map(event -> event.get("lost").asInt()).toList();
         assertEquals(List.of(1001, 7), lost);
         assertEquals(2008, kinds(events).stream().filter("flow"::equals).count() + 1008);
         assertEquals(1008, stats.lostEvents.sum());
@@ -211,8 +211,8 @@ class LogWriterTest {
         drain();
         writer.close();
         List<JsonNode> events = Reading.events(directory);
-        assertEquals(List.of(7L, 7L, 8L, 8L, 8L), events.stream().map(one -> one.get("incarnation").asLong()).toList());
-        assertEquals(List.of(1L, 2L, 1L, 2L, 3L), events.stream().map(one -> one.get("seq").asLong()).toList());
+        assertEquals(List.of(7L, 7L, 8L, 8L, 8L), events.stream().map(event -> event.get("incarnation").asLong()).toList());
+        assertEquals(List.of(1L, 2L, 1L, 2L, 3L), events.stream().map(event -> event.get("seq").asLong()).toList());
     }
 
     @Test
@@ -220,7 +220,7 @@ class LogWriterTest {
         Path file = directory.resolve("no-directory");
         Files.writeString(file, "");
         Settings settings = Reading.settings(file, Map.of());
-        LogWriter failing = new LogWriter(settings, asked -> null, clockMs::get, Segment.DISK, stats);
+        LogWriter failing = new LogWriter(settings, log -> null, clockMs::get, Segment.DISK, stats);
         queue.offer(log, added(1));
         EventQueue.Batch batch = queue.take(0);
         org.junit.jupiter.api.Assertions.assertThrows(IOException.class, () -> failing.write(batch));
@@ -231,7 +231,7 @@ class LogWriterTest {
         failing.close();
         List<JsonNode> events = Reading.events(file);
         assertEquals(List.of("gap", "checkpoint", "flow"), kinds(events));
-        assertEquals(List.of(1L, 2L, 3L), events.stream().map(one -> one.get("seq").asLong()).toList());
+        assertEquals(List.of(1L, 2L, 3L), events.stream().map(event -> event.get("seq").asLong()).toList());
         assertEquals(1, events.get(1).get("consumers").size(), "the checkpoint names who came with the lost line");
         assertEquals(1, stats.failedLines.sum());
     }

@@ -21,8 +21,8 @@ import org.apache.pulsar.client.api.SubscriptionType;
 import org.junit.jupiter.api.Test;
 
 /**
- * A broker that does more than its recorder can write: room for 200 events, and a disk that is waited for after each look into
- * the queue. What is lost is counted, exactly and for each subscription, and the broker's clients get all the same.
+ * Overloads the recorder: room for 200 events, and a slow disk after each read of the queue. Losses are counted exactly for
+ * each subscription, and the broker's clients still get every message.
  *
  * <p>Leaves the segments in {@code overload/recording}.
  */
@@ -67,7 +67,7 @@ class OverloadIT {
                 Thread.sleep(50);
             }
             var stats = admin.topics().getStats(TOPIC);
-            stats.getSubscriptions().forEach((name, one) -> sentByStats.put(name, one.getMsgOutCounter()));
+            stats.getSubscriptions().forEach((name, subscription) -> sentByStats.put(name, subscription.getMsgOutCounter()));
         }
         assertCounted(recording, received, sentByStats);
     }
@@ -81,7 +81,7 @@ class OverloadIT {
         for (JsonNode event : Reading.events(recording)) {
             String subscription = event.get("subscription").asText();
             boolean gap = event.get("kind").asText().equals("gap");
-            assertEquals(next.getOrDefault(subscription, 1L), event.get("seq").asLong(), "no hole in seq but those that are told");
+            assertEquals(next.getOrDefault(subscription, 1L), event.get("seq").asLong(), "no hole in seq without a gap line");
             next.put(subscription, (gap ? event.get("to") : event.get("seq")).asLong() + 1);
             if (event.get("kind").asText().equals("sent")) {
                 recorded.merge(subscription, (long) event.get("positions").size(), Long::sum);

@@ -15,7 +15,7 @@ import java.util.Map;
 import java.util.stream.Stream;
 import java.util.zip.GZIPInputStream;
 
-/** Settings for tests, and what stands in the files that they made. */
+/** Settings for tests, and the contents of the files that they made. */
 final class Reading {
     private static final ObjectMapper MAPPER = new ObjectMapper();
 

@@ -79,8 +79,8 @@ final class RealBroker implements AutoCloseable {
             all.put(line.substring(0, line.indexOf('=')), line.substring(line.indexOf('=') + 1));
         }
         all.putAll(settings);
-        return Files.write(root.resolve("standalone.conf"), all.entrySet().stream().map(one -> one.getKey() + "="
-                + one.getValue()).toList());
+        return Files.write(root.resolve("standalone.conf"), all.entrySet().stream().map(setting -> setting.getKey() + "="
+                + setting.getValue()).toList());
     }
 
     private static int freePort() {
@@ -94,8 +94,8 @@ final class RealBroker implements AutoCloseable {
     private static void empty(Path directory) throws IOException {
         if (Files.exists(directory)) {
             try (Stream<Path> all = Files.walk(directory)) {
-                for (Path one : all.sorted(Comparator.reverseOrder()).toList()) {
-                    Files.delete(one);
+                for (Path path : all.sorted(Comparator.reverseOrder()).toList()) {
+                    Files.delete(path);
                 }
             }
         }
@@ -103,7 +103,7 @@ final class RealBroker implements AutoCloseable {
     }
 
     /**
-     * {@code FOLDER PORT WEB-PORT BOOKIE-PORT [NAME=VALUE...]}: serve until a signal; on the data of before, if there is some.
+     * {@code FOLDER PORT WEB-PORT BOOKIE-PORT [NAME=VALUE...]}: serve until a signal; on earlier data, if there are any.
      * Prints {@code ready} once clients are served.
      */
     public static void main(String[] words) throws Exception {

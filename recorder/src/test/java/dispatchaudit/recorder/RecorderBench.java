@@ -28,12 +28,12 @@ import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.SubscriptionType;
 
 /**
- * What the recorder costs: {@code FOLDER [PAIRS [SECONDS]]}.
+ * Measures the recorder's cost: {@code FOLDER [PAIRS [SECONDS]]}.
  *
- * <p>Two brokers run all the time, each in a process of its own and alike but for the NAR, which one of them loads. Clients in
- * this process load one of them at a time, as fast as it goes; a pair is one run at each, and pairs begin with one and the other
- * in turn. So the broker without the recorder pays nothing for it, not even the calls of an interceptor that leaves the topic
- * out; both are equally warm, and whatever else the machine does meets both alike. The one that waits costs next to nothing.
+ * <p>Two brokers run all the time, each in a process of its own. They differ only in the NAR, which one of them loads. Clients
+ * in this process load one of them at a time, as fast as possible. A pair is one run at each, and pairs alternate which broker
+ * begins. So the broker without the recorder has no cost of it, not even the calls of an interceptor that leaves the topic out;
+ * both are equally warm, and other load of the machine affects both alike. The waiting broker costs next to nothing.
  */
 final class RecorderBench {
     private static final int CONSUMERS = 4;
@@ -41,22 +41,22 @@ final class RecorderBench {
     private static final int PAYLOAD_BYTES = 100;
     private static final int LEAST_PAIRS_FOR_A_VERDICT = 8;
     private static final double LEAST_RATIO = 0.90;
-    /** A broker is warm when its compilers take so little of its processor time; they take more where there is more code. */
+    /** A broker is warm when its compilers take no more than this share of its processor time. */
     private static final double WARM_COMPILER_SHARE = 0.1;
     private static final int MOST_WARM_UPS = 5;
     private static final long SETTLE_MS = 1600; // a flush of the recorder comes each second
 
-    /** Where the figures go; what libraries log goes to the other output. */
+    /** The output of the figures; libraries log to stderr. */
     private static final PrintStream OUT = System.out;
 
     private enum Mode {
-        /** An entry for each message. */
+        /** One message per entry. */
         UNBATCHED,
-        /** As a producer does by default. */
+        /** A producer's default batches. */
         BATCHED
     }
 
-    /** One run: what went through, and what it cost. The compilers' time is not in the broker's. */
+    /** One run: the messages and their cost. The broker's time does not include the compilers'. */
     private record Run(long messages, double seconds, double brokerCpuS, double writerCpuS, double compilerCpuS, long eventBytes,
                        long messageBytes) {
         double compilerShare() {
@@ -139,7 +139,7 @@ final class RecorderBench {
         System.exit(0); // a client may leave threads behind
     }
 
-    /** Both modes in turn, for what is compiled for one is compiled anew for both. */
+    /** Run both modes in turn, because code compiled for one mode is compiled again for both. */
     private static void warmUp(Served broker, double seconds) throws Exception {
         double share = 1;
         for (int round = 0; round < MOST_WARM_UPS && share > WARM_COMPILER_SHARE; round++) {
@@ -148,10 +148,10 @@ final class RecorderBench {
         }
     }
 
-    /** Send for so many seconds, at full rate, until all is received and acknowledged. */
+    /** Send at full rate for this many seconds, and wait until everything is received and acknowledged. */
     private static Run run(Served broker, Mode mode, double seconds) throws Exception {
         String topic = "persistent://public/default/bench-" + name(mode) + "-" + broker.runs++;
-        Semaphore room = new Semaphore(mode == Mode.BATCHED ? 40_000 : 10_000); // what is stored and not received yet
+        Semaphore room = new Semaphore(mode == Mode.BATCHED ? 40_000 : 10_000); // messages stored and not received yet
         LongAdder received = new LongAdder();
         long sent = 0;
         double took;
@@ -220,7 +220,7 @@ final class RecorderBench {
         return (sorted[(sorted.length - 1) / 2] + sorted[sorted.length / 2]) / 2;
     }
 
-    /** What the recording itself says it lacks. */
+    /** The losses that the recording itself reports. */
     private static Map<String, Long> lost(Path recording) throws IOException {
         long gaps = 0;
         long footers = 0;
@@ -281,7 +281,7 @@ final class RecorderBench {
             return Stream.of(answer("cpu")).mapToLong(Long::parseLong).toArray();
         }
 
-        /** Size of what was recorded so far: events, messages. */
+        /** Bytes recorded so far: events, messages. */
         long[] bytes() throws IOException {
             long[] bytes = new long[2];
             if (Files.isDirectory(recording)) {
@@ -298,7 +298,7 @@ final class RecorderBench {
         private String[] answer(String word) throws IOException {
             String line = answers.readLine();
             while (line != null && !line.startsWith(word)) {
-                line = answers.readLine(); // a library's own words
+                line = answers.readLine(); // a line that a library printed
             }
             if (line == null) {
                 throw new IllegalStateException("a broker of the benchmark ended; its log lies beside its folder " + recording.getParent());

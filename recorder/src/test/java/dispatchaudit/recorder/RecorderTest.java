@@ -14,13 +14,13 @@ import org.junit.jupiter.api.io.TempDir;
 class RecorderTest {
     @TempDir
     Path directory;
-    private final Set<String> told = ConcurrentHashMap.newKeySet();
+    private final Set<String> failures = ConcurrentHashMap.newKeySet();
     private final DispatcherLog log = new DispatcherLog("persistent://public/default/t", "audit", "Shared", -1, 7);
 
     private Recorder recorder() throws Exception {
-        Recorder recorder = new Recorder(Reading.settings(directory, Map.of()), asked -> null, new Stats(), () -> {
+        Recorder recorder = new Recorder(Reading.settings(directory, Map.of()), log -> null, new Stats(), () -> {
             throw new AssertionError("a set of the broker that changed while it was read");
-        }, deleted -> { }, (where, failure) -> told.add(where + ": " + failure.getClass().getSimpleName()));
+        }, deleted -> { }, (where, failure) -> failures.add(where + ": " + failure.getClass().getSimpleName()));
         recorder.start();
         return recorder;
     }
@@ -32,12 +32,12 @@ class RecorderTest {
     @Test
     void anErrorEndsNeitherItsThreadNorTheLog() throws Exception {
         try (Recorder recorder = recorder()) {
-            for (int wait = 0; wait < 200 && told.isEmpty(); wait++) {
+            for (int wait = 0; wait < 200 && failures.isEmpty(); wait++) {
                 Thread.sleep(10);
             }
             join(recorder);
         }
-        assertTrue(told.contains("sweep: AssertionError"), told.toString());
+        assertTrue(failures.contains("sweep: AssertionError"), failures.toString());
         assertEquals(List.of("consumer_added"), kinds());
     }
 

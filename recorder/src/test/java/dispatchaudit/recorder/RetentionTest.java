@@ -25,7 +25,7 @@ class RetentionTest {
                 new Retention.Finished(Path.of("new"), 30, NOW_MS - 1),
                 new Retention.Finished(Path.of("oldest"), 50, NOW_MS - 3 * HOUR_MS),
                 new Retention.Finished(Path.of("older"), 20, NOW_MS - 2 * HOUR_MS));
-        return Retention.excess(segments, openBytes, keepMs, keepBytes, NOW_MS).stream().map(one -> one.path().toString()).toList();
+        return Retention.excess(segments, openBytes, keepMs, keepBytes, NOW_MS).stream().map(segment -> segment.path().toString()).toList();
     }
 
     @Test

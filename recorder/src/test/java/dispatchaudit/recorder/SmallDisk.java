@@ -9,9 +9,9 @@ import java.nio.channels.ReadableByteChannel;
 import java.nio.channels.WritableByteChannel;
 import java.nio.file.Path;
 
-/** A disk with room for so many bytes, which takes what still fits of a write, and refuses the rest, as a real one does. */
+/** A disk with a limited number of free bytes. Like a real one, it writes the part that fits and refuses the rest. */
 final class SmallDisk implements Segment.Disk {
-    /** How many more bytes it takes. */
+    /** The number of free bytes. */
     long freeBytes;
 
     SmallDisk(long freeBytes) {

@@ -28,7 +28,7 @@ class StateTest {
     @Test
     void rangesOfAnotherMomentAreLeftOut() throws Exception {
         for (int[] connected : List.of(new int[] {1}, new int[] {1, 2, 3}, new int[] {1, 3})) {
-            checkpoint(connected).get("consumers").forEach(one -> assertFalse(one.has("hash_ranges")));
+            checkpoint(connected).get("consumers").forEach(consumer -> assertFalse(consumer.has("hash_ranges")));
         }
         assertNull(new State(null, null, List.of(), Map.of(), false, 1).rangesOf(1, java.util.Set.of(1)));
     }

@@ -12,8 +12,8 @@ import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
 
 /**
- * What clients of this JVM saw and did, one line each with the machine's monotonic time, for {@code tests/recorder/truth.py} to
- * judge. It judges nothing itself.
+ * Writes what clients of this JVM saw and did, a line each with the machine's monotonic time. {@code tests/recorder/truth.py}
+ * compares it with the recording.
  */
 final class Witness implements AutoCloseable {
     private static final ObjectMapper MAPPER = new ObjectMapper();
@@ -23,7 +23,7 @@ final class Witness implements AutoCloseable {
         file = Files.newBufferedWriter(folder.resolve("journal-" + name + ".jsonl"));
     }
 
-    /** Something of a consumer, or ({@code consumer} null) of the whole subscription, as {@code reload}. */
+    /** An event of a consumer, or ({@code consumer} null) of the whole subscription, such as {@code reload}. */
     void note(String what, String consumer) throws IOException {
         write(what, consumer, null, null, null);
     }
@@ -33,7 +33,7 @@ final class Witness implements AutoCloseable {
         write("published", null, id, key, number);
     }
 
-    /** A message that a consumer was given ({@code received}), or what it then did with it ({@code acked}, {@code nacked}). */
+    /** A message that a consumer received ({@code received}), or how it answered ({@code acked}, {@code nacked}). */
     void message(String what, String consumer, Message<String> message) throws IOException {
         write(what, consumer, message.getMessageId(), message.getKey(), Integer.valueOf(message.getValue()));
     }

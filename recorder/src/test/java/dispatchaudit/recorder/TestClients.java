@@ -19,7 +19,7 @@ import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionType;
 
 /** Java clients of one topic and subscription, with their {@link Witness}. For one thread. */
-final class ClientLife implements AutoCloseable {
+final class TestClients implements AutoCloseable {
     static final int KEYS = 20;
     private static final long QUIET_MS = 1500;
     private static final long GIVE_UP_MS = 40_000;
@@ -32,7 +32,7 @@ final class ClientLife implements AutoCloseable {
     private int published;
     private int taken;
 
-    ClientLife(RealBroker broker, Path folder, String topic) throws Exception {
+    TestClients(RealBroker broker, Path folder, String topic) throws Exception {
         this.url = broker.url();
         this.topic = topic;
         this.witness = new Witness(folder, "java");
@@ -61,7 +61,7 @@ final class ClientLife implements AutoCloseable {
         consumer.close();
     }
 
-    /** Publish so many messages, round over the keys, and wait until all are stored. */
+    /** Publish this many messages, cycling over the keys, and wait until all are stored. */
     void publish(Producer<String> producer, int count) throws Exception {
         List<CompletableFuture<MessageId>> sent = new ArrayList<>();
         int first = published;
@@ -78,7 +78,7 @@ final class ClientLife implements AutoCloseable {
         return "key-" + number % KEYS;
     }
 
-    /** Take about so many messages in turn; every {@code nackEvery}-th is refused. */
+    /** Receive about this many messages in turn; every {@code nackEvery}-th is acknowledged negatively. */
     void consume(List<Consumer<String>> consumers, int count, int nackEvery) throws Exception {
         int until = taken + count;
         for (int idle = 0; taken < until && idle < 20;) {
@@ -99,7 +99,7 @@ final class ClientLife implements AutoCloseable {
         }
     }
 
-    /** Take and acknowledge until everything published is, and nothing more comes. */
+    /** Receive and acknowledge until everything published is acknowledged, and nothing more comes. */
     void drain(List<Consumer<String>> consumers) throws Exception {
         long quietSince = System.nanoTime();
         while (!open.isEmpty() || System.nanoTime() - quietSince < TimeUnit.MILLISECONDS.toNanos(QUIET_MS)) {
@@ -115,7 +115,7 @@ final class ClientLife implements AutoCloseable {
         }
     }
 
-    /** Take one; null = none came in time. */
+    /** Receive a message; null = none came in time. */
     Message<String> receive(Consumer<String> consumer, int timeoutMs) throws Exception {
         Message<String> message = consumer.receive(timeoutMs, TimeUnit.MILLISECONDS);
         if (message != null) {
