@@ -1,4 +1,7 @@
-"""File names of reports: digests, because topics and subscriptions are names out of a log."""
+"""File names of reports: digests, because names in a log may be any text.
+
+A module of its own because alerts need only the names and not what draws a report.
+"""
 
 from __future__ import annotations
 
