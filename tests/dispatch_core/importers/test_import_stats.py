@@ -193,7 +193,7 @@ def test_a_real_brokers_documents_say_what_its_recorder_saw(
     sample: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(tmp_path, sample) == 0
-    assert "lines behind a checkpoint of" in capsys.readouterr().out
+    assert "lines after a checkpoint of" in capsys.readouterr().out
     (whole,) = read_recording(find_recordings([SAMPLES / sample])[0]).logs
     (part,) = read_recording(find_recordings([tmp_path])[0]).logs
     line = json.loads(part.events["checkpoint_json"][0].as_py())
