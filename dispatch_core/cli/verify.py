@@ -140,14 +140,14 @@ def _size(source: RecordingSource) -> int:
 
 
 def _verify(order: _Order) -> _Verified:
-    """Verify one recording; whatever happens becomes its result."""
+    """Verify one recording; every error becomes its result."""
     try:
         return _verify_source(order)
     except LogError as error:
         return _Verified(order.source.name, stopped=f"{order.source.name}: {error}", incomplete=True)
     except (DispatchAuditError, OSError) as error:
         return _failed(order, str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this recording's alone, and it is reported
+    except Exception as error:  # noqa: BLE001 - an error of one recording must not stop the others; it is reported
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).stem}.{frame.name}, line {frame.lineno}"
         return _failed(order, f"internal error {type(error).__name__} in {where}: {error}; please report it")

@@ -1,6 +1,6 @@
 """File names of reports: digests, because names in a log may be any text.
 
-A module of its own because alerts need only the names and not what draws a report.
+A separate module because alerts need the names but not the code that draws reports.
 """
 
 from __future__ import annotations
