@@ -300,7 +300,7 @@ class _Messages:
         self._tables = tables
         self._schema = schema
         self._begun = False
-        self._reached: Position = (-1, -1)  # the last entry read
+        self._reached: Position = (-1, -1)  # the last entry returned
         self._set_aside: pa.Table | None = None  # read, but not to be returned yet
         self._beyond: list[pa.Table] = []  # returned, and maybe beyond the last requested position
 
