@@ -1,4 +1,4 @@
-"""The ``dispatch-audit`` command: one module per subcommand, each with ``add_arguments`` and ``run``."""
+"""The ``dispatch-audit`` command: one module per subcommand, however short, with ``add_arguments`` and ``run``."""
 
 from typing import Final
 

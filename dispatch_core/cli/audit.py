@@ -1,4 +1,4 @@
-"""``dispatch-audit audit``: what went wrong in a recorded log, and which promises hold?"""
+"""``dispatch-audit audit``: find anomalies in recorded logs, and give a verdict on each promise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dispatch_core.recording.reader import Recording
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of, audit_whole
 from dispatch_core.verify.trace.runner import is_trace
 
-#: Stands for the recording in findings over the topics of many.
+#: Stands for the recording in findings over the topics of several recordings.
 _ALL: Final = "*"
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
@@ -46,7 +46,7 @@ class _Judged:
     log: DispatcherLog
     anomalies: list[dict[str, Any]]
     promises: list[PromiseVerdict]
-    problem: str | None  # why its rules are unknown
+    problem: str | None  # the reason for which its rules are unknown
     warnings: tuple[str, ...]  # about its rules
     level: str
     times: pa.Table  # ``ACTIVE_TIMES`` of a Failover topic
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``audit``."""
     add_recording_arguments(parser, ": anomalies, then a verdict per recording")
     parser.add_argument(
-        "--top", type=int, default=5, metavar="N", help="findings to tell in words (default 5)"
+        "--top", type=int, default=5, metavar="N", help="findings to show as sentences (default 5)"
     )
     parser.add_argument(
         "--limit",
@@ -74,12 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="limits",
         metavar="NAME=VALUE",
-        help="how long or how much is too much, e.g. stuck_key_ms=500; may be given again (docs/anomalies.md)",
+        help="a limit of the anomalies, e.g. stuck_key_ms=500; may be given again (docs/anomalies.md)",
     )
     parser.add_argument(
         "--no-rules",
         action="store_true",
-        help="look at order, duplicates and the log itself only: fast, and needs no broker version",
+        help="audit only order, duplicates and the log itself: fast, and needs no broker version",
     )
 
 
@@ -141,7 +141,7 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Judged]:
     for number, log in enumerate(logs):
         earlier = logs[:number]
-        # what a load of the topic leaves unsent is for the next one
+        # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
         audit = audit_whole(
             log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules, last=last
@@ -182,7 +182,7 @@ def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits) -> Seen:
 def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
     """The reason a log's rules are unknown (None = they are known), and warnings about them."""
     if log.header.get("broker_version") is None:
-        return None, ()  # nothing the audit decides depends on the release
+        return None, ()  # no decision of the audit depends on the release
     try:
         return None, profile_of(log).warnings
     except ProfileError as error:
@@ -190,14 +190,14 @@ def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _verdict(recording: Recording, judged: list[_Judged]) -> str:
-    """The verdict on a recording: on all its dispatchers, and on what could not be read of them."""
+    """The verdict on a recording: over all its dispatchers, and UNKNOWN instead of PASS if part of it could not be read."""
     verdict = overall(promise for result in judged for promise in result.promises)
     incomplete = recording.quarantine.num_rows > 0 or not judged or any(result.problem for result in judged)
     return UNKNOWN if verdict == PASS and incomplete else verdict
 
 
 def _complain(recording: Recording, judged: list[_Judged]) -> None:
-    """Say on stderr what was wrong with the input, where, and what was kept."""
+    """Print on stderr the faults of the input, their places, and what was audited."""
     problem = set_aside(recording)
     if problem is not None:
         print(
@@ -216,7 +216,7 @@ def _print_json(lines: Iterator[dict[str, Any]]) -> None:
 
 
 def _json_lines_of_all(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Findings over the topics of all recordings, and that they change no recording's verdict."""
+    """Findings over the topics of all recordings; they change no recording's verdict."""
     for anomaly in found:
         shown = {name: value for name, value in anomaly.items() if name not in ("t_us", "cause", "reason")}
         del shown["key_b64"]
@@ -285,9 +285,7 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: 
             )
         rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
         if result.level == "E" and is_trace(result.log):
-            rows.append(
-                "  the trace is long: who was sent each entry was compared with the rules, not every decision"
-            )
+            rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
         findings = [text for promise in result.promises for text in promise.top_findings][:top]
         rows += [f"    - {text}" for text in findings]
         open_findings = sum(promise.findings for promise in result.promises)

@@ -1,4 +1,4 @@
-"""``dispatch-audit convert``: recordings in another file format, line for line."""
+"""``dispatch-audit convert``: write recordings in another file format, line for line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )
-    parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="format to write")
 
 
 def run(options: argparse.Namespace) -> int:

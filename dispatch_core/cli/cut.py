@@ -1,4 +1,4 @@
-"""``dispatch-audit cut``: recordings stretched over several intervals, a file for each."""
+"""``dispatch-audit cut``: spread recordings over several intervals, one file for each."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )
     parser.add_argument(
-        "--intervals", type=int, default=4, metavar="N", help="fill so many intervals (default %(default)s)"
+        "--intervals", type=int, default=4, metavar="N", help="number of intervals (default %(default)s)"
     )
     parser.add_argument(
         "--interval-length",
         type=_length,
         default=timedelta(days=1),
         metavar="LENGTH",
-        help="of each, such as 1d, 6h, 30m or 10s (default 1d)",
+        help="length of each interval, such as 1d, 6h, 30m or 10s (default 1d)",
     )
     parser.add_argument(
         "--start",
         type=moment,
         default="2026-11-01",
         metavar="ISO",
-        help="when the first begins, UTC (default %(default)s)",
+        help="start of the first interval, UTC (default %(default)s)",
     )
     parser.add_argument(
         "--at",
@@ -50,18 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="T_US",
-        help="begin the next interval at this t_us of the recording; give one for each but the first (default: all last "
-        "equally long)",
+        help="begin the next interval at this t_us of the recording; give one for each interval but the first (default: "
+        "intervals of equal length)",
     )
     parser.add_argument(
         "--segments-per-interval",
         type=int,
         default=1,
         metavar="S",
-        help="files of each kind that an interval comes in (default %(default)s)",
+        help="files of each kind per interval (default %(default)s)",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default="jsonl.gz", help="what to write (default %(default)s)"
+        "--format", choices=FORMATS, default="jsonl.gz", help="format to write (default %(default)s)"
     )
     parser.add_argument(
         "--late",
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SEGMENT",
         help="write this segment (from 1) below --late-out instead; may be given again",
     )
-    parser.add_argument("--late-out", type=Path, metavar="DIR", help="where late segments go")
+    parser.add_argument("--late-out", type=Path, metavar="DIR", help="folder of the late segments")
 
 
 def run(options: argparse.Namespace) -> int:

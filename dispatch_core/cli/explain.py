@@ -1,4 +1,4 @@
-"""``dispatch-audit explain``: why a key, an entry or a consumer fared as it did, and everything that happened to it."""
+"""``dispatch-audit explain``: show all that a log records about a key, an entry or a consumer, with the reasons of waits."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         metavar="TIME",
-        help="tell of this moment: 08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; UTC",
+        help="show the state at this time: 08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; UTC",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain in all recordings; returns 0 explained, 1 a finding touches it, 2 nothing matched or a log is incomplete."""
+    """Explain in all recordings; returns 0 explained, 1 a fault concerns it, 2 nothing matched or a log is incomplete."""
     overrides = overrides_given(options)
     explained = found = 0
     incomplete = False
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         progress("")
         problem = set_aside(recording)
         if problem is not None:
-            print(f"{problem}; the story is told without them", file=sys.stderr)
+            print(f"{problem}; the explanation is made without them", file=sys.stderr)
             incomplete = True
         here = here_found = moments = 0
         for result in _explanations(recording, options, overrides):
@@ -87,7 +87,7 @@ class _Missed:
 def _explanations(
     recording: Recording, options: argparse.Namespace, overrides: Overrides
 ) -> Iterator[Explanation | _Missed]:
-    """The life of the subject in every log of a recording that knows it."""
+    """The explanations of the subject in every log of a recording that holds it."""
     from dispatch_core.explain.explanation import explanation_of, tick_for
     from dispatch_core.explain.record import Record
     from dispatch_core.explain.subject import NothingMatchedError, subject_of

@@ -1,4 +1,4 @@
-"""``dispatch-audit generate``: recordings of simulated dispatchers, as load for benchmarks and as examples."""
+"""``dispatch-audit generate``: write recordings of simulated dispatchers, as load for benchmarks and as examples."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DEFAULT: Final = Scenario()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``generate``."""
     parser.description = (
-        "Simulate dispatchers and write their recordings. Producers, storage and clients are simulated; what the broker "
-        "decides, the dispatch core decides under the given release, so that `dispatch-audit verify` holds on the result "
+        "Simulate dispatchers and write their recordings. Producers, storage and clients are simulated; the broker's "
+        "decisions are those of the dispatch core for the given release, so `dispatch-audit verify` finds the result exact "
         "(--level T). The same arguments give the same bytes."
     )
     parser.add_argument(
-        "out", metavar="OUT", type=Path, help="folder for the recordings; must not hold any yet"
+        "out", metavar="OUT", type=Path, help="folder for the recordings; must be new or empty"
     )
     load = parser.add_argument_group("load")
     load.add_argument(
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_DEFAULT.messages,
         metavar="N",
-        help="over all dispatchers (default %(default)s)",
+        help="messages of all dispatchers together (default %(default)s)",
     )
     load.add_argument(
         "--dispatchers",
@@ -58,20 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_DEFAULT.key_skew,
         metavar="S",
-        help="Zipf exponent of the keys, 0 = all alike (default %(default)s)",
+        help="Zipf exponent of the keys, 0 = all equally frequent (default %(default)s)",
     )
     load.add_argument(
         "--rate",
         type=int,
         default=0,
         metavar="R",
-        help="messages a second per dispatcher (default: so that it takes ten seconds, from 1000 to 100000)",
+        help="messages per second and dispatcher (default: all within ten seconds, but from 1000 to 100000)",
     )
     load.add_argument(
         "--start-time",
         default="2026-01-01T00:00:00Z",
         metavar="ISO",
-        help="when it all begins (default %(default)s)",
+        help="start of the simulation (default %(default)s)",
     )
     clients = parser.add_argument_group("consumers")
     clients.add_argument(
@@ -79,10 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_DEFAULT.consumers,
         metavar="C",
-        help="per dispatcher (default %(default)s)",
+        help="consumers per dispatcher (default %(default)s)",
     )
     clients.add_argument(
-        "--churn", choices=CHURNS, default="none", help="who comes and goes (default %(default)s)"
+        "--churn", choices=CHURNS, default="none", help="pattern of joins and leaves (default %(default)s)"
     )
     clients.add_argument(
         "--membership-changes",
@@ -91,14 +91,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="joins and leaves of the churn, per dispatcher (default: two per consumer)",
     )
     clients.add_argument(
-        "--slow-consumers", type=int, default=0, metavar="N", help="so many take 10 to 50 times as long"
+        "--slow-consumers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="consumers that take 10 to 50 times as long",
     )
     clients.add_argument(
         "--crashing-consumers",
         type=int,
         default=0,
         metavar="N",
-        help="so many leave several times with everything unacknowledged",
+        help="consumers that leave several times with all entries unacknowledged",
     )
     clients.add_argument(
         "--queue",
@@ -119,14 +123,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="P",
-        help="share of deliveries that are asked for again (default %(default)s)",
+        help="share of deliveries that are requested again (default %(default)s)",
     )
     rules = parser.add_argument_group("rules")
     rules.add_argument(
         "--broker-version",
         default=_DEFAULT.broker_version,
         metavar="VERSION",
-        help="release whose rules decide (default %(default)s)",
+        help="release of the simulated broker (default %(default)s)",
     )
     rules.add_argument(
         "--set",
@@ -154,16 +158,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level",
         choices=("E", "T"),
         default="E",
-        help="E: what a user can record; T: a dispatcher trace too (default %(default)s)",
+        help="E: a log without a trace; T: with a dispatcher trace (default %(default)s)",
     )
     output.add_argument(
-        "--format", choices=_FORMATS, default="parquet", dest="form", help="default %(default)s"
+        "--format",
+        choices=_FORMATS,
+        default="parquet",
+        dest="form",
+        help="format to write (default %(default)s)",
     )
     output.add_argument(
-        "--dispatchers-per-file", type=int, default=1, metavar="N", help="default %(default)s"
+        "--dispatchers-per-file",
+        type=int,
+        default=1,
+        metavar="N",
+        help="dispatchers in a file (default %(default)s)",
     )
     output.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="another seed, another run (default %(default)s)"
+        "--seed", type=int, default=0, metavar="S", help="seed of the random numbers (default %(default)s)"
     )
 
 
@@ -186,7 +198,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"{out}: {scenario.dispatchers} dispatchers, {messages} messages, {lines} lines", file=sys.stderr)
     if left:
         print(
-            f"{left} entries were never acknowledged: under these rules the broker lost sight of them",
+            f"{left} entries were never acknowledged: under these rules the broker stopped delivering them",
             file=sys.stderr,
         )
     return CLEAN

@@ -1,19 +1,26 @@
-"""``dispatch-audit golden``: do selectors, hashing and draining hashes answer what the broker's own classes answered?"""
+"""``dispatch-audit golden``: compare selectors, hashing and draining hashes with answers of the broker's own classes."""
 
 from __future__ import annotations
 
 import argparse
+import glob
+import gzip
 import json
 import sys
+import zlib
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.golden_files import find, read
 from dispatch_core.cli.recordings import progress
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.golden.runner import Judgement, judge
+from dispatch_core.golden.vectors import VectorFile, VectorFileError, parse
 
+SUFFIXES: Final = (".jsonl.gz", ".jsonl")
+MAX_BYTES: Final = 1 << 30  # of one file, unpacked
 _SHOWN = 300  # characters of an answer
 
 
@@ -24,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Judge all vector files; returns 0 all exact, 1 something mismatched, 2 something could not be judged."""
+    """Judge all vector files; returns 0 if all steps are exact, 1 if a step mismatched, 2 if a file could not be judged."""
     paths = find(options.paths)
     mismatched = steps = 0
     clean = True
@@ -74,3 +81,53 @@ def _for_people(result: Judgement) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+# --- vector files ----------------------------------------------------------------------------------------------------
+
+
+def find(paths: list[str]) -> list[Path]:
+    """Find the vector files at ``paths``: files, folders (recursive) or globs; each once, in order.
+
+    Raises ``VectorFileError`` for a path without vector files.
+    """
+    found: dict[Path, None] = {}
+    for text in paths:
+        files = [file for path in _expand(text) for file in _files_of(path)]
+        if not files:
+            raise VectorFileError(
+                f"{text}: no vector file there; nothing was judged. Name a file, a folder above, or a glob "
+                f"({' or '.join(SUFFIXES)})"
+            )
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def _expand(text: str) -> list[Path]:
+    path = Path(text)
+    if path.exists():
+        return [path]
+    # glob.glob, because Path.glob refuses absolute patterns.
+    return [Path(match) for match in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
+    else:
+        yield path
+
+
+def read(path: Path) -> VectorFile:
+    """Read and unpack one file. Raises ``VectorFileError`` if it cannot be read or is no vector file."""
+    name = str(path)
+    try:
+        with gzip.open(path) if name.endswith(".gz") else path.open("rb") as stream:
+            body = stream.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise VectorFileError(
+            f"{name}: cannot be read ({error}); nothing of it was judged. Fetch the file again"
+        ) from error
+    if len(body) > MAX_BYTES:
+        raise VectorFileError(f"{name}: more than {MAX_BYTES} bytes unpacked; nothing of it was judged")
+    return parse(name, body)

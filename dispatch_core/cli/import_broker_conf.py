@@ -1,4 +1,4 @@
-"""``dispatch-audit import-broker-conf``: the audit's settings from a user's own ``broker.conf`` or ``standalone.conf``."""
+"""``dispatch-audit import-broker-conf``: make a settings file from a ``broker.conf`` or ``standalone.conf``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dispatch_core.cli.settings_file import SettingsFileError, read_assignments,
 from dispatch_core.importers import broker_conf_file
 from dispatch_core.importers.broker_conf_file import Judged
 
-#: The release whose defaults are taken where none is named.
+#: The release whose defaults are used if none is given.
 ASSUMED_VERSION: Final = "4.2.4"
 _REPLACED: Final = (
     "Namespace and topic policies and settings changed at run time (pulsar-admin brokers update-dynamic-config) may "
@@ -30,14 +30,14 @@ _REPLACED: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``import-broker-conf``."""
     parser.description = (
-        "Read a broker.conf or standalone.conf, say which of its settings matter for dispatch, and write them as a file "
-        "for --settings. Values of all other settings are never shown. Exit codes: 0 all was read, 2 something was not."
+        "Read a broker.conf or standalone.conf, list the settings that matter for dispatch, and write them as a file for "
+        "--settings. Values of all other settings are never shown. Exit codes: 0 all values were read, 2 one was not."
     )
     parser.add_argument("conf", type=Path, metavar="FILE", help="the broker's broker.conf or standalone.conf")
     parser.add_argument(
         "--broker-version",
         metavar="VERSION",
-        help=f"the broker's release, whose defaults hold for what the file leaves out (default {ASSUMED_VERSION})",
+        help=f"the broker's release, whose defaults apply to settings not in the file (default {ASSUMED_VERSION})",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the settings file here")
     parser.add_argument(
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read, say and write; returns 0, or 2 if a value that matters cannot be read (then nothing is written)."""
+    """Read, list and write the settings; returns 0, or 2 if a value cannot be read (then nothing is written)."""
     version = options.broker_version or ASSUMED_VERSION
     warnings = list(resolve(version).warnings)
     if options.broker_version is None:
@@ -129,7 +129,7 @@ def _for_people(
         lines += ["", f"Without effect in {version}:"]
         lines += [f"  {setting.name}  ({_where(setting)})" for setting in of["no_effect"]]
     if of["unknown"]:
-        lines += ["", "No settings of broker.conf as far as known here (a plugin's own, or misspelt):"]
+        lines += ["", "Not known as settings of broker.conf (those of a plugin, or misspelt):"]
         lines += [
             f"  {printable(setting.name)}  ({_where(setting)}){_nearest(setting)}"
             for setting in of["unknown"]

@@ -1,4 +1,4 @@
-"""``dispatch-audit import-stats``: a log from a snapshot of ``pulsar-admin topics stats`` and ``stats-internal`` on."""
+"""``dispatch-audit import-stats``: begin a log with a snapshot of ``pulsar-admin topics stats`` and ``stats-internal``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MOST_BYTES: Final = 256 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``import-stats``."""
     parser.description = (
-        "Write a log anew from a snapshot on: what `pulsar-admin topics stats` and `topics stats-internal` say becomes the "
-        "checkpoint that it begins with, so that it can be judged without what came before. Exit codes: 0 written, 2 not."
+        "Write a log from a snapshot on: the output of `pulsar-admin topics stats` and `topics stats-internal` becomes the "
+        "checkpoint with which it begins, so that it can be judged without earlier lines. Exit codes: 0 written, 2 not."
     )
     parser.add_argument("path", metavar="PATH", help="the folder of one recording")
     parser.add_argument(
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="FILE",
-        help="what the two commands print, recognised by its contents; stats-internal may be left out",
+        help="the output of the two commands, recognised by its contents; stats-internal may be left out",
     )
     parser.add_argument(
         "--taken",
@@ -51,23 +51,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         required=True,
         metavar=("FROM", "TO"),
-        help="ISO 8601 times before the first of them was taken and after the last, UTC, by the broker's clock",
+        help="ISO 8601 times before the first file was taken and after the last, UTC, by the broker's clock",
     )
-    parser.add_argument("--topic", metavar="TOPIC", help="which one, if the recording holds several")
-    parser.add_argument("--subscription", metavar="NAME", help="the same of its subscriptions")
+    parser.add_argument("--topic", metavar="TOPIC", help="the topic, if the recording holds several")
+    parser.add_argument("--subscription", metavar="NAME", help="the subscription, if the topic has several")
     parser.add_argument(
         "--connection",
         action="append",
         default=[],
         metavar="NUMBER=NAME",
-        help="the consumer that a number of the log is, where log and stats do not tell; may be given again",
+        help="the consumer with this number in the log, if log and stats do not show it; may be given again",
     )
     parser.add_argument(
         "--broker-version", metavar="VERSION", help="use this release instead of the header's"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/")
     parser.add_argument(
-        "--format", choices=FORMATS, default="jsonl.gz", help="of the events (default %(default)s)"
+        "--format", choices=FORMATS, default="jsonl.gz", help="format of the events (default %(default)s)"
     )
 
 
@@ -113,7 +113,7 @@ def _summary(log: DispatcherLog, snapshot: Snapshot, known: int, folder: Path) -
     unacked = sum(consumer.unacked or 0 for consumer in snapshot.consumers)
     who = counted(len(snapshot.consumers), "consumer", "consumers")
     return (
-        f"{shown(log.topic)} / {shown(log.subscription)}: {log.events.num_rows - 1} lines behind a checkpoint of {who} "
+        f"{shown(log.topic)} / {shown(log.subscription)}: {log.events.num_rows - 1} lines after a checkpoint of {who} "
         f"({unacked} unacknowledged messages by the stats, {known} entries of them known) in {folder}"
     )
 
@@ -143,7 +143,7 @@ def _document(path: Path) -> Document:
 def _chosen(
     logs: list[DispatcherLog], documents: list[Document], options: argparse.Namespace, taken_us: int
 ) -> DispatcherLog:
-    """The incarnation that the snapshot is of: of the topic and subscription, the last that began before it."""
+    """The incarnation of the snapshot: the last one of the topic and subscription that began before it."""
     of_stats = set(documents[0].subscriptions)
     fit = [
         log
@@ -163,7 +163,7 @@ def _chosen(
         )
     if len(names) > 1:
         raise TopicStatsError(
-            f"{options.path}: several subscriptions fit: {listed}; say which with --topic and --subscription"
+            f"{options.path}: several subscriptions fit: {listed}; choose one with --topic and --subscription"
         )
     begun = [log for log in fit if (log.start_t_us or 0) <= taken_us]
     return begun[-1] if begun else fit[0]

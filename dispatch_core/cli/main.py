@@ -1,7 +1,7 @@
-"""Entry of ``dispatch-audit``: finds the subcommand, keeps errors readable, returns the exit code.
+"""Entry point of ``dispatch-audit``: import the subcommand, run it, print errors, return the exit code.
 
-Exit codes: 0 clean, 1 findings, 2 could not judge. Subcommands are imported only when asked for, so that ``--help``
-needs neither Spark nor a compiler.
+Exit codes: 0 clean, 1 findings, 2 could not judge. A subcommand is imported only when it is used, so that ``--help`` needs
+neither Spark nor a compiler.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "golden": (
         "dispatch_core.cli.golden",
-        "compare selectors, hashing and draining hashes with what the broker's own classes answered",
+        "compare selectors, hashing and draining hashes with the answers of the broker's own classes",
     ),
     "audit": (
         "dispatch_core.cli.audit",
-        "find what went wrong in a recorded log: order, duplicates, losses, stalls, balance, rules",
+        "find faults in a recorded log: order, duplicates, losses, stalls, balance, rules",
     ),
-    "explain": ("dispatch_core.cli.explain", "tell the life of a key, a position or a consumer"),
+    "explain": ("dispatch_core.cli.explain", "explain what happened to a key, a position or a consumer"),
     "what-if": (
         "dispatch_core.cli.what_if",
         "simulate the same clients and load under other rules, and compare",
     ),
-    "report": ("dispatch_core.cli.report", "write a page that shows what happened, for a browser"),
-    "strip": ("dispatch_core.cli.strip", "make the user-level log (level E) of a dispatcher trace"),
-    "convert": ("dispatch_core.cli.convert", "write recordings anew in another file format"),
+    "report": ("dispatch_core.cli.report", "write a report for a browser: one HTML file per dispatcher"),
+    "strip": ("dispatch_core.cli.strip", "reduce a dispatcher trace to its log of level E"),
+    "convert": ("dispatch_core.cli.convert", "convert recordings to another file format"),
     "cut": (
         "dispatch_core.cli.cut",
-        "stretch recordings over several intervals, a file for each: to try out schedules, backfills and late logs",
+        "spread recordings over several intervals, one file for each: to try out schedules, backfills and late logs",
     ),
     "generate": (
         "dispatch_core.cli.generate",
@@ -50,15 +50,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "import-broker-conf": (
         "dispatch_core.cli.import_broker_conf",
-        "make the audit's settings from a broker.conf, and say which of its settings matter",
+        "make a settings file from a broker.conf, and list the settings that matter for dispatch",
     ),
     "import-stats": (
         "dispatch_core.cli.import_stats",
-        "begin a log with a snapshot of the broker's statistics, so that it can be judged without its past",
+        "begin a log with a snapshot of the broker's statistics, so that it can be judged without earlier lines",
     ),
     "record-messages": (
         "dispatch_core.cli.record_messages",
-        "write the message log of topics, read from the topics themselves",
+        "record the message log of topics by reading them",
     ),
     "pipeline": (
         "dispatch_expectations.pipeline_command",
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dispatch-audit {name}: {error}", file=sys.stderr)
         return COULD_NOT_JUDGE
     except BrokenPipeError:
-        # The reader of our output has gone (``| head``); nothing is left to say.
+        # The reader of the output has closed it (``| head``).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COULD_NOT_JUDGE
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""``dispatch-audit record-messages``: the message log of topics, read from the topics themselves."""
+"""``dispatch-audit record-messages``: record the message log of topics by reading them."""
 
 from __future__ import annotations
 
@@ -34,33 +34,35 @@ class RecordError(DispatchAuditError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``record-messages``."""
     parser.description = (
-        "Read topics with Pulsar's Python client and write their message logs (docs/record.md). A further run with the same "
-        "--out goes on behind the last entry. Needs the extra `record`. Exit codes: 0 recorded, 2 not."
+        "Read topics with Pulsar's Python client and write their message logs (docs/record.md). Another run with the same "
+        "--out continues after the last entry. Needs the extra `record`. Exit codes: 0 recorded, 2 not."
     )
     parser.add_argument(
         "--service-url", required=True, metavar="URL", help="pulsar://HOST:6650 or pulsar+ssl://…"
     )
-    parser.add_argument("--topic", action="append", required=True, dest="topics", help="may be given again")
+    parser.add_argument(
+        "--topic", action="append", required=True, dest="topics", help="a topic; may be given again"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the message logs")
     parser.add_argument(
         "--from",
         default="earliest",
         dest="start",
         metavar="WHERE",
-        help="earliest (default), latest, or a day or time; where DIR holds entries of a topic, it goes on behind them",
+        help="earliest (default), latest, or a day or time; ignored for a topic of which DIR holds entries already",
     )
     parser.add_argument(
         "--until",
         type=moment,
         metavar="TIME",
-        help="up to the first entry published then or later; in the future: waits for it (default: now)",
+        help="stop at the first entry published then or later; waits if this is in the future (default: now)",
     )
-    parser.add_argument("--follow", action="store_true", help="go on until interrupted")
+    parser.add_argument("--follow", action="store_true", help="continue until interrupted")
     parser.add_argument(
         "--keys",
         choices=("key", "key_h31"),
         default="key",
-        help="key_h31: only a hash of each key leaves the topic (default: %(default)s)",
+        help="key_h31: write only a hash of each key (default: %(default)s)",
     )
     parser.add_argument(
         "--base64-keys",
@@ -70,13 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", default="standalone", help="name of the cluster in the log (default: %(default)s)"
     )
-    parser.add_argument("--format", choices=FORMS, default=FORMS[0], help="default: %(default)s")
+    parser.add_argument(
+        "--format", choices=FORMS, default=FORMS[0], help="format to write (default: %(default)s)"
+    )
     parser.add_argument(
         "--segment-mib",
         type=int,
         default=SEGMENT_BYTES >> 20,
         metavar="N",
-        help="lines in a file before the next (default: %(default)s)",
+        help="size of a file's lines in MiB before the next file is begun (default: %(default)s)",
     )
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per topic or partition on stdout"
@@ -94,12 +98,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     access.add_argument(
         "--tls-allow-insecure", action="store_true", help="accept any certificate of the broker"
     )
-    access.add_argument("--tls-any-hostname", action="store_true", help="do not compare its host name")
+    access.add_argument("--tls-any-hostname", action="store_true", help="do not check the broker's host name")
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The command line, read. ``start`` as ``Service.reader`` takes it; ``until_ms``: None = for ever."""
+    """The options of the command, parsed. ``start``: as for ``Service.reader``; ``until_ms``: None = for ever."""
 
     topics: list[str]
     start: str | int
@@ -108,7 +112,7 @@ class _Asked:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Record; returns 0, or 2 if none of the topics has an entry."""
+    """Record the topics; returns 0, or 2 if none of them has an entry."""
     from dispatch_core.importers.topic_messages.client import connected
     from dispatch_core.importers.topic_messages.reader import read_all
 
@@ -131,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> _Asked:
-    """Raises an error that says what is wrong before anything is connected or written."""
+    """Check the options before connecting or writing. Raises ``RecordError`` or ``TopicError``."""
     from dispatch_core.importers.topic_messages.client import Access, full_name, pulsar
 
     if options.follow and options.until is not None:
@@ -202,13 +206,13 @@ def _alone(folder: Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise RecordError(
-            f"{error.filename or folder}: {error.strerror or error}; segments that were whole are kept"
+            f"{error.filename or folder}: {error.strerror or error}; complete segments were kept"
         ) from error
 
 
 @contextmanager
 def _stopping() -> Iterator[list[int]]:
-    """A list that holds the signal once one asks to end; the segments are closed then."""
+    """A list that gets each received SIGINT or SIGTERM, on which the segments are closed."""
     signals: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -250,13 +254,13 @@ def _tell(logs: list[TopicLog], options: argparse.Namespace) -> None:
 def _warnings(log: TopicLog) -> Iterator[str]:
     if log.more_keys:
         yield (
-            f"{log.more_keys} entries hold messages of several keys: the key of their first message was written, by which "
-            "the broker dispatches the whole entry. For Key_Shared, producers need a key-based batcher"
+            f"{log.more_keys} entries hold messages of several keys: the key of their first message was written, since the "
+            "broker dispatches the whole entry by it. For Key_Shared, producers need a key-based batcher"
         )
     if log.chunked:
         yield (
-            f"{log.chunked} messages were published in chunks: only the entry of the last chunk was written, for the client "
-            "names no other; the audit will find the others unknown"
+            f"{log.chunked} messages were published in chunks: only the entry of the last chunk was written, because the "
+            "client names no other; the audit will report the others as unknown positions"
         )
     if log.lines.base64_failed:
-        yield f"{log.lines.base64_failed} keys are no base64 and were taken as text: is --base64-keys right?"
+        yield f"{log.lines.base64_failed} keys are no base64 and were written as text: check --base64-keys"

@@ -1,4 +1,4 @@
-"""Common parts of the subcommands that read recordings: options, overrides, progress, the place of a bad row."""
+"""Common parts of the subcommands that read recordings: options, overrides, progress, warnings about bad input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """``PATH...``, ``--json``, and the options of ``add_override_arguments``."""
+    """Add ``PATH...``, ``--json``, and the options of ``add_override_arguments``."""
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
     )
@@ -36,7 +36,7 @@ def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> 
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--broker-version``, ``--set`` and ``--settings``: what ``overrides_given`` takes."""
+    """Add ``--broker-version``, ``--set`` and ``--settings``, for ``overrides_given``."""
     parser.add_argument(
         "--broker-version", metavar="VERSION", help="use this release instead of the header's"
     )
@@ -55,12 +55,12 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         dest="settings_files",
         metavar="FILE",
-        help="settings that replace the header's, as import-broker-conf writes them; --set goes before them",
+        help="a settings file, as import-broker-conf writes it, that replaces the header's; --set takes precedence",
     )
 
 
 def overrides_given(options: argparse.Namespace) -> Overrides:
-    """Of the command line; raises an error that names what is wrong before anything is read."""
+    """The overrides of the command line. Raises an error for wrong values, before anything is read."""
     if options.broker_version is not None:
         parse_version(options.broker_version)
     given = settings.given(options.settings)
@@ -72,10 +72,10 @@ def overrides_given(options: argparse.Namespace) -> Overrides:
 
 
 def read_all(paths: Sequence[str]) -> Iterator[Recording]:
-    """The recordings below ``paths``, one after the other; raises for a path under which there is none.
+    """Read the recordings at ``paths`` one after the other. Raises ``NoRecordingError`` for a path without a recording.
 
-    On a terminal a line says which one is being worked on: call ``progress("")`` before anything is printed. Of files that
-    do not belong together, though they seem to, stderr tells.
+    On a terminal a progress line names the current one: call ``progress("")`` before printing. Files whose headers do not
+    fit together are reported on stderr.
     """
     for source in one_by_one(find_recordings(paths)):
         recording = read_recording(source)
@@ -86,7 +86,7 @@ def read_all(paths: Sequence[str]) -> Iterator[Recording]:
 
 
 def one_by_one(sources: Sequence[RecordingSource]) -> Iterator[RecordingSource]:
-    """``sources``; on a terminal a line says which one is being worked on: ``progress("")`` before anything is printed."""
+    """Yield ``sources``; on a terminal a progress line names the current one: call ``progress("")`` before printing."""
     for number, source in enumerate(sources, start=1):
         progress(f"[{number}/{len(sources)}] {source.name}")
         yield source
@@ -94,7 +94,7 @@ def one_by_one(sources: Sequence[RecordingSource]) -> Iterator[RecordingSource]:
 
 
 def moment(text: str) -> datetime:
-    """An argument that is a day or a time, UTC where it names no zone."""
+    """Parse an argument that is a day or a time, UTC if it names no zone."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -103,7 +103,7 @@ def moment(text: str) -> datetime:
 
 
 def code_of_copy(source: RecordingSource, counts: FileCounts) -> int:
-    """The exit code of copying a recording; says on stderr what the copy lacks."""
+    """The exit code of copying a recording; prints on stderr the number of lines that the copy lacks."""
     refused = counts.quarantined + counts.file_problems
     if not refused:
         return CLEAN
@@ -115,23 +115,23 @@ def code_of_copy(source: RecordingSource, counts: FileCounts) -> int:
     return COULD_NOT_JUDGE
 
 
-#: Dispatchers that are named where several stand in more than one recording.
+#: Dispatchers that a message names if several occur in more than one recording.
 _NAMED_AT_MOST: Final = 3
 
 
 @dataclass(slots=True)
 class Recurring:
-    """Dispatchers that occur in several of the recordings that one call names.
+    """Dispatchers that occur in several recordings of one call.
 
-    A dispatcher is (cluster, topic, subscription). Recordings of two clusters whose headers name none look like one; so do
-    two parts of one log. Which of these it is cannot be told, so each recording is judged by itself, and what is judged over
-    all topics of a subscription leaves such a topic out.
+    A dispatcher is (cluster, topic, subscription). Recordings of two clusters whose headers name no cluster look like one
+    dispatcher, and so do two parts of one log. These cases cannot be distinguished, so each recording is judged by itself,
+    and judgements over all topics of a subscription leave such a topic out.
     """
 
     _recordings: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
 
     def note(self, recording: Recording) -> None:
-        """Take the dispatchers of one more recording."""
+        """Add the dispatchers of a recording."""
         for dispatcher in dict.fromkeys((log.cluster, log.topic, log.subscription) for log in recording.logs):
             self._recordings.setdefault(dispatcher, []).append(recording.name)
 
@@ -140,7 +140,7 @@ class Recurring:
         return len(self._recordings.get((cluster, topic, subscription), ())) > 1
 
     def complaint(self) -> str | None:
-        """The message about them; ``None`` = there are none."""
+        """The message about them; ``None`` without any."""
         several = {dispatcher: names for dispatcher, names in self._recordings.items() if len(names) > 1}
         if not several:
             return None
@@ -154,14 +154,14 @@ class Recurring:
         more = f"; and {len(several) - len(named)} more" if len(several) > len(named) else ""
         return (
             f"{len(several)} {plural(len(several), 'dispatcher stands', 'dispatchers stand')} in more than one "
-            f"recording: {'; '.join(named)}{more}. Each recording was looked at by itself, and these topics were left out "
-            "of what is said over all topics. If they are of different clusters, give each its own cluster in its "
+            f"recording: {'; '.join(named)}{more}. Each recording was judged by itself, and these topics were left out "
+            "of the findings over all topics. If they are of different clusters, give each its own cluster in its "
             "header; if they are parts of one log, put the files into one folder"
         )
 
 
 def dispatchers(recording: Recording, overrides: Overrides) -> list[list[DispatcherLog]]:
-    """The logs of a recording under the rules asked for: of each dispatcher its incarnations, oldest first."""
+    """The logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first."""
     of: dict[tuple[str, str, str], list[DispatcherLog]] = {}
     for log in recording.logs:
         of.setdefault((log.cluster, log.topic, log.subscription), []).append(overrides.of(log))
@@ -175,7 +175,7 @@ def progress(text: str) -> None:
 
 
 def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """``items`` as they come, with a bar on stderr if that is a terminal; nothing at all otherwise."""
+    """Yield ``items``, with a progress bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -188,7 +188,7 @@ def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
     )
-    # Results are printed as they are, not through the bar, which would wrap them.
+    # Results are not printed through the bar, which would wrap them.
     with Progress(
         *columns,
         console=Console(stderr=True),
@@ -198,7 +198,7 @@ def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     ) as bar:
         task = bar.add_task(what, total=total)
         for item in items:
-            bar.stop()  # takes the bar off the terminal while a result is printed
+            bar.stop()  # removes the bar from the terminal while a result is printed
             yield item
             bar.start()
             bar.advance(task)

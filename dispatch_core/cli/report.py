@@ -1,4 +1,4 @@
-"""``dispatch-audit report``: one self-contained HTML file per recorded dispatcher, for people to look at."""
+"""``dispatch-audit report``: write one self-contained HTML file per recorded dispatcher."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ class _Written:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``report``."""
     add_recording_arguments(parser, ": one object per report")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder that the reports go to"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the reports")
     parser.add_argument(
         "--interval-start",
         type=moment,
@@ -125,7 +123,7 @@ def _interval(start: datetime | None, end: datetime | None) -> tuple[int, int] |
 
 
 def _begun(logs: list[DispatcherLog], span: tuple[int, int] | None) -> list[DispatcherLog]:
-    """The incarnations that have events before the interval's end; none where no event lies in it."""
+    """The incarnations that have events before the interval's end; none if no event lies in the interval."""
     if span is None:
         return [log for log in logs if log.start_t_us is not None]
     inside = [
@@ -188,7 +186,7 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
 
 
 def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
-    """The replay's counts over all incarnations; ``doubted``: differences behind what is missing."""
+    """The replay's counts over all incarnations; ``doubted``: differences that missing lines may explain."""
     from dispatch_core.audit.balance import not_judged
     from dispatch_core.audit.unsent_entries import unexplained
 
@@ -209,7 +207,7 @@ def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
 def _tables(
     logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits
 ) -> tuple[dict[str, pa.Table], int]:
-    """Result tables of all incarnations of a dispatcher, of the interval where there is one; and comparisons in doubt."""
+    """Result tables of all incarnations of a dispatcher, restricted to ``span``, and the number of doubted comparisons."""
     from dispatch_core.replay.whole_log import audit_whole
 
     of_incarnations = []
@@ -217,7 +215,8 @@ def _tables(
     for number, log in enumerate(logs):
         until = None if span is None else span[1] - 1
         last = number == len(logs) - 1
-        # What an incarnation leaves unsent is for the next one; a log that goes on is judged as of the interval's end.
+        # Entries that an incarnation leaves unsent are for the next one. A log that continues is judged as of the interval's
+        # end.
         goes_on = not last or (
             until is not None and bool(pc.any(pc.greater(log.events["t_us"], until)).as_py())
         )
@@ -235,7 +234,7 @@ def _tables(
 def _of_interval(
     tables: Mapping[str, pa.Table], log: DispatcherLog, span: tuple[int, int], limits: Limits
 ) -> dict[str, pa.Table]:
-    """Return the rows that belong to an interval: those whose proving event lies in it, or that reach into it."""
+    """Return the rows of an interval: those whose proving event lies in it, and spans that overlap it."""
     from dispatch_core.replay.interval_totals import with_totals
 
     start_us = span[0]
@@ -251,7 +250,7 @@ def _of_interval(
 
 
 def _whole(logs: Sequence[DispatcherLog]) -> tuple[int, int]:
-    """From the first to just behind the last event of some logs."""
+    """The time of the first event of some logs, and the time just after the last one."""
     ends = [pc.min_max(log.events["t_us"]).as_py() for log in logs]
     known = [end for end in ends if end["min"] is not None]
     return (min(end["min"] for end in known), max(end["max"] for end in known) + 1) if known else (0, 1)
@@ -266,9 +265,9 @@ def _called(span: tuple[int, int]) -> str:
 
 
 def _place(out: Path, recording: Recording, log: DispatcherLog, taken: set[Path]) -> Path:
-    """The file of a report, named after its recording; two that would share a name get one of their own.
+    """The file of a report, named after its recording; equal names get a number.
 
-    Topics and subscriptions are names out of a log and never part of a path.
+    Topics and subscriptions are names from a log and never part of a path.
     """
     parts = [re.sub(r"[^A-Za-z0-9._-]", "_", part) for part in recording.name.split("/")]
     parts = [part if part.strip(".") else "_" for part in parts]
@@ -286,7 +285,7 @@ def _place(out: Path, recording: Recording, log: DispatcherLog, taken: set[Path]
 
 
 def _write(where: Path, text: str) -> int:
-    """Write a report as a whole or not at all; returns its bytes."""
+    """Write a report completely or not at all; returns its size in bytes."""
     content = text.encode("utf-8", "backslashreplace")
     try:
         where.parent.mkdir(parents=True, exist_ok=True)

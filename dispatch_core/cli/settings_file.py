@@ -1,4 +1,4 @@
-"""Files with settings: a ``broker.conf`` as it is, and the settings files that ``--settings`` takes."""
+"""Read a ``broker.conf``, and read and write the settings files of ``--settings``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dispatch_core.broker import settings
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.importers.broker_conf_file import MOST_BYTES, Assignment, BrokerConfError, assignments
 
-#: How a file that ``import-broker-conf`` wrote begins.
+#: The first characters of a file that ``import-broker-conf`` wrote.
 MARK: Final = "# Settings for dispatch-audit, made by import-broker-conf"
 
-#: So much of a name is told that leads to no file.
+#: Characters of a path that a message about it shows.
 _SHOWN: Final = 300
 
 
 class SettingsFileError(DispatchAuditError):
-    """A file of settings that cannot be read, or must not be written."""
+    """A settings file that cannot be read, or must not be overwritten."""
 
 
 def read_assignments(path: Path) -> list[Assignment]:
-    """The settings of a file in the form of ``broker.conf``; raises ``SettingsFileError`` naming file and line."""
+    """The settings of a file in the form of ``broker.conf``. Raises ``SettingsFileError`` with file and line."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise SettingsFileError(f"{str(path)[:_SHOWN]}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # no name that a file can have: a null, half a surrogate pair
+    except ValueError as error:  # the name of no file: a null character, half a surrogate pair
         raise SettingsFileError(f"{ascii(str(path))[:_SHOWN]}: no name of a file: {error}") from error
     try:
         return assignments(data)
@@ -37,9 +37,9 @@ def read_assignments(path: Path) -> list[Assignment]:
 
 
 def settings_of(paths: list[Path]) -> dict[str, settings.Value | str]:
-    """The settings of ``--settings`` files; of one name the last holds, an empty value stands for the default.
+    """The settings of ``--settings`` files. The last value of a name is used; an empty value means the default.
 
-    Raises ``SettingsFileError`` for a name that is no setting of ``broker.conf`` or a value no rule follows from.
+    Raises ``SettingsFileError`` for a name that is no setting of ``broker.conf`` or a value that no rule can use.
     """
     found: dict[str, settings.Value | str] = {}
     for path in paths:
@@ -60,13 +60,13 @@ def settings_of(paths: list[Path]) -> dict[str, settings.Value | str]:
 def write_settings(
     path: Path, source: Path, broker_version: str, config: dict[str, settings.Value | str]
 ) -> None:
-    """Write a settings file, whole or not at all.
+    """Write a settings file completely or not at all.
 
-    Raises ``SettingsFileError`` rather than replace a file that ``import-broker-conf`` did not write.
+    Raises ``SettingsFileError`` if the path has a file that ``import-broker-conf`` did not write.
     """
     lines = [
         f"{MARK} from {source.name} for Pulsar {broker_version}.",
-        "# Use it: dispatch-audit audit PATH --settings FILE; --set NAME=VALUE goes before it.",
+        "# Use it: dispatch-audit audit PATH --settings FILE; --set NAME=VALUE takes precedence.",
         *(f"{name}={_text(value)}" for name, value in sorted(config.items())),
     ]
     try:

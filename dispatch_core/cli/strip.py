@@ -1,4 +1,4 @@
-"""``dispatch-audit strip``: the user-level log (level E) of a dispatcher trace, as a user could have recorded it."""
+"""``dispatch-audit strip``: reduce dispatcher traces to their logs of level E, as recorded without a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minimal",
         action="store_true",
-        help="also without what is optional on level E: active_notified, subscribe_rejected, flow.blocked, ack_sets",
+        help="leave out the optional parts of level E too: active_notified, subscribe_rejected, flow.blocked, ack_sets",
     )
 
 

@@ -1,8 +1,7 @@
-"""``dispatch-audit verify``: does the broker's every recorded decision follow its rules?
+"""``dispatch-audit verify``: compare every recorded decision of the broker with its rules.
 
-Recordings are independent of each other, so they are verified in processes of their own, as many at a time as there are
-cores. Results come out in the order of the recordings' names, whoever finishes first; what goes wrong with one, even the
-end of its process, is that one's result and nothing else's.
+Recordings are independent of each other, so they are verified in separate processes, one per core. Results are printed in
+the order of the recordings' names. A failure of one recording, even the end of its process, affects only its own result.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="stop at the first line that cannot have happened, instead of noting it and going on",
+        help="stop at the first line that no broker can have written, instead of reporting it and continuing",
     )
     parser.add_argument(
         "--jobs",
@@ -106,7 +105,7 @@ def _in_order(orders: list[_Order], jobs: int) -> Iterator[_Verified]:
         yield from map(_verify, orders)
         return
     with _pool(jobs) as pool:
-        # The largest first: a long one begun last would be waited for alone.
+        # The largest first: a long one that starts last would run alone at the end.
         largest = sorted(range(len(orders)), key=lambda at: -_size(orders[at].source))
         futures = {at: pool.submit(_verify, orders[at]) for at in largest}
         try:
@@ -141,14 +140,14 @@ def _size(source: RecordingSource) -> int:
 
 
 def _verify(order: _Order) -> _Verified:
-    """Verify one recording; whatever happens becomes its result."""
+    """Verify one recording; every error becomes its result."""
     try:
         return _verify_source(order)
     except LogError as error:
         return _Verified(order.source.name, stopped=f"{order.source.name}: {error}", incomplete=True)
     except (DispatchAuditError, OSError) as error:
         return _failed(order, str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this recording's alone, and it is reported
+    except Exception as error:  # noqa: BLE001 - an error of one recording must not stop the others; it is reported
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).stem}.{frame.name}, line {frame.lineno}"
         return _failed(order, f"internal error {type(error).__name__} in {where}: {error}; please report it")

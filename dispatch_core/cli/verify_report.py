@@ -1,4 +1,7 @@
-"""Text output of ``dispatch-audit verify`` for one recording: the table, and the story of each divergence."""
+"""Text output of ``dispatch-audit verify`` for one recording: the table, and the lines around the first divergence.
+
+A module of its own so that ``verify --help`` and the main process do not load the core.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _COUNTS: Final = ("decisions", "exact", "uncertain", "divergent")
 
 
 def for_people(result: Verification) -> str:
-    """The recording's table, then what is to be known of it: warnings, uncertain decisions, the first divergence."""
+    """The recording's table, then warnings, uncertain decisions and the first divergence."""
     log, tally = result.log, result.tally
     title = f"{log.recording or log.topic}  ({result.profile.name if result.profile else 'no profile'})"
     rows = [title]
@@ -69,6 +72,6 @@ def _first_divergence(result: Verification) -> list[str]:
         f"  first divergence at seq {first.seq}, {clock(first.t_us)} ({first.decision_class}):",
         f"    expected {first.expected}",
         f"    recorded {first.recorded}",
-        f"  the story of {story.title}, times in UTC:",
+        f"  the lines about {story.title}, times in UTC:",
         *(f"    {line}" for line in story.lines),
     ]

@@ -1,8 +1,8 @@
 """Compile the data plane once and leave it in numba's cache: ``python -m dispatch_core.cli.warmup``.
 
-Two processes compile beside each other, and take from the cache what the other has left there: the audit and the loops of
-the simulation, and all that folds logs. Then small lives are simulated, verified, replayed and audited under every ordering
-rule, so that nothing is left to compile for whoever comes next, with the argument types of real use.
+Two processes compile in parallel and share the cache: one compiles the audit and the loops of the simulation, the other the
+dispatchers and the replay. Then small logs are simulated, verified, replayed and audited under every ordering rule, with the
+argument types of real use, so that later processes have nothing left to compile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dispatch_core.simulation.tables import Log
 from dispatch_core.verify.without_trace.key_shared import Member, Racing, Stretch, fold_of
 
 #: One scenario per ordering rule.
-LIVES: Final[tuple[dict[str, Any], ...]] = (
+SCENARIOS: Final[tuple[dict[str, Any], ...]] = (
     {"broker_version": "4.2.4"},
     {"broker_version": "4.0.0-preview.1"},
     {"broker_version": "3.0.17"},
@@ -67,7 +67,7 @@ class _Tables:
 
 
 def _whole(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With the columns that were left out because they hold nothing."""
+    """The table with its missing columns added as nulls."""
     columns = [
         table[field.name].cast(field.type)
         if field.name in table.column_names
@@ -77,7 +77,7 @@ def _whole(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _life(scenario: Scenario, tables: _Tables) -> KeySharedRun | FailoverRun:
+def _run_of(scenario: Scenario, tables: _Tables) -> KeySharedRun | FailoverRun:
     profile, shared = scenario.profile_of(0), common(scenario)
     log = Log(
         topic=scenario.topic_of(0),
@@ -95,7 +95,7 @@ def _life(scenario: Scenario, tables: _Tables) -> KeySharedRun | FailoverRun:
 
 
 def small(**wanted: Any) -> Scenario:
-    """A short life with a bit of everything: requests to send again, restarts, a crash, consumers with short queues."""
+    """A small scenario that uses most features: redelivery requests, restarts, a crash, consumers with short queues."""
     return Scenario(
         **{
             "messages": 300,
@@ -111,48 +111,49 @@ def small(**wanted: Any) -> Scenario:
     )
 
 
-def live(scenario: Scenario) -> DispatcherLog:
+def simulated(scenario: Scenario) -> DispatcherLog:
     """The log of one simulated dispatcher."""
     tables = _Tables()
-    _life(scenario, tables).run()
+    _run_of(scenario, tables).run()
     return tables.log()
 
 
 def use_everything() -> None:
-    """Simulate, verify, replay and audit a life under each ordering rule."""
-    for wanted in LIVES:
+    """Simulate, verify, replay and audit a log under each ordering rule."""
+    for wanted in SCENARIOS:
         for trace in (True, False):
             scenario = small(trace=trace, **wanted)
             day = datetime.fromtimestamp(scenario.start_us // 1_000_000, UTC)
-            replay(live(scenario), interval_start=day, interval_end=day + timedelta(days=1))
+            replay(simulated(scenario), interval_start=day, interval_end=day + timedelta(days=1))
 
 
 # --- what each process compiles --------------------------------------------------------------------------------
 
 
 def _simulations() -> None:
-    """The audit, and the loops of the simulation for lives that do not begin.
+    """Compile the audit, and the loops of the simulation by calling them before their first event.
 
-    The rules, which Key_Shared's loop needs as the dispatchers do, come last: by then the other process has compiled many.
+    The rules, which both the loop of Key_Shared and the dispatchers need, come last: by then the other process has compiled
+    many of them.
     """
     audit_warm_up()
     texts_warm_up()
     for wanted in ({"subscription_type": "Failover"}, {"broker_version": "4.2.4"}):
-        _life(small(**wanted), _Tables())._loop(0)
+        _run_of(small(**wanted), _Tables())._loop(0)
 
 
 def _folds() -> None:
-    """The dispatchers and the folds of logs of level E."""
+    """Compile the dispatchers and the replay of logs of level E."""
     for version in ("4.2.4", "4.0.0-preview.1"):
-        _tiny_life(KeySharedDispatcher, version)
-    _tiny_life(ClassicKeySharedDispatcher, "3.0.17")
+        _use_dispatcher(KeySharedDispatcher, version)
+    _use_dispatcher(ClassicKeySharedDispatcher, "3.0.17")
     for kind in ("Key_Shared", "Failover"):
-        fold_of(profiles.resolve("4.2.4", subscription_type=kind), "t", kind).feed(_tiny_stretch())
+        fold_of(profiles.resolve("4.2.4", subscription_type=kind), "t", kind).feed(_tiny_batch())
     waits_warm_up()
 
 
-def _tiny_life(dispatcher: type[KeySharedDispatcher], version: str) -> None:
-    """Joins, a round, an ack, a redelivery, leaves: every compiled function of one ordering rule."""
+def _use_dispatcher(dispatcher: type[KeySharedDispatcher], version: str) -> None:
+    """Call every compiled function of one ordering rule: joins, a round, an ack, a redelivery, leaves."""
     core = dispatcher(profiles.resolve(version), np.array([11858, 51461, 11858]), np.ones(3, np.int64), 2)
     for consumer in (1, 2):
         core.join(consumer, f"c{consumer}")
@@ -179,8 +180,8 @@ def _tiny_life(dispatcher: type[KeySharedDispatcher], version: str) -> None:
     core.check_invariants()
 
 
-def _tiny_stretch() -> Stretch:
-    """A consumer joins and is sent an entry."""
+def _tiny_batch() -> Stretch:
+    """A batch in which a consumer joins and is sent an entry."""
     nothing = np.empty(0, np.int64)
     return Stretch(
         dropped=0,
@@ -210,7 +211,7 @@ def _timed(part: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Compile everything; says how long it took."""
+    """Compile everything and print the time that it took."""
     began = time.monotonic()
     parts = [
         multiprocessing.get_context("spawn").Process(target=_timed, args=(part,))

@@ -1,4 +1,4 @@
-"""``dispatch-audit what-if``: the recorded clients and load under other releases and settings."""
+"""``dispatch-audit what-if``: simulate the recorded clients and load under other releases and settings."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from dispatch_core.what_if import compare
 
 _MOST_SEEDS: Final = 1000
-#: Dispatchers of a recording that people are shown one by one.
+#: Dispatchers of a recording that are shown individually to people.
 _MOST_TABLES: Final = 10
 
 
 class SeedsError(DispatchAuditError):
-    """A number of seeds that cannot be."""
+    """A number of seeds out of range."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``what-if``."""
     parser.description = (
-        "Put the recorded clients and load under other rules, and compare. --set and --broker-version say what changes; "
-        "--rules NAME names rules such as 4.2.4-classic-ch; --matrix puts all side by side. What was sent is never read by "
-        "the simulation. Exit codes: 0 no order violation is predicted, 1 some are, 2 could not simulate."
+        "Simulate the recorded clients and load under other rules, and compare. --set and --broker-version change the "
+        "recorded rules; --rules NAME names rules such as 4.2.4-classic-ch; --matrix compares all rules. The simulation "
+        "never reads the recorded deliveries. Exit codes: 0 no order violation predicted, 1 some are, 2 could not simulate."
     )
     add_recording_arguments(parser, ": one object per dispatcher and rules, then one per group of topics")
     parser.add_argument(
@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; may be given again",
     )
-    parser.add_argument("--matrix", action="store_true", help="all rules side by side")
+    parser.add_argument("--matrix", action="store_true", help="compare all rules")
     parser.add_argument(
         "--seeds",
         type=int,
         default=SEEDS,
         metavar="N",
-        help="simulations per rules: more make a prediction surer (default %(default)s)",
+        help="number of simulations for each rules; more give a more reliable prediction (default %(default)s)",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="the first seed (default %(default)s)"
@@ -64,17 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if something was not simulated."""
+    """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if a log was not simulated."""
     given = dict(overrides_given(options).settings)
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
     seeds = _seeds(options)
     if asked == [RECORDED]:
         print(
-            "no other rules were asked for (--set, --broker-version, --rules, --matrix): the recorded ones are simulated, "
-            "which shows how well the simulation does",
+            "no other rules were given (--set, --broker-version, --rules, --matrix): the recorded ones are simulated, "
+            "which shows how good the simulation is",
             file=sys.stderr,
         )
-    # Loaded when there is something to simulate: what can be refused is refused at once.
+    # Imported late, so that wrong options are refused at once.
     from dispatch_core.what_if import compare, tell
 
     rows: list[compare.Row] = []
@@ -123,7 +123,7 @@ def _seeds(options: argparse.Namespace) -> range:
 def _matrix(
     log: DispatcherLog, options: argparse.Namespace, given: dict[str, settings.Value | str]
 ) -> list[RuleSet]:
-    """The matrix for a log; where its header allows none, the recorded rules, which then say why."""
+    """The matrix for a log; if its header allows none, one rule set whose row then gives the reason."""
     if not options.matrix:
         return []
     try:
@@ -133,7 +133,7 @@ def _matrix(
 
 
 def _print_all(found: Sequence[Sequence[compare.Row]], options: argparse.Namespace) -> None:
-    """Every dispatcher for programs; for people, of many only those for which something has to be said."""
+    """Print every dispatcher for programs; for people, of many dispatchers only those whose verdict is not PASS."""
     if options.json or len(found) <= _MOST_TABLES:
         for some in found:
             _print(some, options)

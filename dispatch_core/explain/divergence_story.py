@@ -161,7 +161,7 @@ def _hashes(log: DispatcherLog, profile: Profile) -> npt.NDArray[np.int64] | Non
 
 
 def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[int, int, int, str]]:
-    """(seq, order within it, time, text) of what belongs to the story, near ``seq``."""
+    """(seq, order within it, time, text) of the events of the subject near ``seq``."""
     names = names_of(log.events)
     touched: set[int] = set(subject.consumers)
     shown_rows: set[int] = set()

@@ -99,7 +99,7 @@ def shares_of(record: Record, ownership: pa.Table, consumers: frozenset[int]) ->
 
 
 def moved_by(record: Record, seq: int) -> tuple[int | None, str | None]:
-    """The consumer whose join or leave took effect with the line ``seq``, and which of the two it was.
+    """The consumer whose join or leave took effect with the line ``seq``, and ``JOINED`` or ``LEFT``.
 
     A trace shows a selector's change apart from the line that adds or removes the consumer; the removal's line comes after.
     """

@@ -152,7 +152,7 @@ class Record:
         return int(self.history.op_t_us[op])
 
     def op_at(self, seq: int) -> int:
-        """The first operation of this incarnation at or behind the line ``seq``."""
+        """The first operation of this incarnation at or after the line ``seq``."""
         return self.first_op + int(np.searchsorted(self.history.op_seq[self.first_op :], seq))
 
     def op_behind(self, t_us: int) -> int:

@@ -315,7 +315,7 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
     frame = decompressor.decompressobj()
     frames, started = 0, False
     while read_bytes := stream.read(_READ_BYTES):
-        # In slices, because one call decodes all it is given: few bytes can stand for very many.
+        # In slices, because one call decodes all its input, and few bytes may expand to very many.
         for at in range(0, len(read_bytes), _ZSTD_SLICE_BYTES):
             chunk = read_bytes[at : at + _ZSTD_SLICE_BYTES]
             while chunk:

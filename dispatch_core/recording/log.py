@@ -182,6 +182,6 @@ def _named(cluster: str) -> str:
 
 
 def _files(rows: pa.Table) -> str:
-    """The first file that rows come from, and how many more."""
+    """The first file that rows come from, and the number of the others."""
     names = [name for name in pc.unique(rows["source_file"]).to_pylist() if name] or ["a file"]
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

@@ -53,7 +53,7 @@ def write_parquet(table: pa.Table, path: str | Path) -> None:
 
 
 def open_writer(path: str | Path, schema: pa.Schema, *, plain: bool = False) -> pq.ParquetWriter:
-    """A Parquet file to write rows of ``schema`` to, in the encodings that suit logs and what is made of them.
+    """Open a Parquet file to write rows of ``schema`` to, with encodings that suit logs and result tables.
 
     Texts repeat, so they are dictionary encoded. Integers are positions, times and sequence numbers, so they are stored as
     differences (``DELTA_BINARY_PACKED``), which takes less time and a third of the space of the default. Compression is zstd
@@ -155,7 +155,7 @@ def _damaged(first_row: int, why: str) -> DamagedFileError:
 
 
 def _within(texts: pa.DictionaryArray) -> bool:
-    """True if all indices of a dictionary lie in it: Arrow takes them from a file as they are."""
+    """True if all indices of a dictionary lie in it: Arrow does not check the indices of a file."""
     found = pc.min_max(texts.indices)
     least, most = found["min"].as_py(), found["max"].as_py()
     return least is None or (least >= 0 and most < len(texts.dictionary))

@@ -42,13 +42,13 @@ _PAGE_TYPE, _PAGE_BYTES = 1, 2
 #: Values of enumerations.
 _BYTE_ARRAY: Final = 6
 _DICTIONARY: Final = 2
-#: Statistics may stand in the header of a page; what matters stands before them.
+#: Bytes read of a page header: the fields needed come before its statistics, which may be long.
 _PAGE_HEADER_BYTES: Final = 1 << 16
 _WORDY_BYTES: Final = 1 << 12
 #: Characters of a column's name that a message shows.
 _NAME_CHARACTERS: Final = 80
 
-#: A struct as it is written: its fields by their numbers.
+#: A decoded struct: its fields by their numbers.
 Fields = dict[int, Any]
 
 

@@ -38,7 +38,7 @@ _KEY_SHARED: Final = {"key_shared_mode": "mode", "key_shared_allow_out_of_order"
 
 
 def _raw_type(field: pa.Field) -> pa.DataType:
-    """The type of a column of the schema as it stands in a JSON line."""
+    """The type that a column of the schema has in a JSON line."""
     if field.name == "ranges":
         return _PAIRS
     if field.name == "positions":

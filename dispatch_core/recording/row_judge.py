@@ -70,8 +70,8 @@ class RowJudge:
 
         Args:
             name: stands in ``source_file`` of every row.
-            content: what the file holds.
-            limits: how large lines, files and quarantined bytes may be.
+            content: messages or events.
+            limits: bounds on the size of lines, files and quarantined bytes.
         """
         self.name = name
         self.content: Content = content

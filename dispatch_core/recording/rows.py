@@ -70,7 +70,7 @@ _SHOWN: Final = {
 
 
 def shown(column: str) -> str:
-    """The name of a column as it stands in a JSON line."""
+    """The name that a column has in a JSON line."""
     return _SHOWN.get(column, column)
 
 
@@ -211,7 +211,7 @@ def _numbers(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def _only_digits(texts: pa.StringArray) -> bool:
-    """True if all bytes are digits, ``-`` or ``:``. Keeps out what Arrow's number parser takes beyond that (0x10)."""
+    """True if all bytes are digits, ``-`` or ``:``. Arrow's number parser would also accept other forms, such as 0x10."""
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32, count=len(texts) + 1, offset=texts.offset * 4)
     data = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     return bool(_POSITION_BYTES[data].all())

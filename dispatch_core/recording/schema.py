@@ -1,4 +1,4 @@
-"""Log format 1.0: the one definition of what a message log and an event log hold.
+"""Log format 1.0: the only definition of the contents of message logs and event logs.
 
 Everything that reads, validates, writes, converts or documents logs takes names, types and levels from here.
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 #: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
 _KEPT: Final = 4
-#: Columns that nobody needs from files of many dispatchers.
+#: Columns that are not needed from files of many dispatchers.
 _UNREAD: Final = frozenset({"source_file", "source_line"})
 
 _Place = tuple[str, ...]

@@ -294,18 +294,18 @@ def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
 
 
 class _Messages:
-    """Entries of a topic, taken as far as they are needed."""
+    """The entries of a topic, read only as far as they are needed."""
 
     def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         self._tables = tables
         self._schema = schema
         self._begun = False
-        self._reached: Position = (-1, -1)  # the last entry handed out
-        self._set_aside: pa.Table | None = None  # taken, and not to be handed out yet
-        self._beyond: list[pa.Table] = []  # handed out, and maybe beyond the last requested position
+        self._reached: Position = (-1, -1)  # the last entry returned
+        self._set_aside: pa.Table | None = None  # read, but not to be returned yet
+        self._beyond: list[pa.Table] = []  # returned, and maybe beyond the last requested position
 
     def before(self, position: Position) -> Iterator[pa.Table]:
-        """The entries before ``position``, if none was handed out yet."""
+        """The entries before ``position``, if no later entry was returned yet."""
         while not self._begun and self._reached < position:
             reached = self._reached
             table = self._take()
@@ -417,7 +417,7 @@ def _without_headers(events: pa.Table) -> pa.Table:
 
 
 def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
-    """The rows where ``mask`` holds; those of one run, as behind a header, without a copy."""
+    """The rows where ``mask`` is true; consecutive rows, as after a header, without a copy."""
     at = np.flatnonzero(mask)
     if len(at) and at[-1] - at[0] == len(at) - 1:
         return rows.slice(at[0], len(at))

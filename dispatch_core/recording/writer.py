@@ -1,6 +1,6 @@
 """Write recordings: the log format as Parquet or JSON lines, the same bytes for the same rows.
 
-A file is written under a name of its own and gets its name when it is complete.
+A file is written under a temporary name and gets its own name when it is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dispatch_core.recording.json_lines import json_lines
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
 
 FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
-#: What a file's name ends with until it is complete.
+#: The end of a file's name until it is complete.
 PARTIAL: Final = ".partial"
 
 
@@ -101,7 +101,7 @@ class _JsonRows(RowFile):
 
 
 def compressed(raw: BinaryIO, name: str) -> BinaryIO:
-    """A stream that writes to ``raw`` in the form that the end of ``name`` says; the same bytes every time."""
+    """A stream that writes to ``raw`` in the form of the ending of ``name``; the same input gives the same bytes."""
     if name.endswith(".gz"):
         return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)  # type: ignore[return-value]
     if name.endswith(".zst"):
@@ -110,7 +110,7 @@ def compressed(raw: BinaryIO, name: str) -> BinaryIO:
 
 
 class FootedLines:
-    """JSON lines into a stream, ended by a footer that says how many there were and their checksum (docs/log-format.md)."""
+    """JSON lines into a stream, ended by a footer with their number and checksum (docs/log-format.md)."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -142,9 +142,16 @@ class RecordingFiles:
         trace: bool,
         many: bool,
     ) -> None:
-        """``form``: one of ``FORMATS``. The schemas: the columns that tables will have. ``trace``: events are a trace's.
+        """Create the files.
 
-        ``many``: the files hold more than one dispatcher, so each line of JSON names its own.
+        Args:
+            folder: the recording's folder.
+            form: one of ``FORMATS``.
+            messages_schema: the columns of the tables given to ``messages``.
+            events_schema: the columns of the tables given to ``events``.
+            cluster: the cluster in the header of the messages.
+            trace: the events are those of a dispatcher trace.
+            many: the files hold more than one dispatcher, so each line of JSON names its own.
         """
         folder.mkdir(parents=True, exist_ok=True)
         events = folder / f"{'trace' if trace else 'events'}.{form}"
@@ -168,6 +175,6 @@ class RecordingFiles:
         self._events.write(table)
 
     def close(self) -> None:
-        """The recording is complete."""
+        """Complete both files."""
         self._messages.close()
         self._events.close()

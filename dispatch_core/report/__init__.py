@@ -1,5 +1,5 @@
-"""The report people look at: one dispatcher's result tables of one interval → one self-contained HTML file.
+"""Make the report of one dispatcher and interval: result tables in, one self-contained HTML file out.
 
-``flow`` and ``aggregate`` bring tables of any size down to what a picture can show, ``pictures`` draws it with plotly,
-``page`` makes the file. Pure: tables in, text out; the command line and the pipeline write it.
+``flow``, ``ring`` and ``aggregate`` reduce tables of any size to the data of the pictures, ``pictures`` draws them with
+plotly, ``page`` makes the HTML text. The command line and the pipeline write the file.
 """

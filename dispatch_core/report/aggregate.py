@@ -1,4 +1,4 @@
-"""Result tables of one dispatcher and interval → what its report shows, small whatever their size."""
+"""Reduce the result tables of one dispatcher and interval to the data of its report, of bounded size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dispatch_core.audit.sentences.names import consumer_name, numbered, printab
 from dispatch_core.report.flow import Flow, Lines
 from dispatch_core.report.ring import Change, Ring, ring_of
 
-#: Findings that the page lists; of the others their number stands there.
+#: Findings that the page lists; it gives only the number of the others.
 MAX_ANOMALIES: Final = 10_000
-#: Bars of a picture; the others are one bar together.
+#: Bars of a picture; further consumers share one bar.
 MAX_BARS: Final = 40
 _MAX_EVIDENCE: Final = 20
 _MAX_TEXT: Final = 2_000
@@ -31,8 +31,12 @@ EVERYBODY: Final = "everybody"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Work that one rule held back from one consumer: message-seconds, of these needless, time on the clock, holds."""
+class HeldBack:
+    """Entries that one rule held back from one consumer.
+
+    ``message_s``: message-seconds; ``needless_s``: those while no other consumer had an entry of the hash pending;
+    ``clock_s``: seconds in which at least one entry was held back; ``holds``: their number, ``uncertain`` of them.
+    """
 
     consumer: str
     reason: str
@@ -45,7 +49,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A consumer's part of the messages against its part of the hash space (``None``: it has none)."""
+    """A consumer's share of the messages and its share of the hash space (``None``: it has none)."""
 
     consumer: str
     messages: int
@@ -58,7 +62,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Anomalies:
-    """Findings for the table, and how many of each kind there are altogether."""
+    """Findings for the table, and the number of all findings by kind."""
 
     rows: tuple[Mapping[str, Any], ...]
     counts: Mapping[str, int]
@@ -71,7 +75,7 @@ class Anomalies:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All that a page shows. ``facts`` are label and text; ``span_us`` is what the pictures span."""
+    """The data of a page. ``facts`` are pairs of label and text."""
 
     title: str
     subscription: str
@@ -80,7 +84,7 @@ class ReportData:
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     ring: Ring
-    held: tuple[Held, ...]
+    held_back: tuple[HeldBack, ...]
     flow: Lines
     shares: tuple[Share, ...]
     anomalies: Anomalies
@@ -88,9 +92,9 @@ class ReportData:
 
 @dataclass(slots=True)
 class Collected:
-    """Findings as they come, in any number: the telling ones are kept, all are counted.
+    """Collect any number of findings: all are counted, the most important are kept.
 
-    Every kind gets its part of the places; what one leaves is given to the worst of the others.
+    Every kind gets an equal part of the ``limit``; places that a kind does not need go to the worst findings of the others.
     """
 
     limit: int = MAX_ANOMALIES
@@ -98,16 +102,16 @@ class Collected:
     _kept: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows of ``anomalies``."""
+        """Add rows of ``anomalies``."""
         counted = rows["kind"].value_counts().to_pylist()
-        self.counts.update({one["values"]: one["counts"] for one in counted})
+        self.counts.update({count["values"]: count["counts"] for count in counted})
         for batch in rows.select(_ANOMALY_COLUMNS).to_batches(max_chunksize=self.limit):
             self._kept += batch.to_pylist()
             if len(self._kept) > 2 * self.limit:
                 self._kept = self._chosen()
 
     def found(self, names: Mapping[tuple[int, int], str]) -> Anomalies:
-        """The table of them; ``names`` of consumers by incarnation and number."""
+        """The findings for the table; ``names``: of consumers by incarnation and number."""
         return Anomalies(tuple(_finding(row, names) for row in self._chosen()), dict(self.counts))
 
     def _chosen(self) -> list[dict[str, Any]]:
@@ -171,20 +175,20 @@ def gather(
     """Gather the data of one subscription's report.
 
     Args:
-        tables: ``ownership``, ``blocked``, ``balance``, ``dispatcher_state``, and ``anomalies`` where they were not
+        tables: ``ownership``, ``blocked``, ``balance``, ``dispatcher_state``, and ``anomalies`` unless they were
             collected already; rows of this dispatcher and interval only.
         title: the topic.
         subscription: its subscription.
-        interval: how people call the interval.
-        span_us: what the pictures span.
+        interval: the name of the interval for people.
+        span_us: begin and end of the pictures.
         verdicts: rows with ``promise, verdict, reason, findings, tolerated, top_findings``, the overall one (``all``)
             first.
         changes: joins and leaves, by time.
-        flow: sendings and stored entries.
-        never_sent: entries that waited still at the interval's end.
-        anomalies: findings that were collected piece by piece.
-        names: of consumers by incarnation and number, where the tables do not say them.
-        notes: what else has to be said, in sentences.
+        flow: deliveries and stored entries.
+        never_sent: entries still waiting at the interval's end.
+        anomalies: findings that were collected in batches.
+        names: of consumers by incarnation and number, if the tables do not have them.
+        notes: further remarks, as sentences.
     """
     names = _names(tables) | dict(names or {})
     if anomalies is None:
@@ -196,10 +200,12 @@ def gather(
         subscription=subscription,
         interval=interval,
         verdicts=tuple(verdicts),
-        facts=tuple(_facts(tables, lines, never_sent, len({one.name for one in changes if one.joined}))),
+        facts=tuple(
+            _facts(tables, lines, never_sent, len({change.name for change in changes if change.joined}))
+        ),
         notes=(*_doubts(tables), *notes),
         ring=ring_of(tables["ownership"], changes, span_us),
-        held=held_of(tables["blocked"], span_us),
+        held_back=held_back_of(tables["blocked"], span_us),
         flow=lines,
         shares=shares_of(tables["balance"]),
         anomalies=anomalies.found(names),
@@ -223,8 +229,8 @@ def _names(tables: Mapping[str, pa.Table]) -> dict[tuple[int, int], str]:
     return names
 
 
-def held_of(blocked: pa.Table, span_us: tuple[int, int]) -> tuple[Held, ...]:
-    """Sums of ``blocked`` per waiting consumer and rule, most first; what is too much for a picture as one consumer."""
+def held_back_of(blocked: pa.Table, span_us: tuple[int, int]) -> tuple[HeldBack, ...]:
+    """Sums of ``blocked`` by waiting consumer and rule, most first; consumers beyond ``MAX_BARS`` as one."""
     start_us, end_us = span_us
     columns = ["consumer", "consumer_name", "reason", "message_ms", "needless_ms", "uncertain"]
     rows = blocked.select(columns).to_pylist()
@@ -246,12 +252,12 @@ def held_of(blocked: pa.Table, span_us: tuple[int, int]) -> tuple[Held, ...]:
     spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for name, row, since, until in zip(waiting, rows, from_us, until_us, strict=True):
         who = name if name in kept else others, row["reason"]
-        one = sums.setdefault(who, [0, 0, 0, 0])
+        totals = sums.setdefault(who, [0, 0, 0, 0])
         for at, more in enumerate((row["message_ms"], row["needless_ms"], 1, int(row["uncertain"]))):
-            one[at] += more
+            totals[at] += more
         spans.setdefault(who, []).append((since, max(since, until)))
     found = [
-        Held(
+        HeldBack(
             consumer,
             reason,
             ms / 1000,
@@ -264,12 +270,12 @@ def held_of(blocked: pa.Table, span_us: tuple[int, int]) -> tuple[Held, ...]:
     ]
     order = {name: at for at, name in enumerate(ranked)}
     return tuple(
-        sorted(found, key=lambda one: (order.get(one.consumer, len(order)), -one.message_s, one.reason))
+        sorted(found, key=lambda work: (order.get(work.consumer, len(order)), -work.message_s, work.reason))
     )
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:
-    """Microseconds that at least one of the spans covers."""
+    """The number of microseconds that at least one of the spans covers."""
     covered, reached = 0, None
     for since, until in sorted(spans):
         begin = since if reached is None else max(since, reached)
@@ -280,22 +286,22 @@ def _covered(spans: list[tuple[int, int]]) -> int:
 
 
 def shares_of(balance: pa.Table) -> tuple[Share, ...]:
-    """Rows of ``balance`` (several incarnations as one), most messages first; what is too much for a picture as one bar."""
+    """Rows of ``balance`` with incarnations added up, most messages first; consumers beyond ``MAX_BARS`` as one."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in balance.to_pylist():
         rows.setdefault(row["consumer_name"], []).append(row)
-    messages = sum(row["messages"] for mine in rows.values() for row in mine)
-    hashes = sum(row["hash_share"] or 0.0 for mine in rows.values() for row in mine)
+    messages = sum(row["messages"] for its_rows in rows.values() for row in its_rows)
+    hashes = sum(row["hash_share"] or 0.0 for its_rows in rows.values() for row in its_rows)
 
-    def share(name: str, mine: list[dict[str, Any]]) -> Share:
-        got = sum(row["messages"] for row in mine)
-        owned = [row["hash_share"] for row in mine if row["hash_share"] is not None]
+    def share(name: str, its_rows: list[dict[str, Any]]) -> Share:
+        got = sum(row["messages"] for row in its_rows)
+        owned = [row["hash_share"] for row in its_rows if row["hash_share"] is not None]
         return Share(
             consumer=name,
             messages=got,
-            entries=sum(row["entries"] for row in mine),
-            size_bytes=sum(row["size_bytes"] for row in mine),
-            keys=sum(row["keys"] for row in mine),
+            entries=sum(row["entries"] for row in its_rows),
+            size_bytes=sum(row["size_bytes"] for row in its_rows),
+            keys=sum(row["keys"] for row in its_rows),
             message_share=got / messages if messages else 0.0,
             hash_share=sum(owned) / hashes if owned and hashes else None,
         )
@@ -313,7 +319,7 @@ def _facts(
 ) -> Iterable[tuple[str, str]]:
     states = tables["dispatcher_state"].to_pylist()
     for label, name in (("Type", "subscription_type"), ("Broker", "broker_version"), ("Rules", "profile")):
-        values = dict.fromkeys(str(one[name]) for one in states if one[name] is not None)
+        values = dict.fromkeys(str(state[name]) for state in states if state[name] is not None)
         if values:
             yield label, ", ".join(values)
     if len(states) > 1:
@@ -324,25 +330,25 @@ def _facts(
     yield "Never sent", f"{never_sent:,}"
     if joined:
         yield "Consumers joined", f"{joined:,}"
-    decisions = sum(one["decisions"] for one in states)
+    decisions = sum(state["decisions"] for state in states)
     if decisions:
-        exact = sum(one["exact"] for one in states)
+        exact = sum(state["exact"] for state in states)
         yield (
             "Decisions compared",
             f"{decisions:,}, all exact" if exact == decisions else f"{decisions:,}, {exact:,} exact",
         )
         for name in ("uncertain", "divergent"):
-            count = sum(one[name] for one in states)
+            count = sum(state[name] for state in states)
             if count:
                 yield name.capitalize(), f"{count:,}"
 
 
 def _doubts(tables: Mapping[str, pa.Table]) -> Iterable[str]:
     reasons = tables["dispatcher_state"]["not_judged_reason"].drop_null().unique().to_pylist()
-    yield from (f"The rules were not replayed: {one}" for one in sorted(reasons))
+    yield from (f"The rules were not replayed: {reason}" for reason in sorted(reasons))
     uncertain = pc.sum(tables["blocked"]["uncertain"]).as_py() or 0
     if uncertain:
         yield (
             f"{uncertain:,} of {tables['blocked'].num_rows:,} holds are uncertain: without a dispatcher trace "
-            "the reason is what the rules say, and the log does not settle it."
+            "their reason follows from the rules, and the log does not prove it."
         )

@@ -1,7 +1,7 @@
-"""Deliveries and backlog over time, counted as the rows come: memory is that of the picture, not of the rows.
+"""Count deliveries and backlog over time while the rows arrive, in the memory of the picture and not of the rows.
 
-Times are counted in steps of a power of two microseconds. Where they spread over more steps than a picture has, steps are
-joined in pairs; so the result is the same in whatever order and pieces the rows come.
+Times are counted in steps of a power of two microseconds. If they extend over more steps than a picture has, steps are
+joined in pairs. So the result does not depend on the order and the batches of the rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FIRST, AGAIN, STORED = range(3)
 class Lines:
     """Counts per step; ``t_us`` are the starts of the steps, all ``step_us`` long.
 
-    ``first``: entries sent for the first time, ``again``: sent again, ``waiting``: stored and sent to nobody yet, at the
-    end of the step.
+    ``first``: first deliveries of entries; ``again``: redeliveries; ``waiting``: entries stored and not yet sent, at the end
+    of the step.
     """
 
     step_us: int
@@ -37,15 +37,15 @@ class Lines:
 
     @property
     def total(self) -> int:
-        """All sendings."""
+        """The number of all deliveries."""
         return int(self.first.sum() + self.again.sum())
 
 
 @dataclass(slots=True)
 class Flow:
-    """Counts sendings and stored entries of one dispatcher in the interval [``start_us``, ``end_us``).
+    """The counts of deliveries and stored entries of one dispatcher in the interval [``start_us``, ``end_us``).
 
-    Entries that are stored outside of the interval are not counted: what waits is counted back from the interval's end.
+    Entries stored outside of the interval are not counted: the backlog is counted back from the interval's end.
     """
 
     start_us: int
@@ -55,27 +55,27 @@ class Flow:
     _counts: I64 = field(default_factory=lambda: np.zeros((3, 0), np.int64))
 
     def deliveries(self, rows: pa.Table) -> None:
-        """Take rows of ``deliveries`` (columns ``t_us``, ``delivery_number``)."""
+        """Add rows of ``deliveries`` (columns ``t_us``, ``delivery_number``)."""
         t_us = np.asarray(rows["t_us"], dtype=np.int64)
         again = np.asarray(rows["delivery_number"]) > 1
         self._add(FIRST, t_us[~again])
         self._add(AGAIN, t_us[again])
 
     def stored(self, publish_time_ms: pa.ChunkedArray) -> None:
-        """Take the times at which entries were stored; unknown ones are passed over."""
+        """Add the times at which entries were stored; unknown times are skipped."""
         known = np.asarray(publish_time_ms.drop_null(), dtype=np.int64)
         inside = (known >= self.start_us // 1000) & (known < self.end_us // 1000)
         self._add(STORED, known[inside] * 1000)
 
     def merged(self, stored: Flow) -> None:
-        """Take the stored entries that another flow counted: those of a topic, which its subscriptions share."""
+        """Add the stored entries that another flow counted: those of a topic, which its subscriptions share."""
         places = np.flatnonzero(stored._counts[STORED])
         self._grow((places + stored._begin) << stored._shift, stored._shift)
         at = ((places + stored._begin) << stored._shift >> self._shift) - self._begin
         np.add.at(self._counts[STORED], at, stored._counts[STORED][places])
 
     def lines(self, never_sent: int = 0) -> Lines:
-        """The picture's lines; ``never_sent``: entries that waited still at the interval's end."""
+        """The picture's lines; ``never_sent``: entries still waiting at the interval's end."""
         first, again, stored = self._counts
         sent_later = first.sum() - np.cumsum(first)
         stored_later = stored.sum() - np.cumsum(stored)
@@ -84,7 +84,7 @@ class Flow:
             t_us=(self._begin + np.arange(first.size, dtype=np.int64)) << self._shift,
             first=first,
             again=again,
-            # What was stored before the subscription began was never for it: not less than nothing waits.
+            # Entries stored before the subscription began were never for it: the backlog is at least 0.
             waiting=np.maximum(never_sent + sent_later - stored_later, 0),
         )
 
@@ -96,7 +96,7 @@ class Flow:
             self._counts[series] += np.bincount(at, minlength=self._counts.shape[1])
 
     def _grow(self, t_us: I64, finest: int = _FINEST) -> None:
-        """Make room for ``t_us``, in steps as long as they have to be."""
+        """Extend the steps to cover ``t_us``, with as few joins of steps as possible."""
         if not t_us.size:
             return
         low, high = int(t_us.min()), int(t_us.max())
@@ -116,7 +116,7 @@ class Flow:
 
 
 def flow_of(deliveries: pa.Table, messages: pa.Table, span_us: tuple[int, int]) -> Flow:
-    """The flow of a dispatcher whose tables are at hand as a whole."""
+    """The flow of a dispatcher from complete tables."""
     flow = Flow(*span_us)
     flow.deliveries(deliveries.select(["t_us", "delivery_number"]))
     flow.stored(messages["publish_time_ms"])

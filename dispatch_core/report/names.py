@@ -1,4 +1,7 @@
-"""File names of reports: digests, because topics and subscriptions are names out of a log."""
+"""File names of reports: digests, because names in a log may be any text.
+
+A separate module because alerts need the names but not the code that draws reports.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@
     const details = element("details");
     const text = finding.explanation;
     details.append(element("summary", text.length > 110 ? `${text.slice(0, 110)}…` : text));
-    details.append(element("p", text, "told"));
+    details.append(element("p", text, "explanation"));
     const list = element("dl");
     const add = (name, value) => {
       if (value !== null && value !== "") list.append(element("dt", name), element("dd", value));

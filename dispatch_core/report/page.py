@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no network, no file beside it.
+"""Write the report as one HTML file that needs no network and no other file.
 
-What comes from a log is hostile. It stands in the page as escaped text, or as JSON that a script puts there as text; a
-content security policy lets no script run but the two of this page, and nothing be fetched.
+Texts from a log may be hostile. They are part of the page as escaped text, or as JSON that a script inserts as text. A
+content security policy allows only the two scripts of this page, and no requests.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dispatch_core.report.pictures import Picture, pictures
 from dispatch_core.times import date_and_clock
 
 _MAX_SENTENCE: Final = 2_000
-#: In HTML a script's data may not hold these, however it is quoted.
-_UNSAFE: Final = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
+#: Characters that a script's data must not contain in HTML, even within quotes.
+_UNSAFE: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def page(data: ReportData) -> str:
@@ -35,7 +35,7 @@ def page(data: ReportData) -> str:
         f"default-src 'none'; script-src {_digest(library)} {_digest(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    overall = next((one for one in data.verdicts if one["promise"] == "all"), None)
+    overall = next((verdict for verdict in data.verdicts if verdict["promise"] == "all"), None)
     name = f"{_text(data.title)} <small>{_text(data.subscription)}</small>"
     head = f"{overall['verdict'] if overall else 'Report'} {data.title} {data.subscription}"
     parts = [
@@ -48,11 +48,11 @@ def page(data: ReportData) -> str:
         f'<header class="top"><h1>{name}</h1><p class="dim">{_text(data.interval)}</p></header><main>',
         *_verdicts(data.verdicts),
         *_facts(data),
-        *(line for one in drawn for line in _picture(one)),
+        *(line for picture in drawn for line in _picture(picture)),
         *_findings(data.anomalies),
         "<footer>Times are UTC. Positions are ledger:entry, hashes sticky key hashes of the recorded release. "
         f"Made by dispatch-audit, rules {_text(CORE_VERSION)}.</footer>",
-        "<noscript><p>The pictures and the table of findings need JavaScript; nothing is fetched.</p></noscript>",
+        "<noscript><p>The pictures and the table of findings need JavaScript; the page makes no requests.</p></noscript>",
         "</main>",
         f'<script type="application/json" id="report-data">{_data(drawn, data.anomalies)}</script>',
         f"<script>{library}</script>",
@@ -69,18 +69,18 @@ def _text(value: Any, limit: int = LONGEST_ON_PAGES) -> str:
 def _verdicts(verdicts: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     rows = list(verdicts)
     yield '<section class="overall" id="verdict">'
-    for one in rows:
-        if one["promise"] == "all":
-            yield f"<p>{_badge(one['verdict'])}{_text(one['reason'], _MAX_SENTENCE)}</p>"
-    promises = [one for one in rows if one["promise"] != "all"]
+    for verdict in rows:
+        if verdict["promise"] == "all":
+            yield f"<p>{_badge(verdict['verdict'])}{_text(verdict['reason'], _MAX_SENTENCE)}</p>"
+    promises = [verdict for verdict in rows if verdict["promise"] != "all"]
     if promises:
         yield '<table><thead><tr><th>promise</th><th>verdict</th><th class="number">findings</th>'
         yield '<th class="number">tolerated</th><th>why</th></tr></thead><tbody>'
-        for one in promises:
-            yield f"<tr><td>{_text(one['promise'])}</td><td>{_badge(one['verdict'])}</td>"
-            yield f'<td class="number">{one["findings"]:,}</td><td class="number">{one["tolerated"]:,}</td>'
-            yield f"<td>{_text(one['reason'], _MAX_SENTENCE)}"
-            yield from (f"<p>• {_text(text, _MAX_SENTENCE)}</p>" for text in one["top_findings"])
+        for verdict in promises:
+            yield f"<tr><td>{_text(verdict['promise'])}</td><td>{_badge(verdict['verdict'])}</td>"
+            yield f'<td class="number">{verdict["findings"]:,}</td><td class="number">{verdict["tolerated"]:,}</td>'
+            yield f"<td>{_text(verdict['reason'], _MAX_SENTENCE)}"
+            yield from (f"<p>• {_text(text, _MAX_SENTENCE)}</p>" for text in verdict["top_findings"])
             yield "</td></tr>"
         yield "</tbody></table>"
     if not rows:
@@ -115,14 +115,14 @@ def _findings(anomalies: Anomalies) -> Iterable[str]:
         return
     if anomalies.total > len(anomalies.rows):
         yield (
-            f"<p>The {len(anomalies.rows):,} most telling are listed, of every kind some; "
+            f"<p>The {len(anomalies.rows):,} most important findings are listed, with some of every kind; "
             "<code>dispatch-audit audit --json</code> and the table <code>anomalies</code> have all.</p>"
         )
     yield '<div class="tools"><input type="search" id="search" aria-label="search findings" '
     yield 'placeholder="key, position, consumer, word …">'
     yield '<select id="kind" aria-label="kind"><option value="">all kinds</option>'
     for kind, count in sorted(
-        anomalies.counts.items(), key=lambda one: (KIND_ORDER.get(one[0], len(KIND_ORDER)), one[0])
+        anomalies.counts.items(), key=lambda item: (KIND_ORDER.get(item[0], len(KIND_ORDER)), item[0])
     ):
         yield f'<option value="{_text(kind)}">{_text(kind)} ({count:,})</option>'
     yield '</select><span id="shown" class="dim"></span></div>'
@@ -132,8 +132,10 @@ def _findings(anomalies: Anomalies) -> Iterable[str]:
 
 
 def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
-    """The data of the page's script, as JSON without anything that HTML could take for its own."""
-    figures = ", ".join(f'"{one.name}": {one.figure}' for one in drawn if one.figure is not None)
+    """The data of the page's script, as JSON without characters that HTML would interpret."""
+    figures = ", ".join(
+        f'"{picture.name}": {picture.figure}' for picture in drawn if picture.figure is not None
+    )
     findings = json.dumps([_finding(row) for row in anomalies.rows], ensure_ascii=False, sort_keys=True)
     meanings = json.dumps(
         {kind: KINDS[kind].definition for kind in sorted(anomalies.counts) if kind in KINDS}
@@ -151,7 +153,7 @@ def _finding(row: Mapping[str, Any]) -> dict[str, Any]:
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value, _MAX_SENTENCE)
-    return [_clean(one) for one in value] if isinstance(value, list) else value
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def _digest(script: str) -> str:
@@ -160,10 +162,10 @@ def _digest(script: str) -> str:
 
 @lru_cache(maxsize=1)
 def _library() -> str:
-    """Plotly's script, as it may stand in a page."""
+    """Plotly's script, with the line ends of an HTML page."""
     from plotly.offline import get_plotlyjs
 
-    # A browser reads every line end as a line feed, and the digest is of what it reads.
+    # A browser reads every line end as a line feed, and checks the digest of that.
     script: str = get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")
     if "</script" in script.lower():
         raise ValueError("plotly's script would end its own element")

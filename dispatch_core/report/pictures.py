@@ -1,8 +1,8 @@
-"""The pictures of a report, drawn with plotly: few, bounded marks, as JSON that plotly's script shows.
+"""Draw the pictures of a report with plotly: a bounded number of marks, as JSON for plotly's script.
 
-plotly reads some HTML in texts, and ``%{…}`` in templates of what is shown under the pointer. Names come from logs and are
-hostile: they are escaped and cut (``label``), stand on an axis as texts of numbered places (a name ``"5"`` is no number),
-and under the pointer only as ``customdata``, never within a template.
+plotly interprets some HTML in texts, and ``%{…}`` in templates of hover texts. Names come from logs and may be hostile: they
+are escaped and cut (``label``); an axis has them as texts of numbered places, so that a name ``"5"`` is not read as a
+number; hover texts have them only as ``customdata``, never within a template.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.names import printable
-from dispatch_core.report.aggregate import Held, ReportData, Share
+from dispatch_core.report.aggregate import HeldBack, ReportData, Share
 from dispatch_core.report.flow import Lines
 from dispatch_core.report.ring import Ring
 from dispatch_core.times import clock
@@ -25,7 +25,7 @@ from dispatch_core.times import clock
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-#: Colours of consumers; further ones begin anew.
+#: Colours of consumers; further consumers use them again.
 COLOURS: Final = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
     "#1f4e79", "#b55d0a", "#2d6a25", "#8f1d20", "#2f7f78", "#8c7310", "#6b3f63", "#c2185b", "#5d4037", "#607d8b",
@@ -51,7 +51,7 @@ _GREEN, _RED, _BLUE, _GREY = "#2d7d32", "#c62828", "#4e79a7", "#b8bec6"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """``figure`` is plotly's JSON, ``None`` where there is nothing to draw; ``caption`` says what is seen, or why not."""
+    """One picture. ``figure``: plotly's JSON, ``None`` without data; ``caption``: explains it or the missing data."""
 
     name: str
     title: str
@@ -63,32 +63,32 @@ def pictures(data: ReportData) -> list[Picture]:
     """All pictures of a report, in the order of the page."""
     return [
         _ring(data.ring),
-        _held(data.held),
+        _held_back(data.held_back),
         _flow(data.flow),
         _shares(data.shares),
     ]
 
 
 def label(name: str) -> str:
-    """A name from a log as a text for plotly: one line, not too long, and nothing of it is markup."""
+    """A name from a log as a text for plotly: one line of bounded length, without markup."""
     return html.escape(printable(name, _MAX_LABEL))
 
 
 def _ring(ring: Ring) -> Picture:
     import plotly.graph_objects as go
 
-    title = "Who owned which part of the hash space"
+    title = "Owners of the hash space over time"
     if not ring.owner.size:
-        return Picture("ring", title, "Nothing is known of who owned what in this interval.", None)
+        return Picture("ring", title, "The owners in this interval are not known.", None)
     figure = go.Figure()
     top = int(ring.high.max())
     legend = len(ring.owners) <= _MAX_LEGEND
     for at, name in enumerate(ring.owners):
-        mine = np.flatnonzero(ring.owner == at)
-        if not mine.size:
+        of_owner = np.flatnonzero(ring.owner == at)
+        if not of_owner.size:
             continue
-        low, high = ring.low[mine], ring.high[mine]
-        since, until = ring.from_us[mine], ring.until_us[mine]
+        low, high = ring.low[of_owner], ring.high[of_owner]
+        since, until = ring.from_us[of_owner], ring.until_us[of_owner]
         figure.add_bar(
             orientation="h",
             base=since / 1000,
@@ -110,62 +110,64 @@ def _ring(ring: Ring) -> Picture:
         (True, "joined", "triangle-up", _GREEN),
         (False, "left", "triangle-down", _RED),
     ):
-        marked = [one for one in ring.changes if one.joined is joined]
+        marked = [change for change in ring.changes if change.joined is joined]
         if marked:
             figure.add_scatter(
-                x=[one.t_us / 1000 for one in marked],
+                x=[change.t_us / 1000 for change in marked],
                 y=[top * (1.035 if joined else 1.075)] * len(marked),
                 mode="markers",
                 name=word,
                 marker={"symbol": symbol, "color": colour, "size": 9},
-                customdata=[[label(one.name), f"{clock(one.t_us)} (seq {one.seq})"] for one in marked],
+                customdata=[
+                    [label(change.name), f"{clock(change.t_us)} (seq {change.seq})"] for change in marked
+                ],
                 hovertemplate=f"%{{customdata[0]}} {word}<br>%{{customdata[1]}}<extra></extra>",
             )
     if len(ring.changes) <= _MAX_RULED:
-        for one in ring.changes:
-            line = {"color": _GREEN if one.joined else _RED, "width": 1, "dash": "dot"}
+        for change in ring.changes:
+            line = {"color": _GREEN if change.joined else _RED, "width": 1, "dash": "dot"}
             figure.add_shape(
-                type="line", x0=one.t_us / 1000, x1=one.t_us / 1000, y0=0, y1=top * 1.02, line=line
+                type="line", x0=change.t_us / 1000, x1=change.t_us / 1000, y0=0, y1=top * 1.02, line=line
             )
     figure.update_layout(barmode="overlay", bargap=0, height=460)
     figure.update_xaxes(type="date", title="time (UTC)")
     figure.update_yaxes(title="sticky key hash", range=[0, top * 1.1], tickformat=",d", automargin=True)
-    joins = sum(one.joined for one in ring.changes)
+    joins = sum(change.joined for change in ring.changes)
     caption = f"{joins:,} joins (▲) and {len(ring.changes) - joins:,} leaves (▼) are marked"
     if ring.total_changes > len(ring.changes):
         caption += f", the first of {ring.total_changes:,}"
     if not ring.exact:
         caption += (
-            ". Each cell shows who owned the largest part of it: there are too many ranges to draw them all"
+            ". Each cell shows the owner of its largest part: there are too many ranges to draw all of them"
         )
     return Picture("ring", title, f"{caption}.", _json(figure))
 
 
-def _held(held: Sequence[Held]) -> Picture:
+def _held_back(work: Sequence[HeldBack]) -> Picture:
     import plotly.graph_objects as go
 
-    title = "What rules held back, per consumer that waited"
-    if not held:
-        return Picture("blocked", title, "No rule held anything back long enough to be seen.", None)
-    names = list(dict.fromkeys(one.consumer for one in held))
+    title = "Messages held back by rules, by waiting consumer"
+    if not work:
+        return Picture("blocked", title, "No rule held messages back long enough to be measured.", None)
+    names = list(dict.fromkeys(item.consumer for item in work))
     place = {name: at for at, name in enumerate(names)}
     texts = [label(name) for name in names]
     figure = go.Figure()
-    for reason in dict.fromkeys(one.reason for one in held):
-        mine = [one for one in held if one.reason == reason]
+    for reason in dict.fromkeys(item.reason for item in work):
+        of_reason = [item for item in work if item.reason == reason]
         figure.add_bar(
             orientation="h",
-            y=[place[one.consumer] for one in mine],
-            x=[round(one.message_s, 3) for one in mine],
+            y=[place[item.consumer] for item in of_reason],
+            x=[round(item.message_s, 3) for item in of_reason],
             name=label(reason),
             marker={"color": _REASON_COLOURS.get(reason, _GREY)},
             customdata=[
                 [
-                    label(one.consumer),
-                    f"{one.message_s:,.1f} message-seconds, {one.needless_s:,.1f} of them needlessly",
-                    f"in {one.holds:,} holds ({one.uncertain:,} uncertain), {one.clock_s:,.3f} s on the clock",
+                    label(item.consumer),
+                    f"{item.message_s:,.1f} message-seconds, {item.needless_s:,.1f} of them needlessly",
+                    f"in {item.holds:,} holds ({item.uncertain:,} uncertain), {item.clock_s:,.3f} s on the clock",
                 ]
-                for one in mine
+                for item in of_reason
             ],
             hovertemplate=f"%{{customdata[0]}}: {label(reason)}<br>%{{customdata[1]}}<br>%{{customdata[2]}}"
             "<extra></extra>",
@@ -173,10 +175,10 @@ def _held(held: Sequence[Held]) -> Picture:
     figure.update_layout(barmode="stack", height=_height(len(texts)))
     figure.update_xaxes(title="message-seconds held back")
     _places(figure, texts)
-    needless = sum(one.needless_s for one in held)
+    needless = sum(item.needless_s for item in work)
     caption = (
-        f"{sum(one.message_s for one in held):,.1f} message-seconds altogether; {needless:,.1f} of them although "
-        "nothing of the same hash was outstanding at anybody else."
+        f"{sum(item.message_s for item in work):,.1f} message-seconds altogether; {needless:,.1f} of them although "
+        "no other consumer had an entry of the same hash pending."
     )
     return Picture("blocked", title, caption, _json(figure))
 
@@ -219,8 +221,8 @@ def _flow(lines: Lines) -> Picture:
     figure.update_yaxes(title="entries per step", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title="entries waiting", rangemode="tozero", row=2, col=1)
     caption = (
-        f"{lines.total:,} sendings, {int(lines.again.sum()):,} of them repeated, in steps of {duration(lines.step_us)}. "
-        f"Backlog: entries stored and sent to nobody yet, at most {int(lines.waiting.max()):,}."
+        f"{lines.total:,} deliveries, {int(lines.again.sum()):,} of them repeated, in steps of {duration(lines.step_us)}. "
+        f"Backlog: entries stored and not yet sent, at most {int(lines.waiting.max()):,}."
     )
     return Picture("flow", title, caption, _json(figure))
 
@@ -228,29 +230,29 @@ def _flow(lines: Lines) -> Picture:
 def _shares(shares: Sequence[Share]) -> Picture:
     import plotly.graph_objects as go
 
-    title = "What each consumer got, against its share of the hash space"
+    title = "Messages of each consumer, and its share of the hash space"
     if not shares:
         return Picture("balance", title, "Nothing was sent in this interval.", None)
     figure = go.Figure()
     shown = [
         [
-            label(one.consumer),
-            f"{one.messages:,} messages of {one.keys:,} keys, {one.size_bytes:,} bytes",
-            f"{one.message_share:.1%} of the messages"
-            + ("" if one.hash_share is None else f", {one.hash_share:.1%} of the hash space"),
+            label(share.consumer),
+            f"{share.messages:,} messages of {share.keys:,} keys, {share.size_bytes:,} bytes",
+            f"{share.message_share:.1%} of the messages"
+            + ("" if share.hash_share is None else f", {share.hash_share:.1%} of the hash space"),
         ]
-        for one in shares
+        for share in shares
     ]
     texts = "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
-    series = [("share of messages", [one.message_share for one in shares], _BLUE)]
-    owned = any(one.hash_share is not None for one in shares)
+    series = [("share of messages", [share.message_share for share in shares], _BLUE)]
+    owned = any(share.hash_share is not None for share in shares)
     if owned:
-        series.append(("share of the hash space", [one.hash_share or 0.0 for one in shares], _GREY))
+        series.append(("share of the hash space", [share.hash_share or 0.0 for share in shares], _GREY))
     for name, values, colour in series:
         figure.add_bar(
             orientation="h",
             y=list(range(len(shares))),
-            x=[100 * one for one in values],
+            x=[100 * value for value in values],
             name=name,
             marker={"color": colour},
             customdata=shown,
@@ -258,12 +260,12 @@ def _shares(shares: Sequence[Share]) -> Picture:
         )
     figure.update_layout(barmode="group", height=_height(len(shares), 30))
     figure.update_xaxes(title="percent", rangemode="tozero")
-    _places(figure, [label(one.consumer) for one in shares])
+    _places(figure, [label(share.consumer) for share in shares])
     caption = (
-        "Every delivery counts, redeliveries too. The share of the hash space is weighted by messages: of each message a "
-        "consumer is due the part of the hash space that it owned when the message was delivered."
+        "Every delivery counts, redeliveries too. The share of the hash space is weighted by messages: each message adds to "
+        "a consumer's share the part of the hash space that it owned when the message was delivered."
         if owned
-        else "Every delivery counts, redeliveries too. Nobody owns hashes here."
+        else "Every delivery counts, redeliveries too. No consumer owns hashes here."
     )
     return Picture("balance", title, caption, _json(figure))
 

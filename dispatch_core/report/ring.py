@@ -1,7 +1,7 @@
-"""The owners of the hash space over time, as rectangles that a picture can show.
+"""Reduce the owners of the hash space over time to rectangles that a picture can show.
 
-A few hundred ownership rows are drawn as they are. More are looked at on a grid: at some moments, each piece of the hash
-space counts as its largest owner's. The grid is made coarser until its rectangles are few enough to draw.
+Up to ``EXACT_ROWS`` ownership rows are drawn exactly. More rows are sampled on a grid: at some times, each part of the hash
+space is assigned to the owner of most of it. The grid is made coarser until its rectangles are few enough to draw.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ I64 = npt.NDArray[np.int64]
 #: Rectangles that are drawn exactly, and at most.
 EXACT_ROWS: Final = 1_500
 MAX_RECTANGLES: Final = 6_000
-_GRIDS: Final = ((400, 256), (300, 128), (200, 64), (100, 48), (60, 32))  # moments, pieces of the hash space
-#: Joins and leaves that are marked one by one; the others are counted.
+_GRIDS: Final = ((400, 256), (300, 128), (200, 64), (100, 48), (60, 32))  # times, parts of the hash space
+#: Joins and leaves that are marked individually; the others are counted.
 MAX_CHANGES: Final = 1_000
 _NOBODY: Final = -1
 _MEMBERSHIP: Final = pa.array(["consumer_added", "consumer_removed"])
@@ -41,10 +41,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """``owners`` are names; rectangle i says that ``owners[owner[i]]`` had ``low[i]`` to ``high[i]`` from ``from_us[i]`` on.
+    """Rectangles: ``owners[owner[i]]`` owned the hashes [``low[i]``, ``high[i]``) from ``from_us[i]`` to ``until_us[i]``.
 
-    Hashes are half open here ([low, high)). ``exact``: every ownership is there as it was. ``changes``: joins and leaves,
-    at most ``MAX_CHANGES`` of ``total_changes``.
+    ``exact``: false if the rectangles are a grid. ``changes``: joins and leaves, at most ``MAX_CHANGES`` of
+    ``total_changes``.
     """
 
     owners: tuple[str, ...]
@@ -64,7 +64,9 @@ def changes_of(events: pa.Table) -> list[Change]:
     columns = ("kind", "t_us", "seq", "consumer", "name")
     names: dict[int, str] = {}
     found = []
-    for kind, t_us, seq, consumer, name in zip(*(members[one].to_pylist() for one in columns), strict=True):
+    for kind, t_us, seq, consumer, name in zip(
+        *(members[column].to_pylist() for column in columns), strict=True
+    ):
         joined = kind == "consumer_added"
         if joined and name is not None:
             names[consumer] = name
@@ -74,7 +76,7 @@ def changes_of(events: pa.Table) -> list[Change]:
 
 
 def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, int]) -> Ring:
-    """The picture of the rows of ``ownership`` that reach into [start, end)."""
+    """The rectangles of the rows of ``ownership`` that overlap [start, end)."""
     start_us, end_us = span_us
     from_us = np.maximum(np.asarray(ownership["from_t_us"], dtype=np.int64), start_us)
     until = ownership["until_t_us"].fill_null(end_us)
@@ -99,12 +101,12 @@ def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, 
     rows = rows[:, until_us > from_us]
     exact = rows.shape[1] <= EXACT_ROWS
     if not exact:
-        for moments, pieces in _GRIDS:
-            gridded = _gridded(rows, moments, pieces)
+        for moments, parts in _GRIDS:
+            gridded = _gridded(rows, moments, parts)
             if gridded.shape[1] <= MAX_RECTANGLES:
                 break
         rows = gridded
-    inside = [one for one in changes if start_us <= one.t_us < end_us]
+    inside = [change for change in changes if start_us <= change.t_us < end_us]
     return Ring(
         owners=tuple(owners),
         owner=rows[0],
@@ -118,11 +120,11 @@ def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, 
     )
 
 
-def _gridded(rows: I64, moments: int, pieces: int) -> I64:
-    """Rectangles of equal owners, looked at in the middle of equal steps of time and piece by piece of the hash space."""
+def _gridded(rows: I64, moments: int, parts: int) -> I64:
+    """Rectangles of equal owners, sampled in the middle of equal steps of time for equal parts of the hash space."""
     _owner, from_us, until_us, low, high = rows
     times = np.unique(np.linspace(from_us.min(), until_us.max(), moments + 1).astype(np.int64))
-    edges = np.unique(np.linspace(low.min(), high.max(), pieces + 1).astype(np.int64))
+    edges = np.unique(np.linspace(low.min(), high.max(), parts + 1).astype(np.int64))
     seen = np.full((times.size - 1, edges.size - 1), _NOBODY, np.int64)
     before: I64 | None = None
     for step in range(times.size - 1):
@@ -137,30 +139,30 @@ def _gridded(rows: I64, moments: int, pieces: int) -> I64:
 
 
 def _largest_owners(rows: I64, edges: I64) -> I64:
-    """Per piece between two ``edges``, who owns most of it."""
+    """The owner of most of each part between two ``edges``."""
     owner, _from, _until, low, high = rows
     found = np.full(edges.size - 1, _NOBODY, np.int64)
     if not owner.size:
         return found
-    # Every range, cut at the edges: how much of which piece is whose.
+    # Cut every range at the edges, and add up the widths by part and owner.
     first = np.searchsorted(edges, low, "right") - 1
     last = np.searchsorted(edges, high, "left") - 1
     counts = last - first + 1
     range_of = np.repeat(np.arange(owner.size), counts)
-    piece = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + first[range_of]
-    width = np.minimum(high[range_of], edges[piece + 1]) - np.maximum(low[range_of], edges[piece])
-    who = piece * (int(owner.max()) + 1) + owner[range_of]
+    part = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + first[range_of]
+    width = np.minimum(high[range_of], edges[part + 1]) - np.maximum(low[range_of], edges[part])
+    who = part * (int(owner.max()) + 1) + owner[range_of]
     pairs, at = np.unique(who, return_inverse=True)
     widths = np.zeros(pairs.size, np.int64)
     np.add.at(widths, at, width)
-    order = np.lexsort((widths, pairs // (int(owner.max()) + 1)))  # the widest of a piece comes last
+    order = np.lexsort((widths, pairs // (int(owner.max()) + 1)))  # the widest of a part comes last
     found[(pairs // (int(owner.max()) + 1))[order]] = (pairs % (int(owner.max()) + 1))[order]
     return found
 
 
 def _joined(seen: I64, times: I64, edges: I64) -> I64:
     """Runs of one owner along the hash space, and of the same runs along time, as rectangles."""
-    open_: dict[tuple[int, int, int], int] = {}  # (owner, first piece, end piece) → first step
+    open_: dict[tuple[int, int, int], int] = {}  # (owner, first part, end part) → first step
     found: list[tuple[int, int, int, int, int]] = []
 
     def close(run: tuple[int, int, int], first: int, step: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.cli.golden_files import read
+from dispatch_core.cli.golden import read
 from dispatch_core.golden.runner import judge
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -33,8 +33,12 @@ def table(name: str, *rows: dict[str, Any]) -> pa.Table:
     schema = tables.ALL_TABLES[name]
     zeros = {"string": "", "bool": False, "double": 0.0}
     empty = {
-        one.name: None if one.nullable else [] if pa.types.is_list(one.type) else zeros.get(str(one.type), 0)
-        for one in schema
+        field.name: None
+        if field.nullable
+        else []
+        if pa.types.is_list(field.type)
+        else zeros.get(str(field.type), 0)
+        for field in schema
     }
     return pa.Table.from_pylist([{**empty, **IDENTITY, **row} for row in rows], schema=schema)
 
@@ -137,7 +141,7 @@ def hostile_report() -> ReportData:
 
 
 def large_report(deliveries: int = 1_000_000, consumers: int = 20, joins: int = 200) -> ReportData:
-    """A day of load: a million sendings, consistent hashing that was moved again and again, more findings than listed."""
+    """A day of load: a million deliveries, consistent hashing that was moved again and again, more findings than listed."""
     random = np.random.default_rng(3)
     seconds = 3_600
     end_us = START_US + seconds * 1_000_000

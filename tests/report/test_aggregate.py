@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.report.aggregate import MAX_BARS, Collected, held_of, shares_of
+from dispatch_core.report.aggregate import MAX_BARS, Collected, held_back_of, shares_of
 from dispatch_core.report.flow import MAX_STEPS, Flow
 from dispatch_core.report.page import page
 from dispatch_core.report.pictures import label, pictures
@@ -35,8 +35,10 @@ def rows(t_us: list[int], number: int = 1) -> pa.Table:
 def test_backlog_is_what_is_stored_and_not_sent_yet(
     entries: list[tuple[int, int]], unsent: list[int], random: Random
 ) -> None:
-    """At the end of every step, by counting; in whatever order and pieces the rows come."""
-    stored = [START_US // 1000 + min(pair) for pair in entries] + [START_US // 1000 + one for one in unsent]
+    """At the end of every step, by counting; in whatever order and batches the rows come."""
+    stored = [START_US // 1000 + min(pair) for pair in entries] + [
+        START_US // 1000 + stored_ms for stored_ms in unsent
+    ]
     sent = [START_US + max(pair) * 1000 for pair in entries]
     lines = []
     for _ in range(2):
@@ -48,17 +50,17 @@ def test_backlog_is_what_is_stored_and_not_sent_yet(
         flow.stored(pa.chunked_array([stored], pa.int64()))
         flow.deliveries(rows(sent[cut:]))
         lines.append(flow.lines(len(unsent)))
-    one, other = lines
-    assert one.step_us == other.step_us
+    first, second = lines
+    assert first.step_us == second.step_us
     for name in ("t_us", "first", "waiting"):
-        assert getattr(one, name).tolist() == getattr(other, name).tolist()
-    assert one.t_us.size <= MAX_STEPS
-    for at, waiting in zip(one.t_us.tolist(), one.waiting.tolist(), strict=True):
-        end = at + one.step_us
+        assert getattr(first, name).tolist() == getattr(second, name).tolist()
+    assert first.t_us.size <= MAX_STEPS
+    for at, waiting in zip(first.t_us.tolist(), first.waiting.tolist(), strict=True):
+        end = at + first.step_us
         assert waiting == sum(ms * 1000 < end for ms in stored) - sum(us < end for us in sent)
 
 
-def test_what_lies_outside_of_the_interval_does_not_stretch_the_picture() -> None:
+def test_what_lies_outside_of_the_interval_does_not_widen_the_picture() -> None:
     flow = Flow(*SPAN)
     flow.deliveries(rows([START_US, 1 << 61, -5]))
     flow.deliveries(rows([START_US + 1], 2))
@@ -69,14 +71,14 @@ def test_what_lies_outside_of_the_interval_does_not_stretch_the_picture() -> Non
 
 
 def test_stored_entries_of_a_topic_are_shared_by_its_subscriptions() -> None:
-    topic, mine, alone = Flow(*SPAN), Flow(*SPAN), Flow(*SPAN)
+    topic, merged, alone = Flow(*SPAN), Flow(*SPAN), Flow(*SPAN)
     times = pa.chunked_array([[START_US // 1000 + 40 * at for at in range(1000)]], pa.int64())
     topic.stored(times)
     alone.stored(times)
-    for flow in (mine, alone):
+    for flow in (merged, alone):
         flow.deliveries(rows([START_US + 39_999_000]))
-    mine.merged(topic)
-    assert mine.lines(999).waiting.tolist() == alone.lines(999).waiting.tolist()
+    merged.merged(topic)
+    assert merged.lines(999).waiting.tolist() == alone.lines(999).waiting.tolist()
 
 
 def owned(count: int, times: int, owners: int) -> pa.Table:
@@ -104,7 +106,7 @@ def test_few_ownerships_are_drawn_as_they_were() -> None:
     assert ring.owner.size == 16 * 5
     area = ((ring.until_us - ring.from_us) * (ring.high - ring.low)).sum()
     assert area == 60_000_000 * 65_536
-    assert [one.seq for one in ring.changes] == [1]  # the other is of a later interval
+    assert [change.seq for change in ring.changes] == [1]  # the other is of a later interval
 
 
 def test_many_ownerships_are_drawn_coarsely_and_cover_the_same_area() -> None:
@@ -121,7 +123,7 @@ def test_many_ownerships_are_drawn_coarsely_and_cover_the_same_area() -> None:
         assert (low[1:] >= high[:-1]).all()
 
 
-def test_a_piece_is_shown_as_its_largest_owners() -> None:
+def test_a_part_is_shown_as_its_largest_owners() -> None:
     from dispatch_core.report.ring import _largest_owners
 
     # owner, from, until, low, high: owner 1 has 60 of the first 100 hashes in two parts, nobody the last.
@@ -133,7 +135,7 @@ def test_held_time_is_summed_by_consumer_and_rule() -> None:
     us = {"from_t_us": START_US + 1_000_000, "until_t_us": START_US + 3_000_000}
     later = {"from_t_us": START_US + 2_000_000, "until_t_us": None}
     who = {"consumer": 1, "consumer_name": "w1", "reason": "no_permits", "message_ms": 4_000}
-    found = held_of(
+    found = held_back_of(
         table(
             "blocked",
             who | us | {"needless_ms": 500},
@@ -147,11 +149,11 @@ def test_held_time_is_summed_by_consumer_and_rule() -> None:
         ),
         SPAN,
     )
-    assert [(one.consumer, one.reason, one.message_s, one.needless_s) for one in found] == [
+    assert [(work.consumer, work.reason, work.message_s, work.needless_s) for work in found] == [
         ("w1", "no_permits", 8.0, 0.5),
         ("everybody", "no_consumer", 0.001, 0.0),
     ]
-    assert [(one.clock_s, one.holds, one.uncertain) for one in found] == [(59.0, 2, 1), (0.0, 1, 0)]
+    assert [(work.clock_s, work.holds, work.uncertain) for work in found] == [(59.0, 2, 1), (0.0, 1, 0)]
 
 
 def test_more_consumers_than_bars_are_one_bar_together() -> None:
@@ -162,8 +164,8 @@ def test_more_consumers_than_bars_are_one_bar_together() -> None:
     shares = shares_of(balance)
     assert len(shares) == MAX_BARS
     assert shares[-1].consumer == "61 others"
-    assert sum(one.messages for one in shares) == sum(1_000 - at for at in range(100))
-    assert sum(one.hash_share or 0 for one in shares) == pytest.approx(1.0)
+    assert sum(share.messages for share in shares) == sum(1_000 - at for at in range(100))
+    assert sum(share.hash_share or 0 for share in shares) == pytest.approx(1.0)
     blocked = table(
         "blocked",
         *(
@@ -171,9 +173,9 @@ def test_more_consumers_than_bars_are_one_bar_together() -> None:
             for at in range(100)
         ),
     )
-    held = held_of(blocked, SPAN)
-    assert len(held) == MAX_BARS
-    assert sum(one.message_s for one in held) == pytest.approx(4.95)
+    found = held_back_of(blocked, SPAN)
+    assert len(found) == MAX_BARS
+    assert sum(work.message_s for work in found) == pytest.approx(4.95)
 
 
 def test_every_kind_keeps_findings_however_many_another_has() -> None:
@@ -195,10 +197,10 @@ def test_the_same_tables_give_the_same_bytes() -> None:
 
 def test_a_page_without_anything_says_so() -> None:
     text = page(report())
-    assert "Nothing is known of who owned what" in text
+    assert "The owners in this interval are not known" in text
     assert "Nothing was stored and nothing was sent" in text
     assert "<p>None.</p>" in text
-    assert [one.figure for one in pictures(report())] == [None] * 4
+    assert [picture.figure for picture in pictures(report())] == [None] * 4
 
 
 def test_hostile_names_are_text_everywhere_in_the_page() -> None:

@@ -110,14 +110,14 @@ def test_a_name_under_the_pointer_stays_text(hostile: Shown) -> None:
 
 def test_an_anomaly_opens_its_explanation(hostile: Shown) -> None:
     row = hostile.page.locator("#findings tr").first
-    told = row.locator(".told")
-    assert not told.is_visible()
+    explanation = row.locator(".explanation")
+    assert not explanation.is_visible()
     row.locator("summary").click()
-    assert told.is_visible()
-    assert told.text_content() == f"key {HOSTILE} went backwards at {HOSTILE_CONSUMER}"
+    assert explanation.is_visible()
+    assert explanation.text_content() == f"key {HOSTILE} went backwards at {HOSTILE_CONSUMER}"
     assert "5:31, 5:28" in (row.locator("dl").text_content() or "")
     row.locator("td").first.click()
-    assert not told.is_visible()
+    assert not explanation.is_visible()
 
 
 def test_search_leaves_what_matches(hostile: Shown) -> None:

@@ -83,10 +83,10 @@ def test_every_subscription_has_a_page_with_its_own_verdict_and_findings(home: P
     assert verdict.index("FAIL") < verdict.index("completeness") < verdict.index("</table>")
     assert "4 messages wait behind 5:1 at worker-2" in verdict
     data = data_of(text)
-    assert {one["kind"] for one in data["findings"]} == {"stuck_key", "ack_hole"}  # type: ignore[index]
+    assert {finding["kind"] for finding in data["findings"]} == {"stuck_key", "ack_hole"}  # type: ignore[index]
     assert set(data["pictures"]) == {"blocked", "flow", "balance"}
     assert "48.0 message-seconds altogether" in text
-    assert "3 sendings, 0 of them repeated" in text
+    assert "3 deliveries, 0 of them repeated" in text
     assert "PASS" in page_of(home, QUIET).split("</p>", 2)[1]
     assert data_of(page_of(home, QUIET))["findings"] == []
 
@@ -134,7 +134,10 @@ def test_who_leaves_has_its_name_wherever_its_rows_are_cut(
     monkeypatch.setattr(file_rows, "_ROWS_AT_ONCE", rows)
     subjects = report_pages._read(tmp_path, SPAN, report_pages._judged(tmp_path, SPAN))
     ((_, subject),) = subjects.items()
-    assert [(one.joined, one.name) for one in subject.changes] == [(True, "worker-1"), (False, "worker-1")]
+    assert [(change.joined, change.name) for change in subject.changes] == [
+        (True, "worker-1"),
+        (False, "worker-1"),
+    ]
 
 
 def test_above_the_limit_those_that_passed_have_no_page(
@@ -154,18 +157,20 @@ def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
     folder = folder_of(home / "reports", SPAN)
     results = read_results(home / "warehouse", DAY)
     places = Places(home / "warehouse", home / "docs", folder)
-    alerts = {one.topic: one for one in build_alerts(results, {}, places)}
+    alerts = {alert.topic: alert for alert in build_alerts(results, {}, places)}
     assert set(alerts) == {TOPIC, HOSTILE}
     alert = alerts[TOPIC]
     page = folder / file_name("standalone", TOPIC, "audit")
     assert dict(alert.where)["report"] == str(page)
     assert f"- report: {page}\n" in alert.body
     assert "stuck_key: 4 messages wait behind 5:1 at worker-2 for 12 s" in alert.body
-    assert {one.kind for one in alert.news} == {"stuck_key", "ack_hole"}
+    assert {finding.kind for finding in alert.news} == {"stuck_key", "ack_hole"}
     # Where no page was written, the alert goes out without.
     without = build_alerts(results, {}, Places(home / "warehouse", home / "docs", home / "nowhere"))
-    assert not any("report" in dict(one.where) for one in without)
-    assert {one.idempotency_key for one in without} == {one.idempotency_key for one in alerts.values()}
+    assert not any("report" in dict(alert.where) for alert in without)
+    assert {alert.idempotency_key for alert in without} == {
+        alert.idempotency_key for alert in alerts.values()
+    }
 
 
 def test_an_interval_that_nobody_judged_has_pages_that_say_so(home: Path, tmp_path: Path) -> None:
@@ -176,7 +181,7 @@ def test_an_interval_that_nobody_judged_has_pages_that_say_so(home: Path, tmp_pa
     assert "This interval was not judged." in page_of(tmp_path, TOPIC)
 
 
-def test_rows_of_many_dispatchers_are_told_apart_however_they_lie() -> None:
+def test_rows_of_many_dispatchers_are_separated_however_they_lie() -> None:
     rows = pa.table({"a": ["x", "y", "x", "x", "z", "y"], "b": ["1", "1", "2", "1", "1", "1"], "n": range(6)})
     found = {key: part["n"].to_pylist() for key, part in by_key(rows, ("a", "b"))}
     assert found == {("x", "1"): [0, 3], ("x", "2"): [2], ("y", "1"): [1, 5], ("z", "1"): [4]}

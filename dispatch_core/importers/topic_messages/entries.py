@@ -110,7 +110,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Entries:
-    """A joiner of messages to entries; ``push`` yields an entry as soon as it is complete."""
+    """Joins messages to entries; ``push`` yields an entry as soon as it is complete."""
 
     def __init__(self) -> None:
         self._open: Entry | None = None

@@ -47,7 +47,7 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_people_are_told_what_matters_and_what_does_not(
+def test_the_text_lists_what_matters_and_counts_what_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["import-broker-conf", str(conf(tmp_path)), "--broker-version", "4.2.4"]) == 0
@@ -185,4 +185,4 @@ def test_only_a_settings_file_is_replaced(tmp_path: Path, capsys: pytest.Capture
         conf(tmp_path, text)
         assert main(["import-broker-conf", str(path), "--out", str(out)]) == 0
     assert f"{READ}=7\n" in out.read_text()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["audit.conf", "broker.conf"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["audit.conf", "broker.conf"]

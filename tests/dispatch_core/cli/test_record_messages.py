@@ -179,7 +179,7 @@ def test_the_form_of_keys(
     assert record(tmp_path, "--format", "jsonl", *options) == 0
     (path,) = tmp_path.glob("*.jsonl")
     assert form in path.read_bytes()
-    assert ("is --base64-keys right?" in capsys.readouterr().err) == ("--base64-keys" in options)
+    assert ("written as text: check --base64-keys" in capsys.readouterr().err) == ("--base64-keys" in options)
 
 
 def test_tokens_and_passwords_reach_the_client_and_nothing_else(
@@ -242,7 +242,7 @@ def test_what_cannot_be_is_refused_before_anything_is_connected_or_written(
     assert not out.exists()
 
 
-def test_an_empty_topic_is_told(
+def test_an_empty_topic_is_reported(
     pulsar: FakePulsar, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert record(tmp_path, topic="empty") == 2

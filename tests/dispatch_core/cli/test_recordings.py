@@ -30,14 +30,14 @@ def test_recordings_come_one_by_one_with_their_dispatchers_incarnations_together
     (drain, failover) = read_all(
         [str(SAMPLES / "designed-drain-one-by-one-ch"), str(SAMPLES / "designed-failover-modulo-p1")]
     )
-    (one,), (other,) = drain.logs, failover.logs
-    mixed = replace(drain, logs=[one, other, replace(one, incarnation=1)])
+    (first,), (second,) = drain.logs, failover.logs
+    mixed = replace(drain, logs=[first, second, replace(first, incarnation=1)])
     found = dispatchers(mixed, given())
     assert [[(log.topic, log.incarnation) for log in logs] for logs in found] == [
-        [(one.topic, 0), (one.topic, 1)],
-        [(other.topic, 0)],
+        [(first.topic, 0), (first.topic, 1)],
+        [(second.topic, 0)],
     ]
-    elsewhere = replace(drain, logs=[one, replace(one, cluster="another")])
+    elsewhere = replace(drain, logs=[first, replace(first, cluster="another")])
     assert [len(logs) for logs in dispatchers(elsewhere, given())] == [1, 1]
 
 
@@ -107,11 +107,11 @@ def test_topics_of_two_clusters_are_not_mixed(tmp_path: Path, capsys: pytest.Cap
 def test_a_dispatcher_in_two_recordings_is_judged_in_each_and_said_to_be_there_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = (topics(tmp_path / name) for name in ("one", "other"))
-    main(["audit", "--json", one])
+    first, second = (topics(tmp_path / name) for name in ("one", "other"))
+    main(["audit", "--json", first])
     captured = capsys.readouterr()
     assert (imbalances(captured.out), captured.err) == (["standalone"], "")
-    main(["audit", "--json", one, other])
+    main(["audit", "--json", first, second])
     captured = capsys.readouterr()
     verdicts = [json.loads(line) for line in captured.out.splitlines() if line.startswith('{"verdict"')]
     assert len({row["recording"] for row in verdicts}) == len(verdicts) == 24
@@ -184,7 +184,7 @@ def test_the_verdict_warns_of_it_and_one_finding_explains_it(
     main(["audit", "--json", str(folder)])
     *found, verdict = map(json.loads, capsys.readouterr().out.splitlines())
     assert [text for text in verdict["warnings"] if "of cluster east" in text]
-    unknown = [one["explanation"] for one in found if one["kind"] == "unknown_position"]
+    unknown = [anomaly["explanation"] for anomaly in found if anomaly["kind"] == "unknown_position"]
     assert len(unknown) > 50
     assert ["holds no entry of this topic" in text for text in unknown] == [True] + [False] * (
         len(unknown) - 1
@@ -204,8 +204,8 @@ def test_nothing_is_said_of_a_topic_without_entries_or_of_logs_that_agree(
 
 
 def test_overrides_go_from_stage_to_stage_as_json() -> None:
-    for one in (RECORDED, given("--broker-version", "4.0.6", "--set", "dispatcherMaxReadBatchSize=16")):
-        assert Overrides.of_json(one.json()) == one
+    for overrides in (RECORDED, given("--broker-version", "4.0.6", "--set", "dispatcherMaxReadBatchSize=16")):
+        assert Overrides.of_json(overrides.json()) == overrides
     assert not RECORDED
     for text, said in (
         ("{", "not JSON"),

@@ -154,7 +154,7 @@ def test_a_divergence_comes_with_both_answers_and_the_story(
         "first divergence at seq",
         "expected consumer",
         "recorded",
-        "the story of key",
+        "the lines about key",
         "sent to consumer",
     ):
         assert part in text

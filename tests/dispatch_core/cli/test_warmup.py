@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data"
 
-#: Lives and recordings as a whole, then recordings in pieces of a window that is cut at once; what was compiled for it.
+#: Simulated logs and recordings as a whole, then recordings in batches with a window that is cut at once; then what was
+#: compiled.
 USE = """
 import json, sys
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from tests.dispatch_core.logs_without_trace import stripped
 SPAN = {"interval_start": datetime(2020, 1, 1, tzinfo=UTC), "interval_end": datetime(2040, 1, 1, tzinfo=UTC)}
 AuditFold.__init__.__kwdefaults__["trim_above"] = 0
 
-def in_pieces(log):
+def in_batches(log):
     fold, size = Replay(log, **SPAN), 50
     fold.feed(log.messages, log.events.slice(0, 0))
     for at in range(0, log.events.num_rows, size):
@@ -37,10 +38,10 @@ def in_pieces(log):
 warmup.use_everything()
 for folder in sys.argv[1:]:
     for log in read_recording(find_recordings([Path(folder)])[0]).logs:
-        for one in (log, stripped(log)):
-            replay(one, **SPAN)
-            if one.events.num_rows and not is_trace(one):
-                in_pieces(one)
+        for each in (log, stripped(log)):
+            replay(each, **SPAN)
+            if each.events.num_rows and not is_trace(each):
+                in_batches(each)
 print(json.dumps({"loaded": jit.loaded(), "compiled": jit.compiled_here()}))
 """
 RECORDINGS = [
@@ -53,7 +54,7 @@ RECORDINGS = [
 
 
 def test_nothing_is_left_to_compile() -> None:
-    """In a fresh process, on simulated lives and on recordings of real brokers."""
+    """In a fresh process, on simulated logs and on recordings of real brokers."""
     env = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
     subprocess.run(
         [sys.executable, "-m", "dispatch_core.cli.warmup"], cwd=ROOT, env=env, check=True, capture_output=True

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.cli.golden_files import read
+from dispatch_core.cli.golden import read
 from dispatch_core.cli.main import main
 from dispatch_core.golden.runner import judge
 from dispatch_core.golden.vectors import FORMATS, VectorFileError, parse

@@ -25,11 +25,11 @@ PRECISE = "preciseDispatcherFlowControl"
 
 
 def pairs(data: bytes) -> list[tuple[str, str, int]]:
-    return [(one.name, one.value, one.line) for one in assignments(data)]
+    return [(assignment.name, assignment.value, assignment.line) for assignment in assignments(data)]
 
 
 def judged(text: str, version: str = "4.2.4") -> dict[str, Judged]:
-    return {one.name: one for one in judge(assignments(text.encode()), version)}
+    return {setting.name: setting for setting in judge(assignments(text.encode()), version)}
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_what_is_no_broker_conf_is_refused_with_its_line(data: bytes, line: int,
 def test_hostile_files_are_done_with_soon() -> None:
     began = time.monotonic()
     many = "".join(f"{READ}{number}=1\n" for number in range(9_000))
-    assert sum(one.nearest is not None for one in judge(assignments(many.encode()), "4.2.4")) == 100
+    assert sum(setting.nearest is not None for setting in judge(assignments(many.encode()), "4.2.4")) == 100
     with pytest.raises(BrokerConfError):
         assignments((b"a" + b"\\" * 101 + b"\n") * 40_000)
     assignments(b"a" + b" " * (MOST_BYTES - 2) + b"b")
     assert time.monotonic() - began < 20
 
 
-def test_settings_are_told_apart_by_what_they_mean_to_the_release() -> None:
+def test_settings_are_classified_by_their_meaning_in_the_release() -> None:
     found = judged(
         f"{READ}=16\nmaxUnackedMessagesPerConsumer=50000\n{CLASSIC}=true\nkeySharedUnblockingIntervalMs=20\n"
         "clusterName=eu\ndispatcherMaxReadBatchSiz=7\nkafkaListeners=PLAINTEXT://x\n"
@@ -130,8 +130,8 @@ def test_settings_are_told_apart_by_what_they_mean_to_the_release() -> None:
     ],
 )
 def test_the_release_decides(name: str, version: str, status: str, default: bool | None) -> None:
-    one = judged(f"{name}=true", version)[name]
-    assert (one.status, one.default) == (status, default)
+    setting = judged(f"{name}=true", version)[name]
+    assert (setting.status, setting.default) == (status, default)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_the_release_decides(name: str, version: str, status: str, default: bool
     ],
 )
 def test_values_that_cannot_be_read_are_named_with_their_reason(name: str, value: str, reason: str) -> None:
-    one = judged(f"# c\n{name}={value}\n")[name]
-    assert (one.status, one.lines, one.value) == ("unreadable", (2,), None)
-    assert reason in (one.reason or "")
-    assert "--set" not in (one.reason or "")
+    setting = judged(f"# c\n{name}={value}\n")[name]
+    assert (setting.status, setting.lines, setting.value) == ("unreadable", (2,), None)
+    assert reason in (setting.reason or "")
+    assert "--set" not in (setting.reason or "")
 
 
 @pytest.mark.parametrize(("text", "value"), [("TRUE", True), ("False ", False)])
@@ -163,27 +163,27 @@ def test_a_plus_sign_is_read_as_java_does() -> None:
 
 
 def test_an_empty_value_is_the_default() -> None:
-    one = judged(f"{READ}=\n")[READ]
-    assert (one.status, one.value, one.lines) == ("default", 100, (1,))
-    assert "empty" in (one.reason or "")
+    setting = judged(f"{READ}=\n")[READ]
+    assert (setting.status, setting.value, setting.lines) == ("default", 100, (1,))
+    assert "empty" in (setting.reason or "")
 
 
-def test_of_equal_names_the_last_holds_and_all_lines_are_told() -> None:
-    one = judged(f"{READ}=16\n{READ}=many\n{READ}=32\n")[READ]
-    assert (one.value, one.lines) == (32, (1, 2, 3))
+def test_of_equal_names_the_last_is_effective_and_all_lines_are_listed() -> None:
+    setting = judged(f"{READ}=16\n{READ}=many\n{READ}=32\n")[READ]
+    assert (setting.value, setting.lines) == (32, (1, 2, 3))
 
 
 def test_the_environment_s_value_goes_before_the_file_s() -> None:
-    one = judged(f"PULSAR_PREFIX_{READ}=16\n{READ}=32\n")[READ]
-    assert (one.value, one.lines) == (16, (2, 1))
-    assert "PULSAR_PREFIX_" in (one.reason or "")
+    setting = judged(f"PULSAR_PREFIX_{READ}=16\n{READ}=32\n")[READ]
+    assert (setting.value, setting.lines) == (16, (2, 1))
+    assert "PULSAR_PREFIX_" in (setting.reason or "")
 
 
 def test_a_name_behind_a_byte_order_mark_is_unknown_to_the_broker() -> None:
     found = {
-        one.name: one
-        for one in judge(assignments(b"\xef\xbb\xbf" + f"{READ}=16\n".encode()), "4.2.4")
-        if one.lines
+        setting.name: setting
+        for setting in judge(assignments(b"\xef\xbb\xbf" + f"{READ}=16\n".encode()), "4.2.4")
+        if setting.lines
     }
     assert (found[READ].status, found[READ].value, found[READ].nearest) == ("unknown", None, READ)
     assert "byte order mark" in (found[READ].reason or "")
@@ -205,4 +205,6 @@ def test_a_release_that_is_none_is_refused() -> None:
 def test_all_of_the_known_names_are_recognised() -> None:
     text = "".join(f"{name}=\n" for name in sorted(known_names()))
     assert text.count("\n") > 400
-    assert not [one.name for one in judge(assignments(text.encode()), "4.2.4") if one.status == "unknown"]
+    assert not [
+        setting.name for setting in judge(assignments(text.encode()), "4.2.4") if setting.status == "unknown"
+    ]

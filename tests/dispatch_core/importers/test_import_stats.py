@@ -33,7 +33,7 @@ OVERLAP = 800
 
 
 class Cut:
-    """A recording, and what the broker would have printed before one of its user-level lines."""
+    """A recording, and what the broker would have printed before one of its lines of level E."""
 
     def __init__(self, folder: Path, share: float) -> None:
         (source,) = find_recordings([folder])
@@ -57,13 +57,15 @@ class Cut:
             self.truth.take(line)
         self.names = {line["consumer"]: line["name"] for line in lines if line["kind"] == "consumer_added"}
         self.last_seq = lines[-1]["seq"]
-        named = [one for row in events["positions"].to_pylist() for one in row or ()]
+        named = [position for row in events["positions"].to_pylist() for position in row or ()]
         stored = list(self._stored())
-        self.state = self.truth.line(stored, min((one["ledger_id"], one["entry_id"]) for one in named))
+        self.state = self.truth.line(
+            stored, min((position["ledger_id"], position["entry_id"]) for position in named)
+        )
         self.last_stored = text(stored[-1])
         self.stats = stats_at(self.trace, last)
         self.cursor = self._cursor(last)
-        return {one["consumer"] for one in self.stats["consumers"]} == set(self.truth.connected)
+        return {consumer["consumer"] for consumer in self.stats["consumers"]} == set(self.truth.connected)
 
     def _stored(self) -> Any:
         messages = self.trace.messages
@@ -96,7 +98,7 @@ class Cut:
         internal = {"lastConfirmedEntry": self.last_stored, "cursors": {self.trace.subscription: cursor}}
         given = {"subscriptions": {self.trace.subscription: self.stats}}
         pair = (("stats.json", given), ("stats-internal.json", internal))
-        return [Document.of(name, json.dumps(one).encode()) for name, one in pair]
+        return [Document.of(name, json.dumps(document).encode()) for name, document in pair]
 
     def rest(self, overlap: int = 1) -> DispatcherLog:
         """From the last lines before the snapshot on."""
@@ -120,7 +122,7 @@ def found(log: DispatcherLog, after: int, *, certain: bool) -> Counter[Any]:
     )
 
 
-@pytest.mark.parametrize("name", sorted(one.name for one in RECORDINGS.iterdir()))
+@pytest.mark.parametrize("name", sorted(folder.name for folder in RECORDINGS.iterdir()))
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.45, 0.6, 0.8])
 def test_nothing_is_certain_that_the_whole_log_has_not_and_what_is_pending_is_so(
     name: str, share: float
@@ -130,7 +132,7 @@ def test_nothing_is_certain_that_the_whole_log_has_not_and_what_is_pending_is_so
     line = json.loads(made.log.events["checkpoint_json"][0].as_py())
     assert not made.notes
     assert made.known_pending == sum(map(len, line["pending_acks"].values()))
-    assert sorted(one["consumer"] for one in line["consumers"]) == sorted(cut.truth.connected)
+    assert sorted(consumer["consumer"] for consumer in line["consumers"]) == sorted(cut.truth.connected)
     assert (line["mark_delete"], line["ack_holes"]) == (cut.state["mark_delete"], cut.state["ack_holes"])
     for number, positions in line["pending_acks"].items():
         assert set(positions) <= set(cut.state["pending_acks"][number]), number
@@ -166,13 +168,13 @@ def test_who_is_who_follows_from_what_is_sent_or_is_asked_for() -> None:
             continue
         known_pending += 1
         line = json.loads(made.log.events["checkpoint_json"][0].as_py())
-        named = {one["consumer"]: one["name"] for one in line["consumers"]}
+        named = {consumer["consumer"]: consumer["name"] for consumer in line["consumers"]}
         of_log = set(cut.rest().events["consumer"].to_pylist())
         assert {n: name for n, name in named.items() if n in of_log} == {
             n: cut.names[n] for n in cut.truth.connected if n in of_log
         }
     assert known_pending >= 3
-    assert all("--connection" in one for one in refusals)
+    assert all("--connection" in refusal for refusal in refusals)
 
 
 # --- the command, on what a real broker printed ------------------------------------------------------------------
@@ -191,7 +193,7 @@ def test_a_real_brokers_documents_say_what_its_recorder_saw(
     sample: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(tmp_path, sample) == 0
-    assert "lines behind a checkpoint of" in capsys.readouterr().out
+    assert "lines after a checkpoint of" in capsys.readouterr().out
     (whole,) = read_recording(find_recordings([SAMPLES / sample])[0]).logs
     (part,) = read_recording(find_recordings([tmp_path])[0]).logs
     line = json.loads(part.events["checkpoint_json"][0].as_py())
@@ -200,11 +202,11 @@ def test_a_real_brokers_documents_say_what_its_recorder_saw(
     for row in whole.events.slice(0, lost).to_pylist():
         truth.take(row)
     assert part.events["seq"][0].as_py() == lost  # in the place of the last line before
-    assert [one["consumer"] for one in line["consumers"]] == truth.connected
-    assert set(line["ack_holes"]) == {text(one) for one in truth.acked}
+    assert [consumer["consumer"] for consumer in line["consumers"]] == truth.connected
+    assert set(line["ack_holes"]) == {text(position) for position in truth.acked}
     assert line["pending_acks"]
-    held = {str(number): {text(one) for one in its} for number, its in truth.held.items() if its}
-    assert {n: set(its) for n, its in line["pending_acks"].items()} == held
+    pending = {str(number): {text(position) for position in its} for number, its in truth.held.items() if its}
+    assert {n: set(its) for n, its in line["pending_acks"].items()} == pending
     assert main(["audit", str(tmp_path), "--json"]) in (0, 1, 2)
     rows = [json.loads(text_) for text_ in capsys.readouterr().out.splitlines()]
     assert not [row for row in rows if row.get("kind") in (*CERTAIN, "log_gap", "unknown_consumer")]
@@ -218,7 +220,9 @@ def test_counts_and_owners_prove_what_was_sent_before_the_log_begins(
     sample: str, subscription: str, known: int
 ) -> None:
     (whole,) = read_recording(find_recordings([SAMPLES / sample])[0]).logs
-    taken = [micros(datetime.fromisoformat(one)) for one in (SAMPLES / sample / "taken").read_text().split()]
+    taken = [
+        micros(datetime.fromisoformat(time)) for time in (SAMPLES / sample / "taken").read_text().split()
+    ]
     at = int(np.searchsorted(whole.events["t_us"].to_numpy(), taken[0]))
     truth = Truth(sample.endswith("failover"))
     for row in whole.events.slice(0, at).to_pylist():
@@ -228,7 +232,7 @@ def test_counts_and_owners_prove_what_was_sent_before_the_log_begins(
     made = from_snapshot(log, snapshot_of(documents(sample), subscription), (taken[0], taken[1]), names)
     line = json.loads(made.log.events["checkpoint_json"][0].as_py())
     for number, positions in line["pending_acks"].items():
-        assert set(positions) <= {text(one) for one in truth.held[int(number)]}
+        assert set(positions) <= {text(position) for position in truth.held[int(number)]}
     # all but the ten of two draining hashes, of which later entries wait
     assert made.known_pending == known
     assert sum(map(len, truth.held.values())) == known + (10 if sample.endswith("key-shared") else 0)
@@ -242,12 +246,12 @@ def test_a_log_that_begins_behind_the_snapshot_tells_less(
     late.mkdir(parents=True)
     shutil.copyfile(folder / "messages.jsonl", late / "messages.jsonl")
     lines = (folder / "events.jsonl").read_text().splitlines()
-    first = next(at for at, one in enumerate(lines) if json.loads(one).get("seq", 0) == 118)
+    first = next(at for at, line in enumerate(lines) if json.loads(line).get("seq", 0) == 118)
     # its own numbers begin anew, and nobody is added before the log begins
-    rest = [json.loads(one) for one in lines[first:]]
-    rest = [one | {"seq": one["seq"] - 117} for one in rest]
-    head = [json.loads(one) for one in lines if "seq" not in json.loads(one)]
-    (late / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in head + rest))
+    rest = [json.loads(line) for line in lines[first:]]
+    rest = [line | {"seq": line["seq"] - 117} for line in rest]
+    head = [json.loads(line) for line in lines if "seq" not in json.loads(line)]
+    (late / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in head + rest))
     given = [f"--connection={number}=c{number}" for number in (1, 2, 3)]
     taken = (folder / "taken").read_text().split()
     arguments = [
@@ -262,7 +266,7 @@ def test_a_log_that_begins_behind_the_snapshot_tells_less(
     (part,) = read_recording(find_recordings([tmp_path / "out"])[0]).logs
     line = json.loads(part.events["checkpoint_json"][0].as_py())
     assert (line["pending_acks"], line.get("read_position")) == ({}, None)
-    assert all("permits" not in one for one in line["consumers"])
+    assert all("permits" not in consumer for consumer in line["consumers"])
     assert part.events["seq"].to_pylist()[:3] == [2, 3, 4]  # 1 and nobody would be a new dispatcher's
 
 
@@ -308,7 +312,7 @@ def test_times_that_cannot_be_are_refused(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(one.name for one in RECORDINGS.iterdir()))
+@pytest.mark.parametrize("name", sorted(folder.name for folder in RECORDINGS.iterdir()))
 def test_what_happens_while_the_snapshot_is_taken_is_not_taken_for_its_state(name: str) -> None:
     """A span over lines: of those who were sent something or acknowledged in it, no counts are taken."""
     cut = Cut(RECORDINGS / name, 0.3)
@@ -331,8 +335,10 @@ def test_what_happens_while_the_snapshot_is_taken_is_not_taken_for_its_state(nam
             cut.truth.take(row)
     touched = {row["consumer"] for row in later[: stop + 1] if row["kind"] in ("sent", "ack", "redeliver")}
     assert touched
-    assert {one["consumer"] for one in line["consumers"] if "permits" in one}.isdisjoint(touched)
+    assert {consumer["consumer"] for consumer in line["consumers"] if "permits" in consumer}.isdisjoint(
+        touched
+    )
     for number, positions in line["pending_acks"].items():
-        assert set(positions) <= {text(one) for one in cut.truth.held[int(number)]}
+        assert set(positions) <= {text(position) for position in cut.truth.held[int(number)]}
     ledger, entry = (int(part) for part in line["read_position"].split(":"))
     assert max(cut.truth.sent) < (ledger, entry)

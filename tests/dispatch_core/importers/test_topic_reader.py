@@ -56,7 +56,7 @@ def rows(folder: Path, table: str = "messages") -> list[dict[str, Any]]:
     """What the product's own reader finds in the files that it takes."""
     files = sorted(path for path in folder.iterdir() if file_format(path.name))
     batches = [batch for path in files for batch in read_file(path)]
-    return [row for one in batches if one.table == table for row in one.rows.to_pylist()]
+    return [row for batch in batches if batch.table == table for row in batch.rows.to_pylist()]
 
 
 def positions(folder: Path) -> list[str]:

@@ -24,7 +24,7 @@ def test_both_documents_of_4_2_say_who_is_connected_what_drains_and_what_is_ackn
         "AUTO_SPLIT",
         False,
     )
-    assert [(one.name, one.permits, one.unacked) for one in found.consumers] == [
+    assert [(consumer.name, consumer.permits, consumer.unacked) for consumer in found.consumers] == [
         ("c1", 23, 17),
         ("c2", 15, 25),
         ("c3", 27, 3),
@@ -43,9 +43,9 @@ def test_both_documents_of_4_2_say_who_is_connected_what_drains_and_what_is_ackn
     assert (active.subscription_type, active.active, active.mode) == ("Failover", "c2", None)
 
 
-def test_those_of_3_0_have_ranges_as_texts_newcomers_and_ranges_over_ledgers() -> None:
+def test_stats_of_3_0_have_text_ranges_recently_joined_consumers_and_ranges_over_ledgers() -> None:
     found = snapshot_of(documents("3.0"), "audit")
-    assert [one.name for one in found.consumers] == ["early", "late"]  # as they connected
+    assert [consumer.name for consumer in found.consumers] == ["early", "late"]  # as they connected
     assert found.consumers[1].ranges == ((0, 16384), (32769, 49152))
     assert (found.has_recently_joined, found.consumers[0].permits) == (True, -3)
     assert found.cursor is not None
@@ -53,7 +53,7 @@ def test_those_of_3_0_have_ranges_as_texts_newcomers_and_ranges_over_ledgers() -
 
 
 def test_one_document_says_what_it_can() -> None:
-    (stats,) = [one for one in documents("3.0") if one.kind == "topics stats"]
+    (stats,) = [document for document in documents("3.0") if document.kind == "topics stats"]
     assert snapshot_of([stats], "audit").cursor is None
 
 
@@ -66,7 +66,8 @@ INTERNAL = {"lastConfirmedEntry": "5:9", "cursors": {"audit": CURSOR}}
 
 def read(*found: Any, subscription: str = "audit") -> Snapshot:
     return snapshot_of(
-        [Document.of(f"{at}.json", json.dumps(one).encode()) for at, one in enumerate(found)], subscription
+        [Document.of(f"{at}.json", json.dumps(document).encode()) for at, document in enumerate(found)],
+        subscription,
     )
 
 

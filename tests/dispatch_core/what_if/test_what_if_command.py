@@ -100,7 +100,7 @@ def test_the_matrix_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) ->
 def test_without_other_rules_the_recorded_ones_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--json", "--seeds", "1", str(ROLLING)]) == 0
     captured = capsys.readouterr()
-    assert "no other rules were asked for" in captured.err
+    assert "no other rules were given" in captured.err
     found = json.loads(captured.out)
     assert found["rules"]["name"] == "as recorded"
     assert found["same_first_consumer"] >= 0.95
