@@ -1,4 +1,4 @@
-"""Statistics at the end of a log that begins with a checkpoint: what the checkpoint leaves open is not shown."""
+"""Hide statistics that a checkpoint leaves open, at the end of a log that begins with one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from dispatch_core.audit.deliveries.checkpoint_state import Seed
 
-#: What a consumer's permits and unacknowledged messages at the checkpoint decide.
+#: Depends on a consumer's permits and unacknowledged messages at the checkpoint.
 _COUNTERS: Final = ("availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs")
-#: What depends on everything that ever happened to a consumer.
-_OF_ITS_LIFE: Final = (
+#: Depends on everything that happened to a consumer since it joined.
+_SINCE_IT_JOINED: Final = (
     "avgMessagesPerEntry",
     "drainingHashesClearedTotal",
     "readPositionWhenJoining",
     "lastSentPositionWhenJoining",
 )
 _DRAINING: Final = ("drainingHashes", "drainingHashesCount", "drainingHashesUnackedMessages")
-#: What depends on all that was read and sent before.
+#: Depends on all that was read and sent before.
 _OF_THE_PAST: Final = (
     "msgInReplay",
     "consumersAfterMarkDeletePosition",
@@ -28,37 +28,40 @@ _OF_THE_PAST: Final = (
 
 
 def determined(shown: Mapping[str, Any], seed: Seed, messages: Mapping[int, int]) -> dict[str, Any]:
-    """``shown`` (``stats.subscription_stats``) without what rests on more than the checkpoint says.
+    """Return ``shown`` (``statistics.subscription_stats``) without what needs more than the checkpoint says.
 
     ``messages``: by consumer how many messages the entries hold that the checkpoint names as pending on it.
     """
     if seed.of_a_new_dispatcher:
         return dict(shown)
-    at_work = {one.number: one for one in seed.checkpoint.consumers or ()}
+    connected = {consumer.number: consumer for consumer in seed.checkpoint.consumers or ()}
     pending = seed.checkpoint.pending
     # Pending entries are all there are where their messages are as many as were counted.
-    told = {
+    complete = {
         number
-        for number, one in at_work.items()
-        if one.unacked is not None and one.unacked == messages.get(number, 0)
+        for number, consumer in connected.items()
+        if consumer.unacked is not None and consumer.unacked == messages.get(number, 0)
     }
-    counted = {number for number in told if at_work[number].permits is not None and number in pending}
-    counted |= {
-        number for number in told if at_work[number].permits is not None and at_work[number].unacked == 0
+    counted = {
+        number
+        for number in complete
+        if connected[number].permits is not None and (number in pending or connected[number].unacked == 0)
     }
     if shown["type"] in ("Failover", "Exclusive"):  # where nobody counts what is not acknowledged
-        counted = {number for number, one in at_work.items() if one.permits is not None}
+        counted = {number for number, consumer in connected.items() if consumer.permits is not None}
     hidden: list[str] = [*_OF_THE_PAST]
-    if counted != set(at_work):
+    if counted != set(connected):
         hidden += ["unackedMessages", "blockedSubscriptionOnUnackedMsgs"]
-    if told != set(at_work):
+    if complete != set(connected):
         hidden += _DRAINING
     result = {name: value for name, value in shown.items() if name not in hidden}
     result["consumers"] = [
-        _without(one, [*_OF_ITS_LIFE, *(() if one["consumer"] in counted else _COUNTERS)], hidden)
-        if one["consumer"] in at_work
-        else _without(one, [], [name for name in hidden if name in _DRAINING])
-        for one in shown["consumers"]
+        _without(
+            consumer, [*_SINCE_IT_JOINED, *(() if consumer["consumer"] in counted else _COUNTERS)], hidden
+        )
+        if consumer["consumer"] in connected
+        else _without(consumer, [], [name for name in hidden if name in _DRAINING])
+        for consumer in shown["consumers"]
     ]
     return result
 

@@ -24,19 +24,19 @@ _SUMS: Final = (
 def joined(
     parts: Sequence[DispatcherLog], found: Sequence[dict[str, pa.Table]], start_us: int
 ) -> dict[str, pa.Table]:
-    """The result tables of all parts as those of one log; ``start_us``: of the interval."""
+    """Return the result tables of all parts as those of one log; ``start_us``: start of the interval."""
     tables = {
-        name: pa.concat_tables([one[name] for one in found])
+        name: pa.concat_tables([part[name] for part in found])
         for name in found[0]
         if name not in ("ownership", "dispatcher_state")
     }
-    tables["ownership"] = _ownership(parts, [one["ownership"] for one in found], start_us)
-    tables["dispatcher_state"] = _state([one["dispatcher_state"] for one in found])
+    tables["ownership"] = _ownership(parts, [part["ownership"] for part in found], start_us)
+    tables["dispatcher_state"] = _state([part["dispatcher_state"] for part in found])
     return tables
 
 
 def _ownership(parts: Sequence[DispatcherLog], found: Sequence[pa.Table], start_us: int) -> pa.Table:
-    """Spans that no change ended in their part end where the next one begins; epochs count on."""
+    """End the open spans of each part where the next part begins, and number the epochs through."""
     rows: list[dict[str, Any]] = []
     epoch = 0
     for number, table in enumerate(found):

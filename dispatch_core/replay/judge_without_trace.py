@@ -167,7 +167,7 @@ class WithoutTraceJudge(Judge):
             settled = self._settled_before(audit, taken.code, taken.start, taken.ordinals, of_log)
             self._begun = True
         if of_log > first:
-            numbers = {at: one.number for at, one in enumerate(history.consumers)}
+            numbers = {at: consumer.number for at, consumer in enumerate(history.consumers)}
             self._pending_messages = _messages_sent(
                 taken, slice(first, of_log), history.num_messages, numbers
             )
@@ -305,7 +305,7 @@ def _members(events: pa.Table) -> dict[int, Member]:
                 row["consumer"],
                 row["name"] or "",
                 row["priority_level"] or 0,
-                None if ranges is None else [(one["start"], one["end"]) for one in ranges],
+                None if ranges is None else [(bounds["start"], bounds["end"]) for bounds in ranges],
                 row["key_shared_mode"] or "AUTO_SPLIT",
                 bool(row["key_shared_allow_out_of_order"]),
             ),

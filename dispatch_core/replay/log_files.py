@@ -37,7 +37,7 @@ from dispatch_core.recording.stream import (
     survey,
 )
 from dispatch_core.replay.assembler import Replay
-from dispatch_core.replay.divergence_anomalies import in_pieces
+from dispatch_core.replay.divergence_anomalies import in_batches
 from dispatch_core.replay.interval_totals import IntervalTotals
 from dispatch_core.replay.join_parts import joined
 from dispatch_core.replay.stored_entries import StoredEntries
@@ -95,7 +95,7 @@ def replay_files(
             if part >= len(log.parts):
                 raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
             replay = asked.replay_of(logs, number, part, replay)
-            for found in in_pieces(log.parts[part], interval_start, _fed(replay, totals, of_part, changes)):
+            for found in in_batches(log.parts[part], interval_start, _fed(replay, totals, of_part, changes)):
                 if "dispatcher_state" in found:
                     finished.append(found)
                     found = {name: found[name] for name in ("blocked", "anomalies")}  # noqa: PLW2901 - what is left of it

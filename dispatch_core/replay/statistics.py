@@ -153,9 +153,11 @@ def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:
         )
     if not drivers:
         seqs = log.events["seq"]
-        held = f"its lines are seq {seqs[0].as_py()} to {seqs[-1].as_py()}" if len(seqs) else "it has no line"
+        lines = (
+            f"its lines are seq {seqs[0].as_py()} to {seqs[-1].as_py()}" if len(seqs) else "it has no line"
+        )
         raise NoStateError(
-            f"{where}: no line up to seq {seq} tells of a dispatcher; {held}: ask for a later one"
+            f"{where}: no line up to seq {seq} tells of a dispatcher; {lines}: ask for a later one"
         )
     return drivers["only"].core, Entries(log.messages)
 
@@ -195,7 +197,7 @@ def subscription_stats(
         stats["msgInReplay"] = int(scalars[st_.N_REPLAY])
     stats["allowOutOfOrderDelivery"] = core.profile.allow_out_of_order
     stats["keySharedMode"] = core.profile.key_shared_mode
-    stats["consumersAfterMarkDeletePosition"] = _newcomers(core, entries, clients)
+    stats["consumersAfterMarkDeletePosition"] = _recently_joined(core, entries, clients)
     if "draining_hashes" in changes:
         stats |= {name: sum(consumer[name] for consumer in consumers) for name in _SUMMED}
     stats |= _sent(core, entries)
@@ -348,7 +350,7 @@ def _address(clients: Mapping[int, Client], number: int) -> dict[str, str]:
     return {} if address is None else {"address": address}
 
 
-def _newcomers(
+def _recently_joined(
     core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client]
 ) -> dict[str, str]:
     """Name the recently joined consumers that are held back, each with its position; of equal names the last is left."""

@@ -49,11 +49,11 @@ def dispatchers(spark: SparkSession, warehouse: Path, span: Interval) -> list[di
             if now:
                 here.add(group)
     found = [
-        dict(zip(schema.DISPATCHER_KEY, one, strict=True))
-        | {"events": rows[one], "event_files": sorted(files[one])}
-        | {"message_files": sorted(files[one[:2]]) if one[:2] in files else []}
-        for one in files
-        if len(one) == len(schema.DISPATCHER_KEY) and (one in here or one[:2] in here)
+        dict(zip(schema.DISPATCHER_KEY, group, strict=True))
+        | {"events": rows[group], "event_files": sorted(files[group])}
+        | {"message_files": sorted(files[group[:2]]) if group[:2] in files else []}
+        for group in files
+        if len(group) == len(schema.DISPATCHER_KEY) and (group in here or group[:2] in here)
     ]
     found.sort(key=lambda row: (row["event_files"], *(row[name] for name in schema.DISPATCHER_KEY)))
     return found

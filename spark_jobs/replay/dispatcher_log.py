@@ -1,4 +1,4 @@
-"""One dispatcher's whole log out of the tables' files: for logs that cannot be replayed piece by piece.
+"""Read one dispatcher's whole log from the tables' files, for logs that cannot be replayed batch by batch.
 
 Knows files and Arrow, not Spark.
 """
@@ -50,14 +50,16 @@ def _once(table: pa.Table, place: tuple[str, ...], shown: str, advice: str) -> p
     if not same.any():
         return table
     second = np.flatnonzero(same) + 1
-    one, other = table.take(pa.array(second - 1)), table.take(pa.array(second))
+    first, again = table.take(pa.array(second - 1)), table.take(pa.array(second))
     contents = [name for name in table.column_names if name not in ("source_file", "source_line")]
-    if not one.select(contents).equals(other.select(contents)):
+    if not first.select(contents).equals(again.select(contents)):
         for row in range(len(second)):
-            if one.slice(row, 1).select(contents).equals(other.slice(row, 1).select(contents)):
+            if first.slice(row, 1).select(contents).equals(again.slice(row, 1).select(contents)):
                 continue
-            lines = [f"{part['source_file'][row]}, line {part['source_line'][row]}" for part in (one, other)]
-            where = shown.format(*(one[name][row] for name in place))
+            lines = [
+                f"{part['source_file'][row]}, line {part['source_line'][row]}" for part in (first, again)
+            ]
+            where = shown.format(*(first[name][row] for name in place))
             raise LogError(f"{where} stands twice and differs: {lines[0]}, and {lines[1]}: {advice}")
     keep = np.ones(table.num_rows, dtype=bool)
     keep[second] = False

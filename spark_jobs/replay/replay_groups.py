@@ -85,7 +85,7 @@ def plan(
     limits: LimitRules,
     overrides: Overrides = RECORDED,
 ) -> dict[str, Any]:
-    """Deal the interval's dispatchers out to at most ``groups`` groups of about equal size; returns a summary.
+    """Divide the interval's dispatchers into at most ``groups`` groups of about equal size; returns a summary.
 
     Replaces what the same run planned and folded before. Raises ``ReplayError`` where the interval holds no dispatcher.
     """
@@ -95,24 +95,24 @@ def plan(
     _sweep_old(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
     history, found = what_to_replay(spark, warehouse, span)
-    divided = _divided([one["events"] for one in found], groups)
-    told = [
-        {"group": number, "dispatchers": len(mine), "events": sum(found[one]["events"] for one in mine)}
-        for number, mine in enumerate(divided)
+    divided = _divided([dispatcher["events"] for dispatcher in found], groups)
+    sizes = [
+        {"group": number, "dispatchers": len(members), "events": sum(found[at]["events"] for at in members)}
+        for number, members in enumerate(divided)
     ]
     folder.mkdir(parents=True)
-    rows = [{"group": number} | found[one] for number, mine in enumerate(divided) for one in mine]
+    rows = [{"group": number} | found[at] for number, members in enumerate(divided) for at in members]
     pq.write_table(pa.Table.from_pylist(rows, schema=_PLANNED), folder / "plan.parquet")
-    held = {"version": _PLAN_VERSION, "history": history, "limits": limits.json()}
-    held |= {"overrides": overrides.json(), "groups": told}
-    _write(folder / "plan.json", held)
-    say(f"plan {span.name}: {len(found)} dispatchers in {len(told)} groups")
+    plan_json = {"version": _PLAN_VERSION, "history": history, "limits": limits.json()}
+    plan_json |= {"overrides": overrides.json(), "groups": sizes}
+    _write(folder / "plan.json", plan_json)
+    say(f"plan {span.name}: {len(found)} dispatchers in {len(sizes)} groups")
     return {
         "stage": "plan",
         "interval_start": span.start.isoformat(),
-        "groups": told,
+        "groups": sizes,
         "dispatchers": len(found),
-        "events": sum(one["events"] for one in found),
+        "events": sum(dispatcher["events"] for dispatcher in found),
         "history_digest": history,
     }
 
@@ -125,8 +125,8 @@ def _divided(sizes: Sequence[int], groups: int) -> list[list[int]]:
     for task in tasks:
         size, number = min(loads)
         divided[number] += task
-        loads[number] = size + sum(sizes[one] for one in task), number
-    return [sorted(one) for one in divided]
+        loads[number] = size + sum(sizes[dispatcher] for dispatcher in task), number
+    return [sorted(members) for members in divided]
 
 
 @names_disk_errors("replay")
@@ -146,17 +146,17 @@ def fold_group(
         staging.mkdir()
         found = rows.drop_columns(["group"]).to_pylist()
         folded = fold(spark, found, staging, span, None, planned.limits, planned.overrides)
-        held = {
+        staged = {
             "files": [
-                {"table": one.table, "path": one.path.relative_to(staging).as_posix(), "rows": one.rows}
-                for mine in folded.files.values()
-                for one in mine
+                {"table": file.table, "path": file.path.relative_to(staging).as_posix(), "rows": file.rows}
+                for files in folded.files.values()
+                for file in files
             ],
             "failed": folded.failed,
             "whole_logs": folded.whole_logs,
         }
-        _write(staging / "staged.json", held)
-    counts = {name: sum(one.rows for one in mine) for name, mine in folded.files.items()}
+        _write(staging / "staged.json", staged)
+    counts = {name: sum(file.rows for file in files) for name, files in folded.files.items()}
     seconds = time.monotonic() - began
     return {
         "stage": "replay",
@@ -189,25 +189,25 @@ def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, An
         for number in range(len(planned.groups)):
             home = folder / f"group-{number}"
             try:
-                held = json.loads((home / "staged.json").read_text(encoding="utf-8"))
+                staged = json.loads((home / "staged.json").read_text(encoding="utf-8"))
             except FileNotFoundError:
                 raise InputsChangedError(
                     f"group {number} of {len(planned.groups)} of {span.name} is not folded; the tables are as before. "
                     "Run its task again, then publish"
                 ) from None
-            folded.failed.extend(held["failed"])
-            folded.whole_logs.update(held["whole_logs"])
-            for at, one in enumerate(held["files"]):
+            folded.failed.extend(staged["failed"])
+            folded.whole_logs.update(staged["whole_logs"])
+            for at, file in enumerate(staged["files"]):
                 link = staging / f"{number:04d}-{at:04d}.parquet"
-                os.link(home / one["path"], link)
-                folded.files[one["table"]].append(StagedFile(one["table"], link, one["rows"]))
+                os.link(home / file["path"], link)
+                folded.files[file["table"]].append(StagedFile(file["table"], link, file["rows"]))
         summary = publish(
             warehouse,
             span,
             folded,
             staging,
             history=planned.history,
-            dispatchers=sum(one["dispatchers"] for one in planned.groups),
+            dispatchers=sum(group["dispatchers"] for group in planned.groups),
             limits=planned.limits,
             overrides=planned.overrides,
             began=began,
@@ -225,29 +225,29 @@ def discard(warehouse: Path, span: Interval, run_id: str) -> dict[str, Any]:
 
 def _read_plan(folder: Path, span: Interval) -> Plan:
     try:
-        held = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        plan_json = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputsChangedError(
             f"{folder}: this run has planned nothing for {span.name}, or it was removed; the tables are as before. "
             "Run the plan's task again"
         ) from None
-    if held["version"] != _PLAN_VERSION:
+    if plan_json["version"] != _PLAN_VERSION:
         raise InputsChangedError(
             f"{folder}: planned by another version of this code; the tables are as before. Run the plan's task again"
         )
-    limits, overrides = LimitRules.of_json(held["limits"]), Overrides.of_json(held["overrides"])
-    return Plan(held["history"], limits, overrides, held["groups"])
+    limits, overrides = LimitRules.of_json(plan_json["limits"]), Overrides.of_json(plan_json["overrides"])
+    return Plan(plan_json["history"], limits, overrides, plan_json["groups"])
 
 
-def _write(path: Path, held: dict[str, Any]) -> None:
+def _write(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(held), encoding="utf-8")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(path)
 
 
 @contextmanager
 def _alone(path: Path, what: str) -> Iterator[None]:
-    """One process at a time; the lock dies with its holder."""
+    """Let one process at a time in; the lock ends with the process."""
     with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -260,7 +260,7 @@ def _alone(path: Path, what: str) -> Iterator[None]:
 
 def _sweep_old(home: Path) -> None:
     """Remove folders of runs that were given up long ago."""
-    for one in home.glob("*") if home.exists() else ():
-        newest = max((path.stat().st_mtime for path in one.rglob("*")), default=one.stat().st_mtime)
+    for folder in home.glob("*") if home.exists() else ():
+        newest = max((path.stat().st_mtime for path in folder.rglob("*")), default=folder.stat().st_mtime)
         if time.time() - newest > _OLD_S:
-            shutil.rmtree(one, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)

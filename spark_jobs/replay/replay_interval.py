@@ -80,7 +80,7 @@ def replay(
     limits: LimitRules = NO_RULES,
     overrides: Overrides = RECORDED,
 ) -> dict[str, Any]:
-    """Replay every dispatcher of the interval and replace its rows in the six result tables; returns a summary.
+    """Replay every dispatcher of the interval and replace its rows in the result tables; returns a summary.
 
     ``rule`` replaces the recorded release's rule (default ``replay_log.replay``); it must be importable by the
     workers. ``limits``: how long is too long, for which topics. ``overrides``: what holds in place of the logs' headers.
@@ -115,7 +115,9 @@ def what_to_replay(spark: SparkSession, warehouse: Path, span: Interval) -> tupl
             f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "
             "Ingest the interval first, or check that the logs hold that day"
         )
-    say(f"replay {span.name}: {len(found)} dispatchers, {sum(one['events'] for one in found)} events")
+    say(
+        f"replay {span.name}: {len(found)} dispatchers, {sum(dispatcher['events'] for dispatcher in found)} events"
+    )
     return history, found
 
 
@@ -141,11 +143,11 @@ def fold(
             whole_logs[_without_names(row)] += 1
         if row["not_judged_reason"]:
             failed.append({name: row[name] for name in (*schema.DISPATCHER_KEY, "not_judged_reason")})
-    for one in failed:
-        name = f"{one['topic']} / {one['subscription']}"
-        say(f"replay {span.name}: {name}: not judged: {one['not_judged_reason']}; the others go on")
+    for dispatcher in failed:
+        name = f"{dispatcher['topic']} / {dispatcher['subscription']}"
+        say(f"replay {span.name}: {name}: not judged: {dispatcher['not_judged_reason']}; the others go on")
     return Folded(
-        {name: compact(sorted(mine, key=lambda one: one.path), staging) for name, mine in files.items()},
+        {name: compact(sorted(parts, key=lambda file: file.path), staging) for name, parts in files.items()},
         failed,
         whole_logs,
     )
@@ -232,10 +234,10 @@ def _staged(
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    sizes = [one["events"] for one in found]
+    sizes = [dispatcher["events"] for dispatcher in found]
     planned = group_into_tasks(sizes, spark.sparkContext.defaultParallelism, least=EVENTS_PER_TASK)
     dealt = spark.sparkContext.parallelize(
-        [[found[one] for one in numbers] for numbers in planned], len(planned)
+        [[found[number] for number in numbers] for numbers in planned], len(planned)
     )
     frame = spark.createDataFrame(dealt.flatMap(list), spark_tables.spark_schema(DISPATCHERS))
     with tasks_done(spark, f"replay {span.name}: tasks done", len(planned)):

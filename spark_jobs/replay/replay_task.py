@@ -4,9 +4,9 @@ Runs in Spark's Python workers (and in any process); knows files and Arrow, not 
 JVM: the task reads the Delta tables' Parquet files itself, filtered to one dispatcher after the other, and writes Parquet;
 only (table, path, rows) goes back.
 
-A log without a trace goes batch by batch through a window, so that memory does not grow with it. A trace, several
-incarnations of a topic, and what a window cannot judge (``NotStreamableError``) are replayed as a whole, and the task says
-of which logs it did that, and why. A replay that fails is never tried again in another way.
+A log without a trace goes batch by batch through a window, so that memory does not grow with it. A trace, and a log that
+a window cannot judge (``NotStreamableError``), are replayed as a whole, and the task reports these logs with the reason. A
+replay that fails is never tried again in another way.
 
 Nothing a dispatcher's log contains can stop another dispatcher: a rule that raises leaves a ``dispatcher_state`` row that
 says why, with deliveries and anomalies of the audit alone where that still works. A worker process that *dies* is
@@ -101,17 +101,19 @@ def replay_dispatchers(
     Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
     ``overrides``: what holds in place of the logs' headers.
     """
-    identities = [{name: one[name] for name in schema.DISPATCHER_KEY} for one in dispatchers]
+    identities = [{name: dispatcher[name] for name in schema.DISPATCHER_KEY} for dispatcher in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
     with Sink(staging, part) as sink:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
-            mine = limits.limits_for(identity["topic"], identity["subscription"])
-            outcome = _replay_one(identity, dispatcher, sink, staging, span, rule, mine, overrides)
+            of_topic = limits.limits_for(identity["topic"], identity["subscription"])
+            outcome = _replay_one(identity, dispatcher, sink, staging, span, rule, of_topic, overrides)
             sink.keep()
             rows.append({**identity, "table": "", "path": "", "rows": 0} | asdict(outcome))
         staged = sink.close()
-    rows += [{**identities[0], "table": one.table, "path": str(one.path), "rows": one.rows} for one in staged]
+    rows += [
+        {**identities[0], "table": file.table, "path": str(file.path), "rows": file.rows} for file in staged
+    ]
     return rows
 
 
@@ -274,7 +276,7 @@ def _judged_until(log: DispatcherLog, later: Sequence[DispatcherLog], span: Inte
 
     Where the two overlap it is behind its own last line, so that none is passed over.
     """
-    begins = [first for one in later if (first := pc.min(one.events["t_us"]).as_py()) is not None]
+    begins = [first for log in later if (first := pc.min(log.events["t_us"]).as_py()) is not None]
     if not begins:
         return span.end
     last = pc.max(log.events["t_us"]).as_py()

@@ -1,4 +1,4 @@
-"""The rules over a log that begins with a checkpoint: nothing is certain that the whole log refutes; pieces as the whole."""
+"""The rules over a log that begins with a checkpoint: nothing certain that the whole log refutes; batches change nothing."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def test_what_differs_from_the_rules_is_uncertain_where_a_checkpoint_says_too_li
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("share", SHARES)
-def test_pieces_give_what_the_whole_part_gives(
+def test_batches_give_what_the_whole_part_gives(
     name: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = recorded(name)
     part = cut(log, int(share * log.events.num_rows))
     monkeypatch.setattr(stream, "BATCH_ROWS", 40)
     monkeypatch.setattr(stream, "_SLICE_ROWS", 40)
-    in_pieces = gathered(replay_files(written(part, tmp_path, row_group_rows=40), **spanned(log)))
+    in_batches = gathered(replay_files(written(part, tmp_path, row_group_rows=40), **spanned(log)))
     whole = replay(part, **spanned(log))
     for table in REPLAY_TABLES:
-        assert in_pieces[table] == whole[table].to_pylist(), table
+        assert in_batches[table] == whole[table].to_pylist(), table
 
 
 def with_ranges(part: DispatcherLog, whole: Tables) -> DispatcherLog:

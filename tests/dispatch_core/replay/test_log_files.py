@@ -1,4 +1,4 @@
-"""Piece by piece out of Parquet files, or in one piece: the same tables, row for row."""
+"""Batch by batch out of Parquet files, or as one batch: the same tables, row for row."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def gathered(parts: Iterator[dict[str, pa.Table]]) -> dict[str, list[dict[str, A
 
 
 @pytest.fixture(params=[7, 50, 400])
-def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Pieces and windows far smaller than any log."""
+def small_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Batches and windows far smaller than any log."""
     rows: int = request.param
     monkeypatch.setattr(stream, "BATCH_ROWS", rows)
     monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
@@ -87,20 +87,20 @@ def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_pieces_give_what_the_whole_log_gives(name: str, small_pieces: int, tmp_path: Path) -> None:
+def test_batches_give_what_the_whole_log_gives(name: str, small_batches: int, tmp_path: Path) -> None:
     log = recorded(name)
-    dispatcher = written(log, tmp_path, row_group_rows=max(small_pieces, 20))
-    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    dispatcher = written(log, tmp_path, row_group_rows=max(small_batches, 20))
+    in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = {
         name: table.to_pylist() for name, table in replay(log, interval_start=DAY, interval_end=NEXT).items()
     }
-    assert len(in_pieces["deliveries"]) > 50
+    assert len(in_batches["deliveries"]) > 50
     for table in REPLAY_TABLES:
-        assert in_pieces[table] == whole[table], table
+        assert in_batches[table] == whole[table], table
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_piece_of_many_row_groups_may_have_texts_in_some_of_them_only(name: str, tmp_path: Path) -> None:
+def test_a_batch_of_many_row_groups_may_have_texts_in_some_of_them_only(name: str, tmp_path: Path) -> None:
     """Columns in which a row group has no value are not read of it: the others' texts come as dictionaries."""
     log = recorded(name)
     dispatcher = written(log, tmp_path, row_group_rows=5)
@@ -108,10 +108,10 @@ def test_a_piece_of_many_row_groups_may_have_texts_in_some_of_them_only(name: st
     named = metadata.schema.to_arrow_schema().names.index("name")
     empty = {metadata.row_group(at).column(named).statistics.null_count == 5 for at in range(12)}
     assert empty == {True, False}
-    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(log, interval_start=DAY, interval_end=NEXT)
     for table in REPLAY_TABLES:
-        assert in_pieces[table] == whole[table].to_pylist(), table
+        assert in_batches[table] == whole[table].to_pylist(), table
 
 
 def test_who_wrote_a_log_is_one_whether_files_lack_the_brokers_column_or_its_values(tmp_path: Path) -> None:
@@ -133,18 +133,18 @@ def test_who_wrote_a_log_is_one_whether_files_lack_the_brokers_column_or_its_val
     assert len(in_one["deliveries"]) > 50
 
 
-def test_permits_of_batches_are_counted_over_all_pieces(small_pieces: int, tmp_path: Path) -> None:
+def test_permits_of_batches_are_counted_over_all_batches(small_batches: int, tmp_path: Path) -> None:
     log = recorded("verify/4.2.4/random-0000-range-quiet")
     lines = log.events.to_pylist()
     consumer = next(line["consumer"] for line in lines if line["kind"] == "sent")
     asks = [line for line in lines if (line["kind"], line["consumer"]) == ("flow", consumer)]
     lines = [line for line in lines if line not in asks[1:]]
     cut = replace_events(log, [line | {"seq": seq} for seq, line in enumerate(lines, start=1)])
-    dispatcher = written(cut, tmp_path, row_group_rows=max(small_pieces, 20))
-    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    dispatcher = written(cut, tmp_path, row_group_rows=max(small_batches, 20))
+    in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(cut, interval_start=DAY, interval_end=NEXT)
-    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
-    assert {one["status"] for one in in_pieces["divergences"]} == {"divergent"}
+    assert in_batches["divergences"] == whole["divergences"].to_pylist()
+    assert {one["status"] for one in in_batches["divergences"]} == {"divergent"}
 
 
 @pytest.mark.parametrize("ends_behind", [-1, 0, 1])
@@ -164,10 +164,10 @@ def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
     rows = BEFORE + row + 1 + ends_behind
     monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
     dispatcher = written(late, tmp_path, row_group_rows=rows)
-    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)
-    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
-    raced = [one["racing_seq"] for one in in_pieces["divergences"] if one["seq"] == row + 1]
+    assert in_batches["divergences"] == whole["divergences"].to_pylist()
+    raced = [one["racing_seq"] for one in in_batches["divergences"] if one["seq"] == row + 1]
     assert set(raced) == {row + 2}
 
 
@@ -189,25 +189,25 @@ def test_who_left_in_the_piece_before_still_races(monkeypatch: pytest.MonkeyPatc
     rows = BEFORE + row + 1
     monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
     dispatcher = written(late, tmp_path, row_group_rows=rows)
-    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)
-    assert in_pieces["divergences"] == whole["divergences"].to_pylist()
-    assert {one["status"] for one in in_pieces["divergences"] if one["seq"] == row + 2} == {"uncertain"}
+    assert in_batches["divergences"] == whole["divergences"].to_pylist()
+    assert {one["status"] for one in in_batches["divergences"] if one["seq"] == row + 2} == {"uncertain"}
 
 
 @pytest.mark.parametrize("most", [3, 10_000])
-def test_a_log_by_other_rules_is_told_alike_and_within_bounds(
-    most: int, small_pieces: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_log_by_other_rules_is_reported_alike_and_within_bounds(
+    most: int, small_batches: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(divergence_anomalies, "MOST_TOLD", most)
+    monkeypatch.setattr(divergence_anomalies, "MOST_REPORTED", most)
     ranges = {"subscriptionKeySharedUseConsistentHashing": False}
     log = with_overrides(recorded("recordings/4.2.4/designed-drain-one-by-one-ch"), None, ranges)
-    dispatcher = written(log, tmp_path, row_group_rows=max(small_pieces, 20))
-    in_pieces = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    dispatcher = written(log, tmp_path, row_group_rows=max(small_batches, 20))
+    in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(log, interval_start=DAY, interval_end=NEXT)
-    assert in_pieces["anomalies"] == whole["anomalies"].to_pylist()
-    texts = [row["explanation"] for row in in_pieces["anomalies"] if row["kind"] == "divergence"]
-    differing = sum(row["judgement"] == "divergent" for row in in_pieces["deliveries"])
+    assert in_batches["anomalies"] == whole["anomalies"].to_pylist()
+    texts = [row["explanation"] for row in in_batches["anomalies"] if row["kind"] == "divergence"]
+    differing = sum(row["judgement"] == "divergent" for row in in_batches["deliveries"])
     assert differing > 3
     if most == 3:
         assert 1 < len(texts) <= 4
@@ -290,13 +290,15 @@ def with_redeliveries(log: DispatcherLog, before: DispatcherLog, count: int) -> 
 
 
 @pytest.mark.parametrize("name", LOGS[:4])
-def test_incarnations_give_what_they_give_as_whole_logs(name: str, small_pieces: int, tmp_path: Path) -> None:
+def test_incarnations_give_what_they_give_as_whole_logs(
+    name: str, small_batches: int, tmp_path: Path
+) -> None:
     """Each incarnation goes on with the window of the one before it; what that one left open is sent again.
 
     What is left open and sent again is made up, and contradicts the rules. What is said of decisions behind a contradiction
     depends on the size of the batches, so the smallest ones go without.
     """
-    redeliveries = 3 if small_pieces > 7 else 0
+    redeliveries = 3 if small_batches > 7 else 0
     first = recorded(name)
     second = second_incarnation(first)
     first = DispatcherLog(**{**first.__dict__, "messages": second.messages})
@@ -304,7 +306,7 @@ def test_incarnations_give_what_they_give_as_whole_logs(name: str, small_pieces:
         first = with_unacknowledged(first, first.events.num_rows * 3 // 4)
     logs = [first, with_redeliveries(second, first, redeliveries)]
     files = [
-        written(log, folder(tmp_path, number), row_group_rows=max(small_pieces, 20))
+        written(log, folder(tmp_path, number), row_group_rows=max(small_batches, 20))
         for number, log in enumerate(logs)
     ]
     dispatcher = files[1] | {"event_files": [file["event_files"][0] for file in files]}

@@ -16,7 +16,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.assembler import Replay
-from dispatch_core.replay.divergence_anomalies import in_pieces
+from dispatch_core.replay.divergence_anomalies import in_batches
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.replay.statistics import stats_at
 from dispatch_core.replay.whole_log import audit_whole
@@ -179,7 +179,7 @@ def test_divergences_of_a_trace_are_told_as_the_whole_audit_tells_them(rolling: 
     assert told(later["anomalies"]) == []
 
 
-def test_divergences_are_told_alike_when_a_log_comes_in_pieces() -> None:
+def test_divergences_are_reported_alike_when_a_log_comes_in_batches() -> None:
     other_ring = {"subscriptionKeySharedConsistentHashingReplicaPoints": 50}
     log = with_overrides(stripped(log_of("designed-drain-one-by-one-ch")), None, other_ring)
     whole = replay(log, interval_start=DAY, interval_end=NEXT)
@@ -187,12 +187,12 @@ def test_divergences_are_told_alike_when_a_log_comes_in_pieces() -> None:
     again = Replay(head, interval_start=DAY, interval_end=NEXT)
     cut = log.events.num_rows // 2
 
-    def pieces() -> Iterator[dict[str, pa.Table]]:
+    def batches() -> Iterator[dict[str, pa.Table]]:
         yield again.feed(log.messages, log.events.slice(0, cut), log.events.slice(cut))
         yield again.feed(log.messages.slice(0, 0), log.events.slice(cut))
         yield again.finish()
 
-    found = pa.concat_tables([one["anomalies"] for one in in_pieces(head, DAY, pieces())])
+    found = pa.concat_tables([one["anomalies"] for one in in_batches(head, DAY, batches())])
     assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, whole["anomalies"].to_pylist()))
     assert "divergence" in found["kind"].to_pylist()
 
