@@ -60,24 +60,27 @@ def balance_rows(
             it is where nothing was sent while anything was owned.
         identity: columns that every row begins with.
     """
-    totals = totals.append_column("name", names_in(totals))
-    rows = {
-        row["name"]: {column: row[f"{column}_sum"] for column in _SUMMED}
-        for row in _grouped(totals, ["name"], [(column, "sum") for column in _SUMMED])
-    }
-    keys = _grouped(totals.filter(pc.is_valid(totals["key"])), ["name", "key", "key_b64"], [])
-    for row in keys:
-        rows[row["name"]]["keys"] = rows[row["name"]].get("keys", 0) + 1
+    rows: dict[str, dict[str, Any]] = {}
     connections: dict[str, set[int]] = defaultdict(set)
-    owners = pa.table({"name": names_in(ownership), "consumer": ownership["consumer"]})
-    for pairs in (totals, owners):
-        for pair in _grouped(pairs, ["name", "consumer"], []):
-            connections[pair["name"]].add(pair["consumer"])
-    if fair is None:
-        connections = {name: numbers for name, numbers in connections.items() if name in rows}
+    sums = [*((column, "sum") for column in _SUMMED), ("key", "count")]
+    for row in _grouped(totals, sums):
+        of_name = rows.setdefault(row["name"], dict.fromkeys((*_SUMMED, "keys"), 0))
+        for column in _SUMMED:
+            of_name[column] += row[f"{column}_sum"]
+        of_name["keys"] += row["key_count"]
+        connections[row["name"]].add(row["consumer"])
+    if any(len(numbers) > 1 for numbers in connections.values()):
+        # Two connections of one name may have got the same key.
+        keyed = totals.append_column("name", names_in(totals)).filter(pc.is_valid(totals["key"]))
+        pairs = keyed.group_by(["name", "key", "key_b64"], use_threads=False).aggregate([])["name"]
+        for name, count in zip(*pairs.value_counts().flatten(), strict=True):
+            rows[name.as_py()]["keys"] = count.as_py()
+    for row in _grouped(ownership, []):
+        if fair is not None or row["name"] in rows:
+            connections[row["name"]].add(row["consumer"])
     messages = sum(row["messages"] for row in rows.values())
     hashes = 0.0 if fair is None else sum(part.by_hashes for part in fair.values())
-    nothing = {"keys": 0, **dict.fromkeys(_SUMMED, 0)}
+    nothing = dict.fromkeys((*_SUMMED, "keys"), 0)
     found = []
     for name, numbers in sorted(connections.items()):
         row = nothing | rows.get(name, {})
@@ -95,9 +98,10 @@ def balance_rows(
     return pa.Table.from_pylist(found, schema=BALANCE)
 
 
-def _grouped(table: pa.Table, by: list[str], sums: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.group_by(by, use_threads=False).aggregate(sums).to_pylist()
-    return rows
+def _grouped(table: pa.Table, sums: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Sum up by connection; each row has the display name of the consumer as ``name``."""
+    grouped = table.group_by(["consumer", "consumer_name"], use_threads=False).aggregate(sums)
+    return grouped.append_column("name", names_in(grouped)).to_pylist()  # type: ignore[no-any-return]
 
 
 class Uneven(NamedTuple):
@@ -166,7 +170,8 @@ def _uneven(
 def _hottest_key(totals: pa.Table, name: str) -> tuple[str | None, int]:
     """Return the key of which a consumer got most messages, and their number."""
     keyed = totals.filter(pc.and_(pc.equal(totals["name"], name), pc.is_valid(totals["key"])))
-    rows = _grouped(keyed, ["key", "key_b64"], [("messages", "sum")])
+    by_key = keyed.group_by(["key", "key_b64"], use_threads=False)
+    rows: list[dict[str, Any]] = by_key.aggregate([("messages", "sum")]).to_pylist()
     if not rows:
         return None, 0
     first = min(rows, key=lambda row: (-row["messages_sum"], row["key"], row["key_b64"]))

@@ -102,10 +102,10 @@ def fair_parts(ownership: pa.Table, seq: Ints, messages: Ints) -> dict[str, Fair
 def _by_number(consumer: Ints, name: Ints, names: int, first: Ints, last: Ints, sent: Floats) -> Floats:
     """Fair messages of each name, if all connections that had joined and not left had got the same of each delivery."""
     # A connection has one name, but a log may give its number twice.
-    connections, span_of = np.unique(np.stack([consumer, name]), axis=1, return_inverse=True)
-    span_of = span_of.reshape(-1)
-    joined = np.full(connections.shape[1], len(sent))
-    left = np.zeros(connections.shape[1], np.int64)
+    numbers, place = np.unique(consumer, return_inverse=True)
+    connections, span_of = np.unique(name * len(numbers) + place, return_inverse=True)
+    joined = np.full(len(connections), len(sent))
+    left = np.zeros(len(connections), np.int64)
     np.minimum.at(joined, span_of, first)
     np.maximum.at(left, span_of, last)
     left = np.maximum(left, joined)
@@ -114,7 +114,8 @@ def _by_number(consumer: Ints, name: Ints, names: int, first: Ints, last: Ints, 
     np.add.at(change, left, -1)
     present = np.maximum(np.cumsum(change)[:-1], 1)
     before = np.concatenate([[0.0], np.cumsum(sent / present)])
-    return np.bincount(connections[1], before[left] - before[joined], names).astype(np.float64)
+    of_name = connections // max(len(numbers), 1)
+    return np.bincount(of_name, before[left] - before[joined], names).astype(np.float64)
 
 
 def _scaled(fair: Floats, total: float) -> Floats:

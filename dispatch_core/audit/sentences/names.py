@@ -112,6 +112,8 @@ class ConsumerNames:
 
 
 def names_in(table: pa.Table) -> pa.ChunkedArray:
-    """The column ``consumer_name``, with ``consumer`` (the connection's number) in place of missing names."""
+    """Return the column ``consumer_name``, with ``consumer`` (the connection's number) in place of missing names."""
+    if not table["consumer_name"].null_count:
+        return table["consumer_name"]
     number = pc.binary_join_element_wise(NAMELESS, table["consumer"].cast(pa.string()), " ")
     return pc.coalesce(table["consumer_name"], number)
