@@ -6,14 +6,14 @@ provides (8 bytes each), and a percentile is found by counting over it. So memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, ints
+from dispatch_core.arrays.columns import Ints, Mask, ints, valid
 from dispatch_core.tables import WAITS
 
 #: Values that are kept in memory, and read at once.
@@ -22,13 +22,13 @@ _IN_MEMORY: Final = 2_000_000
 _PARTS: Final = 4096
 
 
-def waits_us(first_deliveries: pa.Table) -> Ints:
-    """Time from publishing to delivery of each row, in microseconds; the producer's clock may be ahead (negative waits).
+def waits_us(deliveries: pa.Table) -> tuple[Ints, Mask]:
+    """Time from publishing to delivery of each row, in microseconds, and where it is known.
 
-    Rows whose time of publishing is not known are left out.
+    A producer's clock that is ahead of the broker's makes negative waits.
     """
-    known = first_deliveries.filter(pc.is_valid(first_deliveries["publish_time_ms"]))
-    return ints(known["t_us"]) - ints(known["publish_time_ms"]) * 1000
+    published_ms = deliveries["publish_time_ms"]
+    return ints(deliveries["t_us"]) - ints(published_ms) * 1000, valid(published_ms)
 
 
 class EntryWaits:
@@ -54,9 +54,10 @@ class EntryWaits:
 
     def add(self, deliveries: pa.Table) -> None:
         """Add the next deliveries: rows of ``tables.DELIVERIES``. Raises ``OSError`` where the file cannot be written."""
-        first = deliveries.filter(pc.equal(deliveries["delivery_number"], 1))
-        self._entries += first.num_rows
-        values = waits_us(first)
+        first = ints(deliveries["delivery_number"]) == 1
+        self._entries += int(np.count_nonzero(first))
+        values, known = waits_us(deliveries)
+        values = values[first & known]
         if not len(values):
             return
         self._total += len(values)
@@ -71,21 +72,24 @@ class EntryWaits:
                 self._file.write(part.data)
             self._values, self._count = [], 0
 
-    def percentile_us(self, share: float) -> float | None:
-        """Return the wait below which ``share`` of all lie, interpolated between the two nearest; ``None`` without waits.
+    def percentiles_us(self, shares: Sequence[float]) -> list[float | None]:
+        """Return the waits below which these shares of all lie, interpolated between two; ``None`` without waits.
 
         >>> waits = EntryWaits()
         >>> waits.add(pa.table({"delivery_number": [1, 1], "publish_time_ms": [0, 0], "t_us": [1000, 3000]}))
-        >>> waits.percentile_us(0.5)
-        2000.0
+        >>> waits.percentiles_us([0.5, 1.0])
+        [2000.0, 3000.0]
         """
         if not self._total:
-            return None
-        place = share * (self._total - 1)
-        below = int(place)
-        low, high = self._at_ranks(below, min(below + 1, self._total - 1))
-        fraction = place - below
-        return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
+            return [None] * len(shares)
+        places = [share * (self._total - 1) for share in shares]
+        ranks = sorted(
+            {rank for place in places for rank in (int(place), min(int(place) + 1, self._total - 1))}
+        )
+        at = dict(zip(ranks, self._at_ranks(ranks), strict=True))
+        return [
+            _between(at[int(place)], at[min(int(place) + 1, self._total - 1)], place % 1) for place in places
+        ]
 
     def row(self, identity: Mapping[str, Any], blocked: pa.Table, never_delivered: int) -> pa.Table:
         """Return the row of ``waits``.
@@ -95,25 +99,25 @@ class EntryWaits:
             blocked: rows of ``tables.BLOCKED`` of the same incarnation: what rules held back is summed up.
             never_delivered: entries that nobody was sent by the end of the interval (``UnsentEntries``).
         """
-        at_ms = {share: self.percentile_us(share) for share in (0.5, 0.99)}
+        half, most = self.percentiles_us([0.5, 0.99])
         row = {
             **identity,
             "entries": self._entries,
             "never_delivered": never_delivered,
-            **{
-                f"wait_ms_p{share * 100:.0f}": None if wait_us is None else wait_us / 1000
-                for share, wait_us in at_ms.items()
-            },
+            "wait_ms_p50": None if half is None else half / 1000,
+            "wait_ms_p99": None if most is None else most / 1000,
             "wait_ms_max": self._highest / 1000 if self._total else None,
             "blocked_message_ms": int(pc.sum(blocked["message_ms"]).as_py() or 0),
             "needless_message_ms": int(pc.sum(blocked["needless_ms"]).as_py() or 0),
         }
         return pa.Table.from_pylist([row], schema=WAITS)
 
-    def _at_ranks(self, low: int, high: int) -> tuple[int, int]:
-        """Return the values of two neighbouring ranks, counted from 0."""
-        found = [self._at_rank(rank) for rank in dict.fromkeys((low, high))]
-        return found[0], found[-1]
+    def _at_ranks(self, ranks: list[int]) -> list[int]:
+        """Return the values of ranks, counted from 0."""
+        if self._file is None:
+            values = np.partition(np.concatenate(self._values), ranks)
+            return [int(values[rank]) for rank in ranks]
+        return [self._at_rank(rank) for rank in ranks]
 
     def _at_rank(self, rank: int) -> int:
         """Return the value of a rank: count in ever narrower ranges until the values of one can be sorted."""
@@ -141,3 +145,8 @@ class EntryWaits:
             while data := self._file.read(8 * _IN_MEMORY):
                 yield np.frombuffer(data, np.int64)
         yield from self._values
+
+
+def _between(low: int, high: int, fraction: float) -> float:
+    """Interpolate as numpy's percentiles do."""
+    return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)

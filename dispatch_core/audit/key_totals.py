@@ -6,13 +6,15 @@ much. Memory follows the different pairs of connection and key, some 150 bytes e
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import plain
+from dispatch_core.arrays.columns import Ints, ints, plain
+from dispatch_core.arrays.jit import compiled
 from dispatch_core.audit.hash_share import messages_of
 
 _GROUP: Final = ("consumer", "consumer_name", "key", "key_b64")
@@ -35,6 +37,13 @@ TOTALS: Final = pa.schema(
 _MERGE_FROM: Final = 262_144
 
 
+class Pairs(NamedTuple):
+    """Small integers that stand for the connection and the key of each delivery; a key of -1 = none."""
+
+    connection: npt.NDArray[np.int32]
+    key: npt.NDArray[np.int32]
+
+
 class KeyTotals:
     """Sums by connection and key. Feed it every delivery of the interval, in order."""
 
@@ -44,8 +53,8 @@ class KeyTotals:
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 
-    def add(self, deliveries: pa.Table) -> None:
-        """Add the next deliveries: rows of ``tables.DELIVERIES``, in the order of the log."""
+    def add(self, deliveries: pa.Table, pairs: Pairs | None = None) -> None:
+        """Add the next deliveries: rows of ``tables.DELIVERIES``, in the order of the log; ``pairs``: theirs, if known."""
         count = deliveries.num_rows
         if not count:
             return
@@ -54,7 +63,7 @@ class KeyTotals:
         evidence = [number, *(deliveries[name] for name in EVIDENCE[1:])]
         sums = [pa.repeat(1, count), messages_of(deliveries), pc.fill_null(deliveries["size_bytes"], 0)]
         group = [deliveries[name] for name in _GROUP]
-        totals = _summed(pa.table([*group, *sums, *evidence, *evidence], names=TOTALS.names))
+        totals = _summed(pa.table([*group, *sums, *evidence, *evidence], names=TOTALS.names), pairs)
         self._waiting.append(plain(totals).cast(TOTALS))
         self._waiting_rows += totals.num_rows
         if self._waiting_rows > max(_MERGE_FROM, 2 * self._merged.num_rows):
@@ -74,15 +83,55 @@ class KeyTotals:
         self._waiting, self._waiting_rows = [], 0
 
 
-def _summed(rows: pa.Table) -> pa.Table:
+def _summed(rows: pa.Table, pairs: Pairs | None = None) -> pa.Table:
     """Bring rows of the same connection and key together; ``rows`` are in the order of the log."""
-    numbered = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
-    sums = [*((name, "sum") for name in _SUMS), ("row", "min"), ("row", "max")]
-    grouped = numbered.group_by(list(_GROUP), use_threads=False).aggregate(sums).sort_by("row_min")
-    ends = {
-        end: rows.select([f"{end}_{name}" for name in EVIDENCE]).take(grouped[f"row_{at}"])
-        for end, at in (("first", "min"), ("last", "max"))
-    }
-    columns = [grouped[name] for name in _GROUP] + [grouped[f"{name}_sum"] for name in _SUMS]
-    columns += [column for end in ends.values() for column in end.columns]
+    if pairs is None:
+        names = _codes(rows["consumer_name"])
+        consumer = _codes(rows["consumer"]) * (int(names.max(initial=0)) + 1) + names
+        key = 2 * _codes(rows["key"]) + np.asarray(rows["key_b64"])
+    else:
+        consumer, key = pairs.connection.astype(np.int64), pairs.key.astype(np.int64) + 1
+    sums = np.stack([ints(rows[name]) for name in _SUMS])
+    ends = np.empty((2, len(key)), np.int64)
+    count = _gather(key, consumer, sums, ends, np.full(int(key.max(initial=0)) + 1, -1, np.int64))
+    first, last = (pa.array(ends[at, :count]) for at in (0, 1))
+    columns = [rows[name].take(first) for name in _GROUP]
+    columns += [pa.array(sums[at, :count]) for at in range(len(_SUMS))]
+    columns += [rows[f"first_{name}"].take(first) for name in EVIDENCE]
+    columns += [rows[f"last_{name}"].take(last) for name in EVIDENCE]
     return pa.table(columns, names=TOTALS.names)
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Number the values of a column from 1; 0 = null."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return ints(encoded.indices, -1) + 1
+
+
+@compiled
+def _gather(key: Ints, consumer: Ints, sums: Ints, ends: Ints, head: Ints) -> int:
+    """Sum up rows of the same pair (``key``, ``consumer``), in place; returns the number of pairs.
+
+    Columns of ``sums`` (a row per sum) and ``ends`` (the first and the last row of each pair) are then those of the pairs,
+    in the order of their first rows. ``head``: -1 for each key.
+    """
+    count = 0
+    following = np.empty(len(key), np.int64)  # the next pair of the same key
+    for row in range(len(key)):
+        pair = head[key[row]]
+        while pair >= 0 and consumer[ends[0, pair]] != consumer[row]:
+            pair = following[pair]
+        if pair < 0:
+            pair = count
+            count += 1
+            following[pair], head[key[row]] = head[key[row]], pair
+            ends[0, pair] = row
+            for at in range(len(sums)):
+                sums[at, pair] = sums[at, row]
+        else:
+            for at in range(len(sums)):
+                sums[at, pair] += sums[at, row]
+        ends[1, pair] = row
+    return count

@@ -82,9 +82,9 @@ def unsent_of(messages: pa.Table, logs: Sequence[pa.Table], begin: tuple[int, in
     return unsent.count(begin)
 
 
-def positions_of(messages: pa.Table) -> tuple[Ints, Ints]:
-    """Return ledger and entry of every row of a message log."""
-    return ints(messages["ledger_id"]), ints(messages["entry_id"])
+def positions_of(rows: pa.Table) -> tuple[Ints, Ints]:
+    """Return ledger and entry of every row of a table."""
+    return ints(rows["ledger_id"]), ints(rows["entry_id"])
 
 
 def positions_sent(events: pa.Table) -> tuple[Ints, Ints]:

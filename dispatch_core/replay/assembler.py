@@ -24,8 +24,9 @@ from dispatch_core import tables
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.rows import Rows
+from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, positions_sent
+from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import Skipped
@@ -103,6 +104,8 @@ class Replay:
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
         self._stored = StoredEntries(self._start_us, [self._end_us]) if stored is None else stored
         self._counted = dict.fromkeys(("events", "entries_sent"), 0)
+        #: Connection and key of each delivery of the last batch, where they are known.
+        self.pairs: Pairs | None = None
 
     def feed(
         self, messages: pa.Table, events: pa.Table, ahead: pa.Table | None = None
@@ -119,10 +122,10 @@ class Replay:
         first = self._first_line is None
         self._stored.add(messages)
         self._unsent.stored(*positions_of(messages))
-        self._unsent.sent(*positions_sent(events))
         audit = self._audit.feed(messages, events)
         self._count(events)
         deliveries = audit.deliveries
+        self._unsent.sent(*positions_of(deliveries))
         judged = self._judge.take(self._audit, deliveries, ahead)
         findings = []
         if judged is not None:
@@ -135,7 +138,9 @@ class Replay:
             self._skipped = self._judge.never_sent(single_active=self._audit.history.single_active)
         if self._skipped is not None:
             self._skipped.look(self._audit.history, self._audit.scan, self._audit.dropped)
-        deliveries = result_rows.within(deliveries, self._start_us)
+        count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
+        # Deliveries of earlier intervals are told apart by their times, which may go back.
+        self.pairs = audit.pairs if deliveries.num_rows == count else None
         self._counted["entries_sent"] += deliveries.num_rows
         history = self._audit.history
         holes = filled_holes(

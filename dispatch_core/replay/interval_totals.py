@@ -19,7 +19,7 @@ from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.entry_waits import EntryWaits
 from dispatch_core.audit.hash_share import MessagesByOwnership, fair_parts, messages_of
-from dispatch_core.audit.key_totals import KeyTotals
+from dispatch_core.audit.key_totals import KeyTotals, Pairs
 from dispatch_core.audit.limits import Limits
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
@@ -53,10 +53,16 @@ class IntervalTotals:
         self._waits = EntryWaits(open_file)
         self._messages = MessagesByOwnership()
 
-    def add(self, deliveries: pa.Table, changes: Ints) -> None:
-        """Add the next deliveries of the interval; ``changes``: lines that changed ownership by now, ascending."""
+    def add(self, deliveries: pa.Table, changes: Ints, pairs: Pairs | None = None) -> None:
+        """Add the next deliveries of the interval.
+
+        Args:
+            deliveries: rows of ``tables.DELIVERIES``.
+            changes: lines that changed ownership by now, ascending.
+            pairs: of these deliveries, where they are known; they are found else.
+        """
         self._deliveries += deliveries.num_rows
-        self._keys.add(deliveries)
+        self._keys.add(deliveries, pairs)
         self._waits.add(deliveries)
         if self._owns_hashes:
             self._messages.add(ints(deliveries["seq"]), messages_of(deliveries), changes)

@@ -168,7 +168,7 @@ def _fed(
             replay.pass_over(batch.messages)
             continue
         found = replay.feed(batch.messages, batch.events, following)
-        totals.add(found["deliveries"], np.append(changes_before, replay.ownership_changes))
+        totals.add(found["deliveries"], np.append(changes_before, replay.ownership_changes), replay.pairs)
         yield found
     yield replay.finish()
 

@@ -295,7 +295,7 @@ def _waits(first: pa.Table) -> tuple[Waits, Waits]:
     """Waits of messages, and the longest of each key."""
     known = first.filter(pc.is_valid(first["publish_time_ms"]))
     # The producer's clock may be ahead of the broker's: a wait is at least 0.
-    us = np.maximum(waits_us(known), 0)
+    us = np.maximum(waits_us(known)[0], 0)
     waits = Waits.of(us, _weights(known))
     by_key = known.append_column("wait_us", pa.array(us)).filter(pc.is_valid(known["key"]))
     longest = by_key.group_by(["key", "key_b64"]).aggregate([("wait_us", "max")])["wait_us_max"]

@@ -37,6 +37,7 @@ from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
 from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
 from dispatch_core.broker.hashing import HashSpace
@@ -221,7 +222,8 @@ class AuditFold:
 
     def finish(self) -> Audit:
         """What only the end of the log proves: no kind of finding does, both tables are empty."""
-        return Audit(no_rows(DELIVERIES), no_rows(ANOMALIES))
+        nothing = np.empty(0, dtype=np.int32)
+        return Audit(no_rows(DELIVERIES), no_rows(ANOMALIES), Pairs(nothing, nothing))
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -340,7 +342,5 @@ class AuditFold:
             found = found[state[found[:, 0], 2] >= history.first_op_of_last_log]
         told = [findings.of_log(finding) for finding in about_log] + findings.of_deliveries(found)
         self._named = self._named or len(found) > 0
-        return Audit(
-            self._rows.deliveries(history, state, scanned),
-            self._rows.anomalies(told),
-        )
+        deliveries, pairs = self._rows.deliveries(history, state, scanned)
+        return Audit(deliveries, self._rows.anomalies(told), pairs)

@@ -15,6 +15,7 @@ from dispatch_core.arrays.columns import Ints, Mask
 from dispatch_core.audit.deliveries.findings import CAUSE_OF, Finding
 from dispatch_core.audit.deliveries.scan import Scanned
 from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
 
@@ -23,10 +24,14 @@ _IDENTITY: Final = frozenset(field.name for field in IDENTITY)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found: ``deliveries`` (schema ``DELIVERIES``) and ``anomalies`` (schema ``ANOMALIES``)."""
+    """What an audit found: ``deliveries`` (schema ``DELIVERIES``) and ``anomalies`` (schema ``ANOMALIES``).
+
+    ``pairs``: connection and key of each delivery, as the audit's window numbers them.
+    """
 
     deliveries: pa.Table
     anomalies: pa.Table
+    pairs: Pairs
 
 
 class Rows:
@@ -45,8 +50,10 @@ class Rows:
         }
         self._repeated: dict[str, pa.Array] = {}
 
-    def deliveries(self, history: History, state: npt.NDArray[np.int32], scanned: Scanned) -> pa.Table:
-        """The deliveries of one pass that belong to the last log; ``state`` as in ``Scan.deliveries``."""
+    def deliveries(
+        self, history: History, state: npt.NDArray[np.int32], scanned: Scanned
+    ) -> tuple[pa.Table, Pairs]:
+        """Return the deliveries of one pass that belong to the last log; ``state`` as in ``Scan.deliveries``."""
         earlier = int(np.searchsorted(state[scanned.first :, 2], history.first_op_of_last_log))
         ordinal, consumer, op = (state[scanned.first + earlier :, column].copy() for column in range(3))
         count = len(ordinal)
@@ -72,7 +79,8 @@ class Rows:
             "delivery_number": scanned.number[earlier:],
             "cause": self._causes(scanned.ended[earlier:]),
         }
-        return pa.table([columns[name] for name in DELIVERIES.names], schema=DELIVERIES)
+        table = pa.table([columns[name] for name in DELIVERIES.names], schema=DELIVERIES)
+        return table, Pairs(consumer, key)
 
     def anomalies(self, findings: list[Finding]) -> pa.Table:
         """Findings in the order of the events that prove them, then of place in the line, then of kind."""
