@@ -118,7 +118,7 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
         if st.deleted[entry] == 0:
             slot = st.holder[entry] + WIDE
             if slot == NOBODY:
-                if waits(st, stored_us, now, entry):
+                if is_waiting(st, stored_us, now, entry):
                     now[WAITING] += 1
                     if st.hash_id[entry] == now[WANTED]:
                         listed[now[LISTED]] = entry
@@ -137,7 +137,7 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
 
 
 @compiled
-def waits(st: State, stored_us: I64, now: I64, entry: int) -> bool:
+def is_waiting(st: State, stored_us: I64, now: I64, entry: int) -> bool:
     """Check that an entry waits: stored long enough ago, not acknowledged, nobody's, and yet to be read or sent again.
 
     What was acknowledged is nobody's a moment before it counts as acknowledged, and waits for nothing then.
@@ -161,7 +161,7 @@ def sample(
     st: State,
     classic: bool,
     inferred: bool,
-    batches: bool,
+    batched_entries: bool,
     stored_us: I64,
     stored_at_join: I64,
     now: I64,
@@ -176,12 +176,12 @@ def sample(
 
     ``taken``: per consumer for how many entries no gate is closed, 0 before. ``row_of``: the row of each hash, -1 = none.
     ``closed`` gets the waits that have ended, with room for all that are open. ``stored_at_join``: per consumer the furthest
-    that may have been read when it joined; ``batches``: acknowledgements of parts of entries are unseen.
+    that may have been read when it joined; ``batched_entries``: acknowledgements of parts of entries are unseen.
     """
     now[CLOSED] = 0
     rank = 0
     for entry in range(now[FIRST], now[END]):
-        if not waits(st, stored_us, now, entry):
+        if not is_waiting(st, stored_us, now, entry):
             continue
         hash_id = st.hash_id[entry] + WIDE
         since = now[BEFORE_US]
@@ -202,7 +202,7 @@ def sample(
                 st,
                 classic,
                 inferred,
-                batches,
+                batched_entries,
                 stored_at_join,
                 now,
                 outstanding,
@@ -251,7 +251,7 @@ def _ask(
     st: State,
     classic: bool,
     inferred: bool,
-    batches: bool,
+    batched_entries: bool,
     stored_at_join: I64,
     now: I64,
     outstanding: I32,
@@ -277,7 +277,7 @@ def _ask(
     by_order = reason in (DRAINING_HASH, RECENTLY_JOINED, LAST_SENT_POSITION)
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
     rows[at, NEEDLESS_NOW] = 1 if by_order and not elsewhere else 0
-    if inferred and _cannot_tell(st, classic, batches, stored_at_join, reason, slot, entry, ahead):
+    if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
     leading = rows[at, LEADING]
@@ -296,7 +296,7 @@ def _ask(
 def _cannot_tell(
     st: State,
     classic: bool,
-    batches: bool,
+    batched_entries: bool,
     stored_at_join: I64,
     reason: int,
     slot: int,
@@ -311,7 +311,7 @@ def _cannot_tell(
     """
     if reason == RECENTLY_JOINED and entry < stored_at_join[slot]:
         return unacked_limit_consumer(st, slot) or no_permits(st, classic, slot, ahead)
-    return batches and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
+    return batched_entries and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
 
 
 @compiled

@@ -8,7 +8,7 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, plural, positions_listed
 from dispatch_core.audit.sentences.names import ConsumerNames, shown
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES, Cause, why
-from dispatch_core.audit.waits.tracker import Hold, Key
+from dispatch_core.audit.waits.tracker import Key, SampledWait
 from dispatch_core.times import clock
 
 
@@ -22,8 +22,8 @@ class Words:
         self,
         kind: str,
         reason: str | None,
-        holds: Sequence[Hold],
-        longest: Hold,
+        waits: Sequence[SampledWait],
+        longest: SampledWait,
         from_us: int,
         until_us: int,
         phantom: bool,
@@ -35,8 +35,8 @@ class Words:
         if kind == "stuck_key":
             for_whom = "" if longest.waiting is None else f" for {self._names.of(longest.waiting)}"
             return f"{_key_of(longest)} waited{for_whom} {span}: {because}{_behind(longest)}{still}"
-        messages = counted(sum(hold.messages for hold in holds), "message", "messages")
-        subject = f"{messages} of {counted(len(holds), 'hash', 'hashes')} waited"
+        messages = counted(sum(wait.messages for wait in waits), "message", "messages")
+        subject = f"{messages} of {counted(len(waits), 'hash', 'hashes')} waited"
         if kind == "stuck_consumer":
             subject += f" for {self._names.of(longest.waiting)}"
         return (
@@ -50,25 +50,25 @@ class Words:
         positions: Sequence[str],
         count: int,
         rest: tuple[int, int],
-        hold: Hold,
+        wait: SampledWait,
         as_of_us: int,
         gap: bool,
     ) -> str:
         """Entries that were never delivered: ``count`` of a key, and ``rest``: how many more, of how many other keys."""
         of_key = "" if key is None else f" (key {shown(key[0])})"
-        owner = "" if hold.waiting is None else f"{self._names.of(hold.waiting)} owned its hash and "
-        if hold.never_passed < hold.never_sent:
+        owner = "" if wait.waiting is None else f"{self._names.of(wait.waiting)} owned its hash and "
+        if wait.never_passed < wait.never_sent:
             also = ", and later messages of its key were sent"
         else:
             also = ""
-        held = "no rule held it back" if hold.reason is None else "in the end no rule held it back"
+        held = "no rule held it back" if wait.reason is None else "in the end no rule held it back"
         text = (
-            f"{positions_listed(positions, count)}{of_key} could be read since {clock(hold.from_t_us)} at the latest and "
+            f"{positions_listed(positions, count)}{of_key} could be read since {clock(wait.from_t_us)} at the latest and "
             f"{plural(count, 'was', 'were')} sent to nobody by {clock(as_of_us)}: {owner}{held}{also}"
         )
         entries, keys = rest
         if entries > 0 and keys > 0:
-            of_hash = "" if hold.hash is None else " of the same hash"
+            of_hash = "" if wait.hash is None else " of the same hash"
             other_keys = plural(keys, "other key", "other keys")
             text += (
                 f"; so {plural(entries, 'was', 'were')} {entries:,} more of {keys:,} {other_keys}{of_hash}"
@@ -84,25 +84,25 @@ class Words:
             "nobody else had anything of these hashes"
         )
 
-    def _cause(self, reason: str | None, hold: Hold, phantom: bool) -> Cause:
+    def _cause(self, reason: str | None, wait: SampledWait, phantom: bool) -> Cause:
         return Cause(
             reason,
-            waiting=None if hold.waiting is None else self._names.of(hold.waiting),
-            holder=None if hold.holder is None else self._names.of(hold.holder),
-            positions=() if phantom else hold.holder_positions,
-            count=hold.holder_pending,
+            waiting=None if wait.waiting is None else self._names.of(wait.waiting),
+            holder=None if wait.holder is None else self._names.of(wait.holder),
+            positions=() if phantom else wait.holder_positions,
+            count=wait.holder_pending,
             phantom=phantom,
-            first_position=None if hold.reason == reason else hold.first_position,
+            first_position=None if wait.reason == reason else wait.first_position,
         )
 
 
-def _key_of(hold: Hold) -> str:
-    key = hold.keys[0] if hold.keys else None
-    of_hash = "" if hold.hash is None else f" (hash {hold.hash})"
-    return f"key {shown(key[0])}{of_hash}" if key else f"{hold.first_position}{of_hash}"
+def _key_of(wait: SampledWait) -> str:
+    key = wait.keys[0] if wait.keys else None
+    of_hash = "" if wait.hash is None else f" (hash {wait.hash})"
+    return f"key {shown(key[0])}{of_hash}" if key else f"{wait.first_position}{of_hash}"
 
 
-def _behind(hold: Hold) -> str:
-    if hold.messages <= 1:
+def _behind(wait: SampledWait) -> str:
+    if wait.messages <= 1:
         return ""
-    return f"; {hold.messages:,} messages waited, {hold.first_position} first"
+    return f"; {wait.messages:,} messages waited, {wait.first_position} first"

@@ -28,7 +28,7 @@ from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import I64, MARK_DELETE, NOBODY, READ_POSITION, State
 
-__all__ = ["MOST_POSITIONS", "Hold", "Holds", "Key", "Window", "holds_for", "tick_of"]
+__all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tick_of", "tracker_for"]
 
 #: Waits below the limit that are told one by one, per interval.
 SHORT_WAITS: Final = 2_000
@@ -51,7 +51,7 @@ _ALL: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class SampledWait:
     """One wait: the oldest waiting entry of a hash, from when it waited until it was sent or settled.
 
     A wait has a leading ``reason``, the rule that held it longest, and ``shares``: all of them with the microseconds each
@@ -101,16 +101,16 @@ def tick_of(limit_us: int) -> int:
     return max(_TICKS_US[0], min(limit_us // _SAMPLES_PER_LIMIT, _TICKS_US[1]))
 
 
-def holds_for(
+def tracker_for(
     limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
-) -> Holds:
+) -> WaitTracker:
     """The waits that ``limits`` call for; whoever names a ``tick_us`` (0 = every line) is told each wait by itself.
 
     ``closely``: look so many times more often than the limits need, and from the moment an entry is stored.
     """
     shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
     everything = tick_us is not None
-    return Holds(
+    return WaitTracker(
         inferred=inferred,
         tick_us=tick_of(shortest) // closely if tick_us is None else tick_us,
         grace_us=min(GRACE_US, shortest // 2) if closely == 1 else 0,
@@ -120,12 +120,21 @@ def holds_for(
     )
 
 
-class Holds:
-    """The waits of one dispatcher.
+class WaitTracker:
+    """Sample the waits of one dispatcher while its log is folded. Times are microseconds.
 
-    ``inferred``: what was read is known only as far as it was sent (level E). ``tick_us``: how often it is looked at; 0 = at
-    every step. ``long_us``: waits at least so long are told one by one, with all that is known of them. ``start_us``: waits
-    that ended before are nobody's business. ``batches``: set it where acknowledgements of parts of entries are unseen.
+    Call ``go_on`` for each batch of the log, ``sample`` before a step where ``due`` says so, ``take`` for the waits that
+    have ended and ``finish`` for those that go on at the end.
+
+    Args:
+        inferred: what was read is known only as far as it was sent (level E).
+        tick_us: time between two samples; 0 = a sample before every step.
+        grace_us: an entry waits only when it was stored so long ago.
+        long_us: waits of at least this length are listed one by one, with all that is known of them.
+        start_us: waits that ended before this time are left out.
+        short_waits: the number of shorter waits that are listed one by one.
+
+    ``batched_entries``: set it where acknowledgements of parts of entries are unseen.
     """
 
     def __init__(
@@ -138,7 +147,7 @@ class Holds:
         start_us: int = 0,
         short_waits: int = SHORT_WAITS,
     ) -> None:
-        self.batches = False
+        self.batched_entries = False
         self.next_us = -(1 << 62)
         self._inferred = inferred
         self._tick_us = tick_us
@@ -155,7 +164,7 @@ class Holds:
         self._stored_at_join: I64 = np.empty(0, np.int64)
         self._notes_of = Notes(self._now)
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
-        self._ended: list[Hold] = []
+        self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
 
     def go_on(self, dropped: int, window: Window, stored_us: I64) -> None:
@@ -238,7 +247,7 @@ class Holds:
             st,
             isinstance(core, ClassicKeySharedDispatcher),
             self._inferred,
-            self.batches,
+            self.batched_entries,
             self._stored_us,
             self._stored_at_join,
             now,
@@ -297,7 +306,7 @@ class Holds:
 
     # --- waits that ended ------------------------------------------------------------------------------------
 
-    def take(self) -> list[Hold]:
+    def take(self) -> list[SampledWait]:
         """The waits that have ended since this was asked last."""
         ended, self._ended = self._ended, []
         return ended
@@ -314,7 +323,7 @@ class Holds:
         self._short_left -= len(short)
         told[short] = True
         for row in closed[told].tolist():
-            self._ended.append(self._hold(core, row, open_=False))
+            self._ended.append(self._wait(core, row, open_=False))
         self._add_up(core, closed[~told])
 
     def _add_up(self, core: Core, closed: at_.Rows) -> None:
@@ -336,20 +345,20 @@ class Holds:
                 sums[-2:] = np.maximum(sums[-2:], before[-2:])
             self._sums[key] = sums
 
-    def finish(self, core: Core) -> list[Hold]:
+    def finish(self, core: Core) -> list[SampledWait]:
         """The waits that go on at the end, as of the last sample, and the sums of those that were not told."""
         rows = self._rows[: self._now[at_.OPEN_ROWS]]
         rows = rows[np.lexsort((rows[:, at_.ENTRY], rows[:, at_.LEDGER], rows[:, at_.FROM_US]))]
         self._note(core, everything=True)
         return [
-            *(self._hold(core, row, open_=True) for row in rows.tolist()),
+            *(self._wait(core, row, open_=True) for row in rows.tolist()),
             *(
                 _summed(reason, consumer, self._sums[reason, consumer])
                 for reason, consumer in _ordered(self._sums)
             ),
         ]
 
-    def _hold(self, core: Core, row: Sequence[int], *, open_: bool) -> Hold:
+    def _wait(self, core: Core, row: Sequence[int], *, open_: bool) -> SampledWait:
         hash_id, leading = row[at_.HASH], row[at_.LEADING]
         note = self._notes.get(hash_id) if open_ else self._notes.pop(hash_id, None)
         first = f"{row[at_.LEDGER]}:{row[at_.ENTRY]}"
@@ -371,7 +380,7 @@ class Holds:
             ),
             key=lambda share: (-share[1], share[0] or ""),
         )
-        return Hold(
+        return SampledWait(
             hash=None if isinstance(core, SingleActiveDispatcher) else core.hash_value(hash_id),
             reason=REASONS[leading],
             shares=tuple(shares),
@@ -440,10 +449,10 @@ def _ordered(sums: dict[tuple[int, int | None], Any]) -> list[tuple[int, int | N
     return sorted(sums, key=lambda group: (group[0], -1 if group[1] is None else group[1]))
 
 
-def _summed(reason: int, consumer: int | None, sums: npt.NDArray[np.int64]) -> Hold:
+def _summed(reason: int, consumer: int | None, sums: npt.NDArray[np.int64]) -> SampledWait:
     """Many short waits as one."""
     entries, messages, message_us, needless_us, attempts, uncertain_us, *ends = sums.tolist()
-    return Hold(
+    return SampledWait(
         hash=None,
         reason=REASONS[reason],
         shares=((REASONS[reason], 0),),
