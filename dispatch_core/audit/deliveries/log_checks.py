@@ -312,7 +312,7 @@ class Connected:
 
 
 def unknown_positions(window: LogWindow) -> list[LogFinding]:
-    """Find positions in ``sent``, ``ack`` and ``redeliver`` lines that the message log does not hold; one finding per line."""
+    """Find positions in ``sent``, ``ack`` and ``redeliver`` lines that are not in the message log; one finding per line."""
     found: list[LogFinding] = []
     empty = not window.stored.any()
     for op in np.unique(window.unknown_op).tolist():

@@ -1,7 +1,8 @@
-"""Acknowledged entries above one that is not: what keeps the mark-delete position back.
+"""Find ack holes: unacknowledged entries below acknowledged ones, which keep the mark-delete position back.
 
-A *hole* is an entry that was sent and is not acknowledged while a later one is; it begins when the first later one is
-acknowledged, and ends with its own acknowledgement. What was never sent is no hole but ``never_delivered`` or stuck.
+A *hole* is an entry that was sent and is not acknowledged while a later one is. It begins when the first later entry is
+acknowledged, and ends with its own acknowledgement. Example: 3:4 and 3:5 are acknowledged, 3:3 is not; 3:3 is a hole, and
+the mark-delete position stays at 3:2. An entry that was never sent is no hole but ``never_delivered`` or stuck.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[Finding]:
-    """``ack_hole`` at the end of a log: holes older than the limit; of a closed log all, nobody will fill them."""
+    """Find the holes at the end of a log that are older than the limit; of a closed log all holes."""
     acked_us, above_us = _acknowledged(scan, window)
     open_ = (acked_us == _NEVER) & (above_us < _NEVER) & (scan.times_sent > 0)
     if not end.closed:
@@ -38,11 +39,11 @@ def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[F
     entries = np.flatnonzero(open_)
     if not len(entries):
         return []
-    return _told(scan, window, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
+    return _findings(scan, window, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
 
 
 def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
-    """``ack_hole`` of entries that an operation from ``first_op`` on acknowledged, too late for the limit."""
+    """Find the holes that an operation from ``first_op`` on filled, too late for the limit."""
     times = window.op_t_us
     if first_op >= len(times) or int(times.max()) - int(times.min()) <= 1000 * limits.ack_hole_ms:
         return []
@@ -54,12 +55,12 @@ def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *
     for op in np.unique(ops[late]).tolist():
         entries = np.flatnonzero(late & (ops == op))
         until = int(window.op_t_us[op]), int(window.op_seq[op])
-        found += _told(scan, window, entries, above_us, *until, ended=True, gap=gap)
+        found += _findings(scan, window, entries, above_us, *until, ended=True, gap=gap)
     return found
 
 
 def _acknowledged(scan: Scan, window: LogWindow) -> tuple[Ints, Ints]:
-    """The time each entry was acknowledged, and the time the first later one was; ``_NEVER`` = not yet."""
+    """Return when each entry and when the first later one was acknowledged, microseconds; ``_NEVER`` = not yet."""
     ops = scan.acknowledged_by
     acked_us = np.full(len(ops), _NEVER, np.int64)
     acked = ops >= 0
@@ -70,7 +71,7 @@ def _acknowledged(scan: Scan, window: LogWindow) -> tuple[Ints, Ints]:
     return acked_us, above_us
 
 
-def _told(
+def _findings(
     scan: Scan,
     window: LogWindow,
     entries: npt.NDArray[np.intp],
@@ -81,7 +82,7 @@ def _told(
     ended: bool,
     gap: bool,
 ) -> list[Finding]:
-    """One finding per consumer and key."""
+    """Make one finding per consumer and key."""
     names = display_names(window.consumers)
     last = scan.last_delivery[entries]
     groups: dict[tuple[int, int], list[int]] = {}

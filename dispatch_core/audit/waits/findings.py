@@ -1,8 +1,11 @@
-"""Turn waits into findings: work that waited too long, work that nothing held and nobody got, and needless waiting.
+"""Turn waits into findings: work that waited too long, entries that were never delivered, and needless waiting.
 
 A finding is an *episode*: a wait that lasted longer than the limit, proven by the line that ended it or by the end of the
-log. Its reason is the rule that held it longest, and that reason says whose trouble it is (``KIND_OF``): one key's, one
-consumer's, or the whole subscription's. Waits of one consumer for one reason that overlap are one finding.
+log. Its reason is the rule that held it longest. The reason decides the kind (``KIND_OF``): one key, one consumer, or the
+whole subscription is stuck. Overlapping waits of one consumer for one reason are one finding.
+
+Example: consumer 1 gives no permits from 12:00:00 to 12:00:30, and entries of three hashes wait for it. That is one finding
+``stuck_consumer`` with the reason ``no_permits``.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.sentences import Words
 from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
 
-#: Whose trouble a reason is.
+#: Kind of finding by reason.
 KIND_OF: Final[dict[str | None, str]] = {
     "draining_hash": "stuck_key",
     "replay_order": "stuck_key",
@@ -32,7 +35,7 @@ KIND_OF: Final[dict[str | None, str]] = {
     "failover_delay": "stuck_subscription",
     "no_consumer": "stuck_subscription",
 }
-#: What says of entries that they were not sent, or long not sent.
+#: Kinds of findings about entries that were not sent, or not for long.
 LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Rules that keep the order of a key, and may hold back more than that needs.
 _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
@@ -42,8 +45,12 @@ _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 class End:
     """The end of a log, for what is still waiting.
 
-    ``closed``: the log is all there is; what was never sent by then will never be. ``last_sent_us``: per consumer when it
-    was sent something last. ``gap``: lines are missing somewhere.
+    Attributes:
+        seq: the last line.
+        as_of_us: time of the verdict, microseconds since the epoch.
+        closed: no lines follow; an entry that was never sent by then never will be.
+        last_sent_us: time of the last delivery by consumer, -1 = to any.
+        gap: lines of the log are missing.
     """
 
     seq: int
@@ -54,7 +61,7 @@ class End:
 
 
 def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limits, end: End) -> list[Finding]:
-    """``stuck_key``, ``stuck_consumer``, ``stuck_subscription`` and ``unnecessary_blocking``."""
+    """Find ``stuck_key``, ``stuck_consumer``, ``stuck_subscription`` and ``unnecessary_blocking`` in ``waits``."""
     waits = list(waits)
     words = Words(names)
     groups: dict[tuple[str, str | None, int | None], list[SampledWait]] = {}
@@ -84,30 +91,30 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
 def never_delivered(
     waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limits, end: End
 ) -> list[Finding]:
-    """``never_delivered``: entries that no rule held, and nobody was ever sent; one finding per key.
+    """Find ``never_delivered``: entries that no rule held and that were never sent; one finding per key.
 
-    An entry that several of ``waits`` name is told with the first of them.
+    An entry that several of ``waits`` name is reported with the first of them.
     """
     words = Words(names)
     found = []
-    told: set[str] = set()
+    reported: set[str] = set()
     for wait in waits:
         waited_us = _left_out_us(wait, limits, end)
         if waited_us is None:
             continue
         of_key: dict[Key | None, list[str]] = {}
         for position, key in zip(wait.positions, wait.keys or [None] * len(wait.positions), strict=True):
-            if position not in told:
+            if position not in reported:
                 of_key.setdefault(key, []).append(position)
         listed = Counter(wait.keys)
         of_keys = {
             key: count - listed[key] for key, count in wait.never_of_keys
         }  # beyond those that are listed
-        left = wait.never_sent - len(told.intersection(wait.positions))
-        told.update(wait.positions)
+        left = wait.never_sent - len(reported.intersection(wait.positions))
+        reported.update(wait.positions)
         last = next(reversed(of_key), None)
         for key, positions in of_key.items():
-            # Of many keys the first are told one by one; the last of these stands for the others, too.
+            # Of many keys the first are reported one by one; the last of these includes the others.
             count = len(positions) + max(of_keys.get(key, 0), 0)
             unsent = left if key == last else min(count, left)
             left -= unsent
@@ -138,37 +145,42 @@ def never_delivered(
 
 
 def but_for(waits: Iterable[SampledWait], found: Iterable[Finding]) -> list[SampledWait]:
-    """``waits`` without those that go on at the end and whose entries are all told by ``found``, as left out."""
-    told = {position for one in found if one.kind == "never_delivered" for position in one.positions}
+    """Return ``waits`` without those that go on at the end and whose entries are all ``never_delivered`` in ``found``."""
+    reported = {
+        position for finding in found if finding.kind == "never_delivered" for position in finding.positions
+    }
     return [
         wait
-        for wait in _gone_on(list(waits), told)
-        if wait.until_seq is not None or not wait.positions or not told.issuperset(wait.positions)
+        for wait in _gone_on(list(waits), reported)
+        if wait.until_seq is not None or not wait.positions or not reported.issuperset(wait.positions)
     ]
 
 
-def _gone_on(waits: list[SampledWait], told: Set[str]) -> list[SampledWait]:
-    """``waits``, where a wait that only the last hand-over ended goes on until the end.
+def _gone_on(waits: list[SampledWait], reported: Set[str]) -> list[SampledWait]:
+    """Join a wait that only the last active-consumer change ended with the one after it.
 
-    When everybody leaves one after the other, what nobody had been sent for minutes seems to begin to wait for the next
-    one's failover delay. That is not what it waits for. ``told``: entries that are told of as left out.
+    Example: an entry waits for minutes, then all consumers leave one after the other. With each change of the active
+    consumer it seems to begin to wait for the next one's failover delay, which is not what it waits for. ``reported``:
+    positions of entries that are ``never_delivered``.
     """
     for at, last in enumerate(waits):
         if last.reason != "failover_delay" or last.until_seq is not None:
             continue
         if last.entries > len(last.positions) or last.never_sent < last.entries:
             continue
-        rest = {position for position in last.positions if position not in told}
-        for number, one in enumerate(waits):
+        rest = {position for position in last.positions if position not in reported}
+        for number, earlier in enumerate(waits):
             if (
-                one.until_seq == last.from_seq
-                and one.hash is None
-                and one.entries == len(rest)
-                and rest.issuperset(one.positions)
-                and one.waited_us > last.waited_us
+                earlier.until_seq == last.from_seq
+                and earlier.hash is None
+                and earlier.entries == len(rest)
+                and rest.issuperset(earlier.positions)
+                and earlier.waited_us > last.waited_us
             ):
-                never = one.entries
-                gone_on = replace(one, until_seq=None, until_t_us=None, never_sent=never, never_passed=never)
+                never = earlier.entries
+                gone_on = replace(
+                    earlier, until_seq=None, until_t_us=None, never_sent=never, never_passed=never
+                )
                 return [
                     gone_on if place == number else wait for place, wait in enumerate(waits) if place != at
                 ]
@@ -182,7 +194,7 @@ def _why_uncertain(waited_us: int, end: End) -> str:
 
 
 def _left_out_us(wait: SampledWait, limits: Limits, end: End) -> int | None:
-    """For how long entries of a wait that goes on at the end should have been sent; ``None`` if none was left out."""
+    """Return how long entries of a wait were left out at the end, microseconds; ``None`` if none was."""
     if wait.until_seq is not None or not wait.never_sent or not wait.positions:
         return None
     overtaken = wait.never_passed < wait.never_sent
@@ -196,12 +208,12 @@ def _left_out_us(wait: SampledWait, limits: Limits, end: End) -> int | None:
 
 
 def _free_us(wait: SampledWait) -> int:
-    """For how long no rule held what waits."""
+    """Return the part of a wait in which no rule held it, microseconds."""
     return sum(us for reason, us in wait.shares if reason is None)
 
 
 def _unsent(waits: Iterable[SampledWait], limits: Limits, end: End) -> int:
-    """Entries of waits that nobody was ever sent, but for those that ``never_delivered`` tells of: each counts once."""
+    """Count the entries of waits that were never sent, without those of ``never_delivered`` findings."""
     return sum(wait.never_sent for wait in waits if _left_out_us(wait, limits, end) is None)
 
 
@@ -216,12 +228,12 @@ def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
         return False  # it was left out: ``never_delivered``
     if wait.reason is not None and _free_us(wait):
         return False  # at last nothing held it any more: ``never_delivered``
-    # Nobody will ever send it. What came when everybody had left is nobody's fault.
+    # It will never be sent. Entries that came when no consumer was left are no finding.
     return any(reason != "no_consumer" for reason, _ in wait.shares)
 
 
 def _is_phantom(wait: SampledWait) -> bool:
-    """A hash drained for a consumer that held nothing of it: only its leaving, or owning the hash again, ends that."""
+    """Check whether a hash drained for a consumer that held nothing of it, until it left or owned the hash again."""
     if wait.reason != "draining_hash" or not wait.messages:
         return False
     return wait.needless_us > GRACE_US * wait.messages and 2 * wait.needless_us > wait.message_us
@@ -230,7 +242,7 @@ def _is_phantom(wait: SampledWait) -> bool:
 def _of_nothing(
     waiting: int | None, waits: Sequence[SampledWait], words: Words, limits: Limits, end: End
 ) -> list[Finding]:
-    """Find what waited though no rule held it: a consumer that got nothing at all, or single keys that did not go on."""
+    """Find work that waited although no rule held it: of a consumer that got nothing at all, or of single keys."""
     hashes = {wait.hash for wait in waits}
     since_us = end.last_sent_us.get(-1 if waiting is None else waiting)
     until_us = max(_until_us(wait, end) for wait in waits)
@@ -254,7 +266,7 @@ def _of_nothing(
 
 
 def _only_key(waits: Sequence[SampledWait]) -> Key | None:
-    """The key of all that waits; ``None`` if there are several, or entries without one, or more than are named."""
+    """Return the key of all waiting entries; ``None`` if there are several, or none, or more entries than are named."""
     if any(wait.entries > len(wait.keys) for wait in waits):
         return None
     keys = {key for wait in waits for key in wait.keys}
@@ -262,10 +274,10 @@ def _only_key(waits: Sequence[SampledWait]) -> Key | None:
 
 
 def _overlapping(waits: Sequence[SampledWait]) -> list[list[SampledWait]]:
-    """Holds that follow each other without a break, together."""
+    """Group waits that follow each other without a break."""
     together: list[list[SampledWait]] = []
     reach: float = 0
-    for wait in sorted(waits, key=lambda one: (one.from_t_us, one.from_seq)):
+    for wait in sorted(waits, key=lambda wait: (wait.from_t_us, wait.from_seq)):
         if not together or wait.from_t_us > reach:
             together.append([])
             reach = wait.from_t_us
@@ -275,7 +287,7 @@ def _overlapping(waits: Sequence[SampledWait]) -> list[list[SampledWait]]:
 
 
 def _finding(kind: str, reason: str | None, waits: Sequence[SampledWait], words: Words, end: End) -> Finding:
-    """One finding for holds that belong together; the one that waited longest stands for them."""
+    """Make one finding for waits that belong together; it describes the longest one."""
     longest = max(waits, key=lambda wait: (wait.waited_us, -wait.from_seq))
     ended = max(waits, key=lambda wait: (wait.until_seq is None, wait.until_seq or 0))
     until_seq = end.seq if ended.until_seq is None else ended.until_seq
@@ -306,7 +318,7 @@ def _finding(kind: str, reason: str | None, waits: Sequence[SampledWait], words:
 
 
 def _positions(waits: Sequence[SampledWait]) -> list[str]:
-    """The oldest entry of each hash, in the order of the log."""
+    """Return the oldest entry of each hash, in the order of the log."""
     first = {wait.first_position for wait in waits if wait.first_position is not None}
     return sorted(first, key=lambda position: tuple(map(int, position.split(":"))))[:MOST_POSITIONS]
 
@@ -316,12 +328,12 @@ def _until_us(wait: SampledWait, end: End) -> int:
 
 
 def _seqs(*seqs: int) -> list[int]:
-    """Lines in order, each once; 0 = before the first."""
+    """Return the lines in order, each once; 0 = before the first."""
     return sorted({seq for seq in seqs if seq > 0}) or [max(seqs)]
 
 
 def _needless(waits: Sequence[SampledWait], words: Words, limits: Limits, end: End) -> list[Finding]:
-    """``unnecessary_blocking``: per consumer and rule the message time that no order needed."""
+    """Find ``unnecessary_blocking``: the message time per consumer and rule that no order needed."""
     groups: dict[tuple[str, int | None], list[SampledWait]] = {}
     for wait in waits:
         if wait.reason in _ORDERING and wait.needless_us:

@@ -1,7 +1,8 @@
-"""Find entries that were skipped: never sent although later ones were. For subscriptions whose rules say no more of it.
+"""Find entries that were skipped: never sent although later ones were.
 
-Failover and Exclusive send everything in the order of positions, so what was skipped was left out. Where no rule is
-replayed (Shared, and what a release does that is not known) a limit may have held it: then that is uncertain.
+Failover and Exclusive send everything in the order of positions, so a skipped entry was left out. Example: 3:1 and 3:3 were
+sent, 3:2 was not. Where no rule is replayed (Shared, or a release whose rules are not known) a limit may have held the
+entry: then the finding is uncertain.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class _Entry:
 
 
 class SkippedEntries:
-    """Call ``look`` after each batch of a log, then ``waits``. ``certain``: nothing but a fault leaves an entry out.
+    """Collect the skipped entries of a log: call ``look`` after each batch, then ``waits``.
 
-    ``by_rules``: rules say of what is not acknowledged why it waits. What was acknowledged without having been sent waits
-    for nothing, and was left out all the same.
+    ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
+    entries, so only entries that were acknowledged without having been sent are collected.
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
@@ -49,7 +50,7 @@ class SkippedEntries:
         self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
 
     def look(self, window: LogWindow, scan: Scan, dropped: int) -> None:
-        """``dropped``: entries that have left the window since the last look."""
+        """Take the state after a batch. ``dropped``: number of entries that have left the window since the last call."""
         times = scan.times_sent
         sent = np.flatnonzero(times)
         self._highest = max(self._highest - dropped, int(sent[-1]) if len(sent) else -1)
@@ -110,7 +111,10 @@ class SkippedEntries:
             self._settled = {key: entries for key, entries in self._settled.items() if entries}
 
     def waits(self, first_seq: int, first_us: int, as_of_us: int) -> list[SampledWait]:
-        """One wait for each key of the skipped entries, as of the end; the log begins with ``first_seq``."""
+        """Return one wait for each key of the skipped entries.
+
+        ``first_seq`` and ``first_us``: first line of the log and its time; ``as_of_us``: time of the verdict.
+        """
         keys = dict.fromkeys([*self._settled, *self._open])
         return [
             self._wait(

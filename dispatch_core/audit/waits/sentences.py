@@ -1,4 +1,4 @@
-"""Sentences of the findings about waits: what waited, for whom, since when, which rule held it and what ends that."""
+"""Sentences of the findings about waits: the work, its consumer, the time, the rule that held it and the end of that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatch_core.times import clock
 
 
 class Words:
-    """Sentences about waits; ``names``: of the consumers, by number."""
+    """Write sentences about waits; ``names``: of the consumers, by number."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = ConsumerNames(names)
@@ -28,7 +28,7 @@ class Words:
         until_us: int,
         phantom: bool,
     ) -> str:
-        """Work that waited too long, and why."""
+        """Describe work that waited too long, and the reason."""
         span = f"{duration(longest.waited_us)}, from {clock(longest.from_t_us)}"
         because = why(self._cause(reason, longest, phantom))
         still = "; it was still waiting at the end of the log" if longest.until_seq is None else ""
@@ -54,17 +54,17 @@ class Words:
         as_of_us: int,
         gap: bool,
     ) -> str:
-        """Entries that were never delivered: ``count`` of a key, and ``rest``: how many more, of how many other keys."""
+        """Describe entries that were never delivered: ``count`` of a key, and ``rest``: (other entries, other keys)."""
         of_key = "" if key is None else f" (key {shown(key[0])})"
         owner = "" if wait.waiting is None else f"{self._names.of(wait.waiting)} owned its hash and "
         if wait.never_passed < wait.never_sent:
             also = ", and later messages of its key were sent"
         else:
             also = ""
-        held = "no rule held it back" if wait.reason is None else "in the end no rule held it back"
+        reason = "no rule held it back" if wait.reason is None else "in the end no rule held it back"
         text = (
             f"{positions_listed(positions, count)}{of_key} could be read since {clock(wait.from_t_us)} at the latest and "
-            f"{plural(count, 'was', 'were')} sent to nobody by {clock(as_of_us)}: {owner}{held}{also}"
+            f"{plural(count, 'was', 'were')} sent to nobody by {clock(as_of_us)}: {owner}{reason}{also}"
         )
         entries, keys = rest
         if entries > 0 and keys > 0:
@@ -76,7 +76,7 @@ class Words:
         return text + ("; but lines of the log are missing" if gap else "")
 
     def needless(self, reason: str, waiting: int | None, needless_us: int, hashes: int) -> str:
-        """Work that was held back although no order needed it."""
+        """Describe work that was held back although no order needed it."""
         for_whom = "" if waiting is None else f" for {self._names.of(waiting)}"
         of_hashes = f" of {counted(hashes, 'hash', 'hashes')}" if hashes else ""
         return (
