@@ -65,7 +65,7 @@ def _told(
     beside = others.slice(0, MOST_TOLD).to_pylist()
     rule, names = state["profile"], ConsumerNames(result_rows.names_of(log.events))
     wrong = {name: _differing(name, by_sending[name]) for name in _MARKS}
-    told = divergence_findings.of_sendings(
+    told = divergence_findings.of_deliveries(
         wrong["deliveries"].slice(0, MOST_TOLD), wrong["divergences"].slice(0, MOST_TOLD), names, rule, beside
     )
     told += divergence_findings.of_the_rest(wrong["deliveries"].slice(MOST_TOLD), unseen, rule, beside)

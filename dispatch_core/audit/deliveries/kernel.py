@@ -25,7 +25,7 @@ A delivery of entry *e* to connection *c* is
 * a **duplicate after ack** when *e* was acked;
 * **redelivered** when it was sent before and is neither of the last two; the cause is what closed the last delivery.
 
-The state lives in arrays (``layout``) that outlive a pass, so that a log can be taken in batches. Findings are rows
+The state is kept in arrays (``layout``) that outlive a pass, so that a log can be taken in batches. Findings are rows
 ``(delivery, kind, other delivery, other operation)``, -1 = none.
 """
 

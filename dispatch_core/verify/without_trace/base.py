@@ -1,11 +1,14 @@
-"""What every fold of a log of level E shares: a stretch of the log in, a judgement per sending out.
+"""Base of the folds of a log without a trace: a batch of operations in, a judgement per delivery out.
 
-Control plane. A *stretch* is a run of operations with the entries that they name; the dispatcher goes on from stretch to
-stretch (``extend``), so that memory follows the entries that can still matter.
+Control plane. A batch holds consecutive operations and the entries that are new in them. The dispatcher goes on from batch
+to batch (``extend``), so that memory follows the entries that can still matter.
 
-A difference is *uncertain* where something raced with it that the log shows on arrival only: a membership change or a
-redelivery request within ``races.RACE_US``. A sending without permits races only with what could have given its consumer
-some: events of that consumer itself. Anything else is *divergent*.
+A difference is *uncertain* if an event raced with it that the log shows on arrival only: a membership change or a redelivery
+request within ``races.RACE_US``. A delivery without permits races only with events of its own consumer, which could have
+given it permits. Any other difference is *divergent*.
+
+Example: key k belongs to consumer 1 by the rules, and the log shows its entry sent to consumer 2. If consumer 3 joined 20 ms
+before, the difference is uncertain; if nobody joined, left or requested redelivery within 50 ms, it is divergent.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a consumer brings when it joins."""
+    """Settings of a consumer when it joins."""
 
     number: int
     name: str
@@ -57,7 +60,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOperations:
-    """``joins`` of the ``count`` operations add who is connected. ``ends``: where each one's range ends, if known."""
+    """The first operations of a log, made from its checkpoint.
+
+    The first ``joins`` of the ``count`` operations add the connected consumers. ``ends``: the last hash of each consumer's
+    range, by the log's number; None = not known.
+    """
 
     joins: int
     count: int
@@ -66,17 +73,17 @@ class CheckpointOperations:
 
 @dataclass(frozen=True, slots=True)
 class OperationBatch:
-    """A run of operations (codes: ``audit.operations``) and the entries that are new in it.
+    """Consecutive operations (codes: ``audit.operations``) and the entries that are new in them.
 
-    Ordinals of ``op_ordinals`` count from the first entry that is retained; ``dropped`` entries before it have left since
-    the last stretch. ``op_start`` has one element more than there are operations and begins anywhere.
+    Ordinals of ``op_ordinals`` count from the first retained entry; ``dropped`` entries before it have left since the last
+    batch. ``op_start`` has one element more than there are operations and begins anywhere.
     """
 
     dropped: int
     hashes: Ints  # sticky key hash of the new entries
     num_messages: Ints
-    settled: Ints  # ordinals that are acknowledged before anything of this stretch
-    stored_us: Ints  # when they were stored, by the producers' clocks (ascending enough to be searched)
+    settled: Ints  # ordinals that are acknowledged before the batch
+    stored_us: Ints  # publish times of the new entries (ascending enough to be searched)
     op_code: Array
     op_consumer: Array
     op_value: Array
@@ -84,22 +91,22 @@ class OperationBatch:
     op_t_us: Ints
     op_start: Ints
     op_ordinals: Array
-    #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
+    #: New consumers by the number in ``op_consumer``; they join in this batch or later.
     members: Mapping[int, Member]
-    ahead: Racing  # operations behind this stretch that may race with it
-    #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
+    ahead: Racing  # operations behind this batch that may race with it
+    #: Positions and keys of the retained and the new entries; only needed where waits are sampled.
     window: Window | None = None
-    #: The log begins with a checkpoint of a dispatcher at work, of which more had happened: whatever differs is uncertain.
+    #: The log begins with a checkpoint of a dispatcher at work, whose past is unknown: all differences are uncertain.
     after_checkpoint: bool = False
-    #: Of a stretch that begins with a checkpoint's state: how many of its operations make it, first the joins.
+    #: The operations of a checkpoint at the begin of the batch; None = there are none.
     checkpoint: CheckpointOperations | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJudgement:
-    """Per sent entry of a stretch, in order: its judgement (an index of ``JUDGEMENTS``), and who should have got it.
+    """Judgement of each delivery of a batch, in order, and the findings.
 
-    ``expected`` holds the log's numbers of consumers; -1 = nobody.
+    ``judgement``: index of ``JUDGEMENTS``. ``expected``: the log's number of the consumer by the rules; -1 = nobody.
     """
 
     judgement: npt.NDArray[np.int8]
@@ -108,9 +115,12 @@ class BatchJudgement:
 
 
 class DispatcherFold(ABC):
-    """One dispatcher of a level-E log. ``not_judged``: why nothing is compared (any more); None = it is."""
+    """Replay of one dispatcher without a trace.
 
-    #: What the codes of the data plane mean.
+    ``not_judged``: the reason why nothing is compared (any more); None = deliveries are compared.
+    """
+
+    #: Text of each code of the data plane.
     reasons: ClassVar[Mapping[int, str]]
     core: KeySharedDispatcher | SingleActiveDispatcher
 
@@ -118,19 +128,19 @@ class DispatcherFold(ABC):
         self.profile = profile
         self.not_judged: str | None = None
         self.owned = OwnershipSpans()
-        #: Looks at what waits while the log is folded; None = nobody asks. Set it before the first stretch.
+        #: Samples waits while the log is folded; None = waits are not sampled. Set it before the first batch.
         self.wait_tracker: WaitTracker | None = None
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
-        self._ends_with_sent = False  # the last stretch
+        self._ends_with_sent = False  # the last batch
         self._begins_us: int | None = None  # the log
-        self.looks_us = 0  # as of when what waits is looked at
+        self.looks_us = 0  # time of the sample that is taken
         self._sends = False  # something was sent
-        self._before = Racing.none()  # at the end of the last stretch
+        self._before = Racing.none()  # at the end of the last batch
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
     def feed(self, batch: OperationBatch) -> BatchJudgement:
-        """Take the next stretch."""
+        """Take the next batch and judge its deliveries."""
         first, last = int(batch.op_start[0]), int(batch.op_start[-1])
         expected = np.full(last, NOBODY, np.int64)
         reason = np.zeros(last, np.int8)
@@ -154,12 +164,12 @@ class DispatcherFold(ABC):
         return BatchJudgement(judgement, expected, findings)
 
     def waits(self, seq: int, t_us: int) -> list[SampledWait]:
-        """What waits when the log ends behind the line ``seq``, as of ``t_us``, and what waited too shortly to be told."""
+        """Return the waits that go on at the end of the log (line ``seq``, time ``t_us``), and the sums of short ones."""
         if self.wait_tracker is None or self._begins_us is None:
             return []  # without an event there is no subscription that anything could wait for
         first = 0
         if not self._sends:
-            # nothing was sent: what was stored since the log began was for whoever is there
+            # nothing was sent: entries stored since the log began were for the consumers that are there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
         self.looks_us = t_us
         self.wait_tracker.sample(
@@ -168,11 +178,11 @@ class DispatcherFold(ABC):
         return self.wait_tracker.finish(self.core)
 
     def reason_of_all(self) -> int | None:
-        """Why everything that waits has done so since the last look, where that is one reason."""
+        """Return the gate that has held all waiting entries since the last sample; None = there is no single one."""
         return None
 
     def sends_again(self) -> bool:
-        """Whether all that is not acknowledged is to be sent again."""
+        """Check whether all unacknowledged entries are to be sent again."""
         return False
 
     @property
@@ -181,13 +191,13 @@ class DispatcherFold(ABC):
         return self.core.state
 
     def _settle(self, batch: OperationBatch) -> None:
-        """Entries that were settled before the stretch are acknowledged."""
+        """Acknowledge the entries that were settled before the batch."""
         if len(batch.settled):
             self.state.deleted[batch.settled] = 1
             acknowledge(self.state, int(batch.settled[0]))
 
     def _retain(self, batch: OperationBatch) -> WaitSampler | None:
-        """Which entries there are now; returns when to look at what waits."""
+        """Take the new entries; returns the sampler of the batch, None if waits are not sampled."""
         self._stored_us = np.concatenate([self._stored_us[batch.dropped :], batch.stored_us])
         if self.wait_tracker is None or batch.window is None:
             return None
@@ -207,26 +217,26 @@ class DispatcherFold(ABC):
 
     @abstractmethod
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        """Take the stretch; fill in what the rule says per element of ``op_ordinals``, expected as the log's number."""
+        """Take the batch; fill in consumer (the log's number) and reason by the rule for each element of ``op_ordinals``."""
 
     @abstractmethod
     def _unknown(self) -> list[int]:
-        """Reasons that are none: the log does not hold what the rule needs."""
+        """Return the reason codes for deliveries that are not judged: the log does not hold what the rule needs."""
 
     @abstractmethod
     def _undecided(self) -> list[int]:
-        """Reasons that only a trace could decide: uncertain, whatever races, but where it is ``_surely`` so."""
+        """Return the reason codes that only a trace could decide: uncertain, unless ``_surely`` says otherwise."""
 
     def _surely(self, batch: OperationBatch, op: int, place: int, reason: int) -> bool:
-        """Whether a reason that only a trace could decide holds at entry ``place`` of a ``sent`` line whatever it shows."""
+        """Check whether an undecided reason is certain for entry ``place`` of a ``sent`` line."""
         return False
 
     def _lacks_permits(self) -> int | None:
-        """The reason that says that the consumer had no permits; None = permits are not judged."""
+        """Return the reason code of missing permits; None = permits are not judged."""
         return None
 
     def _racing(self, batch: OperationBatch, since_us: int | None = None) -> Racing:
-        """The operations of a stretch that may race with sendings, from a time on."""
+        """Return the operations of a batch that may race with deliveries, from ``since_us`` on."""
         wanted = may_race(batch.op_code)
         if since_us is not None:
             wanted &= batch.op_t_us >= since_us
@@ -247,7 +257,7 @@ class DispatcherFold(ABC):
         reason: npt.NDArray[np.int8],
         judgement: npt.NDArray[np.int8],
     ) -> list[Finding]:
-        """A finding for every sending that the rule would not have made; marks those that race as uncertain."""
+        """Make a finding for each delivery that differs from the rule; marks those with a race as uncertain."""
         differing = np.flatnonzero(judgement == DIVERGENT)
         if not len(differing):
             return []
@@ -287,26 +297,26 @@ class DispatcherFold(ABC):
 
 
 class WaitSampler:
-    """Where in a stretch what waits is looked at: between rounds, at the first one that begins at a tick or later."""
+    """Sample the waits of a batch: between rounds, before the first one that begins at a tick or later."""
 
     def __init__(
         self, wait_tracker: WaitTracker, batch: OperationBatch, begin: int, *, inside_run: bool
     ) -> None:
-        """``begin``: the first operation before which to look."""
+        """``begin``: the first operation before which to sample; ``inside_run``: the batch before ends with ``sent``."""
         self._tracker, self._batch, self._begin = wait_tracker, batch, begin
-        self._looked = 0  # operations up to which it was looked: never twice before one
+        self._looked = 0  # sampled before this operation already
         self._times = np.maximum.accumulate(batch.op_t_us)
         sent = np.append(inside_run, batch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
 
     def stop(self, at: int) -> int:
-        """Up to which operation to go on from ``at``: there a sample is due, or the stretch ends."""
+        """Return the operation up to which to go on from ``at``: there a sample is due, or the batch ends."""
         due = max(int(np.searchsorted(self._times, self._tracker.next_us)), at, self._begin, self._looked)
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
-        """Look at what waits before the operation ``at``. ``last``: it leaves nobody."""
+        """Sample before the operation ``at``. ``last``: no consumer is left after it."""
         self._looked = at + 1
         fold.looks_us = int(self._times[at])
         self._tracker.sample(
@@ -319,6 +329,6 @@ class WaitSampler:
         )
 
     def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:
-        """The same before ``at`` changes who is connected, if the last look is not a moment ago."""
+        """Sample before ``at`` changes the connected consumers, unless the last sample was a moment ago."""
         if at >= self._begin and (last or self._tracker.stale(int(self._times[at]))):
             self.look(fold, at, last=last)

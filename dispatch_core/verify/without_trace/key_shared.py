@@ -1,7 +1,7 @@
-"""Fold a log of level E through the rules of Key_Shared, stretch by stretch: how each sending looks to its rule.
+"""Fold a log without a trace through the rules of Key_Shared, batch by batch, and judge each delivery.
 
-Control plane. Joins and leaves are the dispatcher's; everything else is ``rounds``. Failover and Exclusive:
-``single_active``. What all folds share: ``base``.
+Control plane. The dispatcher takes joins and leaves; ``rounds`` takes everything else. Failover and Exclusive:
+``single_active``. Base of all folds: ``base``.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ _JOINED_LATER: Final = "the consumer joined later and must wait for what was han
 
 
 def _grown(values: Array, count: int, value: int) -> Array:
-    """``values``, behind them ``value`` until there are at least ``count``."""
+    """Append ``value`` until there are at least ``count`` values."""
     return np.concatenate([values, np.full(max(count - len(values), 0), value, values.dtype)])
 
 
 def _spares(batch: OperationBatch) -> Ints:
-    """By how much each operation changes the permits of its consumer, were every entry one message."""
+    """Return the change of its consumer's permits by each operation, counting every entry as one message."""
     spares: Ints = np.where(batch.op_code == SENT, -np.diff(batch.op_start), 0)
     flows = batch.op_code == FLOW
     spares[flows] = batch.op_value[flows]
@@ -109,16 +109,16 @@ class KeySharedFold(DispatcherFold):
         self.core = kind(profile, nothing, nothing, 1)
         self._policy: tuple[str, bool] | None = None
         self._stored_at_join = nothing  # by slot, as an ordinal
-        self._behind_us = 0  # by how much the clock may be behind, at the end of the last stretch
-        self._silence_us = 0  # the longest by then
+        self._behind_us = 0  # largest lag of the clock at the end of the last batch
+        self._silence_us = 0  # the longest time without a line by then
         self._last_us: int | None = None  # time of the last operation
-        self._untold = False  # since the last membership change something was folded by the data plane …
+        self._unreported = False  # the data plane took operations since the last membership change …
         self._contradicted = False  # … and something was sent as no rule would
         self._batched_entries = False  # some entry holds more than one message
         self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
-        # Where entries hold several messages: messages asked for less entries sent, by the number in ``op_consumer``. More
-        # permits than that there cannot be.
-        self._spare = nothing  # when the last stretch began
+        # Where entries hold several messages: requested messages minus sent entries, by the number in ``op_consumer``. A
+        # consumer cannot have more permits.
+        self._spare = nothing  # when the last batch began
         self._spared = nothing  # by which it changed
 
     def _unknown(self) -> list[int]:
@@ -141,11 +141,11 @@ class KeySharedFold(DispatcherFold):
         if reason != gates.NO_PERMITS:
             return False
         consumer = int(batch.op_consumer[op])
-        mine = np.flatnonzero(batch.op_consumer[:op] == consumer)
-        return int(self._spare[consumer] + _spares(batch)[mine].sum()) <= place
+        own = np.flatnonzero(batch.op_consumer[:op] == consumer)
+        return int(self._spare[consumer] + _spares(batch)[own].sum()) <= place
 
     def _count_spare(self, batch: OperationBatch, most: int, *, begins: bool) -> None:
-        """``begins``: no entry held several messages so far, so that permits are counted exactly."""
+        """Count spare permits up to the batch. ``begins``: no entry held several messages before, so permits are exact."""
         if begins:
             permits = self.state.permits + self.state.parked_permits
             self._spare = np.where(self._slot_of == NOBODY, 0, permits[self._slot_of])
@@ -204,7 +204,7 @@ class KeySharedFold(DispatcherFold):
                     sampler.look(self, at)
                 continue
             self._note_what_was_sent(batch, begun, at, reason)
-            self._tell_what_was_sent()
+            self._report_what_was_sent()
             if sampler is not None:
                 sampler.before_change(self, at, last=self._leaves_nobody(batch, at))
             try:
@@ -224,12 +224,12 @@ class KeySharedFold(DispatcherFold):
             reason[self.core.state.hash_id[batch.op_ordinals[: len(reason)]] == unknown] = rounds.NOT_JUDGED
 
     def _restore(self, checkpoint: CheckpointOperations, batch: OperationBatch, at: int) -> None:
-        """What a checkpoint says beyond who is connected and what is pending, when that much of it is in force."""
+        """Restore ranges and draining hashes of a checkpoint, once its joins and pending entries are in force."""
         st = self.core.state
         if at == checkpoint.joins:
             if checkpoint.ends is not None:
                 self.core.restore_ranges(checkpoint.ends)
-            # Nobody comes with a checkpoint: what it leaves is where the story begins.
+            # The joins of a checkpoint are no changes of ownership: report the ranges once.
             self.owned = OwnershipSpans()
             self.owned.reported(int(batch.op_seq[0]), int(batch.op_t_us[0]), self.core.assignments().ranges)
         if at == checkpoint.count and st.s[TRACK_DRAINING]:
@@ -238,17 +238,17 @@ class KeySharedFold(DispatcherFold):
     def _note_what_was_sent(
         self, batch: OperationBatch, begun: int, at: int, reason: npt.NDArray[np.int8]
     ) -> None:
-        """Operations [begun, at) were folded by the data plane."""
+        """Note that the data plane took the operations [begun, at)."""
         if at > begun:
-            self._untold = True
+            self._unreported = True
             differs = reason[batch.op_start[begun] : batch.op_start[at]].any()
             self._contradicted = self._contradicted or bool(differs)
 
-    def _tell_what_was_sent(self) -> None:
-        """The rounds were folded by the data plane alone."""
-        if not self._untold:
+    def _report_what_was_sent(self) -> None:
+        """Report to the dispatcher what the data plane sent and acknowledged."""
+        if not self._unreported:
             return
-        self._untold = False
+        self._unreported = False
         st = self.core.state
         acknowledged = np.flatnonzero(st.holder[: st.s[MARK_DELETE] + 1] != NOBODY)
         self.core.sent_alone(int(st.s[READ_POSITION]) - 1, acknowledged.tolist())
@@ -257,23 +257,24 @@ class KeySharedFold(DispatcherFold):
             self._contradicted = False
 
     def _give_up_contradicted(self) -> None:
-        """Hashes that drain for one consumer though another was sent entries of them too: they were reported by then."""
+        """Free hashes that drain for one consumer although another was sent entries of them, which were reported by then."""
         st = self.core.state
-        held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
-        hashes = st.pending_hash[held]
+        pending = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+        hashes = st.pending_hash[pending]
         owners = st.drain_owner[hashes]
-        for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[held])]).tolist():
+        for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[pending])]).tolist():
             give_up(st, hash_id)
 
     def _leaves_nobody(self, batch: OperationBatch, at: int) -> bool:
-        """Whether an operation removes the only consumer."""
+        """Check whether an operation removes the only consumer."""
         number = self._numbers.get(int(batch.op_consumer[at]))
         return int(batch.op_code[at]) == REMOVED and self.core.connected() == [number]
 
     def _clock_behind(self, t_us: Ints) -> Ints:
-        """By how much the clock may be behind at each operation, after it went back: what happened then was so much later.
+        """Return the largest lag of the clock at each operation, microseconds, after it went back.
 
-        How long the silence was in which it did so is not known; it is taken for the longest that the log had by then.
+        Example: a line at 12:00:10 is followed by one at 12:00:04. The clock went back by 6 s during a silence of unknown
+        length, taken for the longest time without a line so far, say 2 s. So the clock is 8 s behind from then on.
         """
         if not len(t_us):
             return t_us
@@ -329,18 +330,18 @@ class KeySharedFold(DispatcherFold):
         self.core.register(moved, skip=member.number)
 
     def _moved(self, batch: OperationBatch, at: int, moved: Impacted) -> None:
-        """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
+        """Note the new owners. The ring of 3.0 to 3.3.1 does not report what a change moved: all ranges are taken."""
         reported = len(moved.lost) or len(moved.won)
-        told = reported or (moved.touched is not None and not len(moved.touched[0]))
+        known = reported or (moved.touched is not None and not len(moved.touched[0]))
         seq, t_us = int(batch.op_seq[at]), int(batch.op_t_us[at])
-        if told:
+        if known:
             self.owned.changed(seq, t_us, moved.lost, moved.won)
         else:
             self.owned.reported(seq, t_us, self.core.assignments().ranges)
 
 
 def fold_of(profile: Profile, topic: str, subscription_type: str) -> DispatcherFold:
-    """The fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+    """Make the fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveFold(profile, topic, exclusive=subscription_type == "Exclusive")
     if profile.dispatcher is Dispatcher.SHARED:

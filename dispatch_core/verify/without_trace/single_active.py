@@ -1,7 +1,7 @@
-"""Fold a log of level E through the rules of Failover and Exclusive: who is active, and position order.
+"""Fold a log without a trace through the rules of Failover and Exclusive: active consumer and position order.
 
-Control plane; per entry: ``positions``. Permits are counted as flow arrives and entries are sent; acknowledgements of
-single messages of a batch are not seen to free any.
+Control plane; ``positions`` judges the entries. Permits are counted as flow arrives and entries are sent; acknowledgements
+of single messages of a batch free none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dispatch_core.verify.without_trace.base import DispatcherFold, Ints, Operat
 
 
 class SingleActiveFold(DispatcherFold):
-    """Failover and Exclusive: who is active, and position order."""
+    """Replay of a Failover or Exclusive dispatcher: active consumer and position order."""
 
     core: SingleActiveDispatcher
     reasons: ClassVar = {
@@ -40,7 +40,7 @@ class SingleActiveFold(DispatcherFold):
         self._rewind_due = False
         self._delay_us = 0 if exclusive else 1000 * profile.number("activeConsumerFailoverDelayTimeMillis")
         self._changed_us = -(1 << 62)  # when the active consumer changed last
-        self._waits_for_hand_over = False  # nothing was sent since then
+        self._change_pending = False  # nothing was sent since then
         self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
 
     def _unknown(self) -> list[int]:
@@ -74,7 +74,7 @@ class SingleActiveFold(DispatcherFold):
                 reason,
             )
             if (batch.op_code[begun:at] == SENT).any():
-                self._waits_for_hand_over = False
+                self._change_pending = False
             if sampler is not None:
                 counted = batch.op_consumer[begun:at] >= 0
                 np.add.at(self._permits, batch.op_consumer[begun:at][counted], by[begun:at][counted])
@@ -87,11 +87,11 @@ class SingleActiveFold(DispatcherFold):
                 sampler.before_change(self, at, last=last)
             before = self.core.active
             self._membership(int(batch.op_code[at]), int(batch.op_consumer[at]), batch)
-            # Of those whom a checkpoint names nobody comes, so nothing is handed over: who is active then is so at once.
+            # The joins of a checkpoint are no changes: the active consumer is so at once.
             to_join = 0 if batch.checkpoint is None else batch.checkpoint.joins - at
             if self.core.active != before:
                 self._rewind_due, self._changed_us = True, int(batch.op_t_us[at])
-                self._waits_for_hand_over = self._delay_us > 0 and to_join <= 0
+                self._change_pending = self._delay_us > 0 and to_join <= 0
             if to_join <= 1:
                 owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
                 self.owned.reported(int(batch.op_seq[at]), int(batch.op_t_us[at]), owned)
@@ -114,7 +114,7 @@ class SingleActiveFold(DispatcherFold):
             self.core.leave(self._numbers[consumer])
 
     def _permits_by(self, batch: OperationBatch) -> Ints:
-        """By how much each operation changes its consumer's permits: flow gives some, messages that are sent take them."""
+        """Return the change of its consumer's permits by each operation: flow adds, sent messages subtract."""
         messages = np.concatenate([[0], np.cumsum(self.state.num_messages[batch.op_ordinals])])
         taken = messages[batch.op_start[1:]] - messages[batch.op_start[:-1]]
         by: Ints = np.where(batch.op_code == SENT, -taken, 0)
@@ -122,15 +122,15 @@ class SingleActiveFold(DispatcherFold):
         return by
 
     def reason_of_all(self) -> int:
-        """Return the gate that holds everything that was not sent."""
+        """Return the gate that holds all entries that were not sent."""
         if self.core.active is None or self.wait_tracker is None:
             return first_gate_single_active(False, False, 0)
-        # the delay ends on its own: what has waited since the last look did so mostly before its end, or mostly behind it
-        delay_runs = self._waits_for_hand_over and (
+        # the delay ends on its own: the time since the last sample lies mostly before its end, or mostly behind it
+        delay_runs = self._change_pending and (
             self.wait_tracker.looked_us + self.looks_us < 2 * (self._changed_us + self._delay_us)
         )
         return first_gate_single_active(True, delay_runs, int(self._permits[self._index[self.core.active]]))
 
     def sends_again(self) -> bool:
-        """Until something is sent to who became active."""
-        return self._waits_for_hand_over
+        """Return True from a change of the active consumer until something is sent to it."""
+        return self._change_pending
