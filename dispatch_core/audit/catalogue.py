@@ -65,8 +65,8 @@ _KINDS: Final = (
         "out_of_order",
         CRITICAL,
         PER_KEY_ORDER,
-        "an entry went to a connection that had already got a later entry of its key, without a redelivery request or "
-        "hand-over between the two; or it was sent for the first time after a later entry of its key",
+        "an entry went to a connection that had already got a later entry of its key, without a redelivery request or a "
+        "change of the active consumer between the two; or it was sent for the first time after a later entry of its key",
         0,
     ),
     AnomalyKind(
@@ -101,7 +101,7 @@ _KINDS: Final = (
         "redelivered",
         INFO,
         DUPLICATE_DELIVERY,
-        "any other repeated sending; allowed and counted when a cause explains it",
+        "any other repeated delivery; allowed and counted when a cause explains it",
         0,
     ),
     AnomalyKind(

@@ -1,6 +1,6 @@
-"""Which limits hold for which dispatcher: the policy's patterns of topics and subscriptions, handed down as JSON.
+"""Choose the limits of a dispatcher by the policy's patterns of topics and subscriptions, handed down as JSON.
 
-The policy file is read once, where a run begins; every stage gets the same text, whose digest stands in its summary.
+The policy file is read once, at the begin of a run; every stage gets the same text, and its summary has the text's digest.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class LimitRule:
 
 @dataclass(frozen=True, slots=True)
 class LimitRules:
-    """Rules in the order in which they are tried; what none of them matches has the default limits."""
+    """Rules in the order in which they are tried; a dispatcher that none of them matches has the default limits."""
 
     rules: tuple[LimitRule, ...] = ()
 
     def limits_for(self, topic: str, subscription: str) -> Limits:
-        """The limits of the first rule that matches.
+        """Return the limits of the first rule that matches.
 
         >>> strict = LimitRule("persistent://shop/*", "*", Limits(stuck_key_ms=500))
         >>> rules = LimitRules.of_json(LimitRules((strict,)).json())
@@ -45,16 +45,16 @@ class LimitRules:
 
     @property
     def digest(self) -> str:
-        """The same for the same rules."""
+        """Digest of the rules: 16 hexadecimal digits of SHA-256 of ``json``."""
         return hashlib.sha256(self.json().encode()).hexdigest()[:16]
 
     def json(self) -> str:
-        """One line of JSON, the same text for the same rules."""
+        """Write the rules as one line of JSON, the same text for the same rules."""
         return json.dumps([asdict(rule) for rule in self.rules], sort_keys=True)
 
     @classmethod
     def of_json(cls, text: str) -> LimitRules:
-        """Rules written by ``json``. Raises ``LimitsError`` for any other text."""
+        """Read rules written by ``json``. Raises ``LimitsError`` for any other text."""
         try:
             rows: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -68,7 +68,11 @@ def _rules(rows: Iterable[dict[str, Any]]) -> Iterable[LimitRule]:
     for row in rows:
         patterns = row.get("topics"), row.get("subscriptions")
         limits = row.get("limits")
-        if not all(isinstance(one, str) for one in patterns) or not isinstance(limits, dict) or len(row) != 3:
+        if (
+            not all(isinstance(pattern, str) for pattern in patterns)
+            or not isinstance(limits, dict)
+            or len(row) != 3
+        ):
             raise LimitsError(
                 f"a rule of limits has topics, subscriptions and limits, not {sorted(map(str, row))}: {str(row)[:80]}"
             )

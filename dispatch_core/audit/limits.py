@@ -1,8 +1,7 @@
-"""How long is too long, and how much is too much: the limits that decide what becomes a finding.
+"""Limits that decide what becomes a finding: times, shares and least numbers.
 
-The policy file (``audit-policy.yaml`` of ``dispatch_expectations``) says how many findings are tolerated, and the limits
-that make one; this module knows the latter by name, so that command line and pipeline hand them down as JSON and the core
-reads no file.
+The policy file (``audit-policy.yaml`` of ``dispatch_expectations``) sets these limits, and the number of findings that are
+tolerated. Command line and pipeline hand the limits down as JSON by name; the core reads no file.
 """
 
 from __future__ import annotations
@@ -23,19 +22,21 @@ _SHARES: Final = frozenset({"hot_key_share", "share_ratio"})
 
 
 class LimitsError(DispatchAuditError):
-    """A limit that does not exist, or a value it cannot have."""
+    """An unknown limit, or a value that the limit cannot have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is still borne; a finding says that it was exceeded. Times are milliseconds.
+    """Limits of one dispatcher; what exceeds one is a finding. Times are milliseconds.
 
-    ``stuck_key_ms``, ``stuck_consumer_ms``, ``stuck_subscription_ms``: how long work may wait without a break.
-    ``ack_hole_ms``: how long an entry may stay unacknowledged below acknowledged ones. ``needless_message_ms``: message
-    time held back without need, per waiting consumer and rule. ``hot_key_share``: part of all messages that one key may
-    carry. ``share_ratio``: how many times its share a consumer may carry (hash space, an equal part, active topics).
-    ``min_messages``, ``min_keys_per_consumer``: below them balance is not judged. ``min_topics``: active topics below
-    which Failover's balance is not judged.
+    Attributes:
+        stuck_key_ms, stuck_consumer_ms, stuck_subscription_ms: longest wait of work without a break.
+        ack_hole_ms: longest time that an entry stays unacknowledged below acknowledged ones.
+        needless_message_ms: sum over messages of the time held back without need, per waiting consumer and rule.
+        hot_key_share: largest part of all messages that one key may carry, 0 to 1.
+        share_ratio: largest multiple of its share that a consumer may carry (hash space, an equal part, active topics).
+        min_messages, min_keys_per_consumer: with fewer of them balance is not judged.
+        min_topics: with fewer active topics Failover's balance is not judged.
     """
 
     stuck_key_ms: int = 10_000
@@ -51,7 +52,7 @@ class Limits:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Limits:
-        """Limits by name; what is not named keeps its default. ``None`` and ``"any"`` mean that nothing is too much.
+        """Make limits by name; a limit that is not named keeps its default. ``None`` and ``"any"`` = no limit.
 
         Raises ``LimitsError`` for a name that does not exist (naming the nearest) and for a value that is no number from
         0 on.
@@ -71,7 +72,7 @@ class Limits:
 
     @classmethod
     def of_json(cls, text: str) -> Limits:
-        """Limits written by ``json``; raises ``LimitsError`` as ``of`` does, and for text that is no JSON object."""
+        """Read limits written by ``json``; raises ``LimitsError`` as ``of`` does, and for text that is no JSON object."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -84,7 +85,7 @@ class Limits:
 
     @classmethod
     def of_policy(cls, promises: Mapping[str, Mapping[str, Any]]) -> Limits:
-        """The limits among a policy's thresholds (promise → name → value, ``None`` = any); others are passed over.
+        """Select the limits among a policy's thresholds (promise → name → value, ``None`` = any).
 
         The policy calls ``share_ratio`` ``max_share_ratio``.
         """
@@ -98,11 +99,11 @@ class Limits:
         return cls.of(found)
 
     def json(self) -> str:
-        """One line of JSON, the same text for the same limits."""
+        """Write the limits as one line of JSON, the same text for the same limits."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
-#: What holds where nobody says otherwise.
+#: Limits that hold where the policy sets no others.
 DEFAULT_LIMITS: Final = Limits()
 
 

@@ -1,16 +1,19 @@
-"""From findings to verdicts: did the promise hold?
+"""Judge the promises of a subscription by its findings.
 
-* ``FAIL``: more findings of a kind than the policy bears, each proven by the log.
-* ``UNKNOWN``: no such finding, but lines of the log are missing, or findings are uncertain, so that the promise cannot be
-  said to have held; or the log has no event at all, so that there was nothing to judge.
+* ``FAIL``: more findings of a kind than the policy tolerates, each proven by the log.
+* ``UNKNOWN``: no such finding, but lines of the log are missing or findings are uncertain, so that the promise may have been
+  broken; or the log has no event at all, so that there was nothing to judge.
 * ``PASS``: neither. Tolerated findings are counted beside it.
 
-A log without any event says nothing: whether nobody used the subscription or nobody recorded it cannot be told apart. A log
-*with* events in which nothing was sent, or an interval without traffic after intervals with events, is another matter: there
-the log shows a recorder at work and nothing that breaks a promise, so that a quiet day is PASS and raises no alert.
+Example: a log with one proven ``split_key`` gives FAIL for order by key. With a gap in the log instead of the finding, the
+verdict is UNKNOWN.
 
-What the log alone decides (``AUDITED_PROMISES``) can be judged by findings; balance, completeness and conformance need
-what the replay of the rules saw (``Seen``) as well.
+A log without any event is UNKNOWN: perhaps nobody used the subscription, perhaps nobody recorded it. A log *with* events in
+which nothing was sent, or an interval without traffic after intervals with events, is PASS: the recorder was at work, and
+nothing breaks a promise. So a quiet day raises no alert.
+
+``AUDITED_PROMISES`` are judged by findings alone; balance, completeness and conformance also need the counts of the replay
+(``Seen``).
 """
 
 from __future__ import annotations
@@ -44,14 +47,14 @@ UNKNOWN: Final = "UNKNOWN"
 
 #: The promises that are decided without replaying rules.
 AUDITED_PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, INPUT_QUALITY)
-#: Kinds that leave other promises undecided: what the missing lines or unknown keys hold may break them.
+#: Kinds of findings that leave other promises undecided: missing lines or unknown keys may hide what breaks them.
 _TOUCHES: Final = {
     PER_KEY_ORDER: ("log_gap", "unknown_position", "overlapping_incarnations"),
     DUPLICATE_DELIVERY: ("log_gap", "overlapping_incarnations"),
     COMPLETENESS: ("log_gap", "unknown_position", "overlapping_incarnations"),
     INPUT_QUALITY: ("log_gap",),
 }
-#: Promises of which nothing is known where the log has no event (balance has limits of its own, rows can be understood).
+#: Promises that are UNKNOWN if the log has no event (balance has limits of its own, and rows can be understood).
 _NEED_EVENTS: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, COMPLETENESS, CONFORMANCE)
 NOTHING_RECORDED: Final = (
     "the log has a header and no event: there was nothing to judge; see that the recorder ran while the subscription was in "
@@ -66,11 +69,16 @@ _TOUCHES_BECAUSE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is borne. ``tolerated``: findings per kind, ``None`` = any number, absent = the catalogue's default.
+    """Tolerated findings.
 
-    ``tolerated_causes``: causes that make a finding of a kind tolerable whatever the number (``rewind`` for
-    ``double_outstanding`` would bear Failover hand-overs). ``uncertain_tolerated``: uncertain findings per promise that do
-    not yet make it ``UNKNOWN``; ``uncertain_percent``: of the decisions that were compared with the rules.
+    Attributes:
+        tolerated: number of findings per kind; ``None`` = any number, absent = the catalogue's default.
+        tolerated_causes: causes with which any number of findings of a kind is tolerated. Example: ``rewind`` for
+            ``double_outstanding`` tolerates what Failover repeats when the active consumer changes.
+        uncertain_tolerated: number of uncertain findings per promise that do not yet make it ``UNKNOWN``.
+        uncertain_percent: largest part of uncertain decisions that does not yet make conformance ``UNKNOWN``, percent of
+            the decisions that were compared with the rules.
+        top: number of findings that a verdict lists.
     """
 
     tolerated: Mapping[str, int | None] = field(default_factory=dict)
@@ -82,11 +90,11 @@ class Policy:
     top: int = 5
 
     def limit(self, kind: str) -> int | None:
-        """How many findings of ``kind`` are borne; ``None`` = any number."""
+        """Return the number of findings of ``kind`` that are tolerated; ``None`` = any number."""
         return self.tolerated.get(kind, KINDS[kind].default_tolerated)
 
     def tolerates(self, kind: str, cause: str | None, reason: str | None) -> bool:
-        """Whether a single finding is borne, whatever the number of its like."""
+        """Check whether a finding with this cause or reason is tolerated in any number."""
         if reason == ORDER_NOT_PROMISED or self.limit(kind) is None:
             return True
         return cause is not None and cause in self.tolerated_causes.get(kind, frozenset())
@@ -97,11 +105,17 @@ DEFAULT_POLICY: Final = Policy()
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the replay of a log's rules saw beside its findings.
+    """Counts of a replay beside its findings.
 
-    ``decisions`` were compared with the rules: ``divergent`` of them differ, ``uncertain`` hang on what the log does not
-    show, ``doubted`` differ behind lines that are missing or cannot be; ``not_judged``: why none was compared. ``sent``:
-    entries. ``undelivered``: stored and not sent, and no finding says why. ``balance``: why balance is not judged, if not.
+    Attributes:
+        decisions: number of decisions that were compared with the rules.
+        divergent: of these, the number that differ.
+        uncertain: of these, the number that depend on what the log does not show.
+        doubted: the number of decisions that differ behind lines that are missing or cannot be.
+        not_judged: the reason why no decision was compared; ``None`` = some were.
+        sent: number of deliveries.
+        undelivered: number of entries that were stored and not sent, without a finding about them.
+        balance: the reason why balance is not judged; ``None`` = it is.
     """
 
     decisions: int
@@ -116,7 +130,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class PromiseVerdict:
-    """The verdict on one promise. ``findings`` break it or leave it open, ``tolerated`` do not."""
+    """The verdict on one promise. ``findings`` break it or leave it open, ``tolerated`` ones do not."""
 
     promise: str
     verdict: str
@@ -146,7 +160,7 @@ def verdicts(
 
 
 def overall(promises: Iterable[PromiseVerdict]) -> str:
-    """FAIL if a promise failed, else UNKNOWN if one is unknown, else PASS."""
+    """Return FAIL if a promise failed, else UNKNOWN if one is unknown, else PASS."""
     given = {promise.verdict for promise in promises}
     return FAIL if FAIL in given else UNKNOWN if UNKNOWN in given else PASS
 
@@ -209,7 +223,7 @@ def _judge(
 
 
 def _most_telling_first(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Certain before uncertain, then one finding of every (kind, key) before the second of any, then the worst."""
+    """Sort findings: certain ones first, then one of each (kind, key) before the second of any, then the worst."""
     seen: Counter[tuple[str, str | None]] = Counter()
     ranked = []
     for row in rows:
@@ -233,7 +247,7 @@ def _open_question(touching: Mapping[str, int], uncertain: Mapping[str, int]) ->
 
 
 def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) -> str | None:
-    """The reason why a promise that no finding touches is not known to have been kept; ``None`` = it is."""
+    """Return the reason why a promise without findings is UNKNOWN; ``None`` = it was kept."""
     judged = seen.not_judged is None or subscription_type == "Shared"
     if promise == COMPLETENESS:
         if seen.undelivered:

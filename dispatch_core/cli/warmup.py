@@ -34,7 +34,7 @@ from dispatch_core.simulation.scenario import Scenario
 from dispatch_core.simulation.sink import FileSink
 from dispatch_core.simulation.synthetic import common, given_by
 from dispatch_core.simulation.tables import Log
-from dispatch_core.verify.without_trace.key_shared import Member, Racing, Stretch, fold_of
+from dispatch_core.verify.without_trace.key_shared import Member, OperationBatch, Racing, fold_of
 
 #: One scenario per ordering rule.
 SCENARIOS: Final[tuple[dict[str, Any], ...]] = (
@@ -180,10 +180,10 @@ def _use_dispatcher(dispatcher: type[KeySharedDispatcher], version: str) -> None
     core.check_invariants()
 
 
-def _tiny_batch() -> Stretch:
+def _tiny_batch() -> OperationBatch:
     """A batch in which a consumer joins and is sent an entry."""
     nothing = np.empty(0, np.int64)
-    return Stretch(
+    return OperationBatch(
         dropped=0,
         hashes=np.array([11858]),
         num_messages=np.ones(1, np.int64),

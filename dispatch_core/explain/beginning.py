@@ -15,7 +15,7 @@ from dispatch_core.explain.subject import CONSUMER, Subject
 
 def at_checkpoint(record: Record, subject: Subject) -> Iterator[Moment]:
     """Moments at the checkpoint that the log begins with. None without a checkpoint or for a new dispatcher."""
-    seed = record.history.seed
+    seed = record.history.checkpoint_state
     if seed is None or seed.of_a_new_dispatcher:
         return
     if subject.kind == CONSUMER:
@@ -43,7 +43,7 @@ def at_checkpoint(record: Record, subject: Subject) -> Iterator[Moment]:
 
 
 def _of_consumer(record: Record, subject: Subject) -> Iterator[Moment]:
-    seed = record.history.seed
+    seed = record.history.checkpoint_state
     assert seed is not None
     pending = seed.checkpoint.pending
     for connection in seed.checkpoint.consumers or ():
@@ -67,7 +67,7 @@ def _of_consumer(record: Record, subject: Subject) -> Iterator[Moment]:
 def _moment(
     record: Record, text: str, place: int | None, positions: tuple[str, ...], sticky_hash: int | None
 ) -> Moment:
-    seed = record.history.seed
+    seed = record.history.checkpoint_state
     assert seed is not None
     return Moment(
         seed.seq,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import CRITICAL, INFO, KINDS, MAJOR, SEVERITIES
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.explain.beginning import at_checkpoint
 from dispatch_core.explain.moments import Moment, Moments
 from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
@@ -45,7 +45,7 @@ class Audited(Protocol):
         """The owners of the ranges over time."""
 
     @property
-    def holds(self) -> Sequence[Hold]:
+    def sampled_waits(self) -> Sequence[SampledWait]:
         """The waits and their reasons."""
 
 
@@ -89,7 +89,7 @@ def tick_for(log: DispatcherLog) -> int:
 def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanation:
     """Explain ``subject`` from the log that ``record`` and ``audit`` were made of."""
     waits = waits_of(record, subject)
-    episodes = episodes_of(record, subject, waits, audit.holds)
+    episodes = episodes_of(record, subject, waits, audit.sampled_waits)
     numbers = frozenset(n for n in (record.number_of(place) for place in subject.places) if n is not None)
     hashed = subject.hash is not None or record.history.single_active
     owners = owners_of(record, audit.ownership, subject.hash) if hashed and not numbers else []
@@ -105,7 +105,7 @@ def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanat
         ),
         key=lambda moment: moment.order,
     )
-    kept = kept_by(record, subject, audit.holds) if numbers else []
+    kept = kept_by(record, subject, audit.sampled_waits) if numbers else []
     return Explanation(record, subject, moments, waits, episodes, owners, shares, kept, anomalies)
 
 

@@ -17,12 +17,12 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import Ints, encode, ints
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.log_checks import without_repeated_rows
 from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.scan import Scan
-from dispatch_core.audit.deliveries.window import Hashing, History
+from dispatch_core.audit.deliveries.window import Hashing, LogWindow
 from dispatch_core.audit.sentences.names import consumer_name, display_names, shown
 from dispatch_core.broker import hashing
 from dispatch_core.broker.profiles import Profile
@@ -46,7 +46,7 @@ class Record:
 
     log: DispatcherLog
     profile: Profile | None
-    history: History = field(repr=False)
+    history: LogWindow = field(repr=False)
     operations: Operations = field(repr=False)
     deliveries: npt.NDArray[np.int32] = field(repr=False)
     ended_before: npt.NDArray[np.int8] = field(repr=False)
@@ -62,14 +62,14 @@ class Record:
         except ProfileError:
             profile = None
         kind = subscription_type(log)
-        history = History(kind, streaming=False, flows=True)
+        history = LogWindow(kind, streaming=False, flows=True)
         history.meet(log.events)
         hashed = profile is not None and kind == "Key_Shared"
         history.add_messages(log.messages, _hashing(profile) if hashed and profile is not None else None)
         events = [
             without_repeated_rows(encode(incarnation.events, "kind"))[0] for incarnation in (*earlier, log)
         ]
-        _, operations = history.add_whole(events[:-1], events[-1], Seed.of(events[-1]))
+        _, operations = history.add_whole(events[:-1], events[-1], CheckpointState.of(events[-1]))
         scan = Scan(single_active=history.single_active, ordered=kind != "Shared")
         scanned = scan.take(history, 0, operations)
         return cls(

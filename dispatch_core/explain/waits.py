@@ -27,7 +27,7 @@ from dispatch_core.audit.deliveries.operations import (
     REMOVED,
 )
 from dispatch_core.audit.sentences import reasons
-from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Hold
+from dispatch_core.audit.waits.tracker import MOST_POSITIONS, SampledWait
 from dispatch_core.explain.record import TAKEN_BACK, Record
 from dispatch_core.explain.subject import CONSUMER, Subject
 
@@ -95,7 +95,7 @@ class Episode:
     until_us: int | None
     longest_us: int
     uncertain: bool
-    holds: tuple[Hold, ...]
+    holds: tuple[SampledWait, ...]
     shares: tuple[tuple[str | None, int], ...]
     freed_op: int
     phantom_since_us: int | None
@@ -166,10 +166,12 @@ def _acked(record: Record) -> set[int]:
     return set(operations.ordinals[np.repeat(of_acks, np.diff(operations.start))].tolist())
 
 
-def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequence[Hold]) -> list[Episode]:
+def episodes_of(
+    record: Record, subject: Subject, waits: list[Wait], holds: Sequence[SampledWait]
+) -> list[Episode]:
     """Find the rules that held the subject's entries back, in order of time; waits up to ``BRIEF_US`` are left out."""
     _, end_us = record.span_us
-    by_hash: dict[int | None, list[Hold]] = {}
+    by_hash: dict[int | None, list[SampledWait]] = {}
     numbers = {record.number_of(place) for place in subject.places}
     for hold in holds:
         if hold.first_position is None or (hold.reason is None and hold.until_t_us is not None):
@@ -205,12 +207,12 @@ def episodes_of(record: Record, subject: Subject, waits: list[Wait], holds: Sequ
 class _Near:
     """Holds of one hash, searched for the one that overlaps a wait most."""
 
-    def __init__(self, holds: list[Hold], end_us: int) -> None:
+    def __init__(self, holds: list[SampledWait], end_us: int) -> None:
         self._holds = holds
         self._from = np.array([hold.from_t_us for hold in holds], np.int64)
         self._until = np.array([end_us if h.until_t_us is None else h.until_t_us for h in holds], np.int64)
 
-    def best(self, wait: Wait, end_us: int) -> Hold | None:
+    def best(self, wait: Wait, end_us: int) -> SampledWait | None:
         """The hold that overlaps ``wait`` most; None if that is ``BRIEF_US`` or less."""
         until_us = end_us if wait.until_us is None else wait.until_us
         common = np.minimum(self._until, until_us) - np.maximum(self._from, wait.from_us)
@@ -222,7 +224,7 @@ class _Near:
 class _Part:
     """One wait under one hold; ``ordinal`` and ``delivery`` -1 = of no entry of the subject."""
 
-    hold: Hold
+    hold: SampledWait
     ordinal: int
     from_us: int
     until_us: int | None
@@ -240,11 +242,11 @@ class KeptWaiting:
     longest_us: int
 
 
-def kept_by(record: Record, subject: Subject, holds: Sequence[Hold]) -> list[KeptWaiting]:
+def kept_by(record: Record, subject: Subject, holds: Sequence[SampledWait]) -> list[KeptWaiting]:
     """Work of others that the consumer held back, the longest first."""
     numbers = {record.number_of(place) for place in subject.places}
     _, end_us = record.span_us
-    groups: dict[tuple[str, int | None], list[Hold]] = {}
+    groups: dict[tuple[str, int | None], list[SampledWait]] = {}
     for hold in holds:
         of_others = hold.holder in numbers and hold.waiting not in numbers
         if of_others and hold.reason is not None and _lasted_us(hold, end_us) > BRIEF_US:
@@ -323,7 +325,7 @@ def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
     return replace(episode, freed_op=_freed(record, episode, pending, last.delivery))
 
 
-def _pinning(record: Record, holds: list[Hold], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
+def _pinning(record: Record, holds: list[SampledWait], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
     """Deliveries that were pending and for that reason held back the entries of these holds."""
     reason, history = holds[0].reason, record.history
     begin, waiting = record.op_behind(from_us), record.place_of(holds[0].waiting)
@@ -351,7 +353,7 @@ def _pinning(record: Record, holds: list[Hold], from_us: int, until_us: int) -> 
     return np.empty(0, np.int32)
 
 
-def _phantom_since(record: Record, hold: Hold, until_us: int) -> int | None:
+def _phantom_since(record: Record, hold: SampledWait, until_us: int) -> int | None:
     """The time since which a hash drained although its consumer had no entry of it pending; None = it did not."""
     if hold.reason != DRAINING or not hold.needless_us or hold.hash is None:
         return None
@@ -392,14 +394,14 @@ def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], del
     return int(near[-1]) if len(near) else -1
 
 
-def _shares(holds: list[Hold]) -> tuple[tuple[str | None, int], ...]:
+def _shares(holds: list[SampledWait]) -> tuple[tuple[str | None, int], ...]:
     lasted: Counter[str | None] = Counter()
     for hold in holds:
         lasted.update(dict(hold.shares))
     return tuple(sorted(lasted.items(), key=lambda share: (-share[1], share[0] or "")))
 
 
-def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episode:
+def _with_others(episode: Episode, holds: Sequence[SampledWait], end_us: int) -> Episode:
     """Add the entries that filled the look-ahead limit meanwhile, by reason and waiting consumer."""
     last = end_us if episode.until_us is None else episode.until_us
     counts: Counter[tuple[str, int | None]] = Counter()
@@ -411,7 +413,7 @@ def _with_others(episode: Episode, holds: Sequence[Hold], end_us: int) -> Episod
     return replace(episode, others=tuple((reason, waiting, count) for (reason, waiting), count in most[:2]))
 
 
-def _lasted_us(hold: Hold, end_us: int) -> int:
+def _lasted_us(hold: SampledWait, end_us: int) -> int:
     return (end_us if hold.until_t_us is None else hold.until_t_us) - hold.from_t_us
 
 

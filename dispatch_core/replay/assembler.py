@@ -29,8 +29,8 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
-from dispatch_core.audit.waits.never_sent import Skipped
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.never_sent import SkippedEntries
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.judge import Judge
@@ -98,7 +98,7 @@ class Replay:
         self._limits, self._closed = limits, closed
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
         self._anomaly_rows = Rows(head, interval_start)
-        self._skipped: Skipped | None = None
+        self._skipped: SkippedEntries | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -135,18 +135,18 @@ class Replay:
             ]
         self._note_last_sent()
         if first and self._skipped is None:
-            self._skipped = self._judge.never_sent(single_active=self._audit.history.single_active)
+            self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
         if self._skipped is not None:
-            self._skipped.look(self._audit.history, self._audit.scan, self._audit.dropped)
+            self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
         # Deliveries of earlier intervals are told apart by their times, which may go back.
         self.pairs = audit.pairs if deliveries.num_rows == count else None
         self._counted["entries_sent"] += deliveries.num_rows
-        history = self._audit.history
+        window = self._audit.window
         holes = filled_holes(
             self._audit.scan,
-            history,
-            max(self._audit.new_ops.start, history.first_op_of_last_log),
+            window,
+            max(self._audit.new_ops.start, window.first_op_of_last_log),
             self._limits,
             gap=self._audit.has_gaps,
         )
@@ -175,7 +175,7 @@ class Replay:
         """Return how many entries were not sent by the lines that were fed, here and to ``after`` (``UnsentEntries``)."""
         return self._unsent.count()
 
-    def finish(self, reported_waits: list[Hold] | None = None) -> dict[str, pa.Table]:
+    def finish(self, reported_waits: list[SampledWait] | None = None) -> dict[str, pa.Table]:
         """Return what the log as a whole says: rows of ``ownership``, ``blocked``, ``dispatcher_state``, ``anomalies``.
 
         ``reported_waits``: gets every wait that is reported one by one.
@@ -185,14 +185,14 @@ class Replay:
             reported_waits.extend(waits)
         judged = self._judge.not_judged is None
         names, limits, end = self._names, self._limits, self._end()
-        skipped: list[Hold] = []
+        skipped: list[SampledWait] = []
         if self._first_line is not None and self._skipped is not None:
-            skipped += self._skipped.holds(*self._first_line, end.as_of_us)
+            skipped += self._skipped.waits(*self._first_line, end.as_of_us)
         found = stalls(skipped, names, limits, end) + never_delivered(skipped, names, limits, end)
         if judged:
             others = but_for(waits, found)
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
-        found += ack_holes(self._audit.scan, self._audit.history, limits, end)
+        found += ack_holes(self._audit.scan, self._audit.window, limits, end)
         spans = self._judge.ownership()
         return {
             "ownership": result_rows.ownership(spans, self._identity, names, self._start_us),
@@ -209,7 +209,7 @@ class Replay:
         return last_us if self._closed else max(self._end_us - 1, last_us)
 
     def _end(self) -> End:
-        consumers = self._audit.history.consumers
+        consumers = self._audit.window.consumers
         last_sent_us = {
             consumer.number: int(t_us)
             for consumer, t_us in zip(consumers, self._last_sent_us, strict=False)
@@ -220,11 +220,11 @@ class Replay:
 
     def _note_last_sent(self) -> None:
         """Keep when each consumer was sent something last, by the lines of this incarnation."""
-        history, operations = self._audit.history, self._audit.operations
+        window, operations = self._audit.window, self._audit.operations
         assert operations is not None
-        new = len(history.consumers) - len(self._last_sent_us)
+        new = len(window.consumers) - len(self._last_sent_us)
         self._last_sent_us = np.append(self._last_sent_us, np.full(new, -1))
-        of_log = max(history.first_op_of_last_log - self._audit.new_ops.start, 0)
+        of_log = max(window.first_op_of_last_log - self._audit.new_ops.start, 0)
         sent = operations.code[of_log:] == SENT
         np.maximum.at(self._last_sent_us, operations.consumer[of_log:][sent], operations.t_us[of_log:][sent])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 
 #: Depends on a consumer's permits and unacknowledged messages at the checkpoint.
 _COUNTERS: Final = ("availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs")
@@ -27,15 +27,17 @@ _OF_THE_PAST: Final = (
 )
 
 
-def determined(shown: Mapping[str, Any], seed: Seed, messages: Mapping[int, int]) -> dict[str, Any]:
+def determined(
+    shown: Mapping[str, Any], checkpoint_state: CheckpointState, messages: Mapping[int, int]
+) -> dict[str, Any]:
     """Return ``shown`` (``statistics.subscription_stats``) without what needs more than the checkpoint says.
 
     ``messages``: by consumer how many messages the entries hold that the checkpoint names as pending on it.
     """
-    if seed.of_a_new_dispatcher:
+    if checkpoint_state.of_a_new_dispatcher:
         return dict(shown)
-    connected = {consumer.number: consumer for consumer in seed.checkpoint.consumers or ()}
-    pending = seed.checkpoint.pending
+    connected = {consumer.number: consumer for consumer in checkpoint_state.checkpoint.consumers or ()}
+    pending = checkpoint_state.checkpoint.pending
     # Pending entries are all there are where their messages are as many as were counted.
     complete = {
         number

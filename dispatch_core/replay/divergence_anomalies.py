@@ -65,7 +65,7 @@ def _reported(
     beside = others.slice(0, MOST_REPORTED).to_pylist()
     rule, names = state["profile"], ConsumerNames(result_rows.names_of(log.events))
     wrong = {name: _differing(name, by_deliveries[name]) for name in _MARKS}
-    reported = divergence_findings.of_sendings(
+    reported = divergence_findings.of_deliveries(
         wrong["deliveries"].slice(0, MOST_REPORTED),
         wrong["divergences"].slice(0, MOST_REPORTED),
         names,

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.audit.deliveries.fold import AuditFold
-from dispatch_core.audit.waits.never_sent import Skipped
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.never_sent import SkippedEntries
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.verify.tally import Finding
@@ -86,11 +86,11 @@ class Judge(ABC):
         """
 
     @abstractmethod
-    def never_sent(self, *, single_active: bool) -> Skipped | None:
+    def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
         """Make the search for entries that were skipped; ``None`` where the rules tell of them."""
 
     @abstractmethod
-    def waits(self, seq: int, as_of_us: int) -> list[Hold]:
+    def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return every wait, ended or not, when the log ends behind the line ``seq``."""
 
     @abstractmethod

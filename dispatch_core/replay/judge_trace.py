@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.never_sent import Skipped
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.never_sent import SkippedEntries
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
@@ -60,11 +60,11 @@ class TraceJudge(Judge):
         """See ``Judge``."""
         return None if self._verification is None else self._verification.not_judged
 
-    def never_sent(self, *, single_active: bool) -> Skipped | None:
+    def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
         """See ``Judge``: the rules of Key_Shared tell of entries that were skipped; nothing else does."""
         if not self._log.events.num_rows or (self.not_judged is None and not single_active):
             return None
-        return Skipped(certain=single_active)
+        return SkippedEntries(certain=single_active)
 
     def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
         """See ``Judge``: the batch is the whole log."""
@@ -101,7 +101,7 @@ class TraceJudge(Judge):
         assert self._waits is not None
         self._waits.after(line, driver)
 
-    def waits(self, seq: int, as_of_us: int) -> list[Hold]:
+    def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``."""
         return [] if self._waits is None else self._waits.finish(seq, as_of_us)
 

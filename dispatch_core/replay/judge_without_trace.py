@@ -16,15 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import ACK, SENT, Lines, Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import for_subscription
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.never_sent import Skipped
-from dispatch_core.audit.waits.tracker import Hold, Key, holds_for
+from dispatch_core.audit.waits.never_sent import SkippedEntries
+from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
@@ -35,17 +35,17 @@ from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.replay.checkpoint_statistics import determined
 from dispatch_core.replay.judge import DispatcherPosition, Judge, Judged, shown_position
 from dispatch_core.replay.statistics import clients_of, subscription_stats
-from dispatch_core.verify.without_trace.base import Judged as JudgedStretch
+from dispatch_core.verify.without_trace.base import BatchJudgement
 from dispatch_core.verify.without_trace.key_shared import (
     JUDGEMENTS,
     NOT_JUDGED,
     RACE_US,
+    CheckpointOperations,
+    DispatcherFold,
     Ints,
     Member,
+    OperationBatch,
     Racing,
-    SeedOperations,
-    Stretch,
-    UserLevelFold,
     fold_of,
 )
 
@@ -71,8 +71,8 @@ class WithoutTraceJudge(Judge):
         self._members = _members(head.events)
         self.profile, self._fold, self._no_rules = self._rules()
         if self._fold is not None:
-            self._fold.holds = holds_for(limits, inferred=True, start_us=start_us, tick_us=tick_us)
-        self._ended_waits: list[Hold] = []
+            self._fold.wait_tracker = tracker_for(limits, inferred=True, start_us=start_us, tick_us=tick_us)
+        self._ended_waits: list[SampledWait] = []
         self._entries = 0  # in the window
         self._seen = 0  # consumers whose arrival the rules know
         self._begun = False  # something was sent
@@ -84,20 +84,20 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         return self._no_rules if self._fold is None else self._fold.not_judged
 
-    def never_sent(self, *, single_active: bool) -> Skipped:
+    def never_sent(self, *, single_active: bool) -> SkippedEntries:
         """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed."""
         by_rules = self._fold is not None and not single_active
-        return Skipped(certain=single_active or by_rules, by_rules=by_rules)
+        return SkippedEntries(certain=single_active or by_rules, by_rules=by_rules)
 
     def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
         """See ``Judge``."""
         if self._fold is None:
             return None
-        judged = self._of_log(audit, self._fold.feed(self._stretch(audit, ahead)))
+        judged = self._of_log(audit, self._fold.feed(self._batch(audit, ahead)))
         inside = np.asarray(pc.greater_equal(deliveries["t_us"], self._start_us))
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
-        if self._fold.holds is not None:
-            self._ended_waits += self._fold.holds.take()
+        if self._fold.wait_tracker is not None:
+            self._ended_waits += self._fold.wait_tracker.take()
         nobody = (judged.expected < 0) | (judged.judgement == NOT_JUDGED)
         return Judged(
             pa.array(JUDGEMENTS).take(pa.array(judged.judgement)),
@@ -105,7 +105,7 @@ class WithoutTraceJudge(Judge):
             judged.findings,
         )
 
-    def waits(self, seq: int, as_of_us: int) -> list[Hold]:
+    def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``: waits that ended, then those that go on, and what waited too shortly to be told one by one."""
         return [] if self._fold is None else self._ended_waits + self._fold.waits(seq, as_of_us)
 
@@ -128,16 +128,16 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         if self._fold is None or not self._begun:
             return DispatcherPosition()
-        entries, scalars = WindowEntries(audit.history, audit.scan), self._fold.state.s
+        entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
         shown = subscription_stats(self._fold.core, entries, clients_of(self._head), ranges=False)
-        if audit.history.seed is not None:
-            shown = determined(shown, audit.history.seed, self._pending_messages)
+        if audit.window.checkpoint_state is not None:
+            shown = determined(shown, audit.window.checkpoint_state, self._pending_messages)
         state_json = json.dumps(shown, sort_keys=True)
         return shown_position(
             entries, int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION]), state_json
         )
 
-    def _rules(self) -> tuple[Profile | None, UserLevelFold | None, str | None]:
+    def _rules(self) -> tuple[Profile | None, DispatcherFold | None, str | None]:
         """Profile, fold, and why there is none."""
         try:
             profile = profile_of(self._head)
@@ -148,39 +148,37 @@ class WithoutTraceJudge(Judge):
         except UnsupportedRuleError as error:
             return profile, None, str(error)
 
-    def _stretch(self, audit: AuditFold, ahead: pa.Table | None) -> Stretch:
+    def _batch(self, audit: AuditFold, ahead: pa.Table | None) -> OperationBatch:
         """Return the operations of the last batch, with the entries that are new in the window."""
-        history, taken = audit.history, audit.operations
+        window, taken = audit.window, audit.operations
         assert taken is not None
         # Of a whole log, earlier loads of the topic come first; of any, the state that a checkpoint begins it with.
         before = audit.new_ops.start
-        first = max(history.first_op_of_state - before, 0)
-        of_log = max(history.first_op_of_last_log - before, 0)
+        first = max(window.first_op_of_state - before, 0)
+        of_log = max(window.first_op_of_last_log - before, 0)
         # To the rules of this incarnation all entries of the window are new at first.
         dropped = 0 if audit.begins else audit.dropped
-        new = slice(self._entries - dropped, len(history))
-        self._entries = len(history)
-        published, known = history.publish_time_ms
+        new = slice(self._entries - dropped, len(window))
+        self._entries = len(window)
+        published, known = window.publish_time_ms
         settled = _NOTHING
         sent = taken.code[first:] == SENT
         if not self._begun and (sent.any() or of_log > first):
             settled = self._settled_before(audit, taken.code, taken.start, taken.ordinals, of_log)
             self._begun = True
         if of_log > first:
-            numbers = {at: consumer.number for at, consumer in enumerate(history.consumers)}
-            self._pending_messages = _messages_sent(
-                taken, slice(first, of_log), history.num_messages, numbers
-            )
+            numbers = {at: consumer.number for at, consumer in enumerate(window.consumers)}
+            self._pending_messages = _messages_sent(taken, slice(first, of_log), window.num_messages, numbers)
         members = {
             at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
-            for at, consumer in enumerate(history.consumers[self._seen :], self._seen)
+            for at, consumer in enumerate(window.consumers[self._seen :], self._seen)
             if consumer.number in self._members
         }
-        self._seen = len(history.consumers)
-        return Stretch(
+        self._seen = len(window.consumers)
+        return OperationBatch(
             dropped=dropped,
-            hashes=history.entry_hash[new].copy(),
-            num_messages=history.num_messages[new].astype(np.int64),
+            hashes=window.entry_hash[new].copy(),
+            num_messages=window.num_messages[new].astype(np.int64),
             stored_us=np.where(known[new], published[new] * 1000, 0),
             settled=settled,
             op_code=taken.code[first:],
@@ -192,24 +190,25 @@ class WithoutTraceJudge(Judge):
             op_ordinals=taken.ordinals,
             members=members,
             ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
-            window=WindowEntries(history, audit.scan),
-            seeded=history.seed is not None and not history.seed.of_a_new_dispatcher,
-            seed=_seed_operations(history.seed, of_log - first)
-            if history.seed is not None and audit.begins
+            window=WindowEntries(window, audit.scan),
+            after_checkpoint=window.checkpoint_state is not None
+            and not window.checkpoint_state.of_a_new_dispatcher,
+            checkpoint=_checkpoint_operations(window.checkpoint_state, of_log - first)
+            if window.checkpoint_state is not None and audit.begins
             else None,
         )
 
-    def _of_log(self, audit: AuditFold, judged: JudgedStretch) -> JudgedStretch:
+    def _of_log(self, audit: AuditFold, judged: BatchJudgement) -> BatchJudgement:
         """Leave out what a checkpoint says was sent before the log begins."""
-        history, taken = audit.history, audit.operations
+        window, taken = audit.window, audit.operations
         assert taken is not None
-        if history.seed is None or not audit.begins:
+        if window.checkpoint_state is None or not audit.begins:
             return judged
         before = audit.new_ops.start
-        of_seed = slice(history.first_op_of_state - before, history.first_op_of_last_log - before)
-        skip = int(np.diff(taken.start)[of_seed][taken.code[of_seed] == SENT].sum())
-        findings = [finding for finding in judged.findings if finding.seq != history.seed.seq]
-        return JudgedStretch(judged.judgement[skip:], judged.expected[skip:], findings)
+        of_checkpoint = slice(window.first_op_of_state - before, window.first_op_of_last_log - before)
+        skip = int(np.diff(taken.start)[of_checkpoint][taken.code[of_checkpoint] == SENT].sum())
+        findings = [finding for finding in judged.findings if finding.seq != window.checkpoint_state.seq]
+        return BatchJudgement(judged.judgement[skip:], judged.expected[skip:], findings)
 
     def _settled_before(self, audit: AuditFold, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
         """Entries that are nobody's business any more when the first one is sent: before the subscription, or acked.
@@ -218,8 +217,8 @@ class WithoutTraceJudge(Judge):
         stored when somebody had joined already. What an earlier incarnation acknowledged stays so.
         """
         lengths = np.diff(start)
-        seed = audit.history.seed
-        if seed is not None and seed.checkpoint.mark_delete is not None:
+        checkpoint_state = audit.window.checkpoint_state
+        if checkpoint_state is not None and checkpoint_state.checkpoint.mark_delete is not None:
             acked = (code == ACK) & (np.arange(len(code)) < first)
             settled = np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
             return np.union1d(settled, audit.acked_before)
@@ -227,50 +226,50 @@ class WithoutTraceJudge(Judge):
         of_sent[: start[first]] = False
         before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
         lowest = int(ordinals[of_sent].min()) if of_sent.any() else 0
-        past = np.flatnonzero(~for_subscription(audit.history, audit.scan, lowest))
+        past = np.flatnonzero(~for_subscription(audit.window, audit.scan, lowest))
         return np.union1d(np.union1d(past, ordinals[before]), audit.acked_before).astype(np.int64)
 
 
 class WindowEntries:
     """The entries of an audit's window, as statistics and waits ask for them."""
 
-    def __init__(self, history: History, scan: Scan) -> None:
-        self._history, self._scan = history, scan
-        self.ledger_ids, self.entry_ids = history.ledger, history.entry
+    def __init__(self, window: LogWindow, scan: Scan) -> None:
+        self._window, self._scan = window, scan
+        self.ledger_ids, self.entry_ids = window.ledger, window.entry
 
     def __len__(self) -> int:
-        return len(self._history)
+        return len(self._window)
 
     def position(self, ordinal: int) -> str:
         """``"L:E"`` of an ordinal."""
-        return str(self._history.position(ordinal)) if 0 <= ordinal < len(self) else "unknown"
+        return str(self._window.position(ordinal)) if 0 <= ordinal < len(self) else "unknown"
 
     def key(self, ordinal: int) -> Key | None:
         """See ``audit.waits.tracker.Window``."""
-        key = int(self._history.entry_key[ordinal])
-        return None if key < 0 else (self._history.keys.text(key), bool(self._history.keys.base64[key]))
+        key = int(self._window.entry_key[ordinal])
+        return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
 
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``audit.waits.tracker.Window``."""
-        key = int(self._history.entry_key[ordinal])
-        return np.array([ordinal]) if key < 0 else np.flatnonzero(self._history.entry_key == key)
+        key = int(self._window.entry_key[ordinal])
+        return np.array([ordinal]) if key < 0 else np.flatnonzero(self._window.entry_key == key)
 
     def times_sent(self) -> npt.NDArray[np.int32]:
         """See ``audit.waits.tracker.Window``."""
         return self._scan.times_sent
 
 
-def _seed_operations(seed: Seed, count: int) -> SeedOperations | None:
+def _checkpoint_operations(checkpoint_state: CheckpointState, count: int) -> CheckpointOperations | None:
     """Return what a checkpoint says beside its operations: where each consumer's range ends, if each has one."""
     if not count:
         return None
-    consumers = seed.checkpoint.consumers or ()
+    consumers = checkpoint_state.checkpoint.consumers or ()
     ends = {}
     for consumer in consumers:
         ranges = sorted(consumer.hash_ranges or ())
         if ranges and all(upper + 1 == lower for (_, upper), (lower, _) in pairwise(ranges)):
             ends[consumer.number] = ranges[-1][1]
-    return SeedOperations(len(consumers), count, ends if len(ends) == len(consumers) else None)
+    return CheckpointOperations(len(consumers), count, ends if len(ends) == len(consumers) else None)
 
 
 def _messages_sent(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
 from dispatch_core.audit.waits.findings import LEFT_WAITING
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.replay.assembler import Replay
@@ -38,7 +38,7 @@ def replay(
     closed: bool = False,
     last: bool = True,
     without_trace: bool = False,
-    reported_waits: list[Hold] | None = None,
+    reported_waits: list[SampledWait] | None = None,
     tick_us: int | None = None,
 ) -> dict[str, pa.Table]:
     """Fold ``log`` up to ``interval_end``; return the tables of ``tables.REPLAY_TABLES`` for [start, end), UTC.
@@ -64,7 +64,7 @@ def replay(
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
     asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, tick_us)
-    waits: list[Hold] = [] if reported_waits is None else reported_waits
+    waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
         found = _part(log, asked, waits, trace=not without_trace)
     else:
@@ -88,13 +88,13 @@ def replay(
 
 
 def _part(
-    log: DispatcherLog, asked: _Asked, reported_waits: list[Hold], *, trace: bool = False
+    log: DispatcherLog, asked: _Asked, reported_waits: list[SampledWait], *, trace: bool = False
 ) -> dict[str, pa.Table]:
     """Return the tables of a log, or of one part of it, but for ``balance`` and ``waits``."""
-    waits: list[Hold] = []
+    waits: list[SampledWait] = []
     found = by_deliveries = _in_one_batch(log, asked, waits, trace=trace)
     if trace and any(found["dispatcher_state"]["divergent"].to_pylist()):
-        other_waits: list[Hold] = []
+        other_waits: list[SampledWait] = []
         by_deliveries = _in_one_batch(log, asked, other_waits)
         if by_deliveries["dispatcher_state"]["not_judged_reason"].null_count:
             waits, found = other_waits, _with_waits(found, by_deliveries)
@@ -128,7 +128,7 @@ def _with_waits(found: dict[str, pa.Table], by_deliveries: dict[str, pa.Table]) 
 
 
 def _in_one_batch(
-    log: DispatcherLog, asked: _Asked, reported_waits: list[Hold], *, trace: bool = False
+    log: DispatcherLog, asked: _Asked, reported_waits: list[SampledWait], *, trace: bool = False
 ) -> dict[str, pa.Table]:
     """Return the tables of a log, but for its divergences as findings. ``trace``: compare every decision."""
     replay = Replay(

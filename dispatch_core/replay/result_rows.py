@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dispatch_core import CORE_VERSION
 from dispatch_core.arrays.batches import no_rows
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OPEN, OwnershipSpans
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.checkpoint import joins
@@ -89,28 +89,28 @@ def ownership(
     return pa.table([found[name] for name in OWNERSHIP.names], schema=OWNERSHIP)
 
 
-def blocked(holds: Iterable[Hold], names: Mapping[int, str]) -> Iterable[dict[str, Any]]:
+def blocked(waits: Iterable[SampledWait], names: Mapping[int, str]) -> Iterable[dict[str, Any]]:
     """Rows of ``blocked``: what rules held back. What no rule held back has none."""
-    for hold in holds:
-        if hold.reason is None:
+    for wait in waits:
+        if wait.reason is None:
             continue
         yield {
-            "hash": hold.hash,
-            "reason": hold.reason,
-            "consumer": hold.waiting,
-            "consumer_name": None if hold.waiting is None else names.get(hold.waiting),
-            "holder": hold.holder,
-            "holder_name": None if hold.holder is None else names.get(hold.holder),
-            "from_seq": hold.from_seq,
-            "from_t_us": hold.from_t_us,
-            "until_seq": hold.until_seq,
-            "until_t_us": hold.until_t_us,
-            "blocked_attempts": hold.attempts,
-            "entries": hold.entries,
-            "messages": hold.messages,
-            "message_ms": hold.message_us // 1000,
-            "needless_ms": hold.needless_us // 1000,
-            "uncertain": hold.uncertain,
+            "hash": wait.hash,
+            "reason": wait.reason,
+            "consumer": wait.waiting,
+            "consumer_name": None if wait.waiting is None else names.get(wait.waiting),
+            "holder": wait.holder,
+            "holder_name": None if wait.holder is None else names.get(wait.holder),
+            "from_seq": wait.from_seq,
+            "from_t_us": wait.from_t_us,
+            "until_seq": wait.until_seq,
+            "until_t_us": wait.until_t_us,
+            "blocked_attempts": wait.attempts,
+            "entries": wait.entries,
+            "messages": wait.messages,
+            "message_ms": wait.message_us // 1000,
+            "needless_ms": wait.needless_us // 1000,
+            "uncertain": wait.uncertain,
         }
 
 

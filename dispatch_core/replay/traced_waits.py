@@ -1,6 +1,6 @@
 """Track what waits while a trace is verified: sampled between lines, where the dispatcher is between two of its steps.
 
-A trace shows what was read, so nothing is inferred; ``UserLevelFold`` asks the same of a log without one.
+A trace shows what was read, so nothing is inferred; ``DispatcherFold`` asks the same of a log without one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.subscription_start import first_of
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.tracker import Hold, Key, holds_for
+from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.recording.log import DispatcherLog
@@ -37,11 +37,13 @@ class TracedWaits:
         self, log: DispatcherLog, audited: AuditFold, limits: Limits, *, start_us: int, tick_us: int | None
     ) -> None:
         """``audited``: the audit of the same log; see ``replay.replay`` for the rest."""
-        self._holds = holds_for(limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER)
+        self._tracker = tracker_for(
+            limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER
+        )
         self._audited = audited
         stored_ms = np.asarray(log.messages["publish_time_ms"].fill_null(0), dtype=np.int64)
         rows = _Rows(log, audited)
-        self._holds.go_on(0, rows, stored_ms * 1000)
+        self._tracker.go_on(0, rows, stored_ms * 1000)
         # What lies before was not for the subscription.
         self._first = rows.first()
         self._driver: Verifier | None = None
@@ -51,11 +53,11 @@ class TracedWaits:
         """Look at what waits before a line is taken, if it is time."""
         self._driver = driver
         if self._line is None:
-            self._holds.begin(line.seq, line.t_us)
+            self._tracker.begin(line.seq, line.t_us)
         if self._line is not None and self._line.kind in _HALF_DONE:
             return
         last = line.kind in ("consumer_removing", "consumer_removed") and _only_one(driver)
-        if self._holds.due(line.t_us) or last or (line.kind in _CHANGES and self._holds.stale(line.t_us)):
+        if self._tracker.due(line.t_us) or last or (line.kind in _CHANGES and self._tracker.stale(line.t_us)):
             self._look(driver, line.seq, line.t_us, last=last)
 
     def after(self, line: Line, driver: Verifier) -> None:
@@ -64,20 +66,20 @@ class TracedWaits:
         if isinstance(driver, KeySharedVerifier) and driver.refused_now:
             self._look(driver, line.seq, line.t_us)
             for _, hash_value in driver.refused_now:
-                self._holds.refused(driver.core, hash_value)
+                self._tracker.refused(driver.core, hash_value)
 
     def _look(self, driver: Verifier, seq: int, t_us: int, *, last: bool = False) -> None:
         core = driver.core
         again = isinstance(core, SingleActiveDispatcher) and core.delay_running
         reason = _reason_of_all(driver)
-        self._holds.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
+        self._tracker.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
 
-    def finish(self, seq: int, as_of_us: int) -> list[Hold]:
+    def finish(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``."""
         if self._line is None or self._driver is None:
             return []
         self._look(self._driver, seq, as_of_us)
-        return self._holds.take() + self._holds.finish(self._driver.core)
+        return self._tracker.take() + self._tracker.finish(self._driver.core)
 
 
 def _reason_of_all(driver: Verifier) -> int | None:
@@ -100,13 +102,13 @@ class _Rows:
     def __init__(self, log: DispatcherLog, audited: AuditFold) -> None:
         self.ledger_ids = np.asarray(log.messages["ledger_id"], dtype=np.int64)
         self.entry_ids = np.asarray(log.messages["entry_id"], dtype=np.int64)
-        self._history = audited.history
+        self._window = audited.window
         self._scan = audited.scan
-        self._ordinals = locate(self._history.ledger, self._history.entry, self.ledger_ids, self.entry_ids)
+        self._ordinals = locate(self._window.ledger, self._window.entry, self.ledger_ids, self.entry_ids)
 
     def first(self) -> int:
         """The first entry that was for the subscription: 0 where nothing was sent, behind all where none of them was."""
-        first = first_of(self._history, self._scan)
+        first = first_of(self._window, self._scan)
         return 0 if first is None else int(np.searchsorted(self._ordinals, first))
 
     def position(self, ordinal: int) -> str:
@@ -115,12 +117,12 @@ class _Rows:
 
     def key(self, ordinal: int) -> Key | None:
         """See ``Window``."""
-        key = int(self._history.entry_key[self._ordinals[ordinal]])
-        return None if key < 0 else (self._history.keys.text(key), bool(self._history.keys.base64[key]))
+        key = int(self._window.entry_key[self._ordinals[ordinal]])
+        return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
 
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``Window``."""
-        keys = self._history.entry_key[self._ordinals]
+        keys = self._window.entry_key[self._ordinals]
         return np.array([ordinal]) if keys[ordinal] < 0 else np.flatnonzero(keys == keys[ordinal])
 
     def times_sent(self) -> npt.NDArray[np.int32]:

@@ -19,7 +19,7 @@ from dispatch_core.audit.balance import ACTIVE_TIMES, active_times, failover_imb
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
@@ -44,8 +44,8 @@ _NO_EVENT: Final = datetime.fromtimestamp(0, UTC)
 class WholeAudit:
     """Result tables of one log (schemas of ``dispatch_core.tables``).
 
-    ``holds``: the waits behind ``blocked`` that are reported one by one. ``doubted``: decisions that differ from the rules
-    behind lines that are missing or cannot be; they are no findings.
+    ``sampled_waits``: the waits behind ``blocked`` that are reported one by one. ``doubted``: decisions that differ from the
+    rules behind lines that are missing or cannot be; they are no findings.
 
     ``level``: "T" if every recorded decision was compared, "E" if deliveries were (docs/logs-without-trace.md), "" if the
     rules were not asked for. ``shortened``: the log is a trace, and too long for "T".
@@ -59,7 +59,7 @@ class WholeAudit:
     state: pa.Table = field(repr=False)
     balance: pa.Table = field(repr=False)
     waits: pa.Table = field(repr=False)
-    holds: tuple[Hold, ...] = field(repr=False)
+    sampled_waits: tuple[SampledWait, ...] = field(repr=False)
     doubted: int
     level: str
     shortened: bool
@@ -96,7 +96,7 @@ def audit_whole(
         log = replace(log, events=log.events.filter(pc.less_equal(log.events["t_us"], as_of_us)))
     start, end = _span(log.events)
     trace = is_trace(log)
-    waits: list[Hold] = []
+    waits: list[SampledWait] = []
     doubted = 0
     shortened = rules and trace and _deliveries(log.events) > largest_trace
     if rules:
@@ -124,7 +124,7 @@ def audit_whole(
         state=found["dispatcher_state"],
         balance=found["balance"],
         waits=found["waits"],
-        holds=tuple(waits),
+        sampled_waits=tuple(waits),
         doubted=doubted,
         level=("T" if trace and not shortened else "E") if rules else "",
         shortened=shortened,

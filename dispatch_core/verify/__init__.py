@@ -1,5 +1,5 @@
 """Feed a recording's inputs into the core and compare every decision the broker made with the core's.
 
-``inputs`` draws the line between what the core may read and what is only compared; ``tally`` counts; ``key_shared`` and
-``single_active`` drive the two dispatchers; ``runner`` picks the right one for a log.
+``inputs`` separates the fields that the core may read from those that are only compared; ``tally`` counts decisions.
+``trace`` compares a dispatcher trace decision by decision; ``without_trace`` judges the deliveries of a log without one.
 """

@@ -1,11 +1,13 @@
-"""Sendings that differ from the rules only because of what another finding tells.
+"""Find deliveries that differ from the rules only as a consequence of another finding.
 
-Rules that hold a newcomer back look at all entries, whatever their key: one that is never acknowledged holds it for good,
-and one that was sent out of turn makes it wait for what had seemingly been read by then. So where the log shows such a
-fault, the sendings behind it differ by the dozen, though the broker did with each of them what it should have done.
+Rules that hold a recently joined consumer back look at all entries, whatever their key. Example: 3:7 is never acknowledged,
+a finding ``ack_hole``. By the rule, a consumer that joined when 3:9 had been read gets nothing from 3:10 on for good. The
+broker lost track of 3:7 and sends it dozens of entries, each of which differs from the rule. In the same way an entry that
+was sent out of turn makes the consumer wait for entries that had seemingly been read by then.
 
-Only of later entries: up to where a newcomer has to wait is a place behind what had been read. And only behind what nothing
-explains: where the rules themselves let a key overtake (its finding has a ``cause``), the replay did as the broker did.
+Only later entries can be consequences, since the limit of a recently joined consumer lies behind what had been read. And
+only faults that nothing explains have consequences: where the rules themselves let a key overtake (the finding has a
+``cause``), the replay did as the broker did.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ SKIPS: Final = SingleActiveFold.reasons[positions.SKIPS]
 GOES_BACK: Final = SingleActiveFold.reasons[positions.GOES_BACK]
 NOT_ACTIVE: Final = SingleActiveFold.reasons[positions.NOT_ACTIVE]
 
-#: Kinds that say of entries that they were not sent, or not acknowledged, until the last line of the evidence.
+#: Kinds of findings about entries that were not sent, or not acknowledged, until the last line of the evidence.
 _UNFINISHED: Final = ("never_delivered", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription")
-#: Kinds that say of an entry that it was sent when, or to whom, it should not have been.
+#: Kinds of findings about entries that were sent at the wrong time or to the wrong consumer.
 _OUT_OF_TURN: Final = ("out_of_order", "split_key", "double_outstanding", "duplicate_after_ack")
 
 Position = tuple[int, int]
 
 
 class Consequences:
-    """What may follow from ``anomalies``, the findings of a log other than divergences.
+    """Possible consequences of ``anomalies``, the findings of a log other than divergences.
 
-    ``elsewhere``: what Failover or Exclusive sent to another than who was active, by position, and in which line.
+    ``elsewhere``: entries that Failover or Exclusive sent to a consumer that was not active: position and line.
     """
 
     def __init__(
@@ -51,15 +53,15 @@ class Consequences:
                 self._out_of_turn.append((min(named), max(named), first))
 
     def explain(self, position: Position, seq: int, reason: str | None) -> bool:
-        """Whether an entry that was sent in line ``seq`` differs from the rules, by ``reason``, as a consequence."""
+        """Check whether the entry sent in line ``seq`` differs from the rules, for ``reason``, as a consequence."""
         if reason == SKIPS:
             return any(first < position for first, *_ in [*self._unfinished, *self._out_of_turn])
         if reason == GOES_BACK:
             return any(position < last and since <= seq for _, last, since in self._out_of_turn)
         if reason != RECENTLY_JOINED:
             return False
-        held = any(first < position and since <= seq <= until for first, since, until in self._unfinished)
-        return held or any(first < position and since < seq for first, _, since in self._out_of_turn)
+        waits = any(first < position and since <= seq <= until for first, since, until in self._unfinished)
+        return waits or any(first < position and since < seq for first, _, since in self._out_of_turn)
 
 
 def _position(text: str) -> Position:
@@ -68,13 +70,13 @@ def _position(text: str) -> Position:
 
 
 def unfinished(anomalies: Iterable[Mapping[str, Any]], positions: Iterable[str]) -> bool:
-    """Whether a finding says of one of these entries that it was not sent, or not acknowledged."""
+    """Check for a finding that one of these entries was not sent, or not acknowledged."""
     named = set(positions)
     return any(row["kind"] in _UNFINISHED and not named.isdisjoint(row["positions"]) for row in anomalies)
 
 
 def holders_of_holes(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """Consumer → line from which on its count of unacknowledged messages holds an entry that is never acknowledged."""
+    """Return, by consumer, the line from which on it holds an entry that is never acknowledged."""
     since: dict[int, int] = {}
     for row in anomalies:
         if row["kind"] == "ack_hole":

@@ -1,9 +1,9 @@
-"""Where a broker decided otherwise than its rule: findings that name entry, key, who got it and who should have.
+"""Turn a comparison's divergences into findings: the entry, its key, the consumer that got it and the one by the rules.
 
-A comparison gives one row of ``divergences`` per decision. What is sent otherwise is one finding each. Decisions that only a
-trace shows (reads, replay sets, draining hashes) hang on each other: after the first that differs, the core's state is
-another than the broker's, and what follows may be its consequence. Of these the first is a finding, with the number of the
-others.
+A comparison gives one row of ``divergences`` per decision. Each delivery that differs is a finding. Decisions that only a
+trace shows (reads, replay sets, draining hashes) depend on each other: after the first one that differs, the core's state is
+not the broker's, and later differences may be consequences. Of these decisions the first is a finding, with the number of
+the others.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from dispatch_core.times import clock
 from dispatch_core.verify.consequences import NOT_ACTIVE, Consequences, holders_of_holes, unfinished
 from dispatch_core.verify.without_trace.key_shared import KeySharedFold
 
-#: Decisions so near in time to a sending that differs are part of the same round, or lead to it.
+#: Decisions so near in time to a delivery that differs are part of the same round, or lead to it.
 _SAME_ROUND_US: Final = 100_000
-#: Kinds whose proving line is a sending that the rules had not allowed.
+#: Kinds of findings whose proving line is a delivery that the rules had not allowed.
 _BEYOND_THE_RULES: Final = ("double_outstanding", "duplicate_after_ack")
-#: Kinds that say of an entry that it was left out, so that others of its hash went before it.
+#: Kinds of findings about entries that were left out, so that others of their hash went before them.
 _LEFT_OUT: Final = ("never_delivered", "stuck_key")
 _WAITS: Final = KeySharedFold.reasons[gates.REPLAY_ORDER]
-#: Why a sending differs that only lacks a permit.
+#: Reason of a delivery that only lacks a permit.
 NO_PERMITS: Final = KeySharedFold.reasons[gates.NO_PERMITS]
-#: A place in a line behind all others.
+#: Place in a line, behind all others.
 _BEHIND_ALL: Final = 1 << 40
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
 _CONSUMER: Final = re.compile(r"\bconsumer (\d+)")
 
 
-def of_sendings(
+def of_deliveries(
     deliveries: pa.Table,
     divergences: pa.Table,
     names: ConsumerNames,
     rule: str,
     anomalies: Sequence[Mapping[str, Any]] = (),
 ) -> list[Finding]:
-    """One finding per delivery that is judged ``divergent``, but for consequences.
+    """Make one finding per delivery that is judged ``divergent``, without consequences of other findings.
 
-    Who was sent something beyond what the rules allow has a permit less from then on, in the log as in the broker; and where
-    something went elsewhere, the rules still spend a permit of whom it was for. So sendings without a permit count once per
-    consumer, and not at all behind another finding about a sending to it, or in one round with such a finding. What overtook
-    an entry that a finding says was left out is told by that finding; see also ``consequences``.
+    A consumer that was sent more than the rules allow has a permit less from then on, in the log as in the broker. If an
+    entry went to another consumer, the rules still spend a permit of the consumer it was for. So deliveries without a permit
+    count once per consumer, and not at all after another finding about a delivery to it, or in one round with such a
+    finding. An entry that overtook one that was left out belongs to the finding about the latter; see also ``consequences``.
 
     Args:
-        deliveries: as judged by who was sent each entry (docs/logs-without-trace.md).
-        divergences: of the same judgement; they say why.
-        names: the display names of the consumers.
-        rule: the rules in force, for people.
-        anomalies: what else was found in the log.
+        deliveries: rows of ``DELIVERIES`` with judgements (docs/logs-without-trace.md).
+        divergences: rows of ``DIVERGENCES`` of the same judgement, with the reasons.
+        names: display names of the consumers.
+        rule: name of the rules in force, for people.
+        anomalies: the other findings of the log.
     """
     took = _took_permits(anomalies)
     left_out = {row["hash"] for row in anomalies if row["kind"] in _LEFT_OUT and row["hash"] is not None}
@@ -110,9 +110,13 @@ def of_sendings(
 def of_the_rest(
     deliveries: pa.Table, unseen: int, rule: str, anomalies: Sequence[Mapping[str, Any]] = ()
 ) -> list[Finding]:
-    """One finding for all sendings that are not told one by one: ``deliveries`` and ``unseen`` more; none if there are none.
+    """Make one finding for all divergent deliveries that are not reported one by one; an empty list if there are none.
 
-    ``anomalies``: what else was found in the log; behind lines that may be missing nothing is told.
+    Args:
+        deliveries: these deliveries.
+        unseen: number of more deliveries that are not among the rows.
+        rule: name of the rules in force, for people.
+        anomalies: the other findings of the log; nothing is reported behind lines that may be missing.
     """
     rest = certain(deliveries, doubtful_from(anomalies))
     if not rest.num_rows:
@@ -132,7 +136,7 @@ def of_the_rest(
 
 
 def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """Consumer → line of the first sending to it that no rule allows."""
+    """Return, by consumer, the line of the first delivery to it that no rule allows."""
     took = holders_of_holes(anomalies)
     for row in anomalies:
         if row["kind"] in _BEYOND_THE_RULES:
@@ -145,14 +149,14 @@ def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 def of_decisions(
     divergences: pa.Table, deliveries: pa.Table, rule: str, anomalies: Sequence[Mapping[str, Any]] = ()
 ) -> list[Finding]:
-    """The first decision of a trace that differs from its rule, with how many do; nothing if none does.
+    """Make a finding of the first decision of a trace that differs from its rule, with the number of all such decisions.
 
     Args:
         divergences: of a comparison decision by decision.
-        deliveries: to tell the key of an entry that the decision names.
-        rule: the rules in force, for people.
-        anomalies: what else was found; one that the same line proves tells entries that the decision does not name. One that
-            says of an entry that it was left out, or never acknowledged, tells the decision about it too.
+        deliveries: the deliveries of the log, for the key of an entry that the decision names.
+        rule: name of the rules in force, for people.
+        anomalies: the other findings. One that the same line proves may name entries that the decision does not name. A
+            finding that an entry was left out, or never acknowledged, includes the decision about it.
     """
     wrong = certain(
         divergences.filter(pc.equal(divergences["status"], "divergent")), doubtful_from(anomalies)
@@ -180,7 +184,9 @@ def of_decisions(
     # what nothing explains, before the rest
     same = min(of_line, key=lambda row: row["cause"] is not None, default=None)
     positions = positions if same is None else list(same["positions"])
-    consumers = [int(one) for side in ("expected", "recorded") for one in _CONSUMER.findall(first[side])]
+    consumers = [
+        int(number) for side in ("expected", "recorded") for number in _CONSUMER.findall(first[side])
+    ]
     row = _row_of(positions[0], deliveries) if positions else {}
     seqs = [first["seq"]] if first["racing_seq"] is None else sorted({first["racing_seq"], first["seq"]})
     unique = list(dict.fromkeys(consumers))
@@ -188,42 +194,45 @@ def of_decisions(
 
 
 def _differing(expected: Sequence[str], recorded: Sequence[str]) -> list[str]:
-    """Entries that only one of two decisions names, the first place where they differ before the rest.
+    """Return the entries that only one of two decisions names, beginning with the first place where they differ.
 
-    What differs in order alone: the two that stand in that place.
+    If they differ in order only: the two entries in that place.
     """
     both = set(expected) & set(recorded)
     place = next((pair for pair in zip(expected, recorded, strict=False) if pair[0] != pair[1]), ())
-    only = [one for one in dict.fromkeys([*place, *expected, *recorded]) if one not in both]
+    only = [entry for entry in dict.fromkeys([*place, *expected, *recorded]) if entry not in both]
     return only or list(place)
 
 
-def of_trace(decisions: list[Finding], sendings: list[Finding]) -> list[Finding]:
-    """Findings of a trace: every sending that differs, and the first decision if it lies before all of them."""
-    if not sendings or not decisions:
-        return sendings or decisions
-    lead_us = min(one.t_us for one in sendings) - decisions[0].t_us
-    return [*(decisions if lead_us > _SAME_ROUND_US else []), *sendings]
+def of_trace(decisions: list[Finding], deliveries: list[Finding]) -> list[Finding]:
+    """Join the findings of a trace: all deliveries that differ, and the first decision if it comes before all of them.
+
+    ``decisions``: of ``of_decisions``; ``deliveries``: of ``of_deliveries``.
+    """
+    if not deliveries or not decisions:
+        return deliveries or decisions
+    lead_us = min(finding.t_us for finding in deliveries) - decisions[0].t_us
+    return [*(decisions if lead_us > _SAME_ROUND_US else []), *deliveries]
 
 
 def doubtful_from(anomalies: Iterable[Mapping[str, Any]]) -> int | None:
-    """The first line from which on a log may not say what happened: something is missing or cannot be; ``None`` = none."""
+    """Return the first line from which on lines are missing or cannot be; ``None`` = none."""
     return min((min(row["seqs"]) for row in anomalies if row["kind"] in DOUBTS), default=None)
 
 
 def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:
-    """The rows of ``divergences`` before a line; what differs behind it may be explained by what is not there."""
+    """Return the rows of ``divergences`` before a line; missing lines may explain what differs behind it."""
     return divergences if doubtful is None else divergences.filter(pc.less(divergences["seq"], doubtful))
 
 
 def doubted(divergences: pa.Table, anomalies: pa.Table) -> int:
-    """How many decisions differ behind lines that are missing or cannot be: these are no findings."""
+    """Count the decisions that differ behind lines that are missing or cannot be: these are no findings."""
     wrong = divergences.filter(pc.equal(divergences["status"], "divergent"))
     return len(wrong) - len(certain(wrong, doubtful_from(anomalies.select(["kind", "seqs"]).to_pylist())))
 
 
 def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:
-    """A delivery of an entry, for its key and hash."""
+    """Return a delivery of an entry, for its key and hash."""
     ledger, entry = (int(part) for part in position.rsplit(":", 1))
     hit = pc.and_(pc.equal(deliveries["ledger_id"], ledger), pc.equal(deliveries["entry_id"], entry))
     rows = deliveries.filter(hit).slice(0, 1).to_pylist()

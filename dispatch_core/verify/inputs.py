@@ -1,9 +1,8 @@
-"""What the core may read of a trace, and what is only compared.
+"""Split the lines of a trace into the fields that the core may read and those that are only compared.
 
-A line is split in two: ``inputs`` are the fields that say what the world did (joins, permits, acks, results of reads,
-times), ``recorded`` are the broker's own decisions. Drivers hand ``inputs`` to the core and keep ``recorded`` for the
-comparison; a field that is in neither list reaches nobody. ``seq``, ``t_us``, ``kind`` and ``consumer`` tell when and to
-whom something happened and belong to every line.
+``inputs`` are the fields about what happened around the broker (joins, permits, acks, results of reads, times), ``recorded``
+are the broker's own decisions. Drivers hand ``inputs`` to the core and keep ``recorded`` for the comparison; a field in
+neither list is dropped. Every line has ``seq``, ``t_us``, ``kind`` and ``consumer``.
 """
 
 from __future__ import annotations
@@ -101,25 +100,25 @@ class Entries:
         return len(self.ledger_ids)
 
     def ordinal(self, ledger_id: int, entry_id: int) -> int:
-        """Ordinal of a stored position, or -1."""
+        """Return the ordinal of a stored position, or -1."""
         return self._ordinal.get((ledger_id, entry_id), -1)
 
     def first_from(self, ledger_id: int, entry_id: int) -> int:
-        """Ordinal of the first stored entry at or after a position; their number if there is none."""
+        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none."""
         before = (self.ledger_ids < ledger_id) | (
             (self.ledger_ids == ledger_id) & (self.entry_ids < entry_id)
         )
         return int(before.sum())
 
     def position(self, ordinal: int) -> str:
-        """``"L:E"`` of an ordinal."""
+        """Return the position of an ordinal, ``"L:E"``."""
         if not 0 <= ordinal < len(self):
             return "unknown"
         return f"{self.ledger_ids[ordinal]}:{self.entry_ids[ordinal]}"
 
 
 def lines(log: DispatcherLog, entries: Entries) -> Iterator[Line]:
-    """The log's events, each split into inputs and recorded decisions, in the order of ``seq``."""
+    """Yield the log's events in the order of ``seq``, each split into inputs and recorded decisions."""
     wanted = sorted(
         {name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}
     )

@@ -1,6 +1,6 @@
-"""Counting decisions: exact, uncertain, divergent, by class; and keeping what tells most.
+"""Count decisions by class as exact, uncertain or divergent, and keep the findings.
 
-``decisions`` per class follow from the raw lines alone (``docs/verify.md`` has the formula), whatever the core says.
+The number of decisions per class follows from the raw lines alone (formula: ``docs/verify.md``), whatever the core answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Finding:
 
 
 def decisions_of(line: Line) -> tuple[str, int] | None:
-    """The published formula: class and number of decisions that one raw line stands for (docs/verify.md).
+    """Return class and number of the decisions that one raw line stands for, by the published formula (docs/verify.md).
 
     A ``round_end`` stands for one of ``round`` beside the one of ``replay_set`` that is returned here.
     """
@@ -65,7 +65,7 @@ def decisions_of(line: Line) -> tuple[str, int] | None:
 
 
 def cut_off(begun: Line) -> Finding:
-    """The log ends inside the round that began at ``begun``: what it did is not known."""
+    """Make the finding for a log that ends inside the round that began at ``begun``."""
     reason = "the log ends inside this round"
     return Finding(
         begun.seq, begun.t_us, "dispatch", "uncertain", "the rest of the round", "nothing", begun.seq, reason
@@ -86,19 +86,19 @@ class Tally:
     _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
 
     def exact(self, decision_class: str, decisions: int = 1) -> None:
-        """Broker and core agree on ``decisions`` decisions."""
+        """Count ``decisions`` decisions on which broker and core agree."""
         self.counts[decision_class]["decisions"] += decisions
         self.counts[decision_class]["exact"] += decisions
 
     def differ(self, finding: Finding, decisions: int = 1) -> None:
-        """They part on ``decisions`` decisions; 0 = a decision of the core for which the log has no line."""
+        """Count ``decisions`` decisions that differ; 0 = a decision of the core for which the log has no line."""
         counts = self.counts[finding.decision_class]
         counts["decisions"] += decisions
         counts[finding.status] += max(decisions, 1)
         self.findings.append(finding)
 
     def settle(self, decision_class: str, decisions: int, differing: int, status: str = "divergent") -> None:
-        """Count decisions whose findings were ``noted`` one by one: ``differing`` of them part, the rest is exact."""
+        """Count decisions whose findings were noted one by one: ``differing`` of them differ, the rest is exact."""
         counts = self.counts[decision_class]
         counts["decisions"] += decisions
         counts["exact"] += decisions - differing
@@ -109,19 +109,19 @@ class Tally:
         self.findings.append(finding)
 
     def expect(self, line: Line) -> None:
-        """Note how many decisions a raw line stands for, whatever becomes of it."""
+        """Add the decisions that a raw line stands for to the formula's number."""
         stands_for = decisions_of(line)
         if stands_for is not None:
             self._formula[stands_for[0]] += stands_for[1]
             self._formula["round"] += line.kind == "round_end"
 
     def leave_out(self, counts: dict[str, int]) -> None:
-        """Take back decisions that were ``expected``: they will be counted when more of the log is known."""
+        """Subtract expected decisions: they will be counted when more of the log is known."""
         for decision_class, decisions in counts.items():
             self._formula[decision_class] -= decisions
 
     def close(self) -> None:
-        """Decisions that nothing met (a round for which the core had no read result, say) are divergent."""
+        """Count decisions that were not compared (a round for which the core had no read result, say) as divergent."""
         for name, counts in self.counts.items():
             unmet = self._formula[name] - counts["decisions"]
             if unmet > 0:
@@ -129,16 +129,16 @@ class Tally:
                 counts["divergent"] += unmet
 
     def total(self, what: str) -> int:
-        """Sum over all classes of ``decisions``, ``exact``, ``uncertain`` or ``divergent``."""
+        """Sum ``decisions``, ``exact``, ``uncertain`` or ``divergent`` over all classes."""
         return sum(counts[what] for counts in self.counts.values())
 
     @property
     def first_divergence(self) -> Finding | None:
-        """The first decision in which they part for good."""
+        """The first divergent decision."""
         return next((f for f in self.findings if f.status == "divergent"), None)
 
     def as_json(self) -> dict[str, Any]:
-        """The part of ``verify --json`` that comes from the comparison."""
+        """Return the part of ``verify --json`` that comes from the comparison."""
         first = self.first_divergence
         return {
             "rounds": self.rounds,

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.positions import locate
-from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.broker import hashing
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.errors import DispatchAuditError, ProfileError
@@ -130,9 +130,12 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         raise NotSimulableError(
             f"{_name(log)}: {kind} subscriptions are not simulated, only Key_Shared, Failover, Exclusive"
         )
-    seed = Seed.of(log.events)
-    if seed is not None and not seed.of_a_new_dispatcher:
-        consumers, pending = seed.checkpoint.consumers or (), sum(map(len, seed.checkpoint.pending.values()))
+    state = CheckpointState.of(log.events)
+    if state is not None and not state.of_a_new_dispatcher:
+        consumers, pending = (
+            state.checkpoint.consumers or (),
+            sum(map(len, state.checkpoint.pending.values())),
+        )
         raise NotSimulableError(
             f"{_name(log)}: the log begins with a checkpoint of a running dispatcher ({len(consumers)} consumers connected "
             f"and {pending} entries pending). Their permits and deliveries before that are not in it, and other "

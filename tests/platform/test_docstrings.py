@@ -13,46 +13,7 @@ _QUESTION = re.compile(r"\W*(What|Whether|How|Which|Who|Whose|Where|When|Why)\b"
 _FOLDERS = ("bench", "dags", "dispatch_core", "expectations", "spark_jobs")
 
 #: Files whose docstrings are still to be rewritten; nothing may be added.
-STILL_ASKING = (
-    "dispatch_core/audit/deliveries/checkpoint_state.py",
-    "dispatch_core/audit/deliveries/evidence.py",
-    "dispatch_core/audit/deliveries/findings.py",
-    "dispatch_core/audit/deliveries/fold.py",
-    "dispatch_core/audit/deliveries/keys.py",
-    "dispatch_core/audit/deliveries/log_checks.py",
-    "dispatch_core/audit/deliveries/operations.py",
-    "dispatch_core/audit/deliveries/rows.py",
-    "dispatch_core/audit/deliveries/scan.py",
-    "dispatch_core/audit/deliveries/subscription_start.py",
-    "dispatch_core/audit/deliveries/trim.py",
-    "dispatch_core/audit/deliveries/unknown_consumers.py",
-    "dispatch_core/audit/deliveries/window.py",
-    "dispatch_core/audit/limit_rules.py",
-    "dispatch_core/audit/limits.py",
-    "dispatch_core/audit/verdict.py",
-    "dispatch_core/verify/consequences.py",
-    "dispatch_core/verify/divergence_findings.py",
-    "dispatch_core/verify/inputs.py",
-    "dispatch_core/verify/trace/active_consumer_change.py",
-    "dispatch_core/verify/trace/driver.py",
-    "dispatch_core/verify/trace/key_shared.py",
-    "dispatch_core/verify/trace/key_shared_classic.py",
-    "dispatch_core/verify/trace/late_entries.py",
-    "dispatch_core/verify/trace/notices.py",
-    "dispatch_core/verify/trace/pending_acks.py",
-    "dispatch_core/verify/trace/pending_commands.py",
-    "dispatch_core/verify/trace/races.py",
-    "dispatch_core/verify/trace/racing.py",
-    "dispatch_core/verify/trace/reads.py",
-    "dispatch_core/verify/trace/recently_joined.py",
-    "dispatch_core/verify/trace/recorded.py",
-    "dispatch_core/verify/trace/runner.py",
-    "dispatch_core/verify/without_trace/base.py",
-    "dispatch_core/verify/without_trace/key_shared.py",
-    "dispatch_core/verify/without_trace/positions.py",
-    "dispatch_core/verify/without_trace/races.py",
-    "dispatch_core/verify/without_trace/rounds.py",
-)
+STILL_ASKING = ()
 
 
 def questions(text: str) -> list[str]:

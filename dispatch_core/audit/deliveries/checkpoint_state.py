@@ -1,8 +1,11 @@
-"""The state that a checkpoint says a log begins with, as operations in front of the log's own.
+"""Turn the checkpoint that a log begins with into operations in front of the log's own.
 
-They are none of the log: nothing is found in them and they make no deliveries. But what they leave is what the rules of
-the audit go on from: who is connected, what is acknowledged, what is outstanding at whom. Of anything else that happened
-before, nothing is known; where a finding rests on that, it is uncertain (``findings``).
+These operations are no lines of the log: they prove no finding and make no delivery. They set the state from which the rules
+of the audit go on: the connected consumers, the acknowledged entries, and the entries pending on each consumer. What
+happened before the checkpoint beyond that is unknown, and a finding that depends on it is uncertain (``findings``).
+
+Example: a checkpoint names consumers 1 and 2, the mark-delete position 3:7, and 3:9 pending on consumer 2. Its operations
+are ``ADDED`` 1 and 2, ``FLOW`` 1 and 2, ``ACK`` of all entries up to 3:7, and ``SENT`` of 3:9 to consumer 2.
 """
 
 from __future__ import annotations
@@ -21,16 +24,16 @@ from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import Checkpoint, Connected, Position, leading, upto
 from dispatch_core.recording.queued import as_of_its_line, queued
 
-#: Permits of a consumer of whose permits a checkpoint says nothing: never too few.
+#: Permits of a consumer whose permits the checkpoint does not give: never too few.
 UNKNOWN_PERMITS: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
+class CheckpointState:
     """The checkpoint that a log begins with, and its line.
 
-    ``t_us``: when the state was read, which may be later than the lines behind it: a recorder asks the broker when it writes
-    the checkpoint, and what it has queued by then is written after it.
+    ``t_us``: time at which the state was read, microseconds since the epoch. It may be later than the lines behind the
+    checkpoint: a recorder asks the broker when it writes the checkpoint, and writes what it has queued by then after it.
     """
 
     checkpoint: Checkpoint
@@ -38,8 +41,8 @@ class Seed:
     t_us: int
 
     @classmethod
-    def of(cls, events: pa.Table, *, streaming: bool = False) -> Seed | None:
-        """The seed of a log that begins with ``events``; ``None`` = it does not begin with a checkpoint of its consumers.
+    def of(cls, events: pa.Table, *, streaming: bool = False) -> CheckpointState | None:
+        """Read the checkpoint of a log that begins with ``events``; ``None`` if it does not begin with one of its consumers.
 
         Raises ``NotStreamableError`` when streaming and the checkpoint's state may hold lines that are not among ``events``.
         """
@@ -56,31 +59,31 @@ class Seed:
 
     @property
     def named(self) -> tuple[Ints, Ints]:
-        """Ledgers and entries of the positions that the checkpoint names one by one."""
+        """Ledgers and entries of the positions that the checkpoint lists."""
         return _columns(self.checkpoint.named)
 
     @property
     def of_a_new_dispatcher(self) -> bool:
-        """Whether the dispatcher had just been made: the log's first line, nobody connected, nothing outstanding.
+        """True if the dispatcher was new: the checkpoint is the log's first line, no consumer, nothing pending.
 
-        It remembers nothing but its cursor, so the rules go on from the checkpoint as from the beginning of any log.
+        Such a dispatcher remembers only its cursor, so the rules go on as at the beginning of any log.
         """
         return self.seq == 1 and not self.checkpoint.consumers and not any(self.checkpoint.pending.values())
 
     def may_have_been_sent(self, position: Position) -> bool:
-        """Whether an entry may have been sent before the log begins."""
+        """Check whether an entry may have been sent before the log begins."""
         unsent = self.checkpoint.read_position
         return unsent is None or position < unsent
 
     def acknowledged(self, position: Position) -> bool:
-        """Whether the checkpoint says that an entry is acknowledged."""
+        """Check whether the checkpoint names an entry as acknowledged."""
         checkpoint = self.checkpoint
         below = checkpoint.is_below(position) and position not in checkpoint.not_yet_acked
         return below or position in checkpoint.ack_holes
 
 
 def operations(
-    seed: Seed,
+    checkpoint_state: CheckpointState,
     ledger: Ints,
     entry: Ints,
     messages: npt.NDArray[np.int32],
@@ -88,12 +91,20 @@ def operations(
     *,
     streaming: bool,
 ) -> Operations:
-    """What leaves the state of the checkpoint: joins, then what is acknowledged, then what is outstanding.
+    """Make the operations that leave the state of the checkpoint: joins, flows, one ack, one delivery per consumer.
 
-    ``ledger``, ``entry``, ``messages``: the positions of the window, and how many messages each entry holds. Raises
-    ``NotStreamableError`` when streaming and it does not hold what the checkpoint names.
+    Args:
+        checkpoint_state: the checkpoint and its line; all operations have the ``seq`` and time of that line.
+        ledger: ledger of each entry of the window.
+        entry: entry id of each entry of the window.
+        messages: number of messages in each entry of the window.
+        connections: indexes of the connections.
+        streaming: the window must hold every position that the checkpoint names.
+
+    Raises:
+        NotStreamableError: when streaming and the window does not hold such a position.
     """
-    checkpoint = seed.checkpoint
+    checkpoint = checkpoint_state.checkpoint
     runs: list[tuple[int, int, npt.NDArray[np.int32]]] = []
     nothing = np.empty(0, np.int32)
     index = connections.index_of
@@ -118,12 +129,12 @@ def operations(
     if streaming and any(len(ordinals) and int(ordinals.min()) < 0 for _, _, ordinals in runs):
         raise NotStreamableError("the checkpoint names a position that is not in the message log")
     count = len(runs)
-    granted = [_granted(seed, one, ledger, entry, messages) for one in joined]
+    granted = [_granted(checkpoint_state, consumer, ledger, entry, messages) for consumer in joined]
     return Operations(
         code=np.array([code for code, _, _ in runs], np.int8),
         consumer=np.array([consumer for _, consumer, _ in runs], np.int32),
-        seq=np.full(count, seed.seq, np.int64),
-        t_us=np.full(count, seed.t_us, np.int64),
+        seq=np.full(count, checkpoint_state.seq, np.int64),
+        t_us=np.full(count, checkpoint_state.t_us, np.int64),
         value=np.array([0] * len(joined) + granted + [0] * (count - 2 * len(joined))),
         start=np.cumsum([0, *(len(ordinals) for _, _, ordinals in runs)]).astype(np.int64),
         ordinals=np.concatenate([ordinals for _, _, ordinals in runs]),
@@ -131,10 +142,14 @@ def operations(
 
 
 def _granted(
-    seed: Seed, consumer: Connected, ledger: Ints, entry: Ints, messages: npt.NDArray[np.int32]
+    checkpoint_state: CheckpointState,
+    consumer: Connected,
+    ledger: Ints,
+    entry: Ints,
+    messages: npt.NDArray[np.int32],
 ) -> int:
-    """The permits that leave what the checkpoint says when what is pending is sent; if it says nothing, more than enough."""
-    pending = seed.checkpoint.pending.get(consumer.number)
+    """Return a consumer's permits before its pending entries are sent; ``UNKNOWN_PERMITS`` if the checkpoint gives none."""
+    pending = checkpoint_state.checkpoint.pending.get(consumer.number)
     if consumer.permits is None or (pending is None and consumer.unacked != 0):
         return UNKNOWN_PERMITS
     ordinals = _ordinals(ledger, entry, pending or ())

@@ -1,4 +1,4 @@
-"""Anomaly rows in words: the key, positions and consumers of a finding, the lines that prove it, and one sentence.
+"""Describe findings about deliveries: key, positions, consumers, the lines that prove each finding, and one sentence.
 
 Names, positions and clock times (UTC) stand in every sentence; ``seqs`` name the lines of the log that prove it, the
 proving line last.
@@ -27,13 +27,13 @@ from dispatch_core.audit.deliveries.layout import (
 )
 from dispatch_core.audit.deliveries.log_checks import Gaps, LogFinding
 from dispatch_core.audit.deliveries.scan import Scanned
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES
 from dispatch_core.broker.profiles import OrderingRule, Profile
 
-#: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a sending
+#: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a delivery
 #: that follows an ack within this time may have overtaken it.
 ACK_RACE_US: Final = 20_000
 
@@ -45,7 +45,7 @@ _DOUBTS: Final = {
     ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
 }
 
-#: What the end of the delivery before says about why an entry was sent again.
+#: Cause of a repeated delivery, by the end of the delivery before it.
 CAUSE_OF: Final = {
     NACKED: "nack",
     NACKED_ALL: "nack",
@@ -62,7 +62,7 @@ _RULE_SAYS: Final = {
     OrderingRule.DRAINING_HASHES: f"{ORDERING_RULES['draining_hash']} are there to prevent this",
     OrderingRule.NONE: "the consumers had allowed delivery out of order",
 }
-#: Of draining hashes: why an early release does it, and what it means of a later one.
+#: Suffixes for draining hashes: the known cause in early releases, and the meaning in later ones.
 _TWO_REPLAY_READS: Final = "; before 4.0.3 two replay reads can be under way at once (#23384)"
 _BROKER_BUG: Final = "; keep the log, a broker that does it has a bug"
 
@@ -84,26 +84,31 @@ class Finding(NamedTuple):
     uncertain: bool
     explanation: str
     place: int  # order within the proving line
-    #: Entries that this finding tells of and nobody was ever sent, listed or not; each is counted in one finding only.
+    #: Number of entries of this finding that were never sent, listed or not; each is counted in one finding only.
     unsent: int | None = None
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Proving line first, then place in the line, then kind."""
+        """Sort key: proving line, place in the line, kind."""
         return self.seqs[-1], self.place, KIND_ORDER[self.kind]
 
 
 class Findings:
-    """Puts the findings of one pass over a dispatcher's operations into words.
+    """Describe the findings of one pass over a dispatcher's operations.
 
-    ``names``: of the connections (``display_names``). ``state``: deliveries of the window (``Scan.deliveries``).
-    ``gaps``: of the log up to these operations. ``events``: where a trace may show when acks took effect, ``None`` where
-    there is no trace.
+    Args:
+        window: the window of the log.
+        names: display names of the connections, by index (``display_names``).
+        profile: the rules in force; ``None`` = unknown.
+        state: deliveries of the window, one row each (``Scan.deliveries``).
+        scanned: the result of the pass.
+        gaps: gaps of the log up to these operations.
+        events: the lines in which a trace may show when acks took effect; ``None`` = no trace.
     """
 
     def __init__(
         self,
-        history: History,
+        window: LogWindow,
         names: Sequence[str],
         profile: Profile | None,
         state: npt.NDArray[np.int32],
@@ -111,7 +116,7 @@ class Findings:
         gaps: Gaps,
         events: pa.Table | None,
     ) -> None:
-        self._history = history
+        self._window = window
         self._names = names
         self._profile = profile
         self._state = state
@@ -124,7 +129,7 @@ class Findings:
         self._lines: dict[int, Line] = {}
 
     def of_log(self, finding: LogFinding) -> Finding:
-        """A finding about the log itself."""
+        """Describe a finding about the log itself."""
         return Finding(
             kind=finding.kind,
             severity=KINDS[finding.kind].severity,
@@ -145,11 +150,11 @@ class Findings:
         )
 
     def of_deliveries(self, found: npt.NDArray[np.int32]) -> list[Finding]:
-        """Findings of the pass, one per delivery and kind."""
+        """Describe the findings of the pass, rows ``(delivery, kind, other delivery, other operation)``."""
         if not len(found):
             return []
-        self._sent = sent_of(self._history, self._state, found)
-        self._lines = lines_of(self._history, self._sent, found)
+        self._sent = sent_of(self._window, self._state, found)
+        self._lines = lines_of(self._window, self._sent, found)
         make = (self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered)
         return [make[kind](delivery, other, op) for delivery, kind, other, op in found.tolist()]
 
@@ -203,7 +208,7 @@ class Findings:
 
     def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
         acked, sent = self._lines[op], self._sent[delivery]
-        by_checkpoint = self._history.is_seed(op)
+        by_checkpoint = self._window.is_of_checkpoint(op)
         acked_by = (
             "it was acknowledged" if by_checkpoint else f"{self._names[acked.consumer]} had acknowledged it"
         )
@@ -238,14 +243,14 @@ class Findings:
         )
 
     def _may_be_of_a_part(self, delivery: int, acked: Line) -> bool:
-        """Whether an ack may have been for some messages of a batch only, in a log that does not record which."""
+        """Check whether an ack may cover only some messages of a batch, in a log without ``ack_sets``."""
         of_each = self._profile is not None and self._profile.settings.get(
             "acknowledgmentAtBatchIndexLevelEnabled"
         )
-        since = self._history.ack_sets_from_seq
+        since = self._window.ack_sets_from_seq
         if not of_each or (since is not None and since <= acked.seq):
             return False
-        return bool(self._history.num_messages[self._state[delivery, ENTRY]] > 1)
+        return bool(self._window.num_messages[self._state[delivery, ENTRY]] > 1)
 
     def _redelivered(self, delivery: int, other: int, op: int) -> Finding:
         cause = self._cause(delivery)
@@ -283,9 +288,9 @@ class Findings:
         return sent
 
     def _rule(self, delivery: int) -> str:
-        if self._history.single_active:
+        if self._window.single_active:
             return "; a Failover hand-over does not wait for what the old active consumer still holds"
-        if self._history.consumers[self._sent[delivery].consumer].allow_out_of_order:
+        if self._window.consumers[self._sent[delivery].consumer].allow_out_of_order:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
         if self._profile is None:
             return ""
@@ -296,16 +301,16 @@ class Findings:
         return text + (_TWO_REPLAY_READS if early else _BROKER_BUG)
 
     def _cause(self, delivery: int) -> str | None:
-        """Why a delivery of these operations repeats an earlier one; ``None`` where nothing explains it."""
+        """Return the cause of a repeated delivery; ``None`` if nothing explains it."""
         return CAUSE_OF.get(int(self._ended[delivery - self._first]))
 
     def _was_applied(self, sent: Sent, acked: Line) -> bool | None:
-        """Whether a trace shows that the ack of an entry took effect before it was sent; ``None`` if it cannot tell."""
+        """Check in a trace whether an ack took effect before the entry was sent; ``None`` if it does not show."""
         if self._events is None:
             return None
         if self._applied is None:
             self._applied = _Applied(self._events)
-        ledger, entry = self._history.ledger[sent.ordinal], self._history.entry[sent.ordinal]
+        ledger, entry = self._window.ledger[sent.ordinal], self._window.entry[sent.ordinal]
         return self._applied.between(ledger, entry, acked.seq, self._lines[sent.op].seq)
 
     def _key(self, delivery: int) -> str:
@@ -341,7 +346,7 @@ class Findings:
         uncertain: bool = False,
         first: bool = False,
     ) -> Finding:
-        history, sent = self._history, self._sent[delivery]
+        window, sent = self._window, self._sent[delivery]
         line = self._lines[sent.op]
         seq = line.seq
         evidence = {self._sent[other].op for other in others}
@@ -349,9 +354,9 @@ class Findings:
         if sent.before >= 0 and kind != "split_key":
             evidence.add(self._sent[sent.before].op)
         # an earlier load of the topic numbers its lines by itself: only this one's can be named
-        seqs = sorted({self._lines[op].seq for op in evidence if history.is_of_last_log(op)} - {seq})
+        seqs = sorted({self._lines[op].seq for op in evidence if window.is_of_last_log(op)} - {seq})
         severity = KINDS[kind].severity
-        if kind in ("out_of_order", "split_key") and history.consumers[sent.consumer].allow_out_of_order:
+        if kind in ("out_of_order", "split_key") and window.consumers[sent.consumer].allow_out_of_order:
             severity, reason = INFO, ORDER_NOT_PROMISED
         elif reason == "unexplained":
             severity = MINOR
@@ -362,7 +367,7 @@ class Findings:
             if uncertain:
                 reason = reason or "log_gap"
                 text += "; but lines of the log are missing in between"
-        if not uncertain and history.seed is not None:
+        if not uncertain and window.checkpoint_state is not None:
             doubt = self._doubt(kind, sent, others, cause)
             uncertain = doubt is not None
             if doubt is not None:
@@ -376,7 +381,7 @@ class Findings:
             key_b64=sent.key_b64,
             hash=sent.hash if sent.hash >= 0 else None,
             positions=list(dict.fromkeys([s.position for s in named])),
-            consumers=list(dict.fromkeys([history.consumers[s.consumer].number for s in named])),
+            consumers=list(dict.fromkeys([window.consumers[s.consumer].number for s in named])),
             seqs=[*seqs, seq],
             t_us=line.t_us,
             cause=cause,
@@ -387,28 +392,28 @@ class Findings:
         )
 
     def _doubt(self, kind: str, sent: Sent, others: list[int], cause: str | None) -> str | None:
-        """Why what happened before the checkpoint that the log begins with may explain a finding; ``None`` = it does not."""
-        history = self._history
-        held = [self._sent[other] for other in others if history.is_seed(self._sent[other].op)]
-        told = [self._lines[one.op] for one in held]
+        """Return why a finding is uncertain after a checkpoint; ``None`` if nothing before it can explain the finding."""
+        window = self._window
+        pending = [self._sent[other] for other in others if window.is_of_checkpoint(self._sent[other].op)]
+        checkpoint_lines = [self._lines[delivery.op] for delivery in pending]
         if kind == "out_of_order":
-            # What excuses it may lie before: a redelivery request, a rewind, or what the consumer got before either.
-            return BEFORE_CHECKPOINT if history.may_have_been_sent(sent.ordinal) else None
+            # A redelivery request or a rewind before the checkpoint may excuse it, or what the consumer got before that.
+            return BEFORE_CHECKPOINT if window.may_have_been_sent(sent.ordinal) else None
         if kind == "redelivered":
-            return BEFORE_CHECKPOINT if told and cause is None else None
+            return BEFORE_CHECKPOINT if checkpoint_lines and cause is None else None
         if kind in ("split_key", "double_outstanding"):
-            if any(history.was_acknowledged(one.ordinal) for one in held):
+            if any(window.was_acknowledged(delivery.ordinal) for delivery in pending):
                 return BEFORE_CHECKPOINT  # sent again behind its acknowledgement, or read while it came
-            in_part = history.ack_sets_from_seq is not None
-            if in_part and any(history.num_messages[one.ordinal] > 1 for one in held):
+            in_part = window.ack_sets_from_seq is not None
+            if in_part and any(window.num_messages[delivery.ordinal] > 1 for delivery in pending):
                 return BEFORE_CHECKPOINT  # some of the batch's messages may have been acknowledged before
-            lags_us = [self._lines[sent.op].t_us - line.t_us for line in told]
+            lags_us = [self._lines[sent.op].t_us - line.t_us for line in checkpoint_lines]
             return ACK_RACING if any(lag_us < ACK_RACE_US for lag_us in lags_us) else None
         return None
 
 
 class _Applied:
-    """When acks took effect, as far as a trace shows it."""
+    """Times at which acks took effect, as far as a trace shows them."""
 
     def __init__(self, events: pa.Table) -> None:
         kinds = pc.is_in(events["kind"], value_set=pa.array(["pending_ack_removed", "mark_delete"]))
@@ -418,7 +423,7 @@ class _Applied:
         self._removals = bool(pc.any(pc.equal(self._events["kind"], "pending_ack_removed")).as_py())
 
     def between(self, ledger: int, entry: int, ack_seq: int, sent_seq: int) -> bool | None:
-        """Whether an ack was applied between its arrival and a sending; ``None`` if the log cannot tell."""
+        """Check whether an ack was applied between its arrival and a delivery; ``None`` if the log does not show it."""
         low = int(np.searchsorted(self._seq, ack_seq, side="right"))
         high = int(np.searchsorted(self._seq, sent_seq))
         here = (int(ledger), int(entry))

@@ -1,15 +1,15 @@
-"""The audit of a log that comes piece by piece, in memory bounded by the window of entries that still matter.
+"""Audit a log batch by batch, in memory bounded by the window of entries that still matter.
 
-``feed`` takes the next entries of the topic and the next events, and returns what these events prove. What every piece
-changes stays in three places: the ``History`` (the window of the log), the ``Scan`` (who holds what), and a few
-marks for the checks of the log itself. Before a piece is taken, entries at the front of the window that are settled
-(``trim``) are dropped, all but the last ``keep_behind``.
+``feed`` takes the next entries of the topic and the next events, and returns what these events prove. The state between two
+batches is the ``LogWindow`` (entries and operations), the ``Scan`` (open deliveries) and a few marks for the checks of the
+log itself. Before each batch, settled entries at the front of the window (``trim``) are dropped, all but the last
+``keep_behind``.
 
-The tables of all feeds, one behind the other, are those of ``audit_log`` over the whole log. Where a window cannot
-promise that, ``NotStreamableError`` is raised: for positions outside the window or the message log, lines that are out of
-order, the ack lines of a trace, and where a later line changes what an earlier finding should have
-said. The latter has two causes, both avoided when ``head`` knows the rare lines of the whole log: a connection that
-shares its name with one in an earlier finding, and a checkpoint behind lines of a connection it names.
+The tables of all feeds together are those of ``audit_log`` over the whole log. Where a window cannot promise that,
+``NotStreamableError`` is raised: for positions outside the window or the message log, for lines out of order, for the ack
+lines of a trace, and where a later line changes the text of an earlier finding. The last case has two causes, and a ``head``
+that holds the rare lines of the whole log avoids both: a connection with the same name as one in an earlier finding, and a
+checkpoint behind lines of a connection it names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.deliveries import log_checks
-from dispatch_core.audit.deliveries.checkpoint_state import Seed
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.findings import Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
@@ -36,7 +36,7 @@ from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
@@ -69,7 +69,7 @@ EVENT_COLUMNS: Final = (
     ),
     *("positions", "ack_type", "ack_sets", "gap_from_seq", "gap_to_seq", "gap_lines", "checkpoint_json"),
 )
-#: Lines that a user-level log has few of, and that ``head`` should hold from the whole log.
+#: Kinds of lines that are rare without a trace, and that ``head`` should hold from the whole log.
 RARE_KINDS: Final = ("consumer_added", "consumer_removed", "checkpoint", "active_notified")
 #: Lines of a trace whose absence says as much as their presence.
 _TRACE: Final = ("pending_ack_removed", "mark_delete")
@@ -79,12 +79,17 @@ _ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
 
 
 class AuditFold:
-    """Audits one incarnation of one dispatcher, piece by piece.
+    """Audit one incarnation of one dispatcher, batch by batch.
 
-    After a feed, ``history`` is the window, ``scan`` says who holds what of it, ``operations`` are those of this feed
-    (``new_ops``: which of the window's they are), and ``dropped`` says how many entries the feed dropped from the front of
-    the window before it took anything: whoever keeps ordinals subtracts it. ``begins``: the feed was the first of the log.
-    ``acked_before``: entries of the window whose individual acknowledgement earlier incarnations had got.
+    Attributes (after a feed):
+        window: the window of the log.
+        scan: deliveries and entries of the window.
+        operations: the operations of this feed.
+        new_ops: their place among the operations of the window.
+        dropped: the number of entries that the feed dropped from the front of the window before it took anything; subtract
+            it from ordinals that you keep.
+        begins: the feed was the first of the log.
+        acked_before: ordinals of entries that were acknowledged individually in earlier incarnations.
     """
 
     def __init__(
@@ -104,19 +109,19 @@ class AuditFold:
         """Begin before the first line.
 
         Args:
-            head: whose log it is. Of its ``events`` the ``RARE_KINDS`` are read, which may be known beforehand for the
-                whole log; its ``messages`` are not looked at.
+            head: identity and header of the log. Of its ``events`` only the ``RARE_KINDS`` are read; they may be given for
+                the whole log beforehand. Its ``messages`` are not read.
             interval_start: written into every row; must know its time zone.
             earlier: incarnations before this one, oldest first. Without ``whole`` only their identity and the time of
                 their last event are read.
             whole: one feed will bring the whole log. It may then hold anything.
             flows: make operations of ``flow`` lines too (``operations.FLOW``); nothing is found in them.
-            profile: what ``profile_of`` says of ``head``, where that is known; else it is asked.
-            after: the audit of the lines before these, which is not to be used any more: of the incarnation before this one,
-                or, with ``resumes``, of this one before lines were lost. Only without ``whole``.
-            resumes: the log goes on from a checkpoint behind lost lines: of what was before, only the entries are kept.
-            keep_behind: settled entries that are kept for what comes late.
-            trim_above: a window of no more entries is not cut; 0 = cut at every feed whatever can be cut.
+            profile: the result of ``profile_of(head)``, if known.
+            after: the audit of the lines before these, not to be used any more: of the incarnation before this one or, with
+                ``resumes``, of this one before lines were lost. Only without ``whole``.
+            resumes: the log goes on from a checkpoint behind lost lines; only the entries of before are kept.
+            keep_behind: number of settled entries to keep for late lines.
+            trim_above: a window of at most this number of entries is not cut; 0 = cut at every feed.
         """
         if interval_start.tzinfo is None:
             raise ValueError(f"interval_start {interval_start!r} has no time zone: give it in UTC")
@@ -142,20 +147,20 @@ class AuditFold:
         self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
         self._begins_us: int | None = None  # the subscription, by this log and those before
         if after is None:
-            self.history = History(kind, streaming=not whole, flows=flows)
-            self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
-        elif kind != after.history.subscription_type:
+            self.window = LogWindow(kind, streaming=not whole, flows=flows)
+            self.scan = Scan(single_active=self.window.single_active, ordered=kind != "Shared")
+        elif kind != after.window.subscription_type:
             raise NotStreamableError(
-                f"{head.topic}: the subscription changed from {after.history.subscription_type} to {kind}"
+                f"{head.topic}: the subscription changed from {after.window.subscription_type} to {kind}"
             )
         elif resumes:
-            self.history = after.history.with_entries_alone()
-            self.scan = Scan(single_active=self.history.single_active, ordered=kind != "Shared")
+            self.window = after.window.with_entries_alone()
+            self.scan = Scan(single_active=self.window.single_active, ordered=kind != "Shared")
         else:
-            self.history, self.scan = after.history, after.scan
-            self._begins_us = self.history.begins_us = after._begins_us
-            self.history.begin_next_log()
-        self.history.meet(head.events)
+            self.window, self.scan = after.window, after.scan
+            self._begins_us = self.window.begins_us = after._begins_us
+            self.window.begin_next_log()
+        self.window.meet(head.events)
         self.begins = False
         self.acked_before: Ints = np.empty(0, dtype=np.int64)
         self.dropped = 0
@@ -170,21 +175,21 @@ class AuditFold:
     @property
     def room(self) -> int:
         """Rows that the window and its state take in memory, used or not."""
-        return self.history.room + self.scan.room
+        return self.window.room + self.scan.room
 
     @property
     def has_gaps(self) -> bool:
-        """Whether lines are missing anywhere."""
+        """True if lines of the log are missing."""
         return bool(self._gaps)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether lines are missing anywhere: gaps, those before a checkpoint, or one that adds who is sent entries."""
-        if self.history.seed is not None:
+        """True if lines are missing: a gap, lines before a checkpoint, or the line that adds a consumer of some delivery."""
+        if self.window.checkpoint_state is not None:
             return True
-        numbers = [consumer.number for consumer in self.history.consumers]
-        strangers = [at for at, number in enumerate(numbers) if number in self._connected.strangers]
-        return self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], strangers).any())
+        numbers = [consumer.number for consumer in self.window.consumers]
+        never_added = [at for at, number in enumerate(numbers) if number in self._connected.never_added]
+        return self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], never_added).any())
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
@@ -201,19 +206,19 @@ class AuditFold:
         events, repeated = log_checks.without_repeated_rows(encode(events, "kind"))
         self._check_lines(events)
         self._settle_profile(events)
-        self.history.meet(events)
-        self.history.add_messages(messages, self._hashes if self._hashing else None)
+        self.window.meet(events)
+        self.window.add_messages(messages, self._hashes if self._hashing else None)
         self.begins = not self._fed
         if self.begins and not self._whole:
-            self.acked_before = self.scan.note_individual_acks(self.history)
-        seed = None if self._fed else Seed.of(events, streaming=not self._whole)
+            self.acked_before = self.scan.note_individual_acks(self.window)
+        checkpoint_state = None if self._fed else CheckpointState.of(events, streaming=not self._whole)
         if self._whole:
             before = [log.events for log in self._earlier]
-            self.new_ops, self.operations = self.history.add_whole(before, events, seed)
+            self.new_ops, self.operations = self.window.add_whole(before, events, checkpoint_state)
         else:
-            self.new_ops, self.operations = self.history.add_log(events, seed)
+            self.new_ops, self.operations = self.window.add_log(events, checkpoint_state)
         about_log = self._about_log(events, repeated)
-        scanned = self.scan.take(self.history, self.new_ops.start, self.operations)
+        scanned = self.scan.take(self.window, self.new_ops.start, self.operations)
         self._note_begin()
         audit = self._audit(events, scanned, about_log)
         self._last = LastLine.of(events, self._last)
@@ -221,7 +226,7 @@ class AuditFold:
         return audit
 
     def finish(self) -> Audit:
-        """What only the end of the log proves: no kind of finding does, both tables are empty."""
+        """Return what only the end of the log proves: no kind of finding, so both tables are empty."""
         nothing = np.empty(0, dtype=np.int32)
         return Audit(no_rows(DELIVERIES), no_rows(ANOMALIES), Pairs(nothing, nothing))
 
@@ -229,25 +234,25 @@ class AuditFold:
 
     def _trim(self) -> None:
         self.dropped = 0
-        count = len(self.history)
+        count = len(self.window)
         if self._whole or not count or count <= self._trim_above:
             return
         spare = max(self.scan.settled() - self._keep_behind, 0)
         if spare and (2 * spare > count or not self._trim_above):
-            self.scan.drop(self.history, spare, keys_at_once=not self._trim_above)
-            self._gaps = self._gaps.since(int(self.history.op_seq[0]) if len(self.history.op_seq) else None)
+            self.scan.drop(self.window, spare, keys_at_once=not self._trim_above)
+            self._gaps = self._gaps.since(int(self.window.op_seq[0]) if len(self.window.op_seq) else None)
             self.dropped = spare
             self.acked_before = self.acked_before[self.acked_before >= spare] - spare
 
     def _note_begin(self) -> None:
-        """Keep when the subscription began: a later incarnation no longer shows it."""
+        """Keep the time at which the subscription began: a later incarnation no longer shows it."""
         if self._begins_us is None and not self._whole:
             sent = np.flatnonzero(self.scan.times_sent)
             if len(sent):
-                self._begins_us = begins_us(self.history, self.scan, int(sent[0]))
+                self._begins_us = begins_us(self.window, self.scan, int(sent[0]))
 
     def _check_lines(self, events: pa.Table) -> None:
-        """Refuse what no window can judge; lines of one feed may share a ``seq``, those of two may not."""
+        """Refuse lines that no window can judge; lines of one feed may share a ``seq``, lines of two feeds may not."""
         if self._whole or not events.num_rows:
             return
         seq = ints(events["seq"])
@@ -266,7 +271,7 @@ class AuditFold:
         if not set(_TRACE).isdisjoint(kinds) and marked(events["kind"], *_TRACE).any():
             raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")
         named = self._head.header.get("subscription_type")
-        if named is None and not self.history.single_active and marked(events["kind"], *_ACTIVE).any():
+        if named is None and not self.window.single_active and marked(events["kind"], *_ACTIVE).any():
             raise NotStreamableError(
                 "the log's header names no subscription_type, and its lines speak of an active consumer"
             )
@@ -294,7 +299,7 @@ class AuditFold:
                 "the first consumer's policy comes after lines that were judged without it"
             )
         self._profile = profile
-        if profile is None or self.history.subscription_type != "Key_Shared":
+        if profile is None or self.window.subscription_type != "Key_Shared":
             return
         hashed_by = profile.hash_space, profile.fallback_key
         if self._hashed_by is not None and self._hashed_by != hashed_by:
@@ -305,8 +310,8 @@ class AuditFold:
 
     @property
     def _hashing(self) -> bool:
-        """Whether dispatch hashes keys."""
-        return self._profile is not None and self.history.subscription_type == "Key_Shared"
+        """True if dispatch hashes keys."""
+        return self._profile is not None and self.window.subscription_type == "Key_Shared"
 
     def _hashes(self, messages: pa.Table, keys: Keys, row_key: npt.NDArray[np.int32]) -> Ints:
         assert self._profile is not None
@@ -323,24 +328,24 @@ class AuditFold:
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
         found += in_a_trace(self._connected.unknown(events), events, self._head.subscription)
-        found += log_checks.unknown_positions(self.history)
+        found += log_checks.unknown_positions(self.window)
         if self.begins:
             found += log_checks.overlapping(self._head, events, self._earlier)
         return found
 
     def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:
-        history, state = self.history, self.scan.deliveries
-        names = display_names(history.consumers) if len(history.consumers) > len(self._names) else self._names
+        window, state = self.window, self.scan.deliveries
+        names = display_names(window.consumers) if len(window.consumers) > len(self._names) else self._names
         if self._named and names[: len(self._names)] != self._names:
             raise NotStreamableError("a connection has the name of one that findings already name by it")
         self._names = names
         findings = Findings(
-            history, names, self._profile, state, scanned, self._gaps, events if self._whole else None
+            window, names, self._profile, state, scanned, self._gaps, events if self._whole else None
         )
         found = scanned.found
-        if history.first_op_of_last_log:
-            found = found[state[found[:, 0], 2] >= history.first_op_of_last_log]
-        told = [findings.of_log(finding) for finding in about_log] + findings.of_deliveries(found)
+        if window.first_op_of_last_log:
+            found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]
+        described = [findings.of_log(finding) for finding in about_log] + findings.of_deliveries(found)
         self._named = self._named or len(found) > 0
-        deliveries, pairs = self._rows.deliveries(history, state, scanned)
-        return Audit(deliveries, self._rows.anomalies(told), pairs)
+        deliveries, pairs = self._rows.deliveries(window, state, scanned)
+        return Audit(deliveries, self._rows.anomalies(described), pairs)

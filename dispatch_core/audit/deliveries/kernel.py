@@ -1,28 +1,32 @@
-"""The rules of the audit as one pass over a dispatcher's history: who holds what, and what that makes of each sending.
+"""Apply the rules of the audit in one pass over a dispatcher's operations: find what is wrong with each delivery.
 
 Theory of operation
 -------------------
 A *delivery* is one entry in one ``sent`` line; deliveries are numbered in the order of the log. A delivery is *open* from
-its sending until the entry is acked, asked for again by that connection, or lost with the connection; the open deliveries
-of an entry are the connections at which it is outstanding. Acks count from their arrival.
+its ``sent`` line until the entry is acked, the connection requests its redelivery, or the connection is lost. An entry is
+outstanding at the connections of its open deliveries. Acks count from their arrival.
 
-Three sets of doubly linked lists hold the open deliveries by entry, by connection and by key, so that every event costs
-what it touches. Per key, ``open_only_at`` remembers the one connection that holds all of them (the normal case, in which
-a split is impossible and nothing is searched); per (connection, key) pair the highest ordinal ever sent tells in one step
-whether a sending goes backwards. Only where it does are earlier deliveries looked at.
+Example: 3:1 and 3:2 of key k are sent to connection 1, then 3:1 is sent to connection 2. Nothing has closed the first two
+deliveries, so the third is *double outstanding* (3:1 is open at connection 1) and a *split key* (so is an entry of k up to
+3:1). After an ack of 3:1 it would be a *duplicate after ack* instead.
 
-A sending of entry *e* to connection *c* is
+Three sets of doubly linked lists hold the open deliveries by entry, by connection and by key, so that each event costs only
+what it touches. Per key, ``KEY_ONLY_AT`` is the one connection that holds all open deliveries; this is the normal case, in
+which no split is possible and nothing is searched. Per (connection, key) pair, the highest ordinal sent shows in one step
+that a delivery goes backwards. Only then are earlier deliveries searched.
 
-* **out of order** when (a) a later entry of the key went to *c* before, and *c* did not ask for *e* again after it first
-  got such a later entry (Failover and Exclusive: nor was there a hand-over or rewind); or (b) *e* was never sent before
-  and a later entry of the key was. If a request excuses (a), it is an **overtaken redelivery**;
+A delivery of entry *e* to connection *c* is
+
+* **out of order** when (a) a later entry of the key went to *c* before, and *c* did not request redelivery of *e* after it
+  first got such a later entry (Failover and Exclusive: nor did the active consumer change or the cursor rewind); or (b) *e*
+  was never sent before and a later entry of the key was. If a request excuses (a), it is an **overtaken redelivery**;
 * a **split key** when an entry of the key that is not later than *e* is open at another connection;
 * **double outstanding** when *e* itself is open at another connection;
 * a **duplicate after ack** when *e* was acked;
 * **redelivered** when it was sent before and is neither of the last two; the cause is what closed the last delivery.
 
-What has to be remembered lives in arrays (``layout``) that outlive a pass, so that a log can be taken in pieces. Findings
-are rows ``(delivery, kind, other delivery, other operation)``, -1 = none.
+The state is kept in arrays (``layout``) that outlive a pass, so that a log can be taken in batches. Findings are rows
+``(delivery, kind, other delivery, other operation)``, -1 = none.
 """
 
 from __future__ import annotations
@@ -87,7 +91,7 @@ from dispatch_core.audit.deliveries.layout import (
 )
 
 OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED = range(6)
-#: One about order, a split, and two of the repeated sending (double and after its ack).
+#: One about order, a split, and two about a repeated delivery (double outstanding and after its ack).
 MOST_FINDINGS_PER_DELIVERY: Final = 4
 
 
@@ -167,7 +171,7 @@ def _close(
 
 @compiled
 def _open_at(deliveries: Array, entries: Array, entry: int, consumer: int) -> int:
-    """The open delivery of ``entry`` at ``consumer``, or -1."""
+    """Return the open delivery of ``entry`` at ``consumer``, or -1."""
     at = entries[entry, FIRST_OPEN]
     while at >= 0 and deliveries[at, CONSUMER] != consumer:
         at = deliveries[at, OPEN_OF_ENTRY]
@@ -176,7 +180,7 @@ def _open_at(deliveries: Array, entries: Array, entry: int, consumer: int) -> in
 
 @compiled
 def _open_elsewhere(deliveries: Array, entries: Array, entry: int, consumer: int) -> int:
-    """An open delivery of ``entry`` at another connection, the latest one, or -1."""
+    """Return the latest open delivery of ``entry`` at another connection, or -1."""
     at = entries[entry, FIRST_OPEN]
     while at >= 0 and deliveries[at, CONSUMER] == consumer:
         at = deliveries[at, OPEN_OF_ENTRY]
@@ -185,7 +189,7 @@ def _open_elsewhere(deliveries: Array, entries: Array, entry: int, consumer: int
 
 @compiled
 def _split_by(deliveries: Array, keys: Array, key: int, entry: int, consumer: int) -> int:
-    """The open delivery at another connection of the earliest entry of ``key`` up to ``entry``, or -1."""
+    """Return the open delivery at another connection of the earliest entry of ``key`` up to ``entry``, or -1."""
     only_at = keys[key, KEY_ONLY_AT]
     if keys[key, KEY_OPEN_COUNT] == 0 or only_at == consumer:
         return -1
@@ -208,7 +212,7 @@ def _split_by(deliveries: Array, keys: Array, key: int, entry: int, consumer: in
 
 @compiled
 def _pair(keys: Array, pairs: Array, key: int, consumer: int) -> int:
-    """The pair (consumer, key), moved to the front of the key's pairs; -1 if there is none yet."""
+    """Return the pair (consumer, key) and move it to the front of the key's pairs; -1 if there is none yet."""
     before = -1
     at = keys[key, KEY_FIRST_PAIR]
     while at >= 0 and pairs[at, PAIR_CONSUMER] != consumer:
@@ -223,7 +227,7 @@ def _pair(keys: Array, pairs: Array, key: int, consumer: int) -> int:
 
 @compiled
 def _request(entries: Array, requests: Array, entry: int, consumer: int, operation: int, count: int) -> int:
-    """Remember that ``consumer`` asked for ``entry`` by its position; returns how many requests are remembered now."""
+    """Note a redelivery request of ``consumer`` that names ``entry``; returns the number of requests noted so far."""
     at = entries[entry, FIRST_REQUEST]
     while at >= 0 and requests[at, REQUEST_CONSUMER] != consumer:
         at = requests[at, REQUEST_NEXT]
@@ -237,10 +241,10 @@ def _request(entries: Array, requests: Array, entry: int, consumer: int, operati
 
 
 @compiled
-def _asked_again(deliveries: Array, entries: Array, requests: Array, entry: int, consumer: int) -> int:
-    """The last operation so far in which ``consumer`` asked for ``entry`` again, or -1.
+def _last_request(deliveries: Array, entries: Array, requests: Array, entry: int, consumer: int) -> int:
+    """Return the last operation in which ``consumer`` requested redelivery of ``entry``, or -1.
 
-    Requests for everything left their mark on the deliveries they closed.
+    A request for everything is found by the deliveries it closed.
     """
     last = -1
     at = entries[entry, FIRST_REQUEST]
@@ -260,7 +264,7 @@ def _asked_again(deliveries: Array, entries: Array, requests: Array, entry: int,
 
 @compiled
 def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int) -> int:
-    """The last delivery, in an operation before ``before``, of a later entry of the key; ``consumer`` -1 = to anyone."""
+    """Return the last delivery before operation ``before`` of a later entry of the key; ``consumer`` -1 = any; -1 = none."""
     at = last
     while at >= 0:
         if (
@@ -275,7 +279,7 @@ def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int)
 
 @compiled
 def _note(found: Array, count: int, delivery: int, kind: int, other: int, operation: int) -> int:
-    """Write a finding behind the ``count`` there are; returns how many there are now."""
+    """Append a finding to the ``count`` in ``found``; returns the new count."""
     found[count, 0], found[count, 1], found[count, 2], found[count, 3] = delivery, kind, other, operation
     return count + 1
 
@@ -302,10 +306,10 @@ def take(
     ended: Array,
     found: Array,
 ) -> int:
-    """One pass over further operations (codes: ``operations``), the first of which has the number ``first_op``.
+    """Apply further operations (codes: ``operations``), the first of which has the number ``first_op``.
 
-    The arrays have room for what the operations may bring. ``number`` gets the delivery number of every new delivery,
-    ``ended`` how the delivery before it had ended (-1 = there was none), ``found`` the findings.
+    The arrays have room for everything that the operations may add. Filled in: ``number``, the delivery number of each new
+    delivery; ``ended``, the end of the delivery before it (``layout``; -1 = there was none); ``found``, the findings.
 
     Returns the number of findings.
     """
@@ -344,7 +348,7 @@ def take(
                     wrong = -1
                     if backwards:
                         last = keys[key, KEY_LAST_DELIVERY]
-                        asked = _asked_again(deliveries, entries, requests, entry, consumer)
+                        asked = _last_request(deliveries, entries, requests, entry, consumer)
                         excuse = max(asked, last_rewind)
                         later = -1
                         if excuse >= 0:

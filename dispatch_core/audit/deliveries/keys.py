@@ -1,4 +1,4 @@
-"""The keys of a topic as small integers, kept over the pieces of a log; each distinct key is decoded and hashed once.
+"""Number the keys of a topic over the batches of a log; each distinct key is decoded and hashed once.
 
 The *key* of an entry is the bytes that dispatch hashes: ordering key before key. A log whose keys were replaced by
 ``key_h31`` is keyed by that hash: colliding keys are one key there.
@@ -21,15 +21,15 @@ from dispatch_core.arrays.text_ids import NONE, TextIds
 from dispatch_core.broker import hashing
 from dispatch_core.errors import NotStreamableError
 
-#: Columns that say a key, the last to write wins. A key given in two ways is shown in the way that stands first here.
+#: Columns that give a key; the last one wins. A key given in two ways is shown in the way that stands first here.
 _HASH, _TEXT, _BINARY, _ORDERING = range(4)
-#: As many keys may be kept for nothing before the living ones are numbered anew.
+#: Number of unused keys that are kept before the keys in use are numbered anew.
 _SPARE: Final = 65_536
 
 #: Ids of words of a dictionary that stand for no key yet.
 _NOT_ASKED, _UNKNOWN = -1, -2
 
-#: What makes a key the same key: its text, or its bytes where they are no text, or its hash where only that is known.
+#: Identity of a key: its text, or its bytes if they are no text, or its hash if only that is known.
 _Identity = str | bytes | int
 
 
@@ -40,7 +40,7 @@ class Keys:
         self._streaming = streaming
         # None while all keys are texts: those are looked up by ``_text_ids``
         self._ids: dict[_Identity, int] | None = None
-        # the words of the last piece and their ids: pieces of one row group share their words
+        # the words of the last batch and their ids: batches of one row group share their words
         self._words: pa.Array | None = None
         self._word_ids = np.empty(0, dtype=np.int32)
         self._text: pa.Array = pa.array([], pa.string())
@@ -56,24 +56,24 @@ class Keys:
 
     @property
     def texts(self) -> pa.Array:
-        """Per id: the key as it is shown, text or base64."""
+        """The keys by id as they are shown, text or base64."""
         return self._text
 
     @property
     def base64(self) -> npt.NDArray[np.bool_]:
-        """Per id: whether it is shown as base64."""
+        """Mask by id: True for a key that is shown as base64."""
         return self._base64.values
 
     def text(self, key: int) -> str:
-        """One key as it is shown."""
+        """Return one key as it is shown."""
         shown: str = self._text[key].as_py()
         return shown
 
     def encode(self, messages: pa.Table) -> npt.NDArray[np.int32]:
-        """The id of the key of every row, -1 for key-less ones; new keys get the next ids.
+        """Return the id of the key of each row, -1 = no key; new keys get the next ids.
 
-        Raises ``NotStreamableError`` (only when streaming) where a key comes in another way than before, so that what was
-        returned already would show it otherwise.
+        Raises ``NotStreamableError`` (only when streaming) if a key comes in another form than before, so that earlier rows
+        should have shown it differently.
         """
         runs = _runs(messages["key"])
         if len(runs) > 1:
@@ -111,7 +111,7 @@ class Keys:
         return row_key
 
     def h31(self, messages: pa.Table, row_key: npt.NDArray[np.int32], *, fallback: bool) -> Ints:
-        """Masked murmur hash of every row (``hashing.entry_h31``), ``row_key`` being what ``encode`` said of them."""
+        """Return the masked murmur hash of each row (``hashing.entry_h31``); ``row_key``: the result of ``encode``."""
         given = valid(messages["key_h31"])
         both = given & (valid(messages["key"]) | valid(messages["ordering_key_b64"]))
         if both.any():
@@ -134,13 +134,13 @@ class Keys:
         out[keyless] = _h31_of_rows(messages, keyless, fallback=fallback)
         return out
 
-    def forget(self, living: npt.NDArray[np.bool_], *, at_once: bool) -> npt.NDArray[np.int32] | None:
-        """Number the ``living`` keys anew, if enough others are kept (or ``at_once``); returns new ids, -1 = forgotten."""
-        alive = int(living.sum())
-        if alive == len(self) or (not at_once and len(self) <= 2 * alive + _SPARE):
+    def forget(self, in_use: npt.NDArray[np.bool_], *, at_once: bool) -> npt.NDArray[np.int32] | None:
+        """Number the keys ``in_use`` anew if enough others are kept, or ``at_once``; returns new ids, -1 = forgotten."""
+        used = int(in_use.sum())
+        if used == len(self) or (not at_once and len(self) <= 2 * used + _SPARE):
             return None
-        new = np.where(living, np.cumsum(living) - 1, -1).astype(np.int32)
-        gone = self._source.values[~living]
+        new = np.where(in_use, np.cumsum(in_use) - 1, -1).astype(np.int32)
+        gone = self._source.values[~in_use]
         self._last_forgotten_source = max(self._last_forgotten_source, int(gone.max()))
         if self._ids is None:
             self._text_ids.keep(new)
@@ -148,13 +148,13 @@ class Keys:
             kept = new.tolist()
             self._ids = {identity: kept[key] for identity, key in self._ids.items() if kept[key] >= 0}
         self._words = None
-        self._text = self._text.filter(pa.array(living))
+        self._text = self._text.filter(pa.array(in_use))
         for column in (self._base64, self._source, self._h31):
-            column.keep(living)
+            column.keep(in_use)
         return new
 
     def _be_mixed(self, texts: list[str]) -> None:
-        """Keys come in more than one way from now on: what makes two of them the same is no longer their text alone.
+        """Identify keys by text, bytes or hash from now on, since they come in more than one form.
 
         ``texts``: of the last keys, not yet in ``_text``.
         """
@@ -189,7 +189,7 @@ class Keys:
         return texts
 
     def _look_up(self, words: pa.Array, met: npt.NDArray[np.bool_]) -> None:
-        """Find the ids of the words ``met``, and of the others where there are not many more: pieces to come have them."""
+        """Find the ids of the words ``met``, and of all words if there are not many more: later batches use them."""
         asked = np.flatnonzero(met & (self._word_ids == _NOT_ASKED))
         if not len(asked):
             return
@@ -208,7 +208,7 @@ class Keys:
         known: int,
         texts: list[str],
     ) -> None:
-        """Give the rows ``used`` the ids of their words; ``texts`` are how the ids from ``known`` on are shown."""
+        """Give the rows ``used`` the ids of their words; ``texts``: the shown keys from id ``known`` on."""
         everywhere = bool(used.all())
         counts = np.bincount(codes if everywhere else codes[used], minlength=len(words))
         present = np.flatnonzero(counts)
@@ -265,7 +265,7 @@ class Keys:
 
 
 def _runs(column: pa.ChunkedArray) -> list[tuple[int, int]]:
-    """Where, and for how many rows, the column comes in one dictionary: pieces may reach over several row groups."""
+    """Return (first row, number of rows) of each run with one dictionary: a batch may hold several row groups."""
     if not pa.types.is_dictionary(column.type):
         return [(0, len(column))]
     runs: list[tuple[int, int]] = []

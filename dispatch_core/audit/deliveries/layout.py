@@ -1,6 +1,6 @@
-"""The state of the audit's rules as columns of integer arrays: one row per delivery, entry, key, pair, request.
+"""Columns of the integer arrays that hold the state of the audit's rules: one row per delivery, entry, key, pair, request.
 
-References are row numbers, -1 = none. What a number means is said here; ``kernel`` fills the arrays, ``trim`` cuts them.
+References are row numbers, -1 = none. ``kernel`` fills the arrays, ``trim`` cuts them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: How a delivery ended; the first is still open.
+#: End of a delivery; the first value = still open.
 OPEN: Final = 0
 ACKED: Final = 1
 NACKED: Final = 2
@@ -37,7 +37,7 @@ NEXT_AT_CONSUMER: Final = 6
 LAST_AT_CONSUMER: Final = 7
 NEXT_OF_KEY: Final = 8
 LAST_OF_KEY: Final = 9
-END: Final = 10  # how it ended
+END: Final = 10  # OPEN … REWOUND
 END_OPERATION: Final = 11
 DELIVERY_COLUMNS: Final = 12
 
@@ -64,7 +64,7 @@ REQUEST_CONSUMER, REQUEST_OPERATION, REQUEST_NEXT = range(3)
 REQUEST_COLUMNS: Final = 3
 
 # Single numbers. HIGHEST_SENT may be of an entry that is gone: then -1, and SENT_ANY says that there was one.
-# REWIND_DUE: a hand-over has begun; where no line shows its rewind, the first sending that goes back does.
+# REWIND_DUE: the active consumer has changed; if no line shows the rewind, the first delivery that goes back does.
 (
     DELIVERIES,
     PAIRS,

@@ -1,7 +1,7 @@
-"""What the log says about itself: lost lines, a clock that went back, consumers and positions that cannot be.
+"""Check the log itself: lost lines, a clock that went back, unknown consumers and positions, overlapping incarnations.
 
-All checks are column operations over one incarnation's events; none needs to know what dispatch did. A log may come in
-pieces: what a check has to remember of the lines before is an argument.
+All checks are column operations over one incarnation's events and do not depend on what dispatch did. A log may come in
+batches: what a check needs of the lines before is an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.columns import encoded, marked
 from dispatch_core.arrays.columns import ints as _ints
 from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
@@ -26,18 +26,18 @@ from dispatch_core.recording.checkpoint import checkpoints, named_by
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.times import clock
 
-#: How far the clocks of two brokers may differ.
+#: Difference that is possible between the clocks of two brokers, microseconds.
 CLOCK_SLACK_US: Final = 1_000_000
 
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
-#: them: a consumer is told who is active while it is being added, before its ``consumer_added`` line.
+#: them: a consumer is notified of the active one while it is being added, before its ``consumer_added`` line.
 _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
 _NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "redeliver"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """A finding about the log, before it is put into words.
+    """A finding about the log, not yet a row of anomalies.
 
     ``reason`` is ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap), ``never_added``,
     ``already_removed`` (unknown_consumer), ``not_stored`` (unknown_position), ``backwards`` (clock_step), ``active_at_once``
@@ -56,25 +56,25 @@ class LogFinding:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Where lines are missing: behind each of ``seqs`` (ascending; 0 = before the first line)."""
+    """Places where lines are missing: behind each of ``seqs`` (ascending; 0 = before the first line)."""
 
     seqs: npt.NDArray[np.int64]
 
     def between(self, first_seq: int, last_seq: int) -> bool:
-        """Whether lines are missing anywhere in ``[first_seq, last_seq)``."""
+        """Check for missing lines in ``[first_seq, last_seq)``."""
         at = int(np.searchsorted(self.seqs, first_seq))
         return at < len(self.seqs) and int(self.seqs[at]) < last_seq
 
     def before(self, seq: int) -> bool:
-        """Whether lines are missing anywhere before ``seq``."""
+        """Check for missing lines before ``seq``."""
         return len(self.seqs) > 0 and int(self.seqs[0]) < seq
 
     def joined(self, later: Gaps) -> Gaps:
-        """These and further ones, none of which lies before."""
+        """Return these gaps and ``later`` ones, all of which follow."""
         return Gaps(np.concatenate([self.seqs, later.seqs])) if later else self
 
     def since(self, seq: int | None) -> Gaps:
-        """What can still be asked about when no evidence before ``seq`` is left: the first, and those from ``seq`` on."""
+        """Return the gaps that matter when no evidence before ``seq`` is left: the first, and those from ``seq`` on."""
         later = self.seqs[1:] if seq is None else self.seqs[1:][self.seqs[1:] >= seq]
         return Gaps(np.concatenate([self.seqs[:1], later]))
 
@@ -104,7 +104,7 @@ def without_repeated_rows(events: pa.Table) -> tuple[pa.Table, list[tuple[int, i
 
 @dataclass(frozen=True, slots=True)
 class LastLine:
-    """What the checks have to remember of the line before."""
+    """The line before a batch, as far as the checks need it."""
 
     seq: int
     is_gap: bool
@@ -112,7 +112,7 @@ class LastLine:
 
     @classmethod
     def of(cls, events: pa.Table, before: LastLine | None = None) -> LastLine | None:
-        """The last line of ``events``, ``before`` being the one in front of them."""
+        """Return the last line of ``events``; ``before``: the line in front of them."""
         if not events.num_rows:
             return before
         last = events.slice(events.num_rows - 1).select(["seq", "t_us", "kind"]).to_pylist()[0]
@@ -128,7 +128,7 @@ class LastLine:
 def gaps(
     events: pa.Table, repeated: list[tuple[int, int]], before: LastLine | None = None
 ) -> tuple[Gaps, list[LogFinding]]:
-    """Holes in ``seq`` and ``gap`` lines. A gap line that fills a hole is one finding, not two."""
+    """Find holes in ``seq`` and ``gap`` lines. A gap line that fills a hole is one finding, not two."""
     seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
     found: list[LogFinding] = []
     places: list[int] = []
@@ -169,7 +169,7 @@ def gaps(
 
 
 def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None = None) -> list[LogFinding]:
-    """Times that lie more than ``tolerance_us`` before the time of the line in front of them."""
+    """Find lines whose time lies more than ``tolerance_us`` before that of the line in front of them."""
     times = events["t_us"]
     seq, t_us = _ints(events["seq"]), _ints(times)
     if times.null_count:
@@ -193,10 +193,10 @@ def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None
 
 
 def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[DispatcherLog]) -> list[LogFinding]:
-    """Earlier loads of the topic whose log goes on behind the first line of this one: two brokers served it at once.
+    """Find earlier loads of the topic whose log goes on after the first line of this one: two brokers served it at once.
 
-    ``events``: of this load, ``log`` names it. The brokers' clocks may differ: an overlap of up to ``CLOCK_SLACK_US`` is
-    uncertain.
+    ``log`` names this load, ``events`` are its lines. The brokers' clocks may differ: an overlap of up to ``CLOCK_SLACK_US``
+    is uncertain.
     """
     if not events.num_rows or events["t_us"].null_count == events.num_rows:
         return []
@@ -228,12 +228,12 @@ def _load(log: DispatcherLog) -> str:
 
 
 def unknown_consumers(events: pa.Table, log: DispatcherLog) -> list[LogFinding]:
-    """Events of connections that were never added, or that were removed before; one finding per event."""
+    """Find events of connections that were never added, or were removed before; one finding per event."""
     return Connected(log.subscription).unknown(events)
 
 
 class Connected:
-    """Which connections were added and removed so far, over the pieces of one log."""
+    """The connections that were added and removed so far, over the batches of one log."""
 
     def __init__(self, subscription: str) -> None:
         self._subscription = subscription
@@ -242,7 +242,7 @@ class Connected:
         self._reported: set[int] = set()
 
     def meet(self, events: pa.Table) -> None:
-        """Learn which connections the log's checkpoints name: they were there before its first line.
+        """Note the connections that the log's checkpoints name: they were there before its first line.
 
         Raises ``NotStreamableError`` if one of them was reported as never added.
         """
@@ -255,12 +255,12 @@ class Connected:
         self._added |= named
 
     @property
-    def strangers(self) -> frozenset[int]:
-        """Connections that lines named before any line added them."""
+    def never_added(self) -> frozenset[int]:
+        """Numbers of the connections that lines name although no line before adds them."""
         return frozenset(self._reported)
 
     def unknown(self, events: pa.Table) -> list[LogFinding]:
-        """Events of the next lines whose connection was never added, or was removed before; one finding per event."""
+        """Find events of the next lines whose connection was never added, or was removed before; one finding per event."""
         self.meet(events)
         codes, words = encoded(events["kind"])
         words = words.to_pylist()
@@ -284,7 +284,7 @@ class Connected:
             np.minimum.at(firsts, code[at], at)
             firsts[[index for index, number in enumerate(numbers) if number in before]] = -1
             before.update(numbers[index] for index in set(code[at].tolist()))
-        # most pieces name only connections that were there before and stay
+        # most batches name only connections that were there before and stay
         suspect = (first_added >= 0) | (first_removed < never)
         if not suspect.any():
             return []
@@ -311,16 +311,16 @@ class Connected:
         return found
 
 
-def unknown_positions(history: History) -> list[LogFinding]:
-    """Sent, acked or asked-for positions that the message log does not hold; one finding per event."""
+def unknown_positions(window: LogWindow) -> list[LogFinding]:
+    """Find positions in ``sent``, ``ack`` and ``redeliver`` lines that are not in the message log; one finding per line."""
     found: list[LogFinding] = []
-    empty = not history.stored.any()
-    for op in np.unique(history.unknown_op).tolist():
-        ordinals = history.unknown_ordinal[history.unknown_op == op].tolist()
-        positions = tuple(history.position(ordinal) for ordinal in ordinals)
-        seq, t_us = int(history.op_seq[op]), int(history.op_t_us[op])
-        consumer = history.consumers[int(history.op_consumer[op])].number
-        what = _NAMES[int(history.op_code[op])]
+    empty = not window.stored.any()
+    for op in np.unique(window.unknown_op).tolist():
+        ordinals = window.unknown_ordinal[window.unknown_op == op].tolist()
+        positions = tuple(window.position(ordinal) for ordinal in ordinals)
+        seq, t_us = int(window.op_seq[op]), int(window.op_t_us[op])
+        consumer = window.consumers[int(window.op_consumer[op])].number
+        what = _NAMES[int(window.op_code[op])]
         text = (
             f"the line {what} at seq {seq} names {positions_listed(positions)}, which the message log does not hold: "
             f"{plural(len(positions), 'its key is', 'their keys are')} unknown"
@@ -332,6 +332,6 @@ def unknown_positions(history: History) -> list[LogFinding]:
 
 
 def _checkpointed(events: pa.Table) -> list[int]:
-    """Connections that a checkpoint line names as connected."""
+    """Numbers of the connections that a checkpoint line names as connected."""
     lines = events.select(["kind", "checkpoint_json"]).filter(pa.array(marked(events["kind"], "checkpoint")))
     return [consumer.number for consumer in named_by(checkpoints(lines))]

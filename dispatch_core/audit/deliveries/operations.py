@@ -1,4 +1,4 @@
-"""From event rows to operations: codes, connections, and one run of positions per operation."""
+"""Turn event rows into operations: a code, a connection, and a run of positions each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """One connection of a consumer: its number in the log, its name, and what it agreed to when it subscribed."""
+    """One connection of a consumer: its number in the log, its name, and its consent to delivery out of order."""
 
     number: int
     name: str | None
@@ -48,7 +48,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one feed. Operation ``i`` concerns ``ordinals[start[i]:start[i + 1]]``."""
+    """Operations of one feed, one element each. Operation ``i`` concerns the entries ``ordinals[start[i]:start[i + 1]]``."""
 
     code: npt.NDArray[np.int8]
     consumer: npt.NDArray[np.int32]  # index into ``consumers``, -1 where the operation has none
@@ -81,7 +81,7 @@ class Lines:
 
     @classmethod
     def of(cls, events: pa.Table, *, flows: bool) -> Lines:
-        """Read the rows of ``events`` that matter; ``flows``: also ``flow`` lines."""
+        """Select the rows of ``events`` that become operations; ``flows``: also ``flow`` lines."""
         kinds, words = encoded(events["kind"])
         code_of = _CODES | {"flow": FLOW} if flows else _CODES
         code = np.array([code_of.get(word, -1) for word in words.to_pylist()] or [-1], dtype=np.int8)[kinds]
@@ -119,7 +119,7 @@ class Lines:
 
 
 def _runs(lists: pa.ChunkedArray, naming: Mask) -> tuple[Ints, pa.ChunkedArray]:
-    """Positions per row and all of them in one, of the rows ``naming`` only: other kinds name entries for other reasons."""
+    """Return the number of positions per row and all positions, of the rows ``naming`` only."""
     lengths = ints(pc.list_value_length(lists))
     flat = pc.list_flatten(lists)
     others = ~naming & (lengths > 0)
@@ -130,7 +130,7 @@ def _runs(lists: pa.ChunkedArray, naming: Mask) -> tuple[Ints, pa.ChunkedArray]:
 
 
 class Connections:
-    """The connections of one incarnation, numbered from the end of ``consumers``; they may be known beforehand."""
+    """The connections of one incarnation, numbered from the end of ``consumers`` on; they may be known beforehand."""
 
     def __init__(self, consumers: list[Consumer]) -> None:
         self._consumers = consumers
@@ -138,7 +138,7 @@ class Connections:
         self._agreed: dict[int, tuple[str | None, bool]] = {}
 
     def meet(self, events: pa.Table) -> None:
-        """Learn names and agreements from ``consumer_added`` lines, and of others from checkpoints.
+        """Note the names of connections from ``consumer_added`` lines and checkpoints, and their consent to any order.
 
         Of two lines for one connection the first counts.
 
@@ -160,15 +160,15 @@ class Connections:
             self._agreed[number] = (row["name"], bool(row["key_shared_allow_out_of_order"]))
 
     def index_of(self, number: int) -> int:
-        """The index in ``consumers`` of a connection that was numbered."""
+        """Return the index in ``consumers`` of a numbered connection."""
         return self._index[number]
 
     def number_all(self) -> None:
-        """Number every connection met so far, whether or not it has done anything yet."""
+        """Number all connections noted so far, also those that have done nothing yet."""
         self._number(sorted(self._agreed))
 
     def of(self, lines: Lines) -> npt.NDArray[np.int32]:
-        """The connection of every operation, -1 where there is none; flows of an unknown connection have none either."""
+        """Return the connection index of each operation, -1 = none, as for flows of an unknown connection."""
         numbers = lines.number
         codes, words = encoded(pa.chunked_array([pa.array(numbers)]))
         present = words.to_pylist()
@@ -191,11 +191,14 @@ class Connections:
 
 
 def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, int]) -> Mask:
-    """Which positions count: all but acks of a part of a batch, until the last of its messages is acked.
+    """Mask the positions that count: an ack of a part of a batch counts only with the last of the batch's messages.
+
+    Example: an entry holds two messages. The ack with the set ``[2]`` (binary 10, message 1 is left) does not count; a later
+    ack with ``[1]`` leaves none (2 AND 1 = 0), so it acknowledges the entry.
 
     A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of several acks are ANDed
-    (PersistentSubscription, ManagedCursorImpl's batch deleted indexes) in ``left``, by ordinal. Acks without a set ack the
-    whole entry.
+    (PersistentSubscription, ManagedCursorImpl's batch deleted indexes) in ``left``, by ordinal. Acks without a set
+    acknowledge the whole entry.
     """
     keep = np.ones(len(ordinals), dtype=np.bool_)
     if lines.ack_sets is None:

@@ -1,4 +1,4 @@
-"""The two tables of an audit: deliveries and anomalies, column for column."""
+"""Build the two tables of an audit: deliveries and anomalies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, Mask
 from dispatch_core.audit.deliveries.findings import CAUSE_OF, Finding
 from dispatch_core.audit.deliveries.scan import Scanned
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
@@ -24,7 +24,7 @@ _IDENTITY: Final = frozenset(field.name for field in IDENTITY)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found: ``deliveries`` (schema ``DELIVERIES``) and ``anomalies`` (schema ``ANOMALIES``).
+    """Result of an audit: ``deliveries`` (schema ``DELIVERIES``) and ``anomalies`` (schema ``ANOMALIES``).
 
     ``pairs``: connection and key of each delivery, as the audit's window numbers them.
     """
@@ -35,7 +35,7 @@ class Audit:
 
 
 class Rows:
-    """Makes the rows of one incarnation: what is the same in all of them is made once and shared between tables."""
+    """Build the rows of one incarnation; columns with one value are made once and shared by the tables."""
 
     def __init__(self, log: DispatcherLog, interval_start: datetime) -> None:
         self._same: dict[str, pa.Scalar] = {
@@ -51,31 +51,31 @@ class Rows:
         self._repeated: dict[str, pa.Array] = {}
 
     def deliveries(
-        self, history: History, state: npt.NDArray[np.int32], scanned: Scanned
+        self, window: LogWindow, state: npt.NDArray[np.int32], scanned: Scanned
     ) -> tuple[pa.Table, Pairs]:
         """Return the deliveries of one pass that belong to the last log; ``state`` as in ``Scan.deliveries``."""
-        earlier = int(np.searchsorted(state[scanned.first :, 2], history.first_op_of_last_log))
+        earlier = int(np.searchsorted(state[scanned.first :, 2], window.first_op_of_last_log))
         ordinal, consumer, op = (state[scanned.first + earlier :, column].copy() for column in range(3))
         count = len(ordinal)
-        key, hashes = history.entry_key[ordinal], history.entry_hash[ordinal]
-        names = pa.array([c.name for c in history.consumers], pa.string())
-        numbers = np.array([c.number for c in history.consumers], dtype=np.int64)
-        base64 = np.append(history.keys.base64, False)  # -1 = no key: the last
+        key, hashes = window.entry_key[ordinal], window.entry_hash[ordinal]
+        names = pa.array([c.name for c in window.consumers], pa.string())
+        numbers = np.array([c.number for c in window.consumers], dtype=np.int64)
+        base64 = np.append(window.keys.base64, False)  # -1 = no key: the last
         columns = {
             **{name: self._repeat(name, count) for name in self._same if name != "cause"},
-            "seq": history.op_seq[op],
+            "seq": window.op_seq[op],
             "index_in_send": _index_in_run(op),
-            "t_us": history.op_t_us[op],
+            "t_us": window.op_t_us[op],
             "consumer": numbers[consumer],
             "consumer_name": names.take(pa.array(consumer)),
-            "ledger_id": history.ledger[ordinal],
-            "entry_id": history.entry[ordinal],
-            "key": history.keys.texts.take(_known(key, key >= 0)),
+            "ledger_id": window.ledger[ordinal],
+            "entry_id": window.entry[ordinal],
+            "key": window.keys.texts.take(_known(key, key >= 0)),
             "key_b64": base64[key],
             "hash": _known(hashes, hashes >= 0),
-            "num_messages": _known(history.num_messages[ordinal], history.stored[ordinal]),
-            "size_bytes": _of(history.size_bytes, ordinal),
-            "publish_time_ms": _of(history.publish_time_ms, ordinal),
+            "num_messages": _known(window.num_messages[ordinal], window.stored[ordinal]),
+            "size_bytes": _of(window.size_bytes, ordinal),
+            "publish_time_ms": _of(window.publish_time_ms, ordinal),
             "delivery_number": scanned.number[earlier:],
             "cause": self._causes(scanned.ended[earlier:]),
         }
@@ -83,16 +83,16 @@ class Rows:
         return table, Pairs(consumer, key)
 
     def anomalies(self, findings: list[Finding]) -> pa.Table:
-        """Findings in the order of the events that prove them, then of place in the line, then of kind."""
+        """Return the findings as rows, in the order of ``Finding.order``."""
         if not findings:
             return no_rows(ANOMALIES)
         ordered = sorted(findings, key=lambda finding: finding.order)
-        told = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True))
+        values = dict(zip(Finding._fields, zip(*ordered, strict=True), strict=True))
         return pa.table(
             [
                 self._repeat(field.name, len(ordered))
                 if field.name in _IDENTITY
-                else pa.array(told[field.name], field.type)
+                else pa.array(values[field.name], field.type)
                 for field in ANOMALIES
             ],
             schema=ANOMALIES,
@@ -114,7 +114,7 @@ class Rows:
 
 
 def _index_in_run(op: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """How far each place is behind the first with its value; equal values stand together."""
+    """Number the places of each run of equal values from 0."""
     at = np.arange(len(op), dtype=np.int32)
     new = np.ones(len(op), dtype=np.bool_)
     new[1:] = op[1:] != op[:-1]

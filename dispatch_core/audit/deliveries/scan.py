@@ -1,4 +1,4 @@
-"""The memory of the audit's rules over the pieces of a log: arrays that grow with it and are cut with its window."""
+"""State of the audit's rules over the batches of a log: arrays that grow with the log and are cut with its window."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries import kernel, trim
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.operations import ACK, REDELIVER, SENT, Operations
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 
 Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a pass over further operations told.
+    """Result of a pass over further operations.
 
-    ``first``: number of the first new delivery. ``number``: delivery number of each new one. ``ended``: how the delivery
-    before it of its entry had ended, -1 = there was none. ``found``: findings, rows ``(delivery, kind, other delivery,
-    other operation)``.
+    Attributes:
+        first: number of the first new delivery.
+        number: delivery number of each new delivery, 1 = first delivery of its entry.
+        ended: end of the delivery before it of the same entry (``layout``), -1 = there was none.
+        found: findings, rows ``(delivery, kind, other delivery, other operation)``.
     """
 
     first: int
@@ -33,7 +35,7 @@ class Scanned:
 
 
 class Scan:
-    """Who holds what, as of the last operation taken."""
+    """Deliveries, entries, keys and connections as of the last operation taken."""
 
     def __init__(self, *, single_active: bool, ordered: bool) -> None:
         self._single_active = single_active
@@ -51,48 +53,48 @@ class Scan:
 
     @property
     def deliveries(self) -> Int32s:
-        """Per delivery of the window: its ordinal, connection, operation, and the delivery of its entry before it."""
+        """One row per delivery of the window: ordinal, connection, operation, earlier delivery, … (``layout``)."""
         return self._deliveries.values
 
     @property
     def times_sent(self) -> Int32s:
-        """Per entry of the window: how often it was sent."""
+        """Number of deliveries of each entry of the window."""
         return self._entries.values[:, at.TIMES_SENT]
 
     @property
     def acknowledged_by(self) -> Int32s:
-        """Per entry of the window: the operation that acknowledged it, -1 = none did."""
+        """Operation that acknowledged each entry of the window, -1 = none."""
         return self._entries.values[:, at.ACK_OPERATION]
 
-    def note_individual_acks(self, history: History) -> npt.NDArray[np.int64]:
-        """Mark the entries that were acknowledged one by one before the log that begins; returns all marked by now."""
+    def note_individual_acks(self, window: LogWindow) -> npt.NDArray[np.int64]:
+        """Mark the entries that were acknowledged individually before the log that begins; returns all marked ordinals."""
         entries = self._entries.values
         acked = np.flatnonzero(entries[:, at.ACK_OPERATION] >= 0)
-        individual = acked[history.op_code[entries[acked, at.ACK_OPERATION]] == ACK]
+        individual = acked[window.op_code[entries[acked, at.ACK_OPERATION]] == ACK]
         entries[individual, at.ACKED_BEFORE_RELOAD] = 2
         return np.flatnonzero(entries[:, at.ACKED_BEFORE_RELOAD] == 2)
 
     @property
     def last_delivery(self) -> Int32s:
-        """Per entry of the window: its last delivery, -1 = none."""
+        """Last delivery of each entry of the window, -1 = none."""
         return self._entries.values[:, at.LAST_DELIVERY]
 
     @property
     def room(self) -> int:
-        """Rows in memory, used or not."""
+        """Number of rows in memory, used or not."""
         return sum(
             column.room
             for column in (self._deliveries, self._entries, self._keys, self._pairs, self._requests)
         )
 
-    def take(self, history: History, first_op: int, operations: Operations) -> Scanned:
-        """Apply further operations of ``history``, the first of which has the number ``first_op``."""
+    def take(self, window: LogWindow, first_op: int, operations: Operations) -> Scanned:
+        """Apply further operations of ``window``, the first of which has the number ``first_op``."""
         lengths = np.diff(operations.start)
         sends = int(lengths[operations.code == SENT].sum())
         asked = int(lengths[operations.code == REDELIVER].sum())
-        self._entries.more(len(history) - len(self._entries))[...] = at.NEW_ENTRY
-        self._keys.more(len(history.keys) - len(self._keys))[...] = at.NEW_KEY
-        new_consumers = len(history.consumers) - len(self._first_at)
+        self._entries.more(len(window) - len(self._entries))[...] = at.NEW_ENTRY
+        self._keys.more(len(window.keys) - len(self._keys))[...] = at.NEW_KEY
+        new_consumers = len(window.consumers) - len(self._first_at)
         self._first_at.more(new_consumers)[...] = -1
         self._connected.more(new_consumers)[...] = False
         first = len(self._deliveries)
@@ -109,7 +111,7 @@ class Scan:
             operations.consumer,
             operations.start,
             operations.ordinals,
-            history.entry_key,
+            window.entry_key,
             self._single_active,
             self._ordered,
             self._scalars,
@@ -129,14 +131,14 @@ class Scan:
         return Scanned(first, number, ended, found[:count].copy())
 
     def settled(self) -> int:
-        """How many entries at the front of the window are acked and held by nobody."""
+        """Count the entries at the front of the window that are acked and pending on nobody."""
         return trim.settled(self._entries.values)
 
-    def drop(self, history: History, entries: int, *, keys_at_once: bool) -> None:
-        """Drop the first ``entries`` entries of the window, here and in ``history``."""
+    def drop(self, window: LogWindow, entries: int, *, keys_at_once: bool) -> None:
+        """Drop the first ``entries`` entries of the window, here and in ``window``."""
         s, deliveries, requests = self._scalars, self._deliveries.values, self._requests.values
         rows, keys = self._entries.values, self._keys.values
-        used = np.zeros(len(history.op_seq), dtype=np.bool_)
+        used = np.zeros(len(window.op_seq), dtype=np.bool_)
         trim.operations_of(entries, s, deliveries, rows, requests, used)
         new_op = np.where(used, np.cumsum(used) - 1, -1).astype(np.int32)
         trim.cut_requests(entries, s, rows, requests, new_op)
@@ -147,15 +149,15 @@ class Scan:
         self._pairs.cut(int(s[at.PAIRS]))
         self._requests.cut(int(s[at.REQUESTS]))
         self._entries.cut(len(rows) - entries)
-        history.drop(entries, used)
-        new_key = history.forget_keys(at_once=keys_at_once)
+        window.drop(entries, used)
+        new_key = window.forget_keys(at_once=keys_at_once)
         if new_key is not None:
             self._keys.keep(new_key >= 0)
 
 
 def warm_up() -> None:
     """Call every compiled function of the audit once, over nothing."""
-    history = History("Key_Shared", streaming=True)
+    window = LogWindow("Key_Shared", streaming=True)
     scan = Scan(single_active=False, ordered=True)
     nothing = np.empty(0, dtype=np.int64)
     operations = Operations(
@@ -167,5 +169,5 @@ def warm_up() -> None:
         start=np.zeros(1, dtype=np.int64),
         ordinals=locate(nothing, nothing, nothing, nothing),
     )
-    scan.take(history, 0, operations)
-    scan.drop(history, scan.settled(), keys_at_once=True)
+    scan.take(window, 0, operations)
+    scan.drop(window, scan.settled(), keys_at_once=True)

@@ -1,7 +1,7 @@
-"""Where a subscription begins: which entries before the first one that was sent were for it nevertheless.
+"""Find the first entry of a subscription, which a log without a trace does not record.
 
-A log of level E does not say at which entry its subscription was created. What was sent first shows it, unless the very
-first entries were left out; but what was stored when somebody had joined already cannot be the topic's past.
+Normally it is the first entry that was sent. If a broker skipped the first entries, it lies before: an entry that was stored
+after the first consumer joined was for the subscription. Older entries are the topic's past.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from dispatch_core.arrays.columns import Mask
 from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
 from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 
-#: Producers' clocks and the broker's may differ by so much without any entry showing it. That matters where the topic has
-#: a past: entries that are older than the join.
+#: Difference that is possible between producers' clocks and the broker's without any entry showing it, microseconds. It
+#: matters if the topic has a past: entries that are older than the join.
 _SLACK_US: Final = 50_000
 #: Publish times are whole milliseconds.
 _ROUNDED_US: Final = 1_000
 
 
-def begins_us(history: History, scan: Scan, before: int) -> int | None:
-    """From when on what was stored was for the subscription; ``None`` if the log shows nobody joining.
+def begins_us(window: LogWindow, scan: Scan, before: int) -> int | None:
+    """Return the time from which on stored entries were for the subscription, microseconds; ``None`` if nobody joins.
 
-    Producers whose clocks are ahead of the broker's show it by entries that were sent before they were stored: entries
-    must be later than the join by as much more. ``before``: entries before the first one that was sent; where none of them
-    is older than the join, the topic has no past, and clocks need not be doubted.
+    A producer's clock is ahead of the broker's if an entry was sent before its publish time; entries must then be later than
+    the join by that much more. ``before``: number of entries before the first one that was sent. If none of these is older
+    than the join, the topic has no past, and the clocks need no allowance.
     """
-    if history.begins_us is not None:
-        return history.begins_us
-    joined = np.flatnonzero(history.op_code == ADDED)
+    if window.begins_us is not None:
+        return window.begins_us
+    joined = np.flatnonzero(window.op_code == ADDED)
     if not len(joined):
         return None
-    published, known = history.publish_time_ms
+    published, known = window.publish_time_ms
     stored_us = 1000 * published
     sent = np.maximum(scan.deliveries[:, ENTRY], 0)
-    sent_us = history.op_t_us[scan.deliveries[:, OPERATION]]
+    sent_us = window.op_t_us[scan.deliveries[:, OPERATION]]
     ahead_us = (stored_us[sent] - sent_us)[known[sent]].max(initial=0)
-    earliest_us = int(history.op_t_us[joined[0]]) - _ROUNDED_US + int(ahead_us)
-    if (stored_us[:before] >= earliest_us)[history.stored[:before] & known[:before]].all():
+    earliest_us = int(window.op_t_us[joined[0]]) - _ROUNDED_US + int(ahead_us)
+    if (stored_us[:before] >= earliest_us)[window.stored[:before] & known[:before]].all():
         return earliest_us
     return earliest_us + _ROUNDED_US + _SLACK_US
 
 
-def for_subscription(history: History, scan: Scan, before: int) -> Mask:
-    """Which of the window's first ``before`` entries, none of which was sent, were stored after the first join."""
-    since_us = begins_us(history, scan, before) if before else None
+def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
+    """Mask those of the window's first ``before`` entries, none of them sent, that were stored after the first join."""
+    since_us = begins_us(window, scan, before) if before else None
     if since_us is None:
         return np.zeros(before, np.bool_)
-    published, known = history.publish_time_ms
-    return history.stored[:before] & known[:before] & (1000 * published[:before] >= since_us)
+    published, known = window.publish_time_ms
+    return window.stored[:before] & known[:before] & (1000 * published[:before] >= since_us)
 
 
-def first_of(history: History, scan: Scan) -> int | None:
-    """The first entry of the window that was sent, or was stored for the subscription before that; None = none was sent."""
+def first_of(window: LogWindow, scan: Scan) -> int | None:
+    """Return the first entry of the window that was for the subscription; ``None`` if no entry was sent."""
     sent = np.flatnonzero(scan.times_sent)
     if not len(sent):
         return None
-    ours = np.flatnonzero(for_subscription(history, scan, int(sent[0])))
-    return int(ours[0]) if len(ours) else int(sent[0])
+    unsent = np.flatnonzero(for_subscription(window, scan, int(sent[0])))
+    return int(unsent[0]) if len(unsent) else int(sent[0])

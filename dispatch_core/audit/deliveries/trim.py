@@ -1,15 +1,13 @@
-"""Cutting the state of the audit's rules: what can matter no more goes, the rest is numbered anew. One pass over each array.
+"""Cut the state of the audit's rules: drop settled entries at its front and renumber the rest, in one pass per array.
 
-What can matter no more
------------------------
 An entry is *settled* when it is acked and no delivery of it is open. An acknowledgement that an earlier incarnation got
-settles it too, until this one sends the entry: then it had not been stored. Settled entries at the front of the window are
-dropped with their deliveries, requests, and the operations that nothing else refers to. No rule misses them as long as
-they are not sent, acked or asked for again (the window then refuses to judge):
+settles it too, until this incarnation sends the entry: then it had not been stored. Settled entries at the front of the
+window are dropped with their deliveries, their requests, and the operations that nothing else refers to. No rule needs them
+as long as no line sends, acknowledges or requests them again (the window then refuses to judge):
 
-* what is out of order is told by *later* entries of the key only (``_later``, the highest ordinals of key and pair);
-* splits and doubles are told by open deliveries only;
-* causes and delivery numbers are told by deliveries of the entry itself.
+* order is judged by *later* entries of the key only (``_later``, the highest ordinals of key and pair);
+* splits and doubles are judged by open deliveries only;
+* causes and delivery numbers come from deliveries of the entry itself.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ from dispatch_core.audit.deliveries.layout import (
 
 @compiled
 def settled(entries: Array) -> int:
-    """How many entries at the front are acked and held by nobody."""
+    """Count the entries at the front that are acked and pending on nobody."""
     for entry in range(len(entries)):
         acked = entries[entry, ACK_OPERATION] >= 0 or entries[entry, ACKED_BEFORE_RELOAD] != 0
         if not acked or entries[entry, FIRST_OPEN] >= 0:
@@ -117,7 +115,7 @@ def cut_requests(cut: int, s: Array, entries: Array, requests: Array, new_op: Ar
 
 @compiled
 def cut_pairs(cut: int, s: Array, keys: Array, pairs: Array) -> None:
-    """Drop the pairs whose highest entry lies before ``cut``: nothing that is still to come goes back behind them."""
+    """Drop the pairs whose highest entry lies before ``cut``: no later delivery can go back behind them."""
     new = np.full(s[PAIRS], -1, dtype=np.int32)
     for key in range(len(keys)):
         before = -1
@@ -154,7 +152,7 @@ def cut_pairs(cut: int, s: Array, keys: Array, pairs: Array) -> None:
 def cut_deliveries(
     cut: int, s: Array, deliveries: Array, entries: Array, keys: Array, first_at: Array, new_op: Array
 ) -> None:
-    """Drop the deliveries of entries before ``cut``, and these entries; chains of a key skip what is gone."""
+    """Drop the entries before ``cut`` and their deliveries; the chains of a key skip them."""
     total = s[DELIVERIES]
     new = np.full(total, -1, dtype=np.int32)
     count = 0
@@ -201,7 +199,7 @@ def cut_deliveries(
 
 @compiled
 def cut_scalars(cut: int, s: Array, new_op: Array) -> None:
-    """Number anew what single numbers refer to."""
+    """Renumber the entries and operations that single numbers refer to."""
     s[ACKED_UP_TO] = max(s[ACKED_UP_TO] - cut, -1)
     s[HIGHEST_SENT] = max(s[HIGHEST_SENT] - cut, -1)
     s[LAST_REWIND] = _new(new_op, s[LAST_REWIND])

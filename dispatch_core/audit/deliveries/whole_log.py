@@ -1,9 +1,9 @@
-"""From the log of one dispatcher to its deliveries and its anomalies.
+"""Audit the whole log of one dispatcher: its deliveries and its anomalies.
 
 ``audit_log`` is pure: the same log gives the same two tables, whatever ran before and wherever it runs. It needs the
 message log and events of level E only; of a trace it uses ``rewind`` (Failover, Exclusive) and, to tell whether an ack
-had been applied before a sending, ``pending_ack_removed`` and ``mark_delete``. A long log can be audited piece by piece
-instead: ``fold.AuditFold``, of which this is the case of one piece.
+had been applied before a delivery, ``pending_ack_removed`` and ``mark_delete``. A long log can be audited batch by batch
+with ``fold.AuditFold``; this is the case of one batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def audit_log(
 
 
 def all_messages(logs: Sequence[DispatcherLog]) -> pa.Table:
-    """The message log of several incarnations, by position; often it is one table."""
+    """Return the message log of several incarnations, sorted by position; often it is one table."""
     seen: list[pa.Table] = []
     for log in logs:
         if not any(log.messages is table for table in seen):

@@ -1,11 +1,13 @@
-"""A dispatcher's log as arrays: what the rules of the audit read.
+"""A window of a dispatcher's log as arrays: the input of the audit's rules.
 
-Every entry becomes an *ordinal* (its rank among all positions), every connection and every key a small integer, every
-event that matters one *operation* with a run of ordinals. The rules then compare integers only; names, keys and times are
-looked up again when a finding is put into words.
+Each entry becomes an *ordinal* (its rank among all positions), each connection and each key a small integer, each event that
+matters one *operation* with a run of ordinals. The rules compare integers only; names, keys and times are looked up when a
+finding is described.
 
-A history is a *window* of the log: entries and operations are added at its end, and dropped at its front when they can
-matter no more; ordinals, operations and keys are then numbered anew. A whole log is a window that is never cut.
+Example: the entries 3:0, 3:1, 3:4 are the ordinals 0, 1, 2. When the first two are dropped, 3:4 is ordinal 0.
+
+Entries and operations are added at the end of the window, and dropped at its front when they no longer matter; ordinals,
+operations and keys are then numbered anew. A whole log is a window that is never cut.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import Ints, Mask, ints, valid
 from dispatch_core.arrays.growing import Growing
 from dispatch_core.arrays.positions import ascending, distinct, locate
-from dispatch_core.audit.deliveries.checkpoint_state import Seed
-from dispatch_core.audit.deliveries.checkpoint_state import operations as seeding
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.checkpoint_state import operations as checkpoint_operations
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.operations import (
     RELOAD,
@@ -41,32 +43,32 @@ _ENTRY_COLUMNS: Final = (
     *("_published", "_published_known"),
 )
 
-#: Sticky key hash of every row of a piece of the message log, given its keys and their ids.
+#: Sticky key hash of each row of a batch of the message log, given its keys and their ids.
 Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
 
 
-class History:
+class LogWindow:
     """A window of one dispatcher's log. Arrays ``op_*`` have one element per operation, the others one per ordinal."""
 
     def __init__(self, subscription_type: str, *, streaming: bool, flows: bool = False) -> None:
         self.subscription_type = subscription_type
         self.consumers: list[Consumer] = []
         self.keys = Keys(streaming=streaming)
-        #: Operations before it are of earlier loads of the topic, or the seed's: no line of the last log.
+        #: Operations before it are of earlier loads of the topic, or of the checkpoint: no line of the last log.
         self.first_op_of_last_log = 0
-        #: What the last log begins with, where that is a checkpoint; its operations begin with the one named below.
-        self.seed: Seed | None = None
-        self._first_op_of_seed = 0
+        #: The checkpoint that the last log begins with, if it does; its operations begin with the one named below.
+        self.checkpoint_state: CheckpointState | None = None
+        self._first_op_of_checkpoint = 0
         #: Operations of the last log that name a position the message log does not hold, and the ordinal of that.
         self.unknown_op: Ints = np.empty(0, dtype=np.int64)
         self.unknown_ordinal: Ints = np.empty(0, dtype=np.int64)
-        #: When the subscription began, as an earlier incarnation shows it (``subscription_start``); None = this one does.
+        #: Time at which the subscription began, from an earlier incarnation (``subscription_start``); None = not known.
         self.begins_us: int | None = None
         self._reload_due = False
         self._streaming = streaming
         self._flows = flows
         self._connections = Connections(self.consumers)
-        self._left: dict[int, int] = {}  # of entries acked in part: ordinal → what is not acked yet
+        self._left: dict[int, int] = {}  # entries acked in part: ordinal → messages not acked yet, as bits
         self._dropped_any = False
         self._ledger = Growing(np.int64)
         self._entry = Growing(np.int64)
@@ -75,7 +77,7 @@ class History:
         self._stored = Growing(np.bool_)
         self._num_messages = Growing(np.int32)
         self._size = Growing(np.int64)
-        #: The first ack that says which messages of a batch it is for; None = no line has said so by now.
+        #: The first ack line with ``ack_sets``; None = none by now.
         self.ack_sets_from_seq: int | None = None
         self._size_known = Growing(np.bool_)
         self._published = Growing(np.int64)
@@ -92,100 +94,103 @@ class History:
 
     @property
     def single_active(self) -> bool:
-        """Whether one consumer at a time gets everything (Failover, Exclusive)."""
+        """True if one consumer at a time gets everything (Failover, Exclusive)."""
         return self.subscription_type in SINGLE_ACTIVE
 
     @property
     def ledger(self) -> Ints:
-        """Ledger of every entry."""
+        """Ledger of each entry."""
         return self._ledger.values
 
     @property
     def entry(self) -> Ints:
-        """Id of every entry in its ledger."""
+        """Id of each entry in its ledger."""
         return self._entry.values
 
     @property
     def entry_key(self) -> npt.NDArray[np.int32]:
-        """Id of the key, -1 = key-less or unknown."""
+        """Id of the key of each entry, -1 = key-less or unknown."""
         return self._key.values
 
     @property
     def entry_hash(self) -> Ints:
-        """Sticky key hash, -1 = not in the message log, or dispatch does not hash."""
+        """Sticky key hash of each entry, -1 = not in the message log, or dispatch does not hash."""
         return self._hash.values
 
     @property
     def stored(self) -> Mask:
-        """Whether the message log holds the entry."""
+        """Mask of the entries that the message log holds."""
         return self._stored.values
 
     @property
     def num_messages(self) -> npt.NDArray[np.int32]:
-        """Messages in the entry; 0 where the message log does not hold it."""
+        """Number of messages in each entry; 0 = not in the message log."""
         return self._num_messages.values
 
     @property
     def size_bytes(self) -> tuple[Ints, Mask]:
-        """Sizes, and where they are known."""
+        """Sizes of the entries in bytes, and the mask of known ones."""
         return self._size.values, self._size_known.values
 
     @property
     def publish_time_ms(self) -> tuple[Ints, Mask]:
-        """Times, and where they are known."""
+        """Publish times of the entries in milliseconds since the epoch, and the mask of known ones."""
         return self._published.values, self._published_known.values
 
     @property
     def op_code(self) -> npt.NDArray[np.int8]:
-        """What each operation is (``operations``)."""
+        """Code of each operation (``operations``)."""
         return self._op_code.values
 
     @property
     def op_consumer(self) -> npt.NDArray[np.int32]:
-        """Index of its connection, -1 where it has none."""
+        """Index of the connection of each operation, -1 = none."""
         return self._op_consumer.values
 
     @property
     def op_seq(self) -> Ints:
-        """Its line."""
+        """``seq`` of the line of each operation."""
         return self._op_seq.values
 
     @property
     def op_t_us(self) -> Ints:
-        """Its time, microseconds since the epoch."""
+        """Time of each operation, microseconds since the epoch."""
         return self._op_t_us.values
 
     def position(self, ordinal: int) -> str:
-        """The position of an ordinal as text."""
+        """Return the position of an ordinal as text, ``"L:E"``."""
         return f"{self.ledger[ordinal]}:{self.entry[ordinal]}"
 
     @property
     def first_op_of_state(self) -> int:
-        """Where the operations begin that make the state of the last log: with its seed's, if it has one."""
-        return self.first_op_of_last_log if self.seed is None else self._first_op_of_seed
+        """The first operation that makes the state of the last log: of its checkpoint, if it begins with one."""
+        return self.first_op_of_last_log if self.checkpoint_state is None else self._first_op_of_checkpoint
 
-    def is_seed(self, op: int) -> bool:
-        """Whether an operation is what the last log's checkpoint says of the time before."""
-        return self.seed is not None and self._first_op_of_seed <= op < self.first_op_of_last_log
+    def is_of_checkpoint(self, op: int) -> bool:
+        """Check whether an operation comes from the checkpoint that the last log begins with."""
+        return (
+            self.checkpoint_state is not None
+            and self._first_op_of_checkpoint <= op < self.first_op_of_last_log
+        )
 
     def is_of_last_log(self, op: int) -> bool:
-        """Whether the line of an operation, its checkpoint's included, is one of the last log."""
-        return op >= self.first_op_of_last_log or self.is_seed(op)
+        """Check whether the line of an operation is one of the last log, its checkpoint included."""
+        return op >= self.first_op_of_last_log or self.is_of_checkpoint(op)
 
     def when(self, op: int) -> str:
-        """The time of an operation for people, to stand behind "at"."""
+        """Return the time of an operation as text, to stand behind "at"."""
         at = clock(int(self.op_t_us[op]))
-        return f"or before {at} (checkpoint)" if self.is_seed(op) else at
+        return f"or before {at} (checkpoint)" if self.is_of_checkpoint(op) else at
 
     def may_have_been_sent(self, ordinal: int) -> bool:
-        """Whether an entry may have been sent before the checkpoint that the last log begins with, if it does."""
-        if self.seed is None:
+        """Check whether an entry may have been sent before the checkpoint that the last log begins with, if it does."""
+        if self.checkpoint_state is None:
             return False
-        return self.seed.may_have_been_sent((int(self.ledger[ordinal]), int(self.entry[ordinal])))
+        return self.checkpoint_state.may_have_been_sent((int(self.ledger[ordinal]), int(self.entry[ordinal])))
 
     def was_acknowledged(self, ordinal: int) -> bool:
-        """Whether the checkpoint that the last log begins with says that an entry is acknowledged."""
-        return self.seed is not None and self.seed.acknowledged(
+        """Check whether the checkpoint that the last log begins with names an entry as acknowledged."""
+        return self.checkpoint_state is not None and self.checkpoint_state.acknowledged(
             (int(self.ledger[ordinal]), int(self.entry[ordinal]))
         )
 
@@ -197,30 +202,30 @@ class History:
     # what begins -----------------------------------------------------------------------------------------------------
 
     def begin_next_log(self) -> None:
-        """Begin the log of the next incarnation: its operations come behind a ``RELOAD``, its connections are others."""
+        """Begin the log of the next incarnation: its operations follow a ``RELOAD``, its connections are new."""
         self._connections = Connections(self.consumers)
         self._left = {}
-        self.seed = None
+        self.checkpoint_state = None
         self._reload_due = True
 
-    def with_entries_alone(self) -> History:
-        """Return a history of the same entries without any operation; this one is not to be used any more."""
-        history = History(self.subscription_type, streaming=self._streaming, flows=self._flows)
-        history.keys = self.keys
-        history._dropped_any = self._dropped_any
+    def with_entries_alone(self) -> LogWindow:
+        """Return a window of the same entries without any operation; this one is not to be used any more."""
+        window = LogWindow(self.subscription_type, streaming=self._streaming, flows=self._flows)
+        window.keys = self.keys
+        window._dropped_any = self._dropped_any
         for name in _ENTRY_COLUMNS:
-            setattr(history, name, getattr(self, name))
-        return history
+            setattr(window, name, getattr(self, name))
+        return window
 
     # what is added ---------------------------------------------------------------------------------------------------
 
     def meet(self, events: pa.Table) -> None:
-        """Learn which connections the lines ``events`` of the last log add, before any of them is an operation."""
+        """Note the connections that the lines ``events`` of the last log add, before any of them becomes an operation."""
         self._connections.meet(events)
         self._connections.number_all()
 
     def add_messages(self, messages: pa.Table, hashing: Hashing | None) -> None:
-        """Add entries. Of a position that stands twice the first row counts.
+        """Add entries. If a position stands twice, its first row counts.
 
         Raises ``NotStreamableError`` when streaming and they are not all later than each other and the window.
         """
@@ -245,8 +250,10 @@ class History:
             values.append(ints(messages[name])[rows])
             known.append(valid(messages[name])[rows])
 
-    def add_log(self, events: pa.Table, seed: Seed | None = None) -> tuple[slice, Operations]:
-        """Add the operations of the next lines, behind those of a seed; returns which they are, and those.
+    def add_log(
+        self, events: pa.Table, checkpoint_state: CheckpointState | None = None
+    ) -> tuple[slice, Operations]:
+        """Add the operations of a checkpoint and of the next lines; returns their place in the window, and themselves.
 
         Raises ``NotStreamableError`` when streaming and they name a position that the window does not hold.
         """
@@ -261,20 +268,21 @@ class History:
             self._append(parts[-1])
             self.first_op_of_last_log = len(self._op_seq)
             self._reload_due = False
-        if seed is not None:
-            parts.append(self._sow(seed))
+        if checkpoint_state is not None:
+            parts.append(self._add_checkpoint(checkpoint_state))
         added, operations = self._add(lines, ordinals, self._connections)
         return slice(first, added.stop), _joined([*parts, operations])
 
     def add_whole(
-        self, earlier: list[pa.Table], events: pa.Table, seed: Seed | None = None
+        self, earlier: list[pa.Table], events: pa.Table, checkpoint_state: CheckpointState | None = None
     ) -> tuple[slice, Operations]:
-        """Add the lines of all incarnations, oldest first, in one piece, with positions that no message log holds.
+        """Add the lines of all incarnations at once, oldest first, with positions that no message log holds.
 
-        ``seed``: what the last one begins with.
+        ``checkpoint_state``: the checkpoint that the last one begins with.
         """
         runs = [self._read(lines) for lines in (*earlier, events)]
-        self._admit([(run.ledger, run.entry) for run in runs] + ([seed.named] if seed is not None else []))
+        named = [] if checkpoint_state is None else [checkpoint_state.named]
+        self._admit([(run.ledger, run.entry) for run in runs] + named)
         parts: list[Operations] = []
         for index, lines in enumerate(runs):
             last = index == len(earlier)
@@ -284,8 +292,8 @@ class History:
             if index:
                 parts.append(_reload())
                 self._append(parts[-1])
-            if last and seed is not None:
-                parts.append(self._sow(seed))
+            if last and checkpoint_state is not None:
+                parts.append(self._add_checkpoint(checkpoint_state))
             self.first_op_of_last_log = len(self._op_seq)
             ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
             if last:
@@ -303,7 +311,7 @@ class History:
         """Drop the first ``entries`` entries, and all operations but those marked."""
         for column in self._entry_columns():
             column.drop(entries)
-        self._first_op_of_seed = int(operations[: self._first_op_of_seed].sum())
+        self._first_op_of_checkpoint = int(operations[: self._first_op_of_checkpoint].sum())
         self.first_op_of_last_log = int(operations[: self.first_op_of_last_log].sum())
         kept = np.flatnonzero(operations)
         for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
@@ -312,10 +320,10 @@ class History:
         self._dropped_any = self._dropped_any or entries > 0
 
     def forget_keys(self, *, at_once: bool) -> npt.NDArray[np.int32] | None:
-        """Forget keys that no entry of the window has, if it is worth it; returns the new ids, -1 = forgotten."""
-        living = np.zeros(len(self.keys) + 1, dtype=np.bool_)
-        living[self.entry_key] = True
-        new = self.keys.forget(living[:-1], at_once=at_once)
+        """Forget keys that no entry of the window has, if there are many; returns the new ids, -1 = forgotten."""
+        in_use = np.zeros(len(self.keys) + 1, dtype=np.bool_)
+        in_use[self.entry_key] = True
+        new = self.keys.forget(in_use[:-1], at_once=at_once)
         if new is not None:
             # the last is for -1, key-less
             self._key.values[...] = np.append(new, np.int32(-1))[self.entry_key]
@@ -345,23 +353,23 @@ class History:
             f"the line at seq {int(lines.seq[line])} names {ledger}:{entry}, which {why}"
         )
 
-    def _sow(self, seed: Seed) -> Operations:
-        """Add the operations of a seed in front of the last log's."""
-        added = seeding(
-            seed,
+    def _add_checkpoint(self, checkpoint_state: CheckpointState) -> Operations:
+        """Add the operations of a checkpoint in front of the last log's."""
+        added = checkpoint_operations(
+            checkpoint_state,
             self.ledger,
             self.entry,
             self.num_messages,
             self._connections,
             streaming=self._streaming,
         )
-        self.seed, self._first_op_of_seed = seed, len(self._op_seq)
+        self.checkpoint_state, self._first_op_of_checkpoint = checkpoint_state, len(self._op_seq)
         self._append(added)
         self.first_op_of_last_log = len(self._op_seq)
         return added
 
     def _admit(self, runs: list[tuple[Ints, Ints]]) -> None:
-        """Give positions that no message log holds ordinals too."""
+        """Give ordinals to positions that no message log holds."""
         ledger = np.concatenate([ledgers for ledgers, _ in runs])
         entry = np.concatenate([entries for _, entries in runs])
         missing = locate(self.ledger, self.entry, ledger, entry) < 0
@@ -432,7 +440,7 @@ def _reload() -> Operations:
 
 
 def _joined(parts: list[Operations]) -> Operations:
-    """Several runs of operations as one."""
+    """Join several runs of operations."""
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([np.diff(part.start) for part in parts])

@@ -10,7 +10,7 @@ _MINUTE: Final = 60 * _SECOND
 
 
 def duration(us: int) -> str:
-    """A duration of ``us`` microseconds, as exact as a reader needs it.
+    """Return a duration of ``us`` microseconds in words, as exact as a reader needs it.
 
     >>> duration(130), duration(860), duration(2_430), duration(12_400), duration(999_700)
     ('0.13 ms', '0.86 ms', '2.4 ms', '12 ms', '1.00 s')

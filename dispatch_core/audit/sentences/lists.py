@@ -1,4 +1,4 @@
-"""Some of many, and numbers with their nouns."""
+"""Lists of names and positions for sentences, and numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_LISTED: Final = 6
 
 
 def listed(names: Iterable[str], count: int | None = None, most: int = MOST_LISTED) -> str:
-    """At most ``most`` names, the others counted.
+    """List at most ``most`` names and count the others.
 
     Args:
         names: the names, all of them or the first.
@@ -34,7 +34,7 @@ def listed(names: Iterable[str], count: int | None = None, most: int = MOST_LIST
 
 
 def positions_listed(positions: Sequence[str], count: int | None = None, most: int = MOST_LISTED) -> str:
-    """Positions (``"L:E"``) as ``listed`` has them, or as a range if they follow each other and none is left out.
+    """List positions (``"L:E"``) as ``listed`` does, or as a range if they follow each other and none is left out.
 
     >>> positions_listed(["3:7"]), positions_listed(["3:7", "3:17", "3:27"]), positions_listed(["3:7", "3:8"], 40)
     ('3:7', '3:7, 3:17 and 3:27', '3:7, 3:8 and 38 more')
@@ -54,12 +54,12 @@ def _follow(positions: Sequence[str]) -> bool:
 
 
 def plural(count: int, singular: str, plural_form: str) -> str:
-    """The word for ``count`` things."""
+    """Choose the word for ``count`` things."""
     return singular if count == 1 else plural_form
 
 
 def counted(count: int, singular: str, plural_form: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> counted(1, "entry", "entries"), counted(0, "entry", "entries"), counted(1_200, "entry", "entries")
     ('1 entry', '0 entries', '1,200 entries')
@@ -68,7 +68,7 @@ def counted(count: int, singular: str, plural_form: str) -> str:
 
 
 def counts_by_name(counts: Mapping[str, int]) -> str:
-    """Counts in the order of the mapping.
+    """List counts with their names in the order of the mapping.
 
     >>> counts_by_name({"split_key": 2, "redelivered": 1_403})
     '2 split_key, 1,403 redelivered'

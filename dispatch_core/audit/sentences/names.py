@@ -1,9 +1,9 @@
-"""Names in sentences: how a consumer is called, and how foreign text is made fit to be shown.
+"""Display names of consumers, and foreign text made fit to be shown.
 
-Names and keys come out of logs. Nothing invisible of them reaches a terminal, a page or a mail, and nothing is endless.
+Names and keys come out of logs: invisible characters are escaped and long texts are cut before they are shown.
 
-A consumer is called by the name its client gave it. Two connections of one name are told apart by their numbers in the
-log; a consumer without a name is called by its number. The column ``consumer_name`` of ``balance`` says it the same way
+A consumer is called by the name its client gave it. Two connections with one name are distinguished by their numbers in the
+log; a consumer without a name is called by its number. The column ``consumer_name`` of ``balance`` does the same
 (``names_in``).
 """
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 _LONGEST_NAME: Final = 100
 #: Characters of a name on a page or in a mail.
 LONGEST_ON_PAGES: Final = 300
-#: What stands before the number of a consumer without a name.
+#: Word before the number of a consumer without a name.
 NAMELESS: Final = "consumer"
 NOBODY: Final = "nobody"
 
@@ -40,14 +40,14 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def shown(text: str) -> str:
-    """A name or key as it may stand in a sentence."""
+    """Return a name or key as it may stand in a sentence."""
     return printable(text, _LONGEST_NAME)
 
 
 def consumer_name(number: int | None, name: str | None) -> str:
-    """The name of a consumer; one without a name is called by its number, ``None`` is nobody.
+    """Return the name of a consumer; one without a name is called by its number, ``None`` is nobody.
 
-    The name comes as it stands in the log, not yet ``shown``.
+    The name is returned as it stands in the log, not yet ``shown``.
 
     >>> consumer_name(7, "worker-1"), consumer_name(7, None), consumer_name(7, ""), consumer_name(None, None)
     ('worker-1', 'consumer 7', 'consumer 7', 'nobody')
@@ -56,7 +56,7 @@ def consumer_name(number: int | None, name: str | None) -> str:
 
 
 def numbered(number: int | None, name: str | None) -> str:
-    """A consumer by number and name, beside text that calls consumers by their numbers.
+    """Return number and name of a consumer, for text that calls consumers by their numbers.
 
     >>> numbered(7, "worker-1"), numbered(7, None), numbered(None, None)
     ('consumer 7 (worker-1)', 'consumer 7', 'nobody')
@@ -80,11 +80,11 @@ class Named(Protocol):
 
 
 def display_names(consumers: Sequence[Named]) -> list[str]:
-    """The display name of each connection, in their order."""
-    return _told_apart([(consumer.number, consumer.name) for consumer in consumers])
+    """Return the display name of each connection, in their order."""
+    return _distinct_names([(consumer.number, consumer.name) for consumer in consumers])
 
 
-def _told_apart(consumers: Sequence[tuple[int, str | None]]) -> list[str]:
+def _distinct_names(consumers: Sequence[tuple[int, str | None]]) -> list[str]:
     names = [shown(consumer_name(number, name)) for number, name in consumers]
     connections = Counter(names)
     return [
@@ -102,10 +102,10 @@ class ConsumerNames:
     """
 
     def __init__(self, names: Mapping[int, str] | Mapping[int, str | None]) -> None:
-        self._names = dict(zip(names, _told_apart(list(names.items())), strict=True))
+        self._names = dict(zip(names, _distinct_names(list(names.items())), strict=True))
 
     def of(self, number: int | None) -> str:
-        """The display name; a number that the log gives no name is called by the number."""
+        """Return the display name of a connection; without a name in the log it is called by its number."""
         if number is None:
             return NOBODY
         return self._names.get(number) or consumer_name(number, None)

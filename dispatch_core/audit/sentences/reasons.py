@@ -22,17 +22,18 @@ ORDERING_RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The rule that held work back and those it concerned, names as they are shown.
+    """The rule that held work back and the consumers concerned, by display name.
 
     Attributes:
         reason: one of ``STALL_REASONS``; ``None`` where no rule held it.
         waiting: the consumer that the work was for; ``None`` = nobody in particular.
         holder: the consumer that kept it waiting.
-        positions: what the holder had not acknowledged, all or the first of it; with ``no_permits`` and
-            ``unacked_limit_consumer`` what the waiting consumer had not acknowledged.
-        count: how many these are; at the look-ahead limit how many entries wait to be sent again.
-        hashes: how many hashes the work has.
-        phantom: its hash drains although nothing of it is held; ``phantom_since_us``: since when, where that is known.
+        positions: entries that the holder had not acknowledged, all or the first ones; with ``no_permits`` and
+            ``unacked_limit_consumer`` those of the waiting consumer.
+        count: number of these entries; at the look-ahead limit the number of entries that wait to be sent again.
+        hashes: number of hashes of the work.
+        phantom: the hash drains although nothing of it is pending.
+        phantom_since_us: time from which on it does, microseconds since the epoch; ``None`` = unknown.
         others: at the look-ahead limit, pairs of a reason and the consumer (if any) that waited for it.
         first_position: an entry that no rule held while others waited behind it (``replay_order``).
         settings: of the log's release, as far as they are known.
@@ -51,13 +52,13 @@ class Cause:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def setting(self, name: str) -> str:
-        """``name = 20``, or the name alone where the value is not known."""
+        """Return ``name = 20``, or the name alone if the value is not known."""
         value = self.settings.get(name)
         return name if value is None else f"{name} = {value}"
 
 
 def why(cause: Cause) -> str:
-    """The sentence of a cause.
+    """Return the sentence of a cause.
 
     >>> why(Cause("no_permits", waiting="w1", positions=["3:7"], count=1))[:43]
     'w1 had no permits left: its client asked fo'
@@ -67,20 +68,20 @@ def why(cause: Cause) -> str:
     'no rule that the log shows held it back'
     """
     who = cause.waiting or "its new owner"
-    held = positions_listed(cause.positions, cause.count) if cause.positions else ""
-    own = f"; it held {held} unacknowledged" if held else ""
+    pending = positions_listed(cause.positions, cause.count) if cause.positions else ""
+    own = f"; it held {pending} unacknowledged" if pending else ""
     match cause.reason:
         case "draining_hash":
-            return _draining(cause, who, held)
+            return _draining(cause, who, pending)
         case "recently_joined":
             return (
                 f"{who} had joined recently, and {ORDERING_RULES[cause.reason]} sends it nothing that was read after it "
-                f"joined until everything read before is acknowledged{_unacknowledged(cause, held)}"
+                f"joined until everything read before is acknowledged{_unacknowledged(cause, pending)}"
             )
         case "last_sent_position":
             return (
                 f"{who} had joined recently, and {ORDERING_RULES[cause.reason]} sends it nothing beyond what had been sent "
-                f"when it joined until all of that is acknowledged{_unacknowledged(cause, held)}"
+                f"when it joined until all of that is acknowledged{_unacknowledged(cause, pending)}"
             )
         case "no_permits":
             return (
@@ -121,7 +122,7 @@ def why(cause: Cause) -> str:
     return "no rule that the log shows held it back"
 
 
-def _draining(cause: Cause, who: str, held: str) -> str:
+def _draining(cause: Cause, who: str, pending: str) -> str:
     holder = cause.holder or "its old owner"
     phantom = (
         f"{holder} held nothing of it any more, and still the broker counted the hash as draining: it counts messages as "
@@ -130,7 +131,7 @@ def _draining(cause: Cause, who: str, held: str) -> str:
     )
     if cause.phantom_since_us is not None:
         phantom = f"from {clock(cause.phantom_since_us)} on {phantom}"
-    if not held:
+    if not pending:
         rule = ORDERING_RULES["draining_hash"]
         return (
             phantom
@@ -139,19 +140,19 @@ def _draining(cause: Cause, who: str, held: str) -> str:
         )
     hashes = plural(cause.hashes, "hash", "hashes")
     still = (
-        f"{holder} still held {held} of the same {hashes}, and {ORDERING_RULES['draining_hash']} give {who} nothing of it "
-        f"until {holder} has acknowledged that, or leaves"
+        f"{holder} still held {pending} of the same {hashes}, and {ORDERING_RULES['draining_hash']} give {who} nothing of "
+        f"it until {holder} has acknowledged that, or leaves"
     )
     return f"{still}. But {phantom}" if cause.phantom else still
 
 
-def _unacknowledged(cause: Cause, held: str) -> str:
-    if not held:
+def _unacknowledged(cause: Cause, pending: str) -> str:
+    if not pending:
         return ""
     at = f" at {cause.holder}" if cause.holder else ""
     if cause.count > 1:
-        return f"; {held} were unacknowledged{f', the oldest of them{at}' if at else ''}"
-    return f"; {held} was unacknowledged{at}"
+        return f"; {pending} were unacknowledged{f', the oldest of them{at}' if at else ''}"
+    return f"; {pending} was unacknowledged{at}"
 
 
 def _look_ahead(cause: Cause) -> str:

@@ -1,7 +1,8 @@
-"""Acknowledged entries above one that is not: what keeps the mark-delete position back.
+"""Find ack holes: unacknowledged entries below acknowledged ones, which keep the mark-delete position back.
 
-A *hole* is an entry that was sent and is not acknowledged while a later one is; it begins when the first later one is
-acknowledged, and ends with its own acknowledgement. What was never sent is no hole but ``never_delivered`` or stuck.
+A *hole* is an entry that was sent and is not acknowledged while a later one is. It begins when the first later entry is
+acknowledged, and ends with its own acknowledgement. Example: 3:4 and 3:5 are acknowledged, 3:3 is not; 3:3 is a hole, and
+the mark-delete position stays at 3:2. An entry that was never sent is no hole but ``never_delivered`` or stuck.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.deliveries.scan import Scan
-from dispatch_core.audit.deliveries.window import History
+from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import plural, positions_listed
@@ -29,50 +30,50 @@ Ints = npt.NDArray[np.int64]
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-def ack_holes(scan: Scan, history: History, limits: Limits, end: End) -> list[Finding]:
-    """``ack_hole`` at the end of a log: holes older than the limit; of a closed log all, nobody will fill them."""
-    acked_us, above_us = _acknowledged(scan, history)
+def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[Finding]:
+    """Find the holes at the end of a log that are older than the limit; of a closed log all holes."""
+    acked_us, above_us = _acknowledged(scan, window)
     open_ = (acked_us == _NEVER) & (above_us < _NEVER) & (scan.times_sent > 0)
     if not end.closed:
         open_ &= end.as_of_us - above_us > 1000 * limits.ack_hole_ms
     entries = np.flatnonzero(open_)
     if not len(entries):
         return []
-    return _told(scan, history, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
+    return _findings(scan, window, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
 
 
-def filled_holes(scan: Scan, history: History, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
-    """``ack_hole`` of entries that an operation from ``first_op`` on acknowledged, too late for the limit."""
-    times = history.op_t_us
+def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
+    """Find the holes that an operation from ``first_op`` on filled, too late for the limit."""
+    times = window.op_t_us
     if first_op >= len(times) or int(times.max()) - int(times.min()) <= 1000 * limits.ack_hole_ms:
         return []
-    acked_us, above_us = _acknowledged(scan, history)
+    acked_us, above_us = _acknowledged(scan, window)
     late = (scan.acknowledged_by >= first_op) & (scan.times_sent > 0)
     late &= (above_us < acked_us) & (acked_us - np.minimum(above_us, acked_us) > 1000 * limits.ack_hole_ms)
     found = []
     ops = scan.acknowledged_by
     for op in np.unique(ops[late]).tolist():
         entries = np.flatnonzero(late & (ops == op))
-        until = int(history.op_t_us[op]), int(history.op_seq[op])
-        found += _told(scan, history, entries, above_us, *until, ended=True, gap=gap)
+        until = int(window.op_t_us[op]), int(window.op_seq[op])
+        found += _findings(scan, window, entries, above_us, *until, ended=True, gap=gap)
     return found
 
 
-def _acknowledged(scan: Scan, history: History) -> tuple[Ints, Ints]:
-    """The time each entry was acknowledged, and the time the first later one was; ``_NEVER`` = not yet."""
+def _acknowledged(scan: Scan, window: LogWindow) -> tuple[Ints, Ints]:
+    """Return when each entry and when the first later one was acknowledged, microseconds; ``_NEVER`` = not yet."""
     ops = scan.acknowledged_by
     acked_us = np.full(len(ops), _NEVER, np.int64)
     acked = ops >= 0
     # A clock that goes back makes no hole older.
-    acked_us[acked] = np.maximum.accumulate(history.op_t_us)[ops[acked]] if len(history.op_t_us) else 0
+    acked_us[acked] = np.maximum.accumulate(window.op_t_us)[ops[acked]] if len(window.op_t_us) else 0
     above_us = np.full(len(ops), _NEVER, np.int64)
     above_us[:-1] = np.minimum.accumulate(acked_us[:0:-1])[::-1]
     return acked_us, above_us
 
 
-def _told(
+def _findings(
     scan: Scan,
-    history: History,
+    window: LogWindow,
     entries: npt.NDArray[np.intp],
     above_us: Ints,
     until_us: int,
@@ -81,30 +82,30 @@ def _told(
     ended: bool,
     gap: bool,
 ) -> list[Finding]:
-    """One finding per consumer and key."""
-    names = display_names(history.consumers)
+    """Make one finding per consumer and key."""
+    names = display_names(window.consumers)
     last = scan.last_delivery[entries]
     groups: dict[tuple[int, int], list[int]] = {}
     for entry, holder in zip(entries.tolist(), scan.deliveries[last, at.CONSUMER].tolist(), strict=True):
-        key = int(history.entry_key[entry])
+        key = int(window.entry_key[entry])
         groups.setdefault((holder, key if key >= 0 else -1), []).append(entry)
     found = []
     for (holder, key), members in groups.items():
         first = members[0]
         since_us = int(above_us[members].min())
         sent_op = int(scan.deliveries[scan.last_delivery[first], at.OPERATION])
-        text = None if key < 0 else history.keys.text(key)
+        text = None if key < 0 else window.keys.text(key)
         of_key = "" if text is None else f" (key {shown(text)})"
-        positions = [history.position(entry) for entry in members[:MOST_POSITIONS]]
+        positions = [window.position(entry) for entry in members[:MOST_POSITIONS]]
         verb = plural(len(members), "was", "were")
         state = (
             f"{verb} acknowledged only {duration(until_us - since_us)} after later entries were"
             if ended
             else f"{verb} not acknowledged by {clock(until_us)}, though later entries are since {clock(since_us)}"
         )
-        hashed = int(history.entry_hash[first])
+        hashed = int(window.entry_hash[first])
         seqs = {
-            int(history.op_seq[sent_op]) if history.is_of_last_log(sent_op) else until_seq,
+            int(window.op_seq[sent_op]) if window.is_of_last_log(sent_op) else until_seq,
             until_seq,
         }
         found.append(
@@ -112,10 +113,10 @@ def _told(
                 kind="ack_hole",
                 severity=KINDS["ack_hole"].severity,
                 key=text,
-                key_b64=key >= 0 and bool(history.keys.base64[key]),
+                key_b64=key >= 0 and bool(window.keys.base64[key]),
                 hash=hashed if hashed >= 0 else None,
                 positions=positions,
-                consumers=[history.consumers[holder].number],
+                consumers=[window.consumers[holder].number],
                 seqs=sorted(seqs),
                 t_us=until_us,
                 cause=None,
@@ -123,7 +124,7 @@ def _told(
                 uncertain=gap,
                 explanation=(
                     f"{positions_listed(positions, len(members))}{of_key}, sent to {names[holder]} at "
-                    f"{history.when(sent_op)}, {state}: the mark-delete position "
+                    f"{window.when(sent_op)}, {state}: the mark-delete position "
                     f"{'stayed' if ended else 'stays'} before {positions[0]}"
                     + ("; but lines of the log are missing" if gap else "")
                 ),

@@ -1,7 +1,8 @@
-"""Find entries that were skipped: never sent although later ones were. For subscriptions whose rules say no more of it.
+"""Find entries that were skipped: never sent although later ones were.
 
-Failover and Exclusive send everything in the order of positions, so what was skipped was left out. Where no rule is
-replayed (Shared, and what a release does that is not known) a limit may have held it: then that is uncertain.
+Failover and Exclusive send everything in the order of positions, so a skipped entry was left out. Example: 3:1 and 3:3 were
+sent, 3:2 was not. Where no rule is replayed (Shared, or a release whose rules are not known) a limit may have held the
+entry: then the finding is uncertain.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import begins_us, first_of, for_subscription
-from dispatch_core.audit.deliveries.window import History
-from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Hold, Key
+from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Key, SampledWait
 
 _NEVER_US: Final = np.iinfo(np.int64).max
 
@@ -28,11 +29,11 @@ class _Entry:
     behind: bool  # nothing later of its key was sent
 
 
-class Skipped:
-    """Call ``look`` after each batch of a log, then ``holds``. ``certain``: nothing but a fault leaves an entry out.
+class SkippedEntries:
+    """Collect the skipped entries of a log: call ``look`` after each batch, then ``waits``.
 
-    ``by_rules``: rules say of what is not acknowledged why it waits. What was acknowledged without having been sent waits
-    for nothing, and was left out all the same.
+    ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
+    entries, so only entries that were acknowledged without having been sent are collected.
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
@@ -48,49 +49,49 @@ class Skipped:
         self._known: set[str] = set()
         self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
 
-    def look(self, history: History, scan: Scan, dropped: int) -> None:
-        """``dropped``: entries that have left the window since the last look."""
+    def look(self, window: LogWindow, scan: Scan, dropped: int) -> None:
+        """Take the state after a batch. ``dropped``: number of entries that have left the window since the last call."""
         times = scan.times_sent
         sent = np.flatnonzero(times)
         self._highest = max(self._highest - dropped, int(sent[-1]) if len(sent) else -1)
         if self._first is None:
-            first = first_of(history, scan)
+            first = first_of(window, scan)
             if first is None:
                 return
             self._first = first
-            self._begins_us = begins_us(history, scan, int(sent[0]))
-            past = np.flatnonzero(~for_subscription(history, scan, int(sent[0])))
-            self._known.update(history.position(ordinal) for ordinal in past[past >= first].tolist())
+            self._begins_us = begins_us(window, scan, int(sent[0]))
+            past = np.flatnonzero(~for_subscription(window, scan, int(sent[0])))
+            self._known.update(window.position(ordinal) for ordinal in past[past >= first].tolist())
         else:
             self._first = max(self._first - dropped, 0)
         self._forget_sent(times, dropped)
         self._open = {}
         low = self._first
         acknowledged = scan.acknowledged_by >= 0
-        never = (times[low:] == 0) & history.stored[low:]
+        never = (times[low:] == 0) & window.stored[low:]
         if self._by_rules:
             never &= acknowledged[low:]
         if not never.any():
             return
         behind = np.arange(low, len(times)) >= self._highest
-        published, known = history.publish_time_ms
-        if self._by_rules or history.seed is not None:
+        published, known = window.publish_time_ms
+        if self._by_rules or window.checkpoint_state is not None:
             # What is older may have been sent before the log begins.
             never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
         if not self._by_rules:
             never &= ~behind
         for ordinal in (low + np.flatnonzero(never)).tolist():
-            position = history.position(ordinal)
+            position = window.position(ordinal)
             if position in self._known:
                 continue
-            key = int(history.entry_key[ordinal])
-            named = None if key < 0 else (history.keys.text(key), bool(history.keys.base64[key]))
+            key = int(window.entry_key[ordinal])
+            named = None if key < 0 else (window.keys.text(key), bool(window.keys.base64[key]))
             later = sent[np.searchsorted(sent, ordinal) :]
             entry = _Entry(
                 position,
                 1000 * int(published[ordinal]) if known[ordinal] else 0,
-                max(int(history.num_messages[ordinal]), 1),
-                key < 0 or not bool((history.entry_key[later] == key).any()),
+                max(int(window.num_messages[ordinal]), 1),
+                key < 0 or not bool((window.entry_key[later] == key).any()),
             )
             if acknowledged[ordinal]:
                 self._known.add(position)
@@ -109,24 +110,27 @@ class Skipped:
                 entries[:] = [entry for entry in entries if entry.position not in sent]
             self._settled = {key: entries for key, entries in self._settled.items() if entries}
 
-    def holds(self, first_seq: int, first_us: int, as_of_us: int) -> list[Hold]:
-        """One wait for each key of the skipped entries, as of the end; the log begins with ``first_seq``."""
+    def waits(self, first_seq: int, first_us: int, as_of_us: int) -> list[SampledWait]:
+        """Return one wait for each key of the skipped entries.
+
+        ``first_seq`` and ``first_us``: first line of the log and its time; ``as_of_us``: time of the verdict.
+        """
         keys = dict.fromkeys([*self._settled, *self._open])
         return [
-            self._hold(
+            self._wait(
                 key, self._settled.get(key, []) + self._open.get(key, []), first_seq, first_us, as_of_us
             )
             for key in keys
         ]
 
-    def _hold(
+    def _wait(
         self, key: Key | None, entries: list[_Entry], first_seq: int, first_us: int, as_of_us: int
-    ) -> Hold:
+    ) -> SampledWait:
         since_us = max(min(entry.stored_us for entry in entries), first_us)
         messages = sum(entry.messages for entry in entries)
         waited_us = max(as_of_us - since_us, 0)
         shown = entries[:MOST_POSITIONS]
-        return Hold(
+        return SampledWait(
             hash=None,
             reason=None,
             shares=((None, waited_us),),

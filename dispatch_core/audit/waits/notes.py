@@ -1,10 +1,11 @@
-"""Notes on a long wait: the entries that wait, their keys, and the pending entries that keep them waiting.
+"""Note the details of a long wait: the entries that wait, their keys, and the pending entries that keep them waiting.
 
-Asked while the state still shows it; ``sampling`` keeps only numbers.
+Notes are made while the state still shows these; ``sampling`` keeps only numbers.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -23,43 +24,48 @@ from dispatch_core.broker.gates import (
     UNACKED_LIMIT_SUBSCRIPTION,
 )
 from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.ordering import last_sent_position, read_position
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import I32, I64, MARK_DELETE, NOBODY, READ_POSITION, State
 
-#: A key as text, or base64 where it is none (second: which).
+#: A key as text, or as base64 if it is no text; the second value is True for base64.
 Key = tuple[str, bool]
 Core = KeySharedDispatcher | SingleActiveDispatcher
 
-#: Positions that one hold lists at most.
+#: Most positions that one wait lists.
 MOST_POSITIONS: Final = 20
 
 
 class Window(Protocol):
-    """The entries that a fold numbers: what they are called, and when they were stored."""
+    """Positions, keys and deliveries of the entries that a fold numbers."""
 
     ledger_ids: I64
     entry_ids: I64
 
     def position(self, ordinal: int) -> str:
-        """``"L:E"``."""
+        """Return the position of an entry, ``"L:E"``."""
         ...
 
     def key(self, ordinal: int) -> Key | None:
-        """Its key; None = key-less, or not in the message log."""
+        """Return the key of an entry; None = key-less, or not in the message log."""
         ...
 
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
-        """Ordinals of all entries of its key, ascending; of key-less ones only itself."""
+        """Return the ordinals of all entries with the same key, ascending; of a key-less entry only itself."""
         ...
 
     def times_sent(self) -> npt.NDArray[np.int32]:
-        """The number of deliveries of each entry."""
+        """Return the number of deliveries of each entry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The parts of a wait that a row cannot hold."""
+    """The parts of a wait that a row of ``sampling`` cannot hold.
+
+    ``holder_positions``: entries pending on ``holder``, at most ``MOST_POSITIONS`` of ``holder_pending``. ``positions``:
+    waiting entries, with their ``keys``.
+    """
 
     holder: int | None
     holder_positions: tuple[str, ...]
@@ -69,7 +75,7 @@ class Note:
 
 
 class Notes:
-    """Describes waits; ``now``: the numbers of the last sample."""
+    """Describe waits; ``now``: the numbers of the last sample (``sampling``)."""
 
     def __init__(self, now: I64) -> None:
         self.now = now
@@ -78,16 +84,18 @@ class Notes:
         self.outstanding: tuple[I32, I64] = np.empty(0, np.int32), np.empty(0, np.int64)
 
     def of_row(self, core: Core, row: Any) -> Note:
-        """All that is listed of the wait in a row."""
+        """Describe the wait in a row of ``sampling``."""
         waiting = self.waiting(core.state, int(row[at_.HASH])).tolist()
-        held = held_by_reason(
+        entries = entries_behind(
             core, int(row[at_.LEADING]), int(row[at_.SLOT]), int(row[at_.HOLDER]), int(row[at_.HASH])
         )
         holder = number_of(core, int(row[at_.HOLDER]))
-        if len(held) and not isinstance(core, SingleActiveDispatcher):
+        if len(entries) and not isinstance(core, SingleActiveDispatcher):
             st = core.state
             slots = (
-                st.hash_owner[st.hash_id[held]] if row[at_.LEADING] == LOOK_AHEAD_LIMIT else st.holder[held]
+                st.hash_owner[st.hash_id[entries]]
+                if row[at_.LEADING] == LOOK_AHEAD_LIMIT
+                else st.holder[entries]
             )
             if row[at_.LEADING] in (LOOK_AHEAD_LIMIT, UNACKED_LIMIT_SUBSCRIPTION):
                 counts = np.bincount(slots[slots >= 0], minlength=1)
@@ -96,13 +104,13 @@ class Notes:
                 holder = number_of(core, int(slots[0]))
         return Note(
             holder,
-            tuple(self.window.position(entry) for entry in held[:MOST_POSITIONS].tolist()),
-            len(held),
+            tuple(self.window.position(entry) for entry in entries[:MOST_POSITIONS].tolist()),
+            len(entries),
             **self.called(waiting),
         )
 
     def called(self, entries: list[int]) -> dict[str, Any]:
-        """The waiting entries by position and key, as far as they are listed."""
+        """Return position and key of the first waiting entries, as many as are listed."""
         entries = entries[:MOST_POSITIONS]
         return {
             "positions": tuple(self.window.position(entry) for entry in entries),
@@ -110,7 +118,7 @@ class Notes:
         }
 
     def waiting(self, st: State, hash_id: int) -> I64:
-        """Entries of a hash that wait, as of the last sample."""
+        """Return the waiting entries of a hash, as of the last sample."""
         now = self.now
         listed = np.empty(int(now[at_.END] - now[at_.FIRST]), np.int64)
         now[at_.WANTED] = hash_id
@@ -119,12 +127,12 @@ class Notes:
         return listed[: now[at_.LISTED]]
 
     def never_sent(self, st: State, hash_id: int) -> list[int]:
-        """Waiting entries of a hash that were never sent."""
+        """Return the waiting entries of a hash that were never sent."""
         sent = self.window.times_sent()
         return [entry for entry in self.waiting(st, hash_id).tolist() if not sent[entry]]
 
     def not_passed(self, never: list[int]) -> int:
-        """The number of them that lie behind all of their key that was sent."""
+        """Count the entries that lie behind all entries of their key that were sent."""
         sent = self.window.times_sent()
         highest: dict[Key | None, int] = {}
         count = 0
@@ -139,30 +147,43 @@ class Notes:
 
 
 def number_of(core: Core, slot: int) -> int | None:
-    """The log's number of a consumer; a dispatcher with one active consumer has no slots."""
+    """Return the log's number of a consumer; a dispatcher with one active consumer has no slots."""
     if slot < 0:
         return None
     return slot if isinstance(core, SingleActiveDispatcher) else core.number_of(slot)
 
 
-def held_by_reason(core: Core, leading: int, slot: int, holder: int, hash_id: int) -> npt.NDArray[np.intp]:
-    """Entries whose being held, or waiting, is what a reason comes from."""
+def entries_behind(core: Core, leading: int, slot: int, holder: int, hash_id: int) -> npt.NDArray[np.intp]:
+    """Return the pending or waiting entries that close a gate.
+
+    Args:
+        core: the dispatcher.
+        leading: the gate, a code of ``broker.gates``.
+        slot: the consumer that waits.
+        holder: the consumer for which the hash drains.
+        hash_id: the hash of the waiting entries.
+
+    Returns:
+        Their ordinals, ascending; empty for a gate that no entry closes.
+    """
     st = core.state
     low, high = int(st.s[MARK_DELETE]) + 1, len(st.holder)
     if isinstance(core, SingleActiveDispatcher):
         if leading not in (NO_PERMITS, FAILOVER_DELAY):
             return np.empty(0, np.intp)
         return low + np.flatnonzero(st.deleted[low : int(st.s[READ_POSITION])] == 0)
-    held = st.holder[low:high]
+    holders = st.holder[low:high]
     if leading == DRAINING_HASH:
-        return low + np.flatnonzero((held == holder) & (st.pending_hash[low:high] == hash_id))
+        return low + np.flatnonzero((holders == holder) & (st.pending_hash[low:high] == hash_id))
     if leading in (RECENTLY_JOINED, LAST_SENT_POSITION):
-        limit = int(st.joined_at[slot]) + (leading == LAST_SENT_POSITION)
-        return low + np.flatnonzero(held[: max(limit - low, 0)] != NOBODY)
+        rule = read_position if leading == RECENTLY_JOINED else last_sent_position
+        limit = int(st.joined_at[slot])
+        within = bisect_left(range(low, high), True, key=lambda entry: not rule.within(entry, limit))
+        return low + np.flatnonzero(holders[:within] != NOBODY)
     if leading in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
-        return low + np.flatnonzero(held == slot)
+        return low + np.flatnonzero(holders == slot)
     if leading == UNACKED_LIMIT_SUBSCRIPTION:
-        return low + np.flatnonzero(held != NOBODY)
+        return low + np.flatnonzero(holders != NOBODY)
     if leading == LOOK_AHEAD_LIMIT:
         return np.flatnonzero(st.in_replay)
     return np.empty(0, np.intp)

@@ -10,7 +10,7 @@ for the next. ``failover_delay`` comes from ``first_gate_single_active`` only.
 
 Nothing here changes a state: it may be called at any time.
 
-Only the first waiting entry of a hash is asked about, so R0 (``replay_order``) is no gate here. The audit names it for a key
+Only the first waiting entry of a hash is looked at, so R0 (``replay_order``) is no gate here. The audit names it for a key
 whose first entry no gate holds while others wait behind it (``waits.findings``).
 
 Two entries of one hash wait under draining hashes; first nobody is connected, at last no gate is closed for the first:

@@ -1,4 +1,4 @@
-"""Sample who waits, and for how long each reason has held: the data plane of ``tracker``.
+"""Sample the waiting entries and the time that each reason has held them: the data plane of ``tracker``.
 
 One row per hash of which something waits: the wait of its oldest waiting entry, the *head*. A wait begins when the head is
 first seen waiting and ends when it is not seen waiting any more, whatever then stands in its place. Between two samples a
@@ -25,14 +25,15 @@ from dispatch_core.broker.gates import (
     RECENTLY_JOINED,
     UNACKED_LIMIT_CONSUMER,
     UNACKED_LIMIT_SUBSCRIPTION,
+    no_consumer,
     no_permits,
+    not_read_yet,
     unacked_limit_consumer,
 )
 from dispatch_core.broker.state import (
     I32,
     I64,
     MARK_DELETE,
-    N_CONSUMERS,
     NOBODY,
     READ_POSITION,
     WIDE,
@@ -99,7 +100,7 @@ NUMBERS: Final = 18
 
 #: Several consumers.
 _MANY: Final = -2
-#: Messages are stored in order of position, by clocks that differ by less.
+#: Messages are stored in order of position, by clocks that differ by less, microseconds.
 _CLOCKS_US: Final = 1_000_000
 #: Entries behind the read position that are looked at: of a longer backlog no more is in memory.
 MOST_AHEAD: Final = AHEAD_ROWS
@@ -107,7 +108,7 @@ MOST_AHEAD: Final = AHEAD_ROWS
 
 @compiled
 def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at: I64, listed: I64) -> None:
-    """Count the waiting entries, and who holds entries of which hash: ``outstanding``, valid where the stamp stands.
+    """Count the waiting entries, and note in ``outstanding`` who holds entries of each hash, valid for this ``STAMP``.
 
     Sets ``END``, ``WAITING``, ``PINNED_BY``, ``LISTED``. ``listed`` gets those of the hash that is ``WANTED``.
     """
@@ -118,7 +119,7 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
         if st.deleted[entry] == 0:
             slot = st.holder[entry] + WIDE
             if slot == NOBODY:
-                if waits(st, stored_us, now, entry):
+                if is_waiting(st, stored_us, now, entry):
                     now[WAITING] += 1
                     if st.hash_id[entry] == now[WANTED]:
                         listed[now[LISTED]] = entry
@@ -137,20 +138,15 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
 
 
 @compiled
-def waits(st: State, stored_us: I64, now: I64, entry: int) -> bool:
-    """Check that an entry waits: stored long enough ago, not acknowledged, nobody's, and yet to be read or sent again.
+def is_waiting(st: State, stored_us: I64, now: I64, entry: int) -> bool:
+    """Check that an entry waits: stored long enough ago, not acknowledged, not pending, and yet to be read or sent again.
 
-    What was acknowledged is nobody's a moment before it counts as acknowledged, and waits for nothing then.
+    An entry whose pending ack is gone already, a moment before it counts as acknowledged, does not wait.
     """
     return (
         st.deleted[entry] == 0
         and st.holder[entry] == NOBODY
-        and (
-            st.in_replay[entry] == 1
-            or entry >= st.s[READ_POSITION]
-            or st.s[N_CONSUMERS] == 0
-            or now[GIVEN] >= 0
-        )
+        and (st.in_replay[entry] == 1 or not_read_yet(st, entry) or no_consumer(st) or now[GIVEN] >= 0)
         and stored_us[entry] + now[GRACE_US] <= now[T_US]
         and st.hash_id[entry] != now[UNKNOWN_HASH]
     )
@@ -161,7 +157,7 @@ def sample(
     st: State,
     classic: bool,
     inferred: bool,
-    batches: bool,
+    batched_entries: bool,
     stored_us: I64,
     stored_at_join: I64,
     now: I64,
@@ -172,16 +168,16 @@ def sample(
     rows: Rows,
     closed: Rows,
 ) -> None:
-    """Go on with the waits by what waits now; after ``survey``. ``rows`` has room for ``WAITING`` more.
+    """Continue the waits with the entries that wait now, after ``survey``. ``rows`` has room for ``WAITING`` more.
 
     ``taken``: per consumer for how many entries no gate is closed, 0 before. ``row_of``: the row of each hash, -1 = none.
     ``closed`` gets the waits that have ended, with room for all that are open. ``stored_at_join``: per consumer the furthest
-    that may have been read when it joined; ``batches``: acknowledgements of parts of entries are unseen.
+    that may have been read when it joined; ``batched_entries``: acknowledgements of parts of entries are unseen.
     """
     now[CLOSED] = 0
     rank = 0
     for entry in range(now[FIRST], now[END]):
-        if not waits(st, stored_us, now, entry):
+        if not is_waiting(st, stored_us, now, entry):
             continue
         hash_id = st.hash_id[entry] + WIDE
         since = now[BEFORE_US]
@@ -202,7 +198,7 @@ def sample(
                 st,
                 classic,
                 inferred,
-                batches,
+                batched_entries,
                 stored_at_join,
                 now,
                 outstanding,
@@ -251,7 +247,7 @@ def _ask(
     st: State,
     classic: bool,
     inferred: bool,
-    batches: bool,
+    batched_entries: bool,
     stored_at_join: I64,
     now: I64,
     outstanding: I32,
@@ -262,7 +258,7 @@ def _ask(
     rank: int,
     lasted: int,
 ) -> None:
-    """Note which gate is closed for the head of a row, on the way to whom, and because of whom."""
+    """Note the closed gate of the head of a row, the consumer that waits, and the one that holds it up."""
     hash_id, entry = rows[at, HASH], rows[at, HEAD]
     reason, slot, ahead = now[GIVEN], now[GIVEN_SLOT], WIDE
     if reason < 0:
@@ -277,7 +273,7 @@ def _ask(
     by_order = reason in (DRAINING_HASH, RECENTLY_JOINED, LAST_SENT_POSITION)
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
     rows[at, NEEDLESS_NOW] = 1 if by_order and not elsewhere else 0
-    if inferred and _cannot_tell(st, classic, batches, stored_at_join, reason, slot, entry, ahead):
+    if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
     leading = rows[at, LEADING]
@@ -296,14 +292,14 @@ def _ask(
 def _cannot_tell(
     st: State,
     classic: bool,
-    batches: bool,
+    batched_entries: bool,
     stored_at_join: I64,
     reason: int,
     slot: int,
     entry: int,
     ahead: int,
 ) -> bool:
-    """Check that a log without its reads leaves it open which of two rules held an entry.
+    """Check that a log without reads does not show which of two rules held an entry.
 
     What may have been read before a consumer joined is held by its joining for certain only if nothing else holds it: it
     would have been sent. Acknowledgements of parts of entries, which need not be in the log, lower the counters of what is
@@ -311,12 +307,12 @@ def _cannot_tell(
     """
     if reason == RECENTLY_JOINED and entry < stored_at_join[slot]:
         return unacked_limit_consumer(st, slot) or no_permits(st, classic, slot, ahead)
-    return batches and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
+    return batched_entries and reason in (UNACKED_LIMIT_CONSUMER, UNACKED_LIMIT_SUBSCRIPTION)
 
 
 @compiled
 def _lead(rows: Rows, at: int, reason: int, slot: int, holder: int, lasted: int) -> None:
-    """A reason held longest; its consumer is the one for whom it did, not the one to whom the hash fell at the end."""
+    """Note the reason that held longest, with the consumer for whom it did, not the one that owns the hash at the end."""
     if rows[at, LEADING] != reason or rows[at, FOR_SLOT] == 0:
         rows[at, LEADING], rows[at, SLOT], rows[at, HOLDER] = reason, slot, holder
         rows[at, FOR_SLOT] = lasted
@@ -332,7 +328,7 @@ def _lead(rows: Rows, at: int, reason: int, slot: int, holder: int, lasted: int)
 
 @compiled
 def _add(rows: Rows, at: int, messages: int, lasted: int) -> None:
-    """One more entry of the row's hash waits."""
+    """Add a waiting entry of the row's hash."""
     rows[at, ENTRIES_NOW] += 1
     rows[at, MESSAGES_NOW] += messages
     rows[at, ENTRIES] = max(rows[at, ENTRIES], rows[at, ENTRIES_NOW])
@@ -343,19 +339,19 @@ def _add(rows: Rows, at: int, messages: int, lasted: int) -> None:
 
 
 def first_that_may_wait(st: State) -> int:
-    """Entries up to mark-delete are acknowledged."""
+    """Return the entry behind mark-delete: all before it are acknowledged."""
     return int(st.s[MARK_DELETE]) + 1
 
 
 def numbers() -> I64:
-    """The numbers of no sample yet."""
+    """Make the numbers ``now`` before the first sample."""
     now: npt.NDArray[Any] = np.zeros(NUMBERS, np.int64)
     now[GIVEN] = now[UNKNOWN_HASH] = now[WANTED] = -1
     return now
 
 
 def warm_up() -> None:
-    """Call every compiled function here once, over one entry for which nobody is there."""
+    """Call every compiled function here once, with one entry and no consumer."""
     st = new_state(np.zeros(1, np.int32), np.ones(1, np.int32), 1, 1)
     now, per_hash, zeros = numbers(), np.full(1, -1, np.int32), np.zeros(1, np.int64)
     survey(st, zeros, now, per_hash.copy(), zeros.copy(), zeros.copy())

@@ -1,11 +1,11 @@
 """Track waits of the oldest entry of each hash, sampled while a log is folded: how long and why.
 
-A fold asks ``due`` before each of its steps and hands over its dispatcher where a sample is due: at ticks of the log's
-clock, and before whoever is connected changes. Ticks are multiples of ``tick_us``, so that a log in pieces gives the same
-waits as in one piece. What is asked of an entry is ``waiting``'s; what is kept from sample to sample is ``sampling``'s.
+A fold calls ``due`` before each of its steps and ``sample`` where it is: at ticks of the log's clock, and before the set of
+connected consumers changes. Ticks are multiples of ``tick_us``, so that a log in several batches gives the same waits as in
+one. ``reasons`` finds why an entry waits; ``sampling`` keeps the numbers from sample to sample.
 
-A wait that lasted is told by itself. Of the others the first ``SHORT_WAITS`` of an interval are told too; the rest is
-added up by consumer and reason, so that sums over all waits stay whole.
+Long waits are listed one by one. Of the others the first ``SHORT_WAITS`` of an interval are listed too; the rest is added up
+by consumer and reason, so that sums over all waits are complete.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import I64, MARK_DELETE, NOBODY, READ_POSITION, State
 
-__all__ = ["MOST_POSITIONS", "Hold", "Holds", "Key", "Window", "holds_for", "tick_of"]
+__all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tick_of", "tracker_for"]
 
-#: Waits below the limit that are told one by one, per interval.
+#: Number of waits below the limit that are listed one by one, per interval.
 SHORT_WAITS: Final = 2_000
 #: Waits that one sample describes in full for one consumer and reason; of others only the oldest position is named.
 _MOST_NOTED: Final = 20
@@ -38,51 +38,51 @@ _MOST_NOTED: Final = 20
 _OF_ONE_HASH: Final = (OPEN, UNCOVERED_RANGE, DRAINING_HASH)
 _MOST_NOTED_OF_HASHES: Final = 1_000
 
-#: Entries stored so short a time ago do not wait yet.
+#: An entry waits only when it was stored so long ago, microseconds.
 GRACE_US: Final = 50_000
 #: A log of level E is looked at this often for each of the shortest limit's lengths ...
 _SAMPLES_PER_LIMIT: Final = 50
 #: ... but no more and no less often than this.
 _TICKS_US: Final = (10_000, 500_000)
-#: Where everything is asked for, waits of this length are described in full.
+#: With an explicit ``tick_us``, waits of this length are described in full, microseconds.
 _SHORTEST_US: Final = 20_000
-#: Waits that one log can tell.
+#: Most waits that are listed one by one for one log.
 _ALL: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """One wait: the oldest waiting entry of a hash, from when it waited until it was sent or settled.
+class SampledWait:
+    """One wait of the oldest waiting entry of a hash, from when it waited until it was sent or settled. Times: microseconds.
 
     A wait has a leading ``reason``, the rule that held it longest, and ``shares``: all of them with the microseconds each
-    was in force. What no rule held has the reason ``None``.
+    was in force. The reason ``None`` means that no rule held it.
     """
 
-    hash: int | None  # None: many hashes together, waits too short to be told one by one
+    hash: int | None  # None: many hashes together, waits too short to be listed one by one
     reason: str | None  # of ``catalogue.STALL_REASONS``
     shares: tuple[tuple[str | None, int], ...]  # longest first
     waiting: int | None  # consumer that should get it
-    holder: int | None  # who keeps it from going: drains, pins the join position, has no permits
+    holder: int | None  # consumer that holds it up: drains, pins the join position, has no permits
     holder_positions: tuple[str, ...]  # its pending message ids, at most ``MOST_POSITIONS``
-    holder_pending: int  # how many these are in all
+    holder_pending: int  # number of these in all
     from_seq: int
     from_t_us: int
     until_seq: int | None  # None: it waits still
     until_t_us: int | None
-    first_position: str | None  # of the oldest entry; None where hash is
+    first_position: str | None  # of the oldest entry; None if hash is None
     positions: tuple[str, ...]  # waiting, the oldest first, at most ``MOST_POSITIONS``
     keys: tuple[Key | None, ...]  # of ``positions``, one by one; None = key-less
-    entries: int  # that waited at once at the most
+    entries: int  # most entries that waited at the same time
     messages: int
-    message_us: int  # each message's microseconds of waiting, together
-    needless_us: int  # of these: held by an ordering rule while nothing of the hash was outstanding elsewhere
-    attempts: int  # how often it was taken up and refused; 0 unseen
+    message_us: int  # sum of the waits of all messages, microseconds
+    needless_us: int  # of these: held by an ordering rule while nothing of the hash was outstanding elsewhere, microseconds
+    attempts: int  # number of times that it was taken up and refused; 0 = not seen
     uncertain: bool  # the log cannot tell the reason
-    #: Of a wait that goes on at the end of the log: how many of its entries were never sent, and of these how many lie
-    #: behind all of their key that was.
+    #: Of a wait that goes on at the end of the log: number of its entries that were never sent, and of these the number that
+    #: lie behind all entries of their key that were sent.
     never_sent: int = 0
     never_passed: int = 0
-    #: … how many of them are of each of ``keys``, and of how many keys they are in all.
+    #: … the number of them by each of ``keys``, and the number of their keys in all.
     never_of_keys: tuple[tuple[Key | None, int], ...] = ()
     never_keys: int = 0
 
@@ -93,7 +93,7 @@ class Hold:
 
 
 def tick_of(limit_us: int) -> int:
-    """Choose how often to look, where nothing shorter than ``limit_us`` has to be noticed.
+    """Choose the time between samples, microseconds, so that waits of ``limit_us`` are noticed.
 
     >>> tick_of(10_000_000), tick_of(100_000), tick_of(10**15)
     (200000, 10000, 500000)
@@ -101,16 +101,17 @@ def tick_of(limit_us: int) -> int:
     return max(_TICKS_US[0], min(limit_us // _SAMPLES_PER_LIMIT, _TICKS_US[1]))
 
 
-def holds_for(
+def tracker_for(
     limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
-) -> Holds:
-    """The waits that ``limits`` call for; whoever names a ``tick_us`` (0 = every line) is told each wait by itself.
+) -> WaitTracker:
+    """Make a tracker for ``limits``. With a ``tick_us`` (0 = every line) each wait is listed by itself.
 
-    ``closely``: look so many times more often than the limits need, and from the moment an entry is stored.
+    ``closely``: factor by which samples are more frequent than the limits need; above 1 entries wait from the moment they
+    are stored. The other arguments are those of ``WaitTracker``.
     """
     shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
     everything = tick_us is not None
-    return Holds(
+    return WaitTracker(
         inferred=inferred,
         tick_us=tick_of(shortest) // closely if tick_us is None else tick_us,
         grace_us=min(GRACE_US, shortest // 2) if closely == 1 else 0,
@@ -120,12 +121,21 @@ def holds_for(
     )
 
 
-class Holds:
-    """The waits of one dispatcher.
+class WaitTracker:
+    """Sample the waits of one dispatcher while its log is folded. Times are microseconds.
 
-    ``inferred``: what was read is known only as far as it was sent (level E). ``tick_us``: how often it is looked at; 0 = at
-    every step. ``long_us``: waits at least so long are told one by one, with all that is known of them. ``start_us``: waits
-    that ended before are nobody's business. ``batches``: set it where acknowledgements of parts of entries are unseen.
+    Call ``go_on`` for each batch of the log, ``sample`` before a step where ``due`` says so, ``take`` for the waits that
+    have ended and ``finish`` for those that go on at the end.
+
+    Args:
+        inferred: what was read is known only as far as it was sent (level E).
+        tick_us: time between two samples; 0 = a sample before every step.
+        grace_us: an entry waits only when it was stored so long ago.
+        long_us: waits of at least this length are listed one by one, with all that is known of them.
+        start_us: waits that ended before this time are left out.
+        short_waits: the number of shorter waits that are listed one by one.
+
+    ``batched_entries``: set it where acknowledgements of parts of entries are unseen.
     """
 
     def __init__(
@@ -138,7 +148,7 @@ class Holds:
         start_us: int = 0,
         short_waits: int = SHORT_WAITS,
     ) -> None:
-        self.batches = False
+        self.batched_entries = False
         self.next_us = -(1 << 62)
         self._inferred = inferred
         self._tick_us = tick_us
@@ -155,29 +165,29 @@ class Holds:
         self._stored_at_join: I64 = np.empty(0, np.int64)
         self._notes_of = Notes(self._now)
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
-        self._ended: list[Hold] = []
+        self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
 
     def go_on(self, dropped: int, window: Window, stored_us: I64) -> None:
-        """Entries have a new window: ``dropped`` went at its front. ``stored_us``: when each was stored, by the producers.
+        """Take a new window of entries: ``dropped`` were dropped at its front. ``stored_us``: publish time of each.
 
-        A log of level E also tells how far may have been read when each consumer joined: ``joined``.
+        For a log without a trace call ``joined`` too.
         """
         self._stored_us = np.ascontiguousarray(stored_us, np.int64)
         self._notes_of.window, self._notes_of.stored_us = window, self._stored_us
         self._rows[: self._now[at_.OPEN_ROWS], at_.HEAD] -= dropped
 
     def begin(self, seq: int, t_us: int) -> None:
-        """The log begins: what is stored already may wait from now on."""
+        """Begin with the first line of the log: entries that are stored already may wait from now on."""
         self._now[at_.T_US], self._now[at_.SEQ] = t_us, seq
 
     def joined(self, stored_at_join: I64) -> None:
-        """Per slot how many entries were stored when the consumer joined."""
+        """Set for each slot the number of entries that were stored when the consumer joined."""
         self._stored_at_join = stored_at_join
 
     @property
     def looked_us(self) -> int:
-        """The time of the last sample."""
+        """Time of the last sample."""
         return int(self._now[at_.T_US])
 
     def due(self, t_us: int) -> bool:
@@ -189,7 +199,7 @@ class Holds:
         return 10 * (t_us - int(self._now[at_.T_US])) >= self._tick_us
 
     def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
-        """An entry of a hash was taken up and refused because the hash drains; after a sample."""
+        """Count that an entry of a hash was taken up and refused because the hash drains; call it after a sample."""
         hash_id = core.id_of_hash(hash_value)
         if hash_id is not None and hash_id < len(self._row_of) and self._row_of[hash_id] >= 0:
             self._rows[self._row_of[hash_id], at_.ATTEMPTS] += 1
@@ -207,19 +217,24 @@ class Holds:
         first: int = 0,
         again: bool = False,
     ) -> None:
-        """Look at the dispatcher just before the line ``seq``, which stands at ``t_us``.
+        """Sample the dispatcher just before a line.
 
-        ``reason``: the same for all that waits (Failover, Exclusive). ``last``: nobody is connected after it, so that no
-        later sample could say what held what waits now. ``first``: entries before it were not for the subscription.
-        ``again``: all that is not acknowledged is to be sent again, to whoever became active.
+        Args:
+            core: the dispatcher.
+            seq: the line.
+            t_us: its time.
+            reason: the gate that holds all waiting entries (Failover, Exclusive); ``None`` = found per entry.
+            last: no consumer is connected after the line, so that no later sample shows what holds the entries.
+            first: entries before it were not for the subscription.
+            again: all unacknowledged entries are to be sent again, to the consumer that became active.
         """
         st, now = core.state, self._now
         now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
-        # a clock that goes back adds nothing
+        # a clock that goes back adds no time
         now[at_.T_US], now[at_.SEQ] = max(t_us, int(now[at_.T_US])), seq
         now[at_.GRACE_BEFORE_US] = now[at_.GRACE_US]
         if last:
-            self._grace_us = 0  # what was stored by then should have been somebody's
+            self._grace_us = 0  # entries stored by then should have been sent
         now[at_.GRACE_US] = self._grace_us
         now[at_.STAMP] += 1
         self._next(t_us)
@@ -238,7 +253,7 @@ class Holds:
             st,
             isinstance(core, ClassicKeySharedDispatcher),
             self._inferred,
-            self.batches,
+            self.batched_entries,
             self._stored_us,
             self._stored_at_join,
             now,
@@ -257,7 +272,7 @@ class Holds:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
     def _aim(self, core: Core, reason: int | None, *, again: bool) -> None:
-        """Take the entries in question and the state that says why they wait."""
+        """Set the range of entries that may wait, and the given reason."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
             now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
@@ -297,8 +312,8 @@ class Holds:
 
     # --- waits that ended ------------------------------------------------------------------------------------
 
-    def take(self) -> list[Hold]:
-        """The waits that have ended since this was asked last."""
+    def take(self) -> list[SampledWait]:
+        """Return the waits that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -309,16 +324,16 @@ class Holds:
             return
         closed = closed[np.lexsort((closed[:, at_.ENTRY], closed[:, at_.LEDGER], closed[:, at_.FROM_US]))]
         lasted = closed[:, at_.LAST_US] - closed[:, at_.FROM_US]
-        told = lasted >= self._long_us
-        short = np.flatnonzero(~told & (closed[:, at_.LEADING] != OPEN))[: self._short_left]
+        listed = lasted >= self._long_us
+        short = np.flatnonzero(~listed & (closed[:, at_.LEADING] != OPEN))[: self._short_left]
         self._short_left -= len(short)
-        told[short] = True
-        for row in closed[told].tolist():
-            self._ended.append(self._hold(core, row, open_=False))
-        self._add_up(core, closed[~told])
+        listed[short] = True
+        for row in closed[listed].tolist():
+            self._ended.append(self._wait(core, row, open_=False))
+        self._add_up(core, closed[~listed])
 
     def _add_up(self, core: Core, closed: at_.Rows) -> None:
-        """Sums by reason and consumer: entries, messages, message time, needless, attempts, uncertain; from, until."""
+        """Add waits up by reason and consumer: ``_SUMMED``, then first line and time, last line and time."""
         closed = closed[closed[:, at_.LEADING] != OPEN]
         groups = closed[:, at_.LEADING] * (1 << 40) + closed[:, at_.SLOT]
         for group in np.unique(groups).tolist():
@@ -336,20 +351,20 @@ class Holds:
                 sums[-2:] = np.maximum(sums[-2:], before[-2:])
             self._sums[key] = sums
 
-    def finish(self, core: Core) -> list[Hold]:
-        """The waits that go on at the end, as of the last sample, and the sums of those that were not told."""
+    def finish(self, core: Core) -> list[SampledWait]:
+        """Return the waits that go on at the end, as of the last sample, and the sums of those that were not listed."""
         rows = self._rows[: self._now[at_.OPEN_ROWS]]
         rows = rows[np.lexsort((rows[:, at_.ENTRY], rows[:, at_.LEDGER], rows[:, at_.FROM_US]))]
         self._note(core, everything=True)
         return [
-            *(self._hold(core, row, open_=True) for row in rows.tolist()),
+            *(self._wait(core, row, open_=True) for row in rows.tolist()),
             *(
                 _summed(reason, consumer, self._sums[reason, consumer])
                 for reason, consumer in _ordered(self._sums)
             ),
         ]
 
-    def _hold(self, core: Core, row: Sequence[int], *, open_: bool) -> Hold:
+    def _wait(self, core: Core, row: Sequence[int], *, open_: bool) -> SampledWait:
         hash_id, leading = row[at_.HASH], row[at_.LEADING]
         note = self._notes.get(hash_id) if open_ else self._notes.pop(hash_id, None)
         first = f"{row[at_.LEDGER]}:{row[at_.ENTRY]}"
@@ -371,7 +386,7 @@ class Holds:
             ),
             key=lambda share: (-share[1], share[0] or ""),
         )
-        return Hold(
+        return SampledWait(
             hash=None if isinstance(core, SingleActiveDispatcher) else core.hash_value(hash_id),
             reason=REASONS[leading],
             shares=tuple(shares),
@@ -421,7 +436,7 @@ class Holds:
                 self._notes[int(rows[at, at_.HASH])] = self._notes_of.of_row(core, rows[at])
 
 
-#: As in the folds: hash of an entry that the message log does not hold.
+#: Hash of an entry that the message log does not hold, as in the folds.
 _NOT_STORED: Final = -1
 
 _NOTHING: Final = np.empty(0, np.int64)
@@ -440,10 +455,10 @@ def _ordered(sums: dict[tuple[int, int | None], Any]) -> list[tuple[int, int | N
     return sorted(sums, key=lambda group: (group[0], -1 if group[1] is None else group[1]))
 
 
-def _summed(reason: int, consumer: int | None, sums: npt.NDArray[np.int64]) -> Hold:
-    """Many short waits as one."""
+def _summed(reason: int, consumer: int | None, sums: npt.NDArray[np.int64]) -> SampledWait:
+    """Make one wait of the sums of many short ones."""
     entries, messages, message_us, needless_us, attempts, uncertain_us, *ends = sums.tolist()
-    return Hold(
+    return SampledWait(
         hash=None,
         reason=REASONS[reason],
         shares=((REASONS[reason], 0),),

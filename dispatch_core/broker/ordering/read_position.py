@@ -52,6 +52,7 @@ True
 from __future__ import annotations
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker.ordering import recently_joined
 from dispatch_core.broker.state import (
     IN_ORDER,
@@ -134,7 +135,7 @@ def limit_now(st: State, slot: int, is_replay: bool) -> int:
     return recently_joined.limit_now(st, slot, is_replay, reached(st))
 
 
-@compiled
+@compiled_with_caller
 def within(entry: int, limit: int) -> bool:
     """True if a position limit allows an entry: the limit itself was not read when the consumer joined.
 

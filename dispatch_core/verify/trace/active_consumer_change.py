@@ -1,6 +1,6 @@
-"""Membership and hand-overs in a trace of a Failover or Exclusive dispatcher: who is chosen, who is told, what rewinds.
+"""Verify membership and active-consumer changes of Failover and Exclusive: the choice, the notices, the rewind.
 
-The order of lines is explained in ``verify.single_active``, which adds flow, reads and rounds.
+The order of lines is explained in ``single_active``, which adds flow, reads and rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dispatch_core.verify.trace.notices import (
 )
 from dispatch_core.verify.trace.pending_commands import AckHistory
 
-#: How many of the latest membership changes may race with the delay's task.
+#: Number of the latest membership changes that may race with the delay's task.
 MAX_CHANGES: Final = 8
 _INSIDE_ADD: Final = "the log ends inside an add: who joins is not known"
 
@@ -41,7 +41,7 @@ class _CutOffError(Exception):
     """The log ends inside the add that is under way: who joins is not known."""
 
 
-class HandOverVerifier(Driver):
+class ActiveChangeVerifier(Driver):
     """State of one verification: the core, the choices and notices expected of the coming lines."""
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
@@ -62,28 +62,28 @@ class HandOverVerifier(Driver):
         self._joined: set[int] = set()
         self._refused: set[int] = set()
         self._picks: deque[Pick] = deque()  # choices of the core whose line is still to come
-        self._handing_over = False  # the core's choice changed; its hand-over is still to come
-        #: What the outcome of the cancel under way leads to.
+        self._handing_over = False  # the core's choice changed; the line of the change is still to come
+        #: Step that follows the outcome of the cancel under way.
         self._cancelling: Callable[[bool], None] | None = None
         self._locked = Notices()  # sent under the dispatcher's lock
         self._by_task = Notices(
             sender=Sender.DELAY_TASK
         )  # sent by the failover delay's task, maybe at the same time
-        self._at_once: list[tuple[int, int]] = []  # what an add that changes nothing tells the newcomer
+        self._at_once: list[tuple[int, int]] = []  # notices of an add that changes nothing
         self._rewinds = 0  # of the core, whose lines are still to come
         self._changes: deque[Change] = deque(maxlen=MAX_CHANGES)
         self._tail_until_us = 0  # till then the delay's task may not be through
-        self._lost: Line | None = None  # a hand-over that the end of the delay's task may have swallowed
+        self._lost: Line | None = None  # a change that the end of the delay's task may have swallowed
         self._redeliveries: deque[Line] = deque()
         self._issued_at: deque[int] = deque()  # seq of the issue of each read in flight
         self._acks = AckHistory()
 
     @abstractmethod
     def _unsent(self) -> None:
-        """Something else runs under the dispatcher's lock: the round before it should have sent."""
+        """Report the round before that should have sent: something else runs under the dispatcher's lock now."""
 
     def feed(self, line: Line) -> None:
-        """Take one line. After an add that the log does not hold to its end, nothing can be decided."""
+        """Take one line. After an add whose end is not in the log, nothing is decided."""
         if not self._cut:
             try:
                 super().feed(line)
@@ -95,7 +95,7 @@ class HandOverVerifier(Driver):
         self._cut.append(line)
 
     def _leave_cut_off(self, goes_on: bool) -> None:
-        """Decisions after the log was cut off inside an add: not counted if the log ``goes_on``, else uncertain."""
+        """Count decisions after the log was cut off inside an add: none if the log ``goes_on``, else uncertain."""
         for line in self._cut:
             decision_class, decisions = decisions_of(line) or ("", 0)
             if decisions and goes_on:
@@ -138,15 +138,15 @@ class HandOverVerifier(Driver):
                 decisions=0,
             )
         if self.core.pending:
-            self._cancelling = self._hand_over
+            self._cancelling = self._begin_change
         else:
-            self._hand_over(False)
+            self._begin_change(False)
 
-    def _hand_over(self, _: bool) -> None:
-        step, told = self.core.begin_active_change()
+    def _begin_change(self, _: bool) -> None:
+        step, notified = self.core.begin_active_change()
         if step is ActiveChange.AT_ONCE:
             self._rewinds += 1
-            self._tell(told, Sender.SECTION)
+            self._expect_notices(notified, Sender.SECTION)
         self._lost = self._line if self._line.t_us <= self._tail_until_us else None
 
     def _on_active_picked(self, line: Line) -> None:
@@ -177,7 +177,7 @@ class HandOverVerifier(Driver):
         self._all_picked()
 
     def _all_picked(self) -> None:
-        """A membership change is over: its choice and its cancel must have been seen."""
+        """End a membership change: its choice and its cancel must have been seen."""
         self._handing_over = False
         if self._cancelling is not None:
             self._cancelling = None
@@ -186,7 +186,7 @@ class HandOverVerifier(Driver):
             self._differ("active", described_pick(self._picks.popleft()), "no choice", decisions=0)
 
     def _join_next(self) -> None:
-        """An add is under way: that of the next ``consumer_added`` line."""
+        """Join the consumer of the next ``consumer_added`` line: its add is under way."""
         while self._joins and (
             self._joins[0].consumer in self._joined or self._joins[0].consumer in self._refused
         ):
@@ -216,7 +216,7 @@ class HandOverVerifier(Driver):
         self._handing_over = pick.changed
         self._at_once = list(pick.notified)
 
-    # --- hand-over -----------------------------------------------------------------------------------------------
+    # --- active-consumer change ----------------------------------------------------------------------------------
 
     def _on_read_cancelled(self, line: Line) -> None:
         cancelled = bool(line.inputs["cancelled"])
@@ -233,7 +233,7 @@ class HandOverVerifier(Driver):
         self._redeliveries.append(line)
 
     def _redeliver(self, cancelled: bool) -> None:
-        """A cancel or a rewind that no hand-over explains: the redelivery request that is due takes effect."""
+        """Apply the redelivery request that is due: no active-consumer change explains this cancel or rewind."""
         while self._redeliveries:
             asked = who(self._redeliveries.popleft())
             if self._lost is not None and asked == self.core.active and not self.core.hears_redelivery(asked):
@@ -259,12 +259,12 @@ class HandOverVerifier(Driver):
             self._locked.attempt_due = True
         else:
             self._tail_until_us = line.t_us + DELAY_TAIL_US
-            self._tell(self.core.delay_over(), Sender.DELAY_TASK)
+            self._expect_notices(self.core.delay_over(), Sender.DELAY_TASK)
             self._by_task.attempt_due = True
         self._compare_rewound(line)
 
     def _compare_rewound(self, line: Line) -> None:
-        """Where the cursor stands after a rewind: behind mark-delete, as far as the acks that are through say."""
+        """Compare the read position after a rewind: behind mark-delete, as far as the finished acks show."""
         position = line.recorded["read_position"]
         at = -1 if position is None else self._entries.ordinal(position["ledger_id"], position["entry_id"])
         expected = int(self.core.state.s[READ_POSITION])
@@ -274,8 +274,8 @@ class HandOverVerifier(Driver):
             "read", f"rewind to {self._positions([expected])}", f"to {self._positions([at])}", decisions=0
         )
 
-    def _tell(self, told: Notified, sender: Sender) -> None:
-        notices = Notices(self._line.seq, self._line.t_us, list(told), sender, tuple(told))
+    def _expect_notices(self, notified: Notified, sender: Sender) -> None:
+        notices = Notices(self._line.seq, self._line.t_us, list(notified), sender, tuple(notified))
         if sender is Sender.DELAY_TASK:
             self._unmet(self._by_task)
             self._by_task = notices
@@ -284,19 +284,19 @@ class HandOverVerifier(Driver):
             self._locked = notices
 
     def _unmet(self, notices: Notices) -> None:
-        """Notices that should have been sent by now were not."""
+        """Report notices that should have been sent by now."""
         racing = notices.overtaken_by(self._changes)
         for consumer, active in notices.due if self._notices_shown else ():
             self._differ("active", f"{consumer} told {active}", "no notice", decisions=0, racing=racing)
         notices.due = []
 
     def _task_is_through(self) -> None:
-        """The delay's task must have told everybody by now."""
+        """Report missing notices of the delay's task, if it must be over by now."""
         if self._by_task.due and self._line.t_us > self._tail_until_us:
             self._unmet(self._by_task)
 
     def _attempts_after_rewind(self) -> bool:
-        """Whether a read attempt is that of a thread that has just rewound and told everybody."""
+        """Check whether a read attempt is of a thread that has just rewound and sent all notices."""
         for notices in (self._locked, self._by_task):
             if notices.attempt_due and (not notices.due or notices.sender is Sender.EXECUTOR):
                 notices.attempt_due = False
@@ -308,19 +308,19 @@ class HandOverVerifier(Driver):
 
     def _on_active_notified(self, line: Line) -> None:
         self._no_rewind_due()
-        told = (who(line), line.recorded["active"])
+        notice = (who(line), line.recorded["active"])
         lists = (self._at_once, self._locked.due, self._by_task.due)
-        due = next((due for due in lists if told in due), self._by_task.due or self._locked.due)
-        if told in due:
-            due.remove(told)
+        due = next((due for due in lists if notice in due), self._by_task.due or self._locked.due)
+        if notice in due:
+            due.remove(notice)
             self.tally.exact("active")
             return
-        expected = next((active for consumer, active in due if consumer == told[0]), None)
+        expected = next((active for consumer, active in due if consumer == notice[0]), None)
         racing = self._by_task.otherwise(
-            told, self._changes, self.core.active, self.core.members, self.core.notices_of_change
+            notice, self._changes, self.core.active, self.core.members, self.core.notices_of_change
         )
-        described = "no notice" if expected is None else f"{told[0]} told {expected}"
-        self._differ("active", described, f"{told[0]} told {told[1]}", racing=racing)
+        described = "no notice" if expected is None else f"{notice[0]} told {expected}"
+        self._differ("active", described, f"{notice[0]} told {notice[1]}", racing=racing)
 
     def _no_rewind_due(self) -> None:
         rewinds, self._rewinds = self._rewinds, 0

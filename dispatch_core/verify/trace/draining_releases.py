@@ -1,4 +1,4 @@
-"""Releases of draining hashes: what the core has made, and whose lines are to come.
+"""Track releases of draining hashes that the core has made and whose lines are to come.
 
 A release is logged by the thread that made it, right after what caused it: the removal of a pending ack on a client's I/O
 thread, a membership change under the dispatcher's lock. Other threads' lines may stand in between, a later line of the same
@@ -52,12 +52,12 @@ class Releases:
     def expect(
         self, released: Iterable[Released], *, connection: int | None = None, until: int = _NO_LINE
     ) -> None:
-        """Their lines come before the next line of ``connection``, or by the line with index ``until``."""
+        """Expect the lines of releases before the next line of ``connection``, or by the line with index ``until``."""
         if self._tracked:
             self._due += [_Due(item, connection, until) for item in released]
 
     def meet(self, consumer: int, hash_value: int) -> int | None:
-        """A release is logged. Returns the reference count before it as the core has it; None: none is expected."""
+        """Take a logged release. Returns the core's reference count before it; None = no such release is expected."""
         for due in self._due:
             if not due.met and due.is_like(consumer, hash_value):
                 due.met = True
@@ -65,13 +65,13 @@ class Releases:
         return None
 
     def missing(self, *, connection: int | None = None, at: int = -1) -> list[Released]:
-        """The next line of ``connection`` stands here, or the line with index ``at``: what should have stood before it."""
+        """Return the releases missing before this line: the next of ``connection``, or the one with index ``at``."""
         return self._gone(
             lambda due: due.until < at or (connection is not None and due.connection == connection)
         )
 
     def missing_at_end(self) -> list[Released]:
-        """The log is over: everything should have stood in it."""
+        """Return the releases that are missing at the end of the log."""
         return self._gone(lambda _due: True)
 
     def _gone(self, over: Callable[[_Due], bool]) -> list[Released]:

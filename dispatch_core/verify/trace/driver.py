@@ -1,4 +1,4 @@
-"""What both verification drivers share: one handler per kind of line, and reporting what differs."""
+"""Base of the verification drivers: one handler per kind of line, and the report of differences."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MAX_SHOWN_POSITIONS = 8
 
 
 class Driver(ABC):
-    """Feeds a trace to a core. A subclass has a method ``_on_<kind>`` for every kind of line it takes."""
+    """Feed a trace to a core. A subclass has a method ``_on_<kind>`` for every kind of line it takes."""
 
     def __init__(self, entries: Entries) -> None:
         self.tally = Tally()
         self._entries = entries
         self._line = Line(0, 0, "", None, {}, {})
-        #: Told of every line that no legal history has here, before it is counted; may raise to stop.
+        #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
             name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
@@ -73,7 +73,7 @@ class Driver(ABC):
         self.tally.differ(finding, decisions)
 
     def _compare_permits(self, line: Line, consumer: int, before: int | None) -> None:
-        """Permits of a consumer before a send, where the line carries them."""
+        """Compare the permits of a consumer before a send, if the line has them."""
         recorded = line.recorded["permits_before"]
         if recorded is None:
             return
@@ -85,13 +85,13 @@ class Driver(ABC):
     def _compare_hashes(
         self, positions: Sequence[int], hashes: npt.NDArray[np.int64], recorded: Sequence[int]
     ) -> None:
-        """The sticky key hash of each entry read; -1 among ``positions`` is one that the message log does not hold."""
+        """Compare the sticky key hash of each entry read; -1 in ``positions`` = not in the message log."""
         expected = [int(hashes[entry]) if entry >= 0 else None for entry in positions]
         if expected == recorded:
             self.tally.exact("hash", len(recorded))
             return
-        for entry, one, other in zip_longest(positions, expected, recorded):
-            if one is not None and one == other:
+        for entry, own, other in zip_longest(positions, expected, recorded):
+            if own is not None and own == other:
                 self.tally.exact("hash")
             elif entry is None or entry < 0:
                 self._differ(
@@ -99,10 +99,10 @@ class Driver(ABC):
                 )
             else:
                 position = self._entries.position(entry)
-                self._differ("hash", f"{position} hash {one}", f"hash {other}", int(other is not None))
+                self._differ("hash", f"{position} hash {own}", f"hash {other}", int(other is not None))
 
     def _positions(self, entries: Sequence[int], first: int = 0) -> str:
-        """Some entries for people: a few positions, from index ``first`` on, and how many there are."""
+        """Describe entries: a few positions from index ``first`` on, and the number of all."""
         if not entries:
             return "nothing"
         some = entries[first : first + MAX_SHOWN_POSITIONS]
@@ -112,14 +112,14 @@ class Driver(ABC):
 
 
 def first_shown(expected: Sequence[int], recorded: Sequence[int]) -> int:
-    """From where on to show two runs of entries, so that the first place where they differ is among what is shown."""
+    """Return the index from which to show two runs of entries, so that their first difference is shown."""
     pairs = enumerate(zip(expected, recorded, strict=False))
-    at = next((number for number, (one, other) in pairs if one != other), 0)
+    at = next((number for number, (own, other) in pairs if own != other), 0)
     return at if at >= MAX_SHOWN_POSITIONS else 0
 
 
 def who(line: Line) -> int:
-    """The consumer of a line that must have one."""
+    """Return the consumer of a line; raises ``IllegalTransitionError`` if it has none."""
     if line.consumer is None:
         raise IllegalTransitionError(f"{line.kind} names no consumer", rule="the event needs a consumer")
     return line.consumer

@@ -150,7 +150,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self._attempt(self._frame(line, "read_attempt_end"))
 
     def _attempt(self, window: Window, *, including: bool = False) -> None:
-        """One read attempt; ``including`` the present line among what it recorded."""
+        """Verify one read attempt; ``including``: the present line is one of its recorded lines."""
         recorded = self._attempt_lines(window, including=including)
         outcome = self._decide(
             window, 3, self.core.attempt_read, lambda read: differing_read(read, recorded, self._positions)
@@ -193,7 +193,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self._inferred_attempt(line)
 
     def _inferred_attempt(self, line: Line) -> None:
-        """A line of an attempt that the trace does not frame."""
+        """Verify a line of an attempt that the trace does not frame."""
         if self._attempts_logged:
             decision_class = "draining" if line.kind == "draining_blocked" else "read"
             self._differ(decision_class, "nothing outside a read attempt", line.kind)
@@ -201,9 +201,9 @@ class KeySharedVerifier(PendingAcksDriver):
         self._attempt(Window(line, self._inferred_end(line)), including=True)
 
     def _inferred_end(self, line: Line) -> int:
-        """Where an attempt that the trace does not frame ends: with its read, or with its last refusal if none comes.
+        """Return the last line of an attempt that the trace does not frame: its read, or its last refusal if none comes.
 
-        Which of the two it is the core says, on a copy.
+        The core decides between the two, on a copy.
         """
         if line.kind != "draining_blocked":
             return self._at
@@ -276,10 +276,10 @@ class KeySharedVerifier(PendingAcksDriver):
             self._expect_look_ahead()
 
     def _go_on(self, outcome: Round, window: Window) -> None:
-        """What else the lines of a window's inputs say of how the round goes on; nothing, here."""
+        """Apply what the lines of a window show about the end of the round; nothing, here."""
 
     def _expect_look_ahead(self) -> None:
-        """Where attempts are not logged: a round that looks ahead makes one at once, also if no read comes of it."""
+        """Make the attempt of a round that looks ahead if it led to no read, so that no line shows it."""
         at = self._section().end + 1
         kind = self._lines[at].kind if at < len(self._lines) else "end"
         if kind not in ("read_issued", "replay_read_issued"):
@@ -332,7 +332,7 @@ class KeySharedVerifier(PendingAcksDriver):
     # --- reporting -----------------------------------------------------------------------------------------------
 
     def class_of(self, kind: str) -> str:
-        """The class of decision that an illegal line of this kind would have been."""
+        """Return the class of decision for an illegal line of this kind."""
         return _CLASS_OF.get(kind, "dispatch")
 
 

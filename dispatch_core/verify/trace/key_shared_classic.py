@@ -1,7 +1,7 @@
 """Verify a trace of the Key_Shared dispatcher of 3.x, or of the classic one of 4.x (read position).
 
-Differences from 4.x: a consumer that leaves is remembered as newcomer until the first read attempt of its removal is over;
-and whether a round reads on at once can depend on writes.
+Differences from 4.x: a consumer that leaves counts as recently joined until the first read attempt of its removal is over;
+and a round may read on at once depending on writes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.races import Command, Outcome
 from dispatch_core.verify.trace.racing import Window
-from dispatch_core.verify.trace.recently_joined import NewcomersVerifier
+from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
 
 #: A consumer's turn in a round that gets nothing takes about so long, microseconds.
 _A_TURN_US: Final = 100
 
 
-class ClassicKeySharedVerifier(NewcomersVerifier):
-    """As for 4.x, with another core."""
+class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
+    """State of one verification, as for 4.x, with another core."""
 
     core: ClassicKeySharedDispatcher
     dispatcher: ClassVar[type[KeySharedDispatcher]] = ClassicKeySharedDispatcher
@@ -32,21 +32,21 @@ class ClassicKeySharedVerifier(NewcomersVerifier):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # (one, other): one was sent to before other in some round
+        # pairs of consumers: the first was sent to before the second in some round
         self._served_before: set[tuple[int, int]] = set()
         self._attempts_logged = _frames_every_read(self._lines)
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
     def _on_flow_applied(self, line: Line) -> None:
-        """The dispatcher counts. An ack that unblocked its consumer may not have lowered the unacked counter yet."""
+        """Count permits in the dispatcher. An ack that unblocked its consumer may lower the unacked counter later."""
         permits = self._permits(line)
         if not self._counting_logged:
             self._settle(self.connection(who(line)), flows=True)
         self.core.flow_applied(who(line), permits)
 
     def _on_recently_joined_pruned(self, _line: Line) -> None:
-        """The hook of mark-delete ran: newcomers that it has reached are free, if the rule says so."""
+        """Free the recently joined consumers that mark-delete has reached: its hook ran."""
         for connection in self._connections.values():
             self._settle(connection)  # mark-delete has moved: the acks that moved it are through
         self.core.prune()
@@ -62,7 +62,7 @@ class ClassicKeySharedVerifier(NewcomersVerifier):
             )
 
     def _inferred_attempt(self, line: Line) -> None:
-        """Of the two attempts of a removal the first has made the read, if it could."""
+        """Verify the attempt of a line; of the two attempts of a removal the first has made the read, if it could."""
         if self._leaving is not None and not self._attempts_logged:
             saved = self.core.save()
             first = self.core.attempt_read()
@@ -80,7 +80,7 @@ class ClassicKeySharedVerifier(NewcomersVerifier):
         self._served_before.update(combinations(served, 2))
 
     def _go_on(self, outcome: Round, window: Window) -> None:
-        """Where some consumers were sent entries and others got nothing, what is written by the end decides.
+        """Note whether all writes are done by the end of the round, if some consumers were sent entries and others nothing.
 
         In the plain order the writes are done if their calls returned with them done, and the round had turns to come.
         """
@@ -104,7 +104,7 @@ class ClassicKeySharedVerifier(NewcomersVerifier):
             return
         last = max(self._sent_at, key=lambda consumer: self._sent_at[consumer], default=None)
         if end.recorded["retry"] and all(
-            (one, last) in self._served_before for one in self._got_nothing(answer)
+            (consumer, last) in self._served_before for consumer in self._got_nothing(answer)
         ):
             return
         outcome.explained = True
@@ -119,7 +119,7 @@ class ClassicKeySharedVerifier(NewcomersVerifier):
 
 
 def _frames_every_read(lines: list[Line]) -> bool:
-    """Whether read attempts are logged; a trace of a heavy load leaves them out, except for those of its last removals."""
+    """Check whether all read attempts are logged; a trace of a heavy load has only those of its last removals."""
     inside = False
     for line in lines:
         if line.kind in ("read_attempt", "read_attempt_end"):

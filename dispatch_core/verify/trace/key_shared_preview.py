@@ -20,7 +20,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.races import Command
-from dispatch_core.verify.trace.recently_joined import NewcomersVerifier
+from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
 
 A = TypeVar("A")
 
@@ -46,7 +46,7 @@ class _Part:
     part: int
 
 
-class PreviewVerifier(NewcomersVerifier):
+class PreviewVerifier(RecentlyJoinedVerifier):
     """As for 4.x, except for when acks take effect, and for the steps of a removal."""
 
     acks_are_logged: ClassVar[bool] = False
@@ -108,11 +108,11 @@ class PreviewVerifier(NewcomersVerifier):
         """The client's thread lowers the counter, tells the dispatcher (the line), then counts parked permits."""
         consumer, wanted = who(line), line.inputs["positions"]
         self._settle(self.connection(consumer), flows=True)
-        held = self.core.pending_on(consumer)
-        asked = held if wanted is None else sorted(set(held) & set(wanted))
-        for entry in asked:
+        pending = self.core.pending_on(consumer)
+        requested = pending if wanted is None else sorted(set(pending) & set(wanted))
+        for entry in requested:
             self.core.pending_ack_removed(entry)
-        messages = self.core.add_requested(consumer, asked)
+        messages = self.core.add_requested(consumer, requested)
         self.core.lower_for_redelivery(consumer, messages, everything=wanted is None)
         command = Command(line.seq, consumer, "redelivery request", result=_PARKED)
         self.connection(consumer).late.append(command)

@@ -1,8 +1,8 @@
-"""Whether an entry may have been stored between a round's decision and the line of its end.
+"""Find entries that may have been stored between a round's decision and the line of its end.
 
-That line samples ``has_more`` when the round is over; the decision asked the cursor a little earlier. Where the two may
-differ, an entry that the cursor has not read yet was stored in between. The message log says when its producer published
-it: shortly before at the earliest. An entry that is older was there at the decision, and nothing is open.
+That line samples ``has_more`` when the round is over; the decision read the cursor a little earlier. The two can differ only
+if an unread entry was stored in between. Its publish time in the message log is then at most ``STORED_WITHIN_US`` before the
+decision; an older entry was there already.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class LateEntries:
         self._published_us = np.asarray(published.fill_null(0)).astype(np.int64) * 1000
 
     def may_have_come(self, state: State, since_us: int) -> bool:
-        """Whether the first entry the cursor has to read may have been stored after ``since_us``.
+        """Check whether the first unread entry may have been stored after ``since_us``.
 
-        No such entry in the log, or one without a time: it may.
+        True also if the log has no such entry, or no publish time of it.
         """
         unread = np.flatnonzero(state.deleted[state.s[READ_POSITION] :] == 0)
         if not len(unread):

@@ -1,14 +1,14 @@
-"""Lines that no broker can have written: found before the core sees them, named by file and line.
+"""Find lines that no broker can have written, before the core sees them; each is named by file and line.
 
 Theory of operation
 -------------------
-Whether a line can stand where it stands is a property of the log, not of a rule: a connection is added once and speaks
-only while it is connected; what is sent, acknowledged or asked for again was stored; time and ``seq`` do not go back; a
-round that begins also ends. All that is checked by column operations over one log. A line that would corrupt the core
+Some conditions are properties of the log, not of a rule: a connection is added once and sends commands only while it is
+connected; an entry that is sent, acknowledged or requested was stored; time and ``seq`` do not go back; a round that begins
+also ends. They are checked by column operations over one log. A line that would corrupt the core
 (an event of an unknown connection, a second add) is *refused*: the core never sees it and its state stays as it was. The
 other findings are noted and the line is taken, because it still says something.
 
-What only a rule can know to be illegal the core raises itself, from the same error class, before it changes anything.
+Lines that are illegal by a rule make the core raise the same error class itself, before it changes anything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Illegal:
 
 
 def illegal_lines(log: DispatcherLog, entries: Entries) -> list[Illegal]:
-    """Everything in the log that cannot have happened, in the order of its rows."""
+    """Return the lines that cannot have happened, in the order of the rows."""
     found = [
         *_unknown_consumers(log),
         *_added_twice(log),
@@ -55,7 +55,7 @@ def illegal_lines(log: DispatcherLog, entries: Entries) -> list[Illegal]:
 
 
 def where_of(log: DispatcherLog, row: int) -> str:
-    """File, line and seq of an event, as far as the log still knows its file."""
+    """Return file, line and seq of an event; the seq alone if the log does not name its file."""
     line = log.events.select(["source_file", "source_line", "seq"]).slice(row, 1).to_pylist()[0]
     if line["source_file"] is None:
         return f"seq {line['seq']}"
@@ -107,7 +107,7 @@ def _added_twice(log: DispatcherLog) -> list[Illegal]:
 
 
 def _never_stored(log: DispatcherLog, entries: Entries) -> list[Illegal]:
-    """Sent, acknowledged or asked-for positions that the message log does not hold."""
+    """Sent, acknowledged or requested positions that the message log does not hold."""
     wanted = np.flatnonzero(
         np.asarray(pc.is_in(log.events["kind"], value_set=pa.array(_NAMES_ENTRIES)))
         & np.asarray(pc.is_valid(log.events["positions"]))

@@ -1,8 +1,8 @@
-"""Who is still to be told who is active, and what membership changes in between may make of it.
+"""Track the notices of the active consumer that are due, and the effect of membership changes on them.
 
-Under a lock (a hand-over without delay, a dropped read, an add that changes nothing) notices follow from the choice at once.
-The failover delay's task holds no lock: it takes the active consumer, rewinds, then tells those who are connected by then; a
-membership change can fall between any two of these.
+Under the lock (an active-consumer change without delay, a dropped read, an add that changes nothing) notices follow at once.
+The failover delay's task holds no lock: it takes the active consumer, rewinds, then notifies the consumers that are
+connected by then. A membership change can fall between any two of these steps.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 
 from dispatch_core.broker.single_active_rules import Pick
 
-#: How long after its rewind the delay's task may not be through: it tells, reads, and only then says that it is done.
+#: Longest time from its rewind to the end of the delay's task, which notifies and reads in between, microseconds.
 DELAY_TAIL_US: Final = 10_000
-#: The task takes the active consumer, then rewinds at once; a change is no part of it if it was over so long before.
+#: The task takes the active consumer, then rewinds at once; a change races with it only if it is no older, microseconds.
 _TASK_BEGINS_US: Final = 2_000
 _OVERTAKEN: Final = "the membership changed while the failover delay's task ran"
 
 
 class Sender(Enum):
-    """Which thread tells."""
+    """The thread that sends notices."""
 
     SECTION = "an add or a removal, under the lock"
     EXECUTOR = "the dispatcher's executor, under the lock"
@@ -31,7 +31,7 @@ class Sender(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A membership change: line, and who was active and connected before it."""
+    """A membership change: line, and the active and connected consumers before it."""
 
     seq: int
     t_us: int
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(slots=True)
 class Notices:
-    """Notices due since line ``since``: (consumer who is told, consumer who is active)."""
+    """Notices due since line ``since``, each (notified consumer, active consumer)."""
 
     since: int = 0
     since_us: int = 0
@@ -51,27 +51,37 @@ class Notices:
     attempt_due: bool = False  # the rewind's own read attempt is still to come
 
     def racing(self, changes: Sequence[Change]) -> list[Change]:
-        """The changes that may have fallen into the sending, latest first."""
+        """Return the changes that may have come while the notices were sent, latest first."""
         if self.sender is not Sender.DELAY_TASK:
             return []
         first, last = self.since_us - _TASK_BEGINS_US, self.since_us + DELAY_TAIL_US
         return [change for change in reversed(changes) if first <= change.t_us <= last]
 
     def overtaken_by(self, changes: Sequence[Change]) -> tuple[int, str] | None:
-        """A membership change, with the reason, after which those told may be others than those due."""
+        """Return the line of a membership change after which other notices may be sent than those due, and the reason."""
         return next(((change.seq, _OVERTAKEN) for change in self.racing(changes)), None)
 
     def otherwise(
         self,
-        told: tuple[int, int],
+        notice: tuple[int, int],
         changes: Sequence[Change],
         active: int | None,
         members: Sequence[int],
         tell: Callable[[int | None, Sequence[int]], Sequence[tuple[int, int]]],
     ) -> tuple[int, str] | None:
-        """Whether ``told`` is right if one of the latest changes came at another moment of the delay's task.
+        """Check whether ``notice`` is right if one of the latest changes came at another moment of the delay's task.
 
-        Then what is due becomes what that order makes due. ``active`` and ``members``: now; ``tell``: the core's rule.
+        Then ``due`` becomes what that order makes due.
+
+        Args:
+            notice: the recorded notice.
+            changes: the latest membership changes, oldest first.
+            active: the active consumer now.
+            members: the connected consumers now.
+            tell: the core's rule, from the active consumer and the connected ones to notices.
+
+        Returns:
+            Line of the change and reason; ``None`` if no order gives the notice.
         """
         racing = self.racing(changes)
         views = (active, *(change.active_before for change in racing))
@@ -79,18 +89,18 @@ class Notices:
             for view in views:
                 for among in (members, change.members_before):
                     notices = tell(view, among)
-                    if told in notices and set(notices) != set(self.plain):
-                        waiting = {consumer for consumer, _ in self.due} - {told[0]}
-                        self.due = [notice for notice in notices if notice[0] in waiting]
+                    if notice in notices and set(notices) != set(self.plain):
+                        waiting = {consumer for consumer, _ in self.due} - {notice[0]}
+                        self.due = [item for item in notices if item[0] in waiting]
                         return change.seq, _OVERTAKEN
         return None
 
 
 def described(active: int | None, changed: bool | None, order: Sequence[int]) -> str:
-    """A choice of the active consumer, for people."""
+    """Describe a choice of the active consumer."""
     return f"active {active}, {'changed' if changed else 'unchanged'}, order {list(order)}"
 
 
 def described_pick(pick: Pick | None) -> str:
-    """The core's choice, for people."""
+    """Describe the core's choice."""
     return "no choice" if pick is None else described(pick.active, pick.changed, pick.order)

@@ -24,14 +24,14 @@ _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
 
 @dataclass(frozen=True, slots=True)
 class _Redelivered:
-    """What a redelivery request still does after the dispatcher has put its entries into the replay set."""
+    """Remaining steps of a redelivery request after the dispatcher has put its entries into the replay set."""
 
     messages: int
     everything: bool
 
 
 class PendingAcksDriver(RacingDriver):
-    """What is pending on consumers, and what lets it go."""
+    """Verify pending acks: acknowledgements, redelivery requests and the releases that follow them."""
 
     core: KeySharedDispatcher
 
@@ -81,12 +81,12 @@ class PendingAcksDriver(RacingDriver):
                 self._acks[entry] = command
 
     def begin_command(self, command: Command) -> object:
-        """An ack takes its whole effect; returns the release that follows it, None where the entry was pending on nobody."""
+        """Apply an ack in full; returns the release that follows it, None if the entry was pending on nobody."""
         acked = self.core.ack(command.entry)
         return None if acked is None else acked.released
 
     def finish_command(self, command: Command) -> None:
-        """The later parts of an ack (counter of the holder, cursor) or of a redelivery request (counter, parked permits)."""
+        """Apply the later parts of an ack (holder's counter, cursor) or of a redelivery request (counter, permits)."""
         if isinstance(command.result, _Redelivered):
             asked, consumer = command.result, command.connection
             self.core.lower_for_redelivery(consumer, asked.messages, everything=asked.everything)
@@ -134,10 +134,10 @@ class PendingAcksDriver(RacingDriver):
             self.connection(command.connection).late.append(command)
 
     def _removed_entry(self, holder: int) -> int | None:
-        """Which pending ack of ``holder`` goes now. The line says when; what, the commands under way say.
+        """Return the entry whose pending ack is removed from ``holder`` now, by the commands under way.
 
-        First what mark-delete has passed, then acks in the order in which they arrived, those of the holder's own
-        connection first, then what the next redelivery request of the holder names.
+        First come entries that mark-delete has passed, then acks in the order in which they arrived, those of the holder's
+        own connection first, then what the next redelivery request of the holder names.
         """
         for entry, released in self._trimmed.items():
             if released.consumer == holder:
@@ -148,13 +148,13 @@ class PendingAcksDriver(RacingDriver):
         requests = self._requests.get(holder)
         if not requests:
             return None
-        wanted, held = requests[0].inputs["positions"], self.core.pending_on(holder)
+        wanted, pending = requests[0].inputs["positions"], self.core.pending_on(holder)
         if wanted is None:
-            return held[0] if held else None
-        return next((entry for entry in wanted if entry in set(held)), None)
+            return pending[0] if pending else None
+        return next((entry for entry in wanted if entry in set(pending)), None)
 
     def _held_before(self, command: Command) -> int | None:
-        """Who holds, or held, the entry of an ack whose removal's line is to come."""
+        """Return the consumer that holds, or held, the entry of an ack whose removal's line is to come."""
         if command.applied:
             return command.result.consumer if isinstance(command.result, Released) else None
         return self.core.holder(command.entry)
@@ -165,7 +165,7 @@ class PendingAcksDriver(RacingDriver):
             waiting.remove(command)
 
     def _on_redeliver(self, line: Line) -> None:
-        """The removals of a request stand before its line; what was not removed one by one goes now."""
+        """Finish a redelivery request: removals stand before its line, the rest of its entries is removed now."""
         self._settle_all()
         self._let_go_for(line)
         self._requests[who(line)].popleft()
@@ -179,8 +179,8 @@ class PendingAcksDriver(RacingDriver):
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
         consumer = who(request)
         wanted = request.inputs["positions"]
-        held = self.core.pending_on(consumer)
-        for entry in held if wanted is None else sorted(set(held) & set(wanted)):
+        pending = self.core.pending_on(consumer)
+        for entry in pending if wanted is None else sorted(set(pending) & set(wanted)):
             self._releases.expect([self.core.pending_ack_removed(entry)], connection=consumer)
             self._removed.setdefault(consumer, []).append(entry)
 

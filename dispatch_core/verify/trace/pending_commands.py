@@ -1,4 +1,4 @@
-"""Commands of clients that were under way while a single-active dispatcher decided.
+"""Track commands of clients that were under way while a single-active dispatcher decided.
 
 A flow command takes effect between the line of its arrival and the first line that shows it done: ``flow_counted``, or the
 next command of that connection, for one I/O thread takes them in order. An ack that moves nothing has no line of its own; it
@@ -14,7 +14,7 @@ from typing import Final
 
 from dispatch_core.verify.inputs import Line
 
-#: How many of a consumer's latest flow commands may race with one decision.
+#: Number of a consumer's latest flow commands that may race with one decision.
 MAX_FLOWS: Final = 64
 
 
@@ -33,18 +33,18 @@ class FlowHistory:
         self._of: dict[int, deque[_Flow]] = {}
 
     def arrived(self, consumer: int, seq: int, permits: int) -> None:
-        """A ``flow`` line."""
+        """Take a ``flow`` line."""
         self._of.setdefault(consumer, deque(maxlen=MAX_FLOWS)).append(_Flow(seq, permits))
 
     def counted(self, consumer: int, seq: int) -> None:
-        """What arrived before the line ``seq`` of this connection is counted."""
+        """Mark the flows that arrived before the line ``seq`` of this connection as counted."""
         for flow in reversed(self._of.get(consumer, ())):
             if flow.done_at is not None:
                 return
             flow.done_at = seq
 
     def applied(self, consumer: int) -> int:
-        """A ``flow_applied`` line; returns the ``seq`` at which its command arrived, 0 if that is not known."""
+        """Take a ``flow_applied`` line; returns the ``seq`` at which its command arrived, 0 if that is not known."""
         flow = next((flow for flow in self._of.get(consumer, ()) if not flow.applied), None)
         if flow is None:
             return 0
@@ -52,9 +52,9 @@ class FlowHistory:
         return flow.seq
 
     def other_permits(self, consumer: int, permits: int, since: int) -> Iterator[tuple[int, int]]:
-        """What a consumer's permits (now ``permits``) may have been from line ``since`` to now.
+        """Yield the permits that a consumer may have had from line ``since`` to now (now: ``permits``).
 
-        Yields them with the ``seq`` of the flow that makes the difference. What was done before ``since`` does not race.
+        Each comes with the ``seq`` of the flow that makes the difference. Flows done before ``since`` do not race.
         """
         racing = [
             flow for flow in self._of.get(consumer, ()) if flow.done_at is None or flow.done_at >= since
@@ -67,27 +67,27 @@ class FlowHistory:
 
 
 class AckHistory:
-    """When acknowledgements were certainly through."""
+    """Lines at which acknowledgements were certainly through."""
 
     def __init__(self) -> None:
         self._through_at: dict[int, int] = {}  # entry -> seq
         self._under_way: dict[int, list[int]] = {}  # consumer -> entries
 
     def arrived(self, consumer: int, entry: int) -> None:
-        """An ``ack`` line names ``entry``."""
+        """Take an ``ack`` line that names ``entry``."""
         self._under_way.setdefault(consumer, []).append(entry)
 
     def through(self, consumer: int, seq: int) -> None:
-        """Another command of this connection arrives at line ``seq``."""
+        """Take another command of this connection, at line ``seq``: its acks before are through."""
         for entry in self._under_way.pop(consumer, ()):
             self._through_at.setdefault(entry, seq)
 
     def may_be_after(self, entry: int, seq: int) -> bool:
-        """Whether the ack of ``entry`` may have taken its effect after line ``seq``."""
+        """Check whether the ack of ``entry`` may have taken effect after line ``seq``."""
         return self._through_at.get(entry, seq + 1) > seq
 
     def any_under_way(self, low: int, high: int) -> bool:
-        """Whether an ack of an entry in [``low``, ``high``) has arrived and may not be through."""
+        """Check for an ack of an entry in [``low``, ``high``) that has arrived and may not be through."""
         return any(low <= entry < high for entries in self._under_way.values() for entry in entries)
 
 

@@ -1,4 +1,4 @@
-"""Orders that a trace leaves open: who came first, an I/O thread's effect or the dispatcher's decision.
+"""Search the orders that a trace leaves open between effects of I/O threads and decisions of the dispatcher.
 
 The dispatcher decides under its lock; clients' flows and acks are applied by I/O threads without it. A trace shows when
 such a command *arrived* and when its *effect* was logged; a decision in between may have seen it or not. The driver takes
@@ -27,7 +27,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 A = TypeVar("A")
 
-#: How many orders are tried for one decision before it is called divergent.
+#: Number of orders that are tried for one decision before it is called divergent.
 MAX_ORDERS: Final = 600
 
 
@@ -89,21 +89,21 @@ class Move:
 
 
 class Stage(Protocol):
-    """What the search needs of a driver: commands under way, and how to apply them to its core."""
+    """The driver's core as the search uses it: restore a state and apply commands."""
 
     def restore(self) -> None:
-        """The core as it was before the decision, late steps not applied."""
+        """Restore the core as it was before the decision, late steps not applied."""
 
     def apply_early(self, command: Command) -> None:
-        """The whole effect of a command that has arrived."""
+        """Apply the whole effect of a command that has arrived."""
 
     def apply_late(self, command: Command) -> None:
-        """The later steps of a command whose effect was logged."""
+        """Apply the later steps of a command whose effect was logged."""
 
 
 @dataclass(slots=True)
 class Outcome(Generic[A]):
-    """The answer that holds, and by which order it came about."""
+    """The answer that holds, and the order that gave it."""
 
     answer: A
     plain: list[Difference]  # what differs in the plain order; empty = exact
@@ -166,7 +166,7 @@ def search(
 def _late_steps(
     late: dict[int, list[Command]], moves: dict[tuple[int, bool], Move]
 ) -> Iterator[tuple[Command, int]]:
-    """Every late command with the step before which it takes effect; its own unless a move says otherwise."""
+    """Yield each late command with the step before which it takes effect; its own unless a move sets another."""
     for connection, commands in late.items():
         move, early = moves.get((connection, False)), moves.get((connection, True))
         first = len(commands) - (move.count if move else 0)
@@ -228,10 +228,10 @@ def _improve(
 
 
 def _pairs(moves: list[Move]) -> Iterator[dict[tuple[int, bool], Move]]:
-    for at, one in enumerate(moves):
+    for at, move in enumerate(moves):
         for other in moves[at + 1 :]:
-            if (one.connection, one.early) != (other.connection, other.early):
-                yield {(one.connection, one.early): one, (other.connection, other.early): other}
+            if (move.connection, move.early) != (other.connection, other.early):
+                yield {(move.connection, move.early): move, (other.connection, other.early): other}
 
 
 def _weight(differences: list[Difference]) -> int:

@@ -1,4 +1,4 @@
-"""A driver whose decisions are made in windows, so that commands racing with them can be placed (see ``races``).
+"""Base of drivers that decide in windows, so that commands racing with a decision can be placed (see ``races``).
 
 A *window* is one critical section of the dispatcher: a read attempt, a round, a membership change, with all lines that
 it wrote. The window is decided as a whole when its first line is reached, and compared with its lines; flows and acks
@@ -50,7 +50,7 @@ NEXT_SECTION = frozenset(
 
 @dataclass(slots=True)
 class Effects:
-    """What the present order of a window has done beside the decision; forgotten when another order is tried."""
+    """Side effects of the present order of a window; forgotten when another order is tried."""
 
     results: list[tuple[Command, object]] = field(default_factory=list)
 
@@ -70,15 +70,15 @@ class Window:
     racing: Command | None = None
 
     def count(self, decision_class: str, decisions: int = 1) -> None:
-        """So many decisions of a class stand in the window."""
+        """Add decisions of a class to the window."""
         self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
 
 
 class RacingDriver(Driver):
-    """Commands under way, and windows. A subclass says what an ack does, early and late, and decides the windows."""
+    """Commands under way, and windows. A subclass applies acks, early and late, and decides the windows."""
 
     core: MultipleConsumersDispatcher
-    #: Whether the trace has a line for the moment at which an ack takes effect.
+    #: The trace has a line for the moment at which an ack takes effect.
     acks_are_logged: ClassVar[bool] = True
     #: Before which step of a round comes, in the plain order, what arrives before the line of the send to that consumer.
     send_step: ClassVar[int] = 1
@@ -112,7 +112,7 @@ class RacingDriver(Driver):
             self._count_window(self._open.pop(0))
 
     def finish(self, *, goes_on: bool = False) -> Tally:
-        """End of the log. What is still open was cut off, not missed; acks that began to take effect go through.
+        """End the log; returns the tally. Open windows were cut off, not missed; acks that began to take effect go through.
 
         ``goes_on``: the log has more lines than were fed; then what is open is not counted, and will be when they are.
         """
@@ -129,13 +129,13 @@ class RacingDriver(Driver):
         return self.tally
 
     def connection(self, consumer: int) -> Connection:
-        """Commands under way of one consumer's connection."""
+        """Return the commands under way of one consumer's connection."""
         return self._connections.setdefault(consumer, Connection())
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
     def _on_flow(self, line: Line) -> None:
-        """The consumer counts the permits as soon as the command has arrived.
+        """Count permits in the consumer as soon as the command has arrived.
 
         ``flow_counted`` is logged after that; until then a decision may not have seen them. Traces of a heavy load leave
         that line out: there it is open until the dispatcher's line.
@@ -150,13 +150,13 @@ class RacingDriver(Driver):
         self._settle(self.connection(who(line)), flows=True)
 
     def _on_flow_applied(self, line: Line) -> None:
-        """The dispatcher counts; the consumer has done so before."""
+        """Count permits in the dispatcher; the consumer has done so before."""
         permits = self._permits(line)
         self._settle(self.connection(who(line)), flows=True)
         self.core.flow_applied(who(line), permits)
 
     def _permits(self, line: Line) -> int:
-        """The permits of a ``flow_applied`` line, which Key_Shared traces carry."""
+        """Return the permits of a ``flow_applied`` line; raises ``IllegalTransitionError`` if it has none."""
         permits: int | None = line.inputs["permits"]
         if permits is None:
             raise IllegalTransitionError(
@@ -165,7 +165,7 @@ class RacingDriver(Driver):
         return permits
 
     def _arrival(self, line: Line, entry: int) -> Command:
-        """The command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
+        """Return the command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
         known = self._peeked.pop((line.seq, entry), None)
         if known is not None:
             return known
@@ -178,7 +178,7 @@ class RacingDriver(Driver):
     # --- commands under way --------------------------------------------------------------------------------------
 
     def _settle(self, connection: Connection, *, flows: bool = False) -> None:
-        """A later line of the connection shows that the later steps of its acks are done.
+        """Finish the later steps of a connection's acks: a later line of it shows that they are done.
 
         ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
         attempt that began before them may be logged after.
@@ -311,12 +311,12 @@ class RacingDriver(Driver):
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
         for commands in late.values():  # commands of one connection keep their order
-            for one, other in pairwise(commands):
-                other.step = max(one.step, other.step)
+            for command, following in pairwise(commands):
+                following.step = max(command.step, following.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
 
     def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
-        """Consumers that a send left blocked although an ack of theirs overlaps it: which came first shows later."""
+        """Note consumers that a send left blocked although an ack of theirs overlaps it: the order shows later."""
         for consumer in self.core.blocked_consumers():
             if self.core.unacked(consumer) <= unacked.get(consumer, 0):
                 continue
@@ -348,7 +348,7 @@ class RacingDriver(Driver):
         self._effects = Effects()
 
     def _reopen(self, flow: Command) -> None:
-        """A flow that was taken for counted was not: it is late, or still to arrive."""
+        """Reopen a flow that was taken for counted: it is late, or still to arrive."""
         self._taken[flow.connection].remove(flow)
         if any(flow is other for other in self._peeked.values()):
             flow.applied = False
@@ -370,22 +370,22 @@ class RacingDriver(Driver):
             f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
         )
         end = self._lines[window.end].seq
-        for one in sorted(window.differing, key=lambda difference: difference.seq or end):
+        for difference in sorted(window.differing, key=lambda difference: difference.seq or end):
             finding = Finding(
-                one.seq or end,
+                difference.seq or end,
                 self._lines[window.end].t_us,
-                one.decision_class,
+                difference.decision_class,
                 "divergent" if racing is None else "uncertain",
-                one.expected,
-                one.recorded,
+                difference.expected,
+                difference.recorded,
                 racing.seq if racing else None,
                 reason,
             )
-            self.tally.differ(finding, one.decisions)
+            self.tally.differ(finding, difference.decisions)
 
 
 class _Stage:
-    """The driver's core, for the search: copies, and effects of commands."""
+    """The driver's core for the search: copies, and effects of commands."""
 
     def __init__(self, driver: RacingDriver) -> None:
         self._driver = driver

@@ -1,4 +1,4 @@
-"""Reads that were issued and have not completed yet: a result belongs to one of them.
+"""Count reads that were issued and have not completed yet: a result belongs to one of them.
 
 >>> from dispatch_core.broker.multiple_consumers import Read
 >>> reads = ReadsUnderWay()
@@ -13,22 +13,22 @@ from dispatch_core.broker.multiple_consumers import Read
 
 
 class ReadsUnderWay:
-    """How many reads of each type the core has issued, as far as the log says nothing of their end."""
+    """Number of reads of each type that the core has issued and whose end is not in the log yet."""
 
     def __init__(self) -> None:
         self._issued = {"Normal": 0, "Replay": 0}
 
     def attempted(self, read: Read) -> None:
-        """An attempt's outcome. A replay read of what is all acknowledged does not go to the storage."""
+        """Take an attempt's outcome. A replay read whose entries are all acknowledged does not go to the storage."""
         if read.kind == "Normal" or (read.kind == "Replay" and len(read.already_deleted) < len(read.entries)):
             self._issued[read.kind] += 1
 
     def cancelled(self) -> None:
-        """The waiting normal read was cancelled; its result will not come."""
+        """Forget the waiting normal read: it was cancelled."""
         self._issued["Normal"] = max(self._issued["Normal"] - 1, 0)
 
     def completes(self, kind: str) -> bool:
-        """A result comes; returns whether a read of its type was under way."""
+        """Take a read result; returns True if a read of its type was under way."""
         self._issued[kind] -= 1
         if self._issued[kind] >= 0:
             return True

@@ -1,7 +1,8 @@
-"""What the traces of both rules of recently joined consumers have in common: when a consumer that leaves is forgotten.
+"""Base for traces of the two rules of recently joined consumers: forget a consumer that leaves at the right line.
 
-The first read attempt of a removal still knows the consumer as a newcomer; the rule forgets it after that, or at the end
-of the removal where no attempt is logged (PersistentStickyKeyDispatcherMultipleConsumers.removeConsumer, 3.x and PIP-282).
+In the first read attempt of a removal the consumer still counts as recently joined; the rule forgets it after that, or at
+the end of the removal if no attempt is logged (PersistentStickyKeyDispatcherMultipleConsumers.removeConsumer, 3.x and
+PIP-282).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
 
 
-class NewcomersVerifier(KeySharedVerifier):
-    """As for 4.x, with the steps of a removal under a rule of recently joined consumers."""
+class RecentlyJoinedVerifier(KeySharedVerifier):
+    """State of one verification, as for 4.x, with the steps of a removal under a rule of recently joined consumers."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._leaving: int | None = None  # out of the list, still remembered as newcomer
+        self._leaving: int | None = None  # out of the list, still counted as recently joined
 
     def _on_selector_removed(self, line: Line) -> None:
         super()._on_selector_removed(line)

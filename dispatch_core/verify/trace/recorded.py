@@ -1,6 +1,6 @@
-"""What the lines of a window say the broker decided, and where an answer of the core differs from it.
+"""Collect the decisions that the lines of a window record, and compare the core's answers with them.
 
-Nothing here reaches the core: these values are compared with what the core has answered from its inputs.
+Nothing here reaches the core: it answers from its inputs alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dispatch_core.broker.multiple_consumers import Pairs, Read, Round
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.races import Difference
 
-#: Items of a window with the ``seq`` of the line that says so.
+#: Items of a window with the ``seq`` of their line.
 Said = list[tuple[object, int]]
-#: Entries for people.
+#: Function that describes entries.
 Show = Callable[[Sequence[int]], str]
 
 
@@ -32,7 +32,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Recorded:
-    """What the lines of one window say the broker decided."""
+    """Decisions of the broker in the lines of one window."""
 
     read: Read = field(default_factory=lambda: Read("None"))
     read_seq: int = 0
@@ -47,7 +47,7 @@ class Recorded:
 def differing_items(
     what: str, expected: Sequence[object], said: Said, following: int = 0
 ) -> list[Difference]:
-    """Sequences of draining decisions, item by item as a text comparison would align them.
+    """Compare sequences of draining decisions, item by item as a text comparison would align them.
 
     ``following``: ``seq`` of the line that shows that no more of them is to come; 0 = the end of the window.
     """
@@ -56,17 +56,17 @@ def differing_items(
     return [
         Difference(
             "draining",
-            f"{what}: {'nothing' if one is None else one}",
+            f"{what}: {'nothing' if item is None else item}",
             "nothing" if other is None else str(other),
             decisions=int(other is not None),
             seq=seq or following,
         )
-        for one, other, seq in _aligned(expected, said)
+        for item, other, seq in _aligned(expected, said)
     ]
 
 
 def differing_adds(draining: Pairs, recorded: Recorded) -> list[Difference]:
-    """Hashes that begin to drain, per consumer: their order among consumers is a hash map's."""
+    """Compare the hashes that begin to drain, per consumer: their order among consumers is a hash map's."""
     expected: dict[int, list[int]] = {}
     for consumer, hash_value in draining:
         expected.setdefault(consumer, []).append(hash_value)
@@ -80,7 +80,7 @@ def differing_adds(draining: Pairs, recorded: Recorded) -> list[Difference]:
 
 
 def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Difference]:
-    """A read attempt: what draining held back, and which read was issued."""
+    """Compare a read attempt: the entries that draining held back, and the read that was issued."""
     found = differing_items(
         "blocks (consumer, hash)", list(read.refused), recorded.blocked, recorded.read_seq
     )
@@ -88,7 +88,7 @@ def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Differenc
     same = (read.kind, read.max_entries, read.entries) == (other.kind, other.max_entries, other.entries)
     if same or (other.kind == "None" and read.kind not in ("Normal", "Replay")):
         return found
-    one = Difference(
+    difference = Difference(
         "read",
         _describe(read, show),
         _describe(other, show),
@@ -96,13 +96,13 @@ def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Differenc
         seq=recorded.read_seq or recorded.results.get(read.kind, 0),
         weight=1 + len(set(read.entries) ^ set(other.entries)) + 100 * (read.kind != other.kind),
     )
-    return [*found, one]
+    return [*found, difference]
 
 
 def differing_round(
     outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
 ) -> list[Difference]:
-    """A round: what draining held back, who got what, the replay set after it, and how it goes on."""
+    """Compare a round: the entries that draining held back, the deliveries, the replay set after it, and the next read."""
     sends = recorded.sent[0].seq if recorded.sent else 0
     found = differing_items("blocks (consumer, hash)", outcome.refused, recorded.blocked, sends)
     found += _differing_sends(outcome, entries, recorded, show)
@@ -127,11 +127,13 @@ def differing_round(
 
 
 def differing_entries(expected: Sequence[int], got: Sequence[int]) -> tuple[list[int], list[int]]:
-    """What of ``expected`` is not among ``got``, and the reverse; nothing where one side is empty: that says it all."""
+    """Return the items of ``expected`` that are not in ``got``, and the reverse; nothing if one side is empty."""
     if not expected or not got:
         return [], []
     sides = set(expected), set(got)
-    return [one for one in expected if one not in sides[1]], [one for one in got if one not in sides[0]]
+    return [entry for entry in expected if entry not in sides[1]], [
+        entry for entry in got if entry not in sides[0]
+    ]
 
 
 def _differing_sends(
@@ -157,15 +159,17 @@ def _differing_sends(
         )
         uncounted.difference_update(parted)
 
-    for one in recorded.sent:
-        consumer = one.consumer
+    for sent in recorded.sent:
+        consumer = sent.consumer
         expected = unsent.pop(consumer, [])
-        if expected != one.entries:
-            part(consumer, expected, one.entries, one.seq)
+        if expected != sent.entries:
+            part(consumer, expected, sent.entries, sent.seq)
         before = outcome.permits_before.get(consumer)
-        if one.permits_before is not None and before != one.permits_before:
+        if sent.permits_before is not None and before != sent.permits_before:
             found.append(
-                Difference("permits", f"consumer {consumer}: {before}", str(one.permits_before), seq=one.seq)
+                Difference(
+                    "permits", f"consumer {consumer}: {before}", str(sent.permits_before), seq=sent.seq
+                )
             )
     for consumer, missing in unsent.items():
         part(consumer, missing, [], 0)
@@ -181,10 +185,10 @@ def _describe(read: Read, show: Show) -> str:
 
 
 def _aligned(expected: Sequence[object], said: Said) -> list[tuple[object | None, object | None, int]]:
-    """Where two sequences differ: (expected, None, seq), (None, recorded, seq) or (expected, recorded, seq).
+    """Return the differences of two sequences: (expected, None, seq), (None, recorded, seq) or (expected, recorded, seq).
 
-    What is missing shows at the next item of the sequence; 0 = there is none. Where items are alike, the first place at
-    which the sequences part is the one that is named.
+    ``seq`` of a missing item is that of the next recorded item; 0 = there is none. If several items are equal, the first
+    place where the sequences differ is returned.
     """
     found: list[tuple[object | None, object | None, int]] = []
     alike = 0
@@ -195,7 +199,7 @@ def _aligned(expected: Sequence[object], said: Said) -> list[tuple[object | None
     matcher = SequenceMatcher(None, [str(item) for item in expected], words, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag != "equal":
-            for one, other in zip_longest(expected[a:b], said[c:d]):
+            for item, other in zip_longest(expected[a:b], said[c:d]):
                 following = said[d][1] if d < len(said) else 0
-                found.append((one, None, following) if other is None else (one, *other))
+                found.append((item, None, following) if other is None else (item, *other))
     return found

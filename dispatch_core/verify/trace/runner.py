@@ -1,4 +1,4 @@
-"""Verify one dispatcher's log: pick the driver for its profile, feed it, say what came out."""
+"""Verify one dispatcher's log with the driver for its profile."""
 
 from __future__ import annotations
 
@@ -30,9 +30,14 @@ Verifier = KeySharedVerifier | SingleActiveVerifier
 
 @dataclass(slots=True)
 class Verification:
-    """What verifying one log gave. ``not_judged``: why nothing was compared; then the tally is empty.
+    """Result of verifying one log.
 
-    ``log_findings``: what in the log itself cannot have happened, in the order of its lines.
+    Attributes:
+        log: the log.
+        profile: the rules in force; ``None`` = unknown.
+        tally: the compared decisions; empty if nothing was compared.
+        not_judged: the reason why nothing was compared.
+        log_findings: lines of the log that cannot have happened, in order.
     """
 
     log: DispatcherLog
@@ -42,7 +47,7 @@ class Verification:
     log_findings: list[Illegal] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """One object of ``dispatch-audit verify --json``."""
+        """Return one object of ``dispatch-audit verify --json``."""
         result: dict[str, Any] = {
             "recording": self.log.recording,
             "topic": self.log.topic,
@@ -80,14 +85,14 @@ def verify(
 
     Args:
         log: one incarnation of one dispatcher.
-        watch: called after each line with the line and the driver, for those who derive more from the same fold.
+        watch: called after each line with the line and the driver.
         before: the same before each line.
         strict: stop at the first line that cannot have happened.
-        goes_on: the log has more lines than these; what they leave open is neither counted nor reported.
-        until: the last ``seq`` to take; what follows shows what was under way, and is not taken.
+        goes_on: the log has more lines than these; open decisions are neither counted nor reported.
+        until: the last ``seq`` to take; later lines show which commands were under way, and are not taken.
 
     Returns:
-        What came out. An unusable version or a rule that is not replayed becomes ``not_judged``, a line that cannot have
+        The result. An unusable version or a rule that is not replayed becomes ``not_judged``, a line that cannot have
         happened a finding: the core is left as it was before the line, and the rest is verified.
 
     Raises:
@@ -139,7 +144,7 @@ def verify(
 
 
 def _not_replayed(log: DispatcherLog, profile: Profile) -> str | None:
-    """Why a log with these rules is not replayed; None = it is."""
+    """Return the reason why a log with these rules is not replayed; None = it is."""
     if not is_trace(log):
         return NO_TRACE
     if profile.dispatcher is Dispatcher.SHARED:
@@ -156,7 +161,7 @@ def _not_replayed(log: DispatcherLog, profile: Profile) -> str | None:
 
 
 def _driver(log: DispatcherLog, profile: Profile, entries: Entries, trace: list[Line]) -> Verifier:
-    """The driver for the profile's dispatcher; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+    """Make the driver for the profile's dispatcher; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveVerifier(log, profile, entries, trace)
     if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
@@ -167,7 +172,7 @@ def _driver(log: DispatcherLog, profile: Profile, entries: Entries, trace: list[
 
 
 def is_trace(log: DispatcherLog) -> bool:
-    """Whether a log shows what its dispatcher read: a dispatcher trace."""
+    """Check whether a log is a dispatcher trace: it shows what was read."""
     return log.events.filter(_kind_is(log, "read_done")).num_rows > 0
 
 

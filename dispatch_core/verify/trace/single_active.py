@@ -23,15 +23,15 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Tally, cut_off
-from dispatch_core.verify.trace.active_consumer_change import HandOverVerifier
+from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
 
 
-class SingleActiveVerifier(HandOverVerifier):
-    """Flow, reads, rounds and acknowledgements of one verification; membership is below it."""
+class SingleActiveVerifier(ActiveChangeVerifier):
+    """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
         super().__init__(log, profile, entries, lines)
@@ -169,7 +169,7 @@ class SingleActiveVerifier(HandOverVerifier):
             self._results.append(result.entries)
         elif result.rewound:
             self._rewinds += 1
-            self._tell(result.notified, Sender.EXECUTOR)
+            self._expect_notices(result.notified, Sender.EXECUTOR)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 

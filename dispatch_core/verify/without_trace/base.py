@@ -1,11 +1,14 @@
-"""What every fold of a log of level E shares: a stretch of the log in, a judgement per sending out.
+"""Base of the folds of a log without a trace: a batch of operations in, a judgement per delivery out.
 
-Control plane. A *stretch* is a run of operations with the entries that they name; the dispatcher goes on from stretch to
-stretch (``extend``), so that memory follows the entries that can still matter.
+Control plane. A batch holds consecutive operations and the entries that are new in them. The dispatcher goes on from batch
+to batch (``extend``), so that memory follows the entries that can still matter.
 
-A difference is *uncertain* where something raced with it that the log shows on arrival only: a membership change or a
-redelivery request within ``races.RACE_US``. A sending without permits races only with what could have given its consumer
-some: events of that consumer itself. Anything else is *divergent*.
+A difference is *uncertain* if an event raced with it that the log shows on arrival only: a membership change or a redelivery
+request within ``races.RACE_US``. A delivery without permits races only with events of its own consumer, which could have
+given it permits. Any other difference is *divergent*.
+
+Example: key k belongs to consumer 1 by the rules, and the log shows its entry sent to consumer 2. If consumer 3 joined 20 ms
+before, the difference is uncertain; if nobody joined, left or requested redelivery within 50 ms, it is divergent.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import SENT
-from dispatch_core.audit.waits.tracker import Hold, Holds, Window
+from dispatch_core.audit.waits.tracker import SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
@@ -45,7 +48,7 @@ JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a consumer brings when it joins."""
+    """Settings of a consumer when it joins."""
 
     number: int
     name: str
@@ -56,8 +59,12 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class SeedOperations:
-    """``joins`` of the ``count`` operations add who is connected. ``ends``: where each one's range ends, if known."""
+class CheckpointOperations:
+    """The first operations of a log, made from its checkpoint.
+
+    The first ``joins`` of the ``count`` operations add the connected consumers. ``ends``: the last hash of each consumer's
+    range, by the log's number; None = not known.
+    """
 
     joins: int
     count: int
@@ -65,18 +72,18 @@ class SeedOperations:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A run of operations (codes: ``audit.operations``) and the entries that are new in it.
+class OperationBatch:
+    """Consecutive operations (codes: ``audit.operations``) and the entries that are new in them.
 
-    Ordinals of ``op_ordinals`` count from the first entry that is retained; ``dropped`` entries before it have left since
-    the last stretch. ``op_start`` has one element more than there are operations and begins anywhere.
+    Ordinals of ``op_ordinals`` count from the first retained entry; ``dropped`` entries before it have left since the last
+    batch. ``op_start`` has one element more than there are operations and begins anywhere.
     """
 
     dropped: int
     hashes: Ints  # sticky key hash of the new entries
     num_messages: Ints
-    settled: Ints  # ordinals that are acknowledged before anything of this stretch
-    stored_us: Ints  # when they were stored, by the producers' clocks (ascending enough to be searched)
+    settled: Ints  # ordinals that are acknowledged before the batch
+    stored_us: Ints  # publish times of the new entries (ascending enough to be searched)
     op_code: Array
     op_consumer: Array
     op_value: Array
@@ -84,22 +91,22 @@ class Stretch:
     op_t_us: Ints
     op_start: Ints
     op_ordinals: Array
-    #: By the number in ``op_consumer``: who is new, and joins in this stretch or later.
+    #: New consumers by the number in ``op_consumer``; they join in this batch or later.
     members: Mapping[int, Member]
-    ahead: Racing  # operations behind this stretch that may race with it
-    #: What the entries that are retained, and the new ones, are called; only where waits are looked at.
+    ahead: Racing  # operations behind this batch that may race with it
+    #: Positions and keys of the retained and the new entries; only needed where waits are sampled.
     window: Window | None = None
-    #: The log begins with a checkpoint of a dispatcher at work, of which more had happened: whatever differs is uncertain.
-    seeded: bool = False
-    #: Of a stretch that begins with a checkpoint's state: how many of its operations make it, first the joins.
-    seed: SeedOperations | None = None
+    #: The log begins with a checkpoint of a dispatcher at work, whose past is unknown: all differences are uncertain.
+    after_checkpoint: bool = False
+    #: The operations of a checkpoint at the begin of the batch; None = there are none.
+    checkpoint: CheckpointOperations | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """Per sent entry of a stretch, in order: its judgement (an index of ``JUDGEMENTS``), and who should have got it.
+class BatchJudgement:
+    """Judgement of each delivery of a batch, in order, and the findings.
 
-    ``expected`` holds the log's numbers of consumers; -1 = nobody.
+    ``judgement``: index of ``JUDGEMENTS``. ``expected``: the log's number of the consumer by the rules; -1 = nobody.
     """
 
     judgement: npt.NDArray[np.int8]
@@ -107,10 +114,13 @@ class Judged:
     findings: list[Finding]
 
 
-class UserLevelFold(ABC):
-    """One dispatcher of a level-E log. ``not_judged``: why nothing is compared (any more); None = it is."""
+class DispatcherFold(ABC):
+    """Replay of one dispatcher without a trace.
 
-    #: What the codes of the data plane mean.
+    ``not_judged``: the reason why nothing is compared (any more); None = deliveries are compared.
+    """
+
+    #: Text of each code of the data plane.
     reasons: ClassVar[Mapping[int, str]]
     core: KeySharedDispatcher | SingleActiveDispatcher
 
@@ -118,27 +128,27 @@ class UserLevelFold(ABC):
         self.profile = profile
         self.not_judged: str | None = None
         self.owned = OwnershipSpans()
-        #: Looks at what waits while the log is folded; None = nobody asks. Set it before the first stretch.
-        self.holds: Holds | None = None
+        #: Samples waits while the log is folded; None = waits are not sampled. Set it before the first batch.
+        self.wait_tracker: WaitTracker | None = None
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
-        self._ends_with_sent = False  # the last stretch
+        self._ends_with_sent = False  # the last batch
         self._begins_us: int | None = None  # the log
-        self.looks_us = 0  # as of when what waits is looked at
+        self.looks_us = 0  # time of the sample that is taken
         self._sends = False  # something was sent
-        self._before = Racing.none()  # at the end of the last stretch
+        self._before = Racing.none()  # at the end of the last batch
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
-    def feed(self, stretch: Stretch) -> Judged:
-        """Take the next stretch."""
-        first, last = int(stretch.op_start[0]), int(stretch.op_start[-1])
+    def feed(self, batch: OperationBatch) -> BatchJudgement:
+        """Take the next batch and judge its deliveries."""
+        first, last = int(batch.op_start[0]), int(batch.op_start[-1])
         expected = np.full(last, NOBODY, np.int64)
         reason = np.zeros(last, np.int8)
-        self._members.update(stretch.members)
-        self._numbers.update({at: member.number for at, member in stretch.members.items()})
-        self._advance(stretch, expected, reason)
-        lengths = np.diff(stretch.op_start)
-        of_sent = np.repeat(stretch.op_code == SENT, lengths)
+        self._members.update(batch.members)
+        self._numbers.update({at: member.number for at, member in batch.members.items()})
+        self._advance(batch, expected, reason)
+        lengths = np.diff(batch.op_start)
+        of_sent = np.repeat(batch.op_code == SENT, lengths)
         owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
         expected, reason = expected[first:][of_sent], reason[first:][of_sent]
         judgement = np.where(reason == 0, EXACT, DIVERGENT).astype(np.int8)
@@ -147,32 +157,32 @@ class UserLevelFold(ABC):
         if self.not_judged is not None:
             judgement[:] = NOT_JUDGED
         else:
-            findings = self._explain(stretch, owner, expected, reason, judgement)
-        if len(stretch.op_t_us):
-            since_us = int(stretch.op_t_us[-1]) - RACE_US
-            self._before = Racing.joined(self._before.since(since_us), self._racing(stretch, since_us))
-        return Judged(judgement, expected, findings)
+            findings = self._explain(batch, owner, expected, reason, judgement)
+        if len(batch.op_t_us):
+            since_us = int(batch.op_t_us[-1]) - RACE_US
+            self._before = Racing.joined(self._before.since(since_us), self._racing(batch, since_us))
+        return BatchJudgement(judgement, expected, findings)
 
-    def waits(self, seq: int, t_us: int) -> list[Hold]:
-        """What waits when the log ends behind the line ``seq``, as of ``t_us``, and what waited too shortly to be told."""
-        if self.holds is None or self._begins_us is None:
+    def waits(self, seq: int, t_us: int) -> list[SampledWait]:
+        """Return the waits that go on at the end of the log (line ``seq``, time ``t_us``), and the sums of short ones."""
+        if self.wait_tracker is None or self._begins_us is None:
             return []  # without an event there is no subscription that anything could wait for
         first = 0
         if not self._sends:
-            # nothing was sent: what was stored since the log began was for whoever is there
+            # nothing was sent: entries stored since the log began were for the consumers that are there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
         self.looks_us = t_us
-        self.holds.sample(
+        self.wait_tracker.sample(
             self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
         )
-        return self.holds.finish(self.core)
+        return self.wait_tracker.finish(self.core)
 
     def reason_of_all(self) -> int | None:
-        """Why everything that waits has done so since the last look, where that is one reason."""
+        """Return the gate that has held all waiting entries since the last sample; None = there is no single one."""
         return None
 
     def sends_again(self) -> bool:
-        """Whether all that is not acknowledged is to be sent again."""
+        """Check whether all unacknowledged entries are to be sent again."""
         return False
 
     @property
@@ -180,86 +190,86 @@ class UserLevelFold(ABC):
         """The dispatcher's state; ordinals count from the first entry that is retained."""
         return self.core.state
 
-    def _settle(self, stretch: Stretch) -> None:
-        """Entries that were settled before the stretch are acknowledged."""
-        if len(stretch.settled):
-            self.state.deleted[stretch.settled] = 1
-            acknowledge(self.state, int(stretch.settled[0]))
+    def _settle(self, batch: OperationBatch) -> None:
+        """Acknowledge the entries that were settled before the batch."""
+        if len(batch.settled):
+            self.state.deleted[batch.settled] = 1
+            acknowledge(self.state, int(batch.settled[0]))
 
-    def _retain(self, stretch: Stretch) -> Looks | None:
-        """Which entries there are now; returns when to look at what waits."""
-        self._stored_us = np.concatenate([self._stored_us[stretch.dropped :], stretch.stored_us])
-        if self.holds is None or stretch.window is None:
+    def _retain(self, batch: OperationBatch) -> WaitSampler | None:
+        """Take the new entries; returns the sampler of the batch, None if waits are not sampled."""
+        self._stored_us = np.concatenate([self._stored_us[batch.dropped :], batch.stored_us])
+        if self.wait_tracker is None or batch.window is None:
             return None
-        self.holds.go_on(stretch.dropped, stretch.window, self._stored_us)
-        if not len(stretch.op_code):
+        self.wait_tracker.go_on(batch.dropped, batch.window, self._stored_us)
+        if not len(batch.op_code):
             return None
         if self._begins_us is None:
-            self._begins_us = int(stretch.op_t_us[0])
-            self.holds.begin(int(stretch.op_seq[0]), self._begins_us)
+            self._begins_us = int(batch.op_t_us[0])
+            self.wait_tracker.begin(int(batch.op_seq[0]), self._begins_us)
         # Where the subscription begins is known from what it is sent first.
-        sent = stretch.op_code == SENT
+        sent = batch.op_code == SENT
         begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
-        looks = Looks(self.holds, stretch, begin, inside_run=self._ends_with_sent)
+        sampler = WaitSampler(self.wait_tracker, batch, begin, inside_run=self._ends_with_sent)
         self._sends = self._sends or bool(sent.any())
         self._ends_with_sent = bool(sent[-1])
-        return looks
+        return sampler
 
     @abstractmethod
-    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        """Take the stretch; fill in what the rule says per element of ``op_ordinals``, expected as the log's number."""
+    def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        """Take the batch; fill in consumer (the log's number) and reason by the rule for each element of ``op_ordinals``."""
 
     @abstractmethod
     def _unknown(self) -> list[int]:
-        """Reasons that are none: the log does not hold what the rule needs."""
+        """Return the reason codes for deliveries that are not judged: the log does not hold what the rule needs."""
 
     @abstractmethod
     def _undecided(self) -> list[int]:
-        """Reasons that only a trace could decide: uncertain, whatever races, but where it is ``_surely`` so."""
+        """Return the reason codes that only a trace could decide: uncertain, unless ``_surely`` says otherwise."""
 
-    def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
-        """Whether a reason that only a trace could decide holds at entry ``place`` of a ``sent`` line whatever it shows."""
+    def _surely(self, batch: OperationBatch, op: int, place: int, reason: int) -> bool:
+        """Check whether an undecided reason is certain for entry ``place`` of a ``sent`` line."""
         return False
 
     def _lacks_permits(self) -> int | None:
-        """The reason that says that the consumer had no permits; None = permits are not judged."""
+        """Return the reason code of missing permits; None = permits are not judged."""
         return None
 
-    def _racing(self, stretch: Stretch, since_us: int | None = None) -> Racing:
-        """The operations of a stretch that may race with sendings, from a time on."""
-        wanted = may_race(stretch.op_code)
+    def _racing(self, batch: OperationBatch, since_us: int | None = None) -> Racing:
+        """Return the operations of a batch that may race with deliveries, from ``since_us`` on."""
+        wanted = may_race(batch.op_code)
         if since_us is not None:
-            wanted &= stretch.op_t_us >= since_us
+            wanted &= batch.op_t_us >= since_us
         chosen = np.flatnonzero(wanted)
-        numbers = [self._numbers.get(consumer, -1) for consumer in stretch.op_consumer[chosen].tolist()]
+        numbers = [self._numbers.get(consumer, -1) for consumer in batch.op_consumer[chosen].tolist()]
         return Racing(
-            stretch.op_code[chosen],
+            batch.op_code[chosen],
             np.array(numbers, np.int64),
-            stretch.op_seq[chosen],
-            stretch.op_t_us[chosen],
+            batch.op_seq[chosen],
+            batch.op_t_us[chosen],
         )
 
     def _explain(
         self,
-        stretch: Stretch,
+        batch: OperationBatch,
         owner: Ints,
         expected: Ints,
         reason: npt.NDArray[np.int8],
         judgement: npt.NDArray[np.int8],
     ) -> list[Finding]:
-        """A finding for every sending that the rule would not have made; marks those that race as uncertain."""
+        """Make a finding for each delivery that differs from the rule; marks those with a race as uncertain."""
         differing = np.flatnonzero(judgement == DIVERGENT)
         if not len(differing):
             return []
         undecided, permits = self._undecided(), self._lacks_permits()
-        near_by = Racing.joined(self._before, self._racing(stretch), stretch.ahead)
+        near_by = Racing.joined(self._before, self._racing(batch), batch.ahead)
         changes, own = near_by.changes(), dict[int, Racing]()
         findings = []
         for at in differing.tolist():
             op = int(owner[at])
-            t_us = int(stretch.op_t_us[op])
-            seq = int(stretch.op_seq[op])
-            who = self._numbers.get(int(stretch.op_consumer[op]), -1)
+            t_us = int(batch.op_t_us[op])
+            seq = int(batch.op_seq[op])
+            who = self._numbers.get(int(batch.op_consumer[op]), -1)
             racing = changes
             if int(reason[at]) == permits:
                 if who not in own:
@@ -267,8 +277,8 @@ class UserLevelFold(ABC):
                 racing = own[who].not_counted(seq)
             near = racing.nearest(t_us)
             place = at - int(np.searchsorted(owner, op))
-            unseen = int(reason[at]) in undecided and not self._surely(stretch, op, place, int(reason[at]))
-            uncertain = near is not None or unseen or stretch.seeded
+            unseen = int(reason[at]) in undecided and not self._surely(batch, op, place, int(reason[at]))
+            uncertain = near is not None or unseen or batch.after_checkpoint
             if uncertain:
                 judgement[at] = UNCERTAIN
             findings.append(
@@ -286,37 +296,39 @@ class UserLevelFold(ABC):
         return findings
 
 
-class Looks:
-    """Where in a stretch what waits is looked at: between rounds, at the first one that begins at a tick or later."""
+class WaitSampler:
+    """Sample the waits of a batch: between rounds, before the first one that begins at a tick or later."""
 
-    def __init__(self, holds: Holds, stretch: Stretch, begin: int, *, inside_run: bool) -> None:
-        """``begin``: the first operation before which to look."""
-        self._holds, self._stretch, self._begin = holds, stretch, begin
-        self._looked = 0  # operations up to which it was looked: never twice before one
-        self._times = np.maximum.accumulate(stretch.op_t_us)
-        sent = np.append(inside_run, stretch.op_code == SENT)
+    def __init__(
+        self, wait_tracker: WaitTracker, batch: OperationBatch, begin: int, *, inside_run: bool
+    ) -> None:
+        """``begin``: the first operation before which to sample; ``inside_run``: the batch before ends with ``sent``."""
+        self._tracker, self._batch, self._begin = wait_tracker, batch, begin
+        self._looked = 0  # sampled before this operation already
+        self._times = np.maximum.accumulate(batch.op_t_us)
+        sent = np.append(inside_run, batch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
 
     def stop(self, at: int) -> int:
-        """Up to which operation to go on from ``at``: there a sample is due, or the stretch ends."""
-        due = max(int(np.searchsorted(self._times, self._holds.next_us)), at, self._begin, self._looked)
+        """Return the operation up to which to go on from ``at``: there a sample is due, or the batch ends."""
+        due = max(int(np.searchsorted(self._times, self._tracker.next_us)), at, self._begin, self._looked)
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
-    def look(self, fold: UserLevelFold, at: int, *, last: bool = False) -> None:
-        """Look at what waits before the operation ``at``. ``last``: it leaves nobody."""
+    def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
+        """Sample before the operation ``at``. ``last``: no consumer is left after it."""
         self._looked = at + 1
         fold.looks_us = int(self._times[at])
-        self._holds.sample(
+        self._tracker.sample(
             fold.core,
-            int(self._stretch.op_seq[at]),
+            int(self._batch.op_seq[at]),
             int(self._times[at]),
             reason=fold.reason_of_all(),
             last=last,
             again=fold.sends_again(),
         )
 
-    def before_change(self, fold: UserLevelFold, at: int, *, last: bool) -> None:
-        """The same before ``at`` changes who is connected, if the last look is not a moment ago."""
-        if at >= self._begin and (last or self._holds.stale(int(self._times[at]))):
+    def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:
+        """Sample before ``at`` changes the connected consumers, unless the last sample was a moment ago."""
+        if at >= self._begin and (last or self._tracker.stale(int(self._times[at]))):
             self.look(fold, at, last=last)

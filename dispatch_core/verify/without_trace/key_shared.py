@@ -1,7 +1,7 @@
-"""Fold a log of level E through the rules of Key_Shared, stretch by stretch: how each sending looks to its rule.
+"""Fold a log without a trace through the rules of Key_Shared, batch by batch, and judge each delivery.
 
-Control plane. Joins and leaves are the dispatcher's; everything else is ``rounds``. Failover and Exclusive:
-``single_active``. What all folds share: ``base``.
+Control plane. The dispatcher takes joins and leaves; ``rounds`` takes everything else. Failover and Exclusive:
+``single_active``. Base of all folds: ``base``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from dispatch_core.verify.without_trace.base import (
     NOT_JUDGED,
     NOT_STORED,
     UNCERTAIN,
+    CheckpointOperations,
+    DispatcherFold,
     Ints,
-    Judged,
     Member,
-    SeedOperations,
-    Stretch,
-    UserLevelFold,
+    OperationBatch,
 )
 from dispatch_core.verify.without_trace.races import RACE_US, Racing
 from dispatch_core.verify.without_trace.single_active import SingleActiveFold
@@ -55,15 +54,14 @@ __all__ = [
     "NOT_STORED",
     "RACE_US",
     "UNCERTAIN",
+    "CheckpointOperations",
+    "DispatcherFold",
     "Ints",
-    "Judged",
     "KeySharedFold",
     "Member",
+    "OperationBatch",
     "Racing",
-    "SeedOperations",
     "SingleActiveFold",
-    "Stretch",
-    "UserLevelFold",
     "fold_of",
 ]
 
@@ -74,19 +72,19 @@ _JOINED_LATER: Final = "the consumer joined later and must wait for what was han
 
 
 def _grown(values: Array, count: int, value: int) -> Array:
-    """``values``, behind them ``value`` until there are at least ``count``."""
+    """Append ``value`` until there are at least ``count`` values."""
     return np.concatenate([values, np.full(max(count - len(values), 0), value, values.dtype)])
 
 
-def _spares(stretch: Stretch) -> Ints:
-    """By how much each operation changes the permits of its consumer, were every entry one message."""
-    spares: Ints = np.where(stretch.op_code == SENT, -np.diff(stretch.op_start), 0)
-    flows = stretch.op_code == FLOW
-    spares[flows] = stretch.op_value[flows]
+def _spares(batch: OperationBatch) -> Ints:
+    """Return the change of its consumer's permits by each operation, counting every entry as one message."""
+    spares: Ints = np.where(batch.op_code == SENT, -np.diff(batch.op_start), 0)
+    flows = batch.op_code == FLOW
+    spares[flows] = batch.op_value[flows]
     return spares
 
 
-class KeySharedFold(UserLevelFold):
+class KeySharedFold(DispatcherFold):
     """Key_Shared: owner of the hash, ordering rule, permits."""
 
     core: KeySharedDispatcher
@@ -111,16 +109,16 @@ class KeySharedFold(UserLevelFold):
         self.core = kind(profile, nothing, nothing, 1)
         self._policy: tuple[str, bool] | None = None
         self._stored_at_join = nothing  # by slot, as an ordinal
-        self._behind_us = 0  # by how much the clock may be behind, at the end of the last stretch
-        self._silence_us = 0  # the longest by then
+        self._behind_us = 0  # largest lag of the clock at the end of the last batch
+        self._silence_us = 0  # the longest time without a line by then
         self._last_us: int | None = None  # time of the last operation
-        self._untold = False  # since the last membership change something was folded by the data plane …
+        self._unreported = False  # the data plane took operations since the last membership change …
         self._contradicted = False  # … and something was sent as no rule would
-        self._batches = False  # some entry holds more than one message
+        self._batched_entries = False  # some entry holds more than one message
         self._slot_of = np.empty(0, np.int32)  # by the number in ``op_consumer``
-        # Where entries hold several messages: messages asked for less entries sent, by the number in ``op_consumer``. More
-        # permits than that there cannot be.
-        self._spare = nothing  # when the last stretch began
+        # Where entries hold several messages: requested messages minus sent entries, by the number in ``op_consumer``. A
+        # consumer cannot have more permits.
+        self._spare = nothing  # when the last batch began
         self._spared = nothing  # by which it changed
 
     def _unknown(self) -> list[int]:
@@ -128,7 +126,7 @@ class KeySharedFold(UserLevelFold):
 
     def _undecided(self) -> list[int]:
         undecided = [rounds.MAYBE_READ]
-        if self._batches:
+        if self._batched_entries:
             # Acknowledgements of single messages of a batch move the permits, and need not be in the log.
             undecided.append(gates.NO_PERMITS)
         if self.state.s[STORED_HASH] != NO_HASH:
@@ -139,58 +137,59 @@ class KeySharedFold(UserLevelFold):
     def _lacks_permits(self) -> int:
         return gates.NO_PERMITS
 
-    def _surely(self, stretch: Stretch, op: int, place: int, reason: int) -> bool:
+    def _surely(self, batch: OperationBatch, op: int, place: int, reason: int) -> bool:
         if reason != gates.NO_PERMITS:
             return False
-        consumer = int(stretch.op_consumer[op])
-        mine = np.flatnonzero(stretch.op_consumer[:op] == consumer)
-        return int(self._spare[consumer] + _spares(stretch)[mine].sum()) <= place
+        consumer = int(batch.op_consumer[op])
+        own = np.flatnonzero(batch.op_consumer[:op] == consumer)
+        return int(self._spare[consumer] + _spares(batch)[own].sum()) <= place
 
-    def _count_spare(self, stretch: Stretch, most: int, *, begins: bool) -> None:
-        """``begins``: no entry held several messages so far, so that permits are counted exactly."""
+    def _count_spare(self, batch: OperationBatch, most: int, *, begins: bool) -> None:
+        """Count spare permits up to the batch. ``begins``: no entry held several messages before, so permits are exact."""
         if begins:
             permits = self.state.permits + self.state.parked_permits
             self._spare = np.where(self._slot_of == NOBODY, 0, permits[self._slot_of])
         self._spare = _grown(self._spare, most, 0)
         self._spare[: len(self._spared)] += self._spared
-        by_consumer = np.bincount(stretch.op_consumer + 1, _spares(stretch))  # the first: no consumer
+        by_consumer = np.bincount(batch.op_consumer + 1, _spares(batch))  # the first: no consumer
         self._spared = by_consumer[1:].astype(np.int64)
 
-    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        self.core.extend(stretch.dropped, stretch.hashes, stretch.num_messages, len(self._numbers))
-        self._settle(stretch)
-        looks = self._retain(stretch)
-        self._stored_at_join = _grown(self._stored_at_join - stretch.dropped, len(self.core.state.permits), 0)
-        batches_before, self._batches = self._batches, self._batches or bool((stretch.num_messages > 1).any())
-        if self.holds is not None:
-            self.holds.joined(self._stored_at_join)
-            self.holds.batches = self._batches
-        most = int(stretch.op_consumer.max(initial=-1)) + 1
+    def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        self.core.extend(batch.dropped, batch.hashes, batch.num_messages, len(self._numbers))
+        self._settle(batch)
+        sampler = self._retain(batch)
+        self._stored_at_join = _grown(self._stored_at_join - batch.dropped, len(self.core.state.permits), 0)
+        batched_before = self._batched_entries
+        self._batched_entries = batched_before or bool((batch.num_messages > 1).any())
+        if self.wait_tracker is not None:
+            self.wait_tracker.joined(self._stored_at_join)
+            self.wait_tracker.batched_entries = self._batched_entries
+        most = int(batch.op_consumer.max(initial=-1)) + 1
         self._slot_of = _grown(self._slot_of, most, NOBODY)
-        if self._batches:
-            self._count_spare(stretch, most, begins=not batches_before)
-        behind_us = self._clock_behind(stretch.op_t_us)
-        lengths = np.diff(stretch.op_start)[stretch.op_code == SENT]
+        if self._batched_entries:
+            self._count_spare(batch, most, begins=not batched_before)
+        behind_us = self._clock_behind(batch.op_t_us)
+        lengths = np.diff(batch.op_start)[batch.op_code == SENT]
         scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
         attempts = np.zeros(3, np.int64)
-        at, begun, end = 0, 0, len(stretch.op_code)
-        seed = stretch.seed
+        at, begun, end = 0, 0, len(batch.op_code)
+        checkpoint = batch.checkpoint
         while at < end:
-            if seed is not None and at >= seed.joins:
-                self._restore(seed, stretch, at)
-            if seed is not None and at >= seed.count:
-                seed = None
-            stop = end if looks is None else looks.stop(at)
-            if seed is not None:
-                stop = min(stop, seed.joins if at < seed.joins else seed.count)
+            if checkpoint is not None and at >= checkpoint.joins:
+                self._restore(checkpoint, batch, at)
+            if checkpoint is not None and at >= checkpoint.count:
+                checkpoint = None
+            stop = end if sampler is None else sampler.stop(at)
+            if checkpoint is not None:
+                stop = min(stop, checkpoint.joins if at < checkpoint.joins else checkpoint.count)
             at = rounds.fold(
                 self.core.state,
                 self._classic,
-                stretch.op_code,
-                stretch.op_consumer,
-                stretch.op_value,
-                stretch.op_start,
-                stretch.op_ordinals,
+                batch.op_code,
+                batch.op_consumer,
+                batch.op_value,
+                batch.op_start,
+                batch.op_ordinals,
                 self._slot_of,
                 at,
                 stop,
@@ -201,57 +200,55 @@ class KeySharedFold(UserLevelFold):
                 reason,
             )
             if at == stop:
-                if at < end and looks is not None and looks.stop(at) == at:
-                    looks.look(self, at)
+                if at < end and sampler is not None and sampler.stop(at) == at:
+                    sampler.look(self, at)
                 continue
-            self._note_what_was_sent(stretch, begun, at, reason)
-            self._tell_what_was_sent()
-            if looks is not None:
-                looks.before_change(self, at, last=self._leaves_nobody(stretch, at))
+            self._note_what_was_sent(batch, begun, at, reason)
+            self._report_what_was_sent()
+            if sampler is not None:
+                sampler.before_change(self, at, last=self._leaves_nobody(batch, at))
             try:
-                self._membership(at, stretch, int(behind_us[at]))
+                self._membership(at, batch, int(behind_us[at]))
             except IllegalTransitionError as error:
                 # Only a log that broke the rules before brings the dispatcher to this.
-                self.not_judged = self.not_judged or f"at seq {stretch.op_seq[at]}: {error}"
+                self.not_judged = self.not_judged or f"at seq {batch.op_seq[at]}: {error}"
             at += 1
             begun = at
-        if seed is not None:  # nothing comes behind it
-            self._restore(seed, stretch, end)
-        self._note_what_was_sent(stretch, begun, end, reason)
+        if checkpoint is not None:  # nothing comes behind it
+            self._restore(checkpoint, batch, end)
+        self._note_what_was_sent(batch, begun, end, reason)
         numbers = np.array([*map(self.core.number_of, range(self.core.known())), -1], np.int64)
         expected[:] = numbers[np.maximum(expected, -1)]
         unknown = self.core.id_of_hash(NOT_STORED)
         if unknown is not None:
-            reason[self.core.state.hash_id[stretch.op_ordinals[: len(reason)]] == unknown] = rounds.NOT_JUDGED
+            reason[self.core.state.hash_id[batch.op_ordinals[: len(reason)]] == unknown] = rounds.NOT_JUDGED
 
-    def _restore(self, seed: SeedOperations, stretch: Stretch, at: int) -> None:
-        """What a checkpoint says beyond who is connected and what is pending, when that much of it is in force."""
+    def _restore(self, checkpoint: CheckpointOperations, batch: OperationBatch, at: int) -> None:
+        """Restore ranges and draining hashes of a checkpoint, once its joins and pending entries are in force."""
         st = self.core.state
-        if at == seed.joins:
-            if seed.ends is not None:
-                self.core.restore_ranges(seed.ends)
-            # Nobody comes with a checkpoint: what it leaves is where the story begins.
+        if at == checkpoint.joins:
+            if checkpoint.ends is not None:
+                self.core.restore_ranges(checkpoint.ends)
+            # The joins of a checkpoint are no changes of ownership: report the ranges once.
             self.owned = OwnershipSpans()
-            self.owned.reported(
-                int(stretch.op_seq[0]), int(stretch.op_t_us[0]), self.core.assignments().ranges
-            )
-        if at == seed.count and st.s[TRACK_DRAINING]:
+            self.owned.reported(int(batch.op_seq[0]), int(batch.op_t_us[0]), self.core.assignments().ranges)
+        if at == checkpoint.count and st.s[TRACK_DRAINING]:
             drain_all(st, pending_elsewhere(st))
 
     def _note_what_was_sent(
-        self, stretch: Stretch, begun: int, at: int, reason: npt.NDArray[np.int8]
+        self, batch: OperationBatch, begun: int, at: int, reason: npt.NDArray[np.int8]
     ) -> None:
-        """Operations [begun, at) were folded by the data plane."""
+        """Note that the data plane took the operations [begun, at)."""
         if at > begun:
-            self._untold = True
-            differs = reason[stretch.op_start[begun] : stretch.op_start[at]].any()
+            self._unreported = True
+            differs = reason[batch.op_start[begun] : batch.op_start[at]].any()
             self._contradicted = self._contradicted or bool(differs)
 
-    def _tell_what_was_sent(self) -> None:
-        """The rounds were folded by the data plane alone."""
-        if not self._untold:
+    def _report_what_was_sent(self) -> None:
+        """Report to the dispatcher what the data plane sent and acknowledged."""
+        if not self._unreported:
             return
-        self._untold = False
+        self._unreported = False
         st = self.core.state
         acknowledged = np.flatnonzero(st.holder[: st.s[MARK_DELETE] + 1] != NOBODY)
         self.core.sent_alone(int(st.s[READ_POSITION]) - 1, acknowledged.tolist())
@@ -260,23 +257,24 @@ class KeySharedFold(UserLevelFold):
             self._contradicted = False
 
     def _give_up_contradicted(self) -> None:
-        """Hashes that drain for one consumer though another was sent entries of them too: they were reported by then."""
+        """Free hashes that drain for one consumer although another was sent entries of them, which were reported by then."""
         st = self.core.state
-        held = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
-        hashes = st.pending_hash[held]
+        pending = np.flatnonzero(st.holder[: st.s[READ_POSITION]] != NOBODY)
+        hashes = st.pending_hash[pending]
         owners = st.drain_owner[hashes]
-        for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[held])]).tolist():
+        for hash_id in np.unique(hashes[(owners != NOBODY) & (owners != st.holder[pending])]).tolist():
             give_up(st, hash_id)
 
-    def _leaves_nobody(self, stretch: Stretch, at: int) -> bool:
-        """Whether an operation removes the only consumer."""
-        number = self._numbers.get(int(stretch.op_consumer[at]))
-        return int(stretch.op_code[at]) == REMOVED and self.core.connected() == [number]
+    def _leaves_nobody(self, batch: OperationBatch, at: int) -> bool:
+        """Check whether an operation removes the only consumer."""
+        number = self._numbers.get(int(batch.op_consumer[at]))
+        return int(batch.op_code[at]) == REMOVED and self.core.connected() == [number]
 
     def _clock_behind(self, t_us: Ints) -> Ints:
-        """By how much the clock may be behind at each operation, after it went back: what happened then was so much later.
+        """Return the largest lag of the clock at each operation, microseconds, after it went back.
 
-        How long the silence was in which it did so is not known; it is taken for the longest that the log had by then.
+        Example: a line at 12:00:10 is followed by one at 12:00:04. The clock went back by 6 s during a silence of unknown
+        length, taken for the longest time without a line so far, say 2 s. So the clock is 8 s behind from then on.
         """
         if not len(t_us):
             return t_us
@@ -291,19 +289,19 @@ class KeySharedFold(UserLevelFold):
         self._last_us, self._behind_us, self._silence_us = int(t_us[-1]), int(behind_us[-1]), silence_us
         return behind_us
 
-    def _membership(self, at: int, stretch: Stretch, behind_us: int) -> None:
-        code, consumer = int(stretch.op_code[at]), int(stretch.op_consumer[at])
+    def _membership(self, at: int, batch: OperationBatch, behind_us: int) -> None:
+        code, consumer = int(batch.op_code[at]), int(batch.op_consumer[at])
         if code == ADDED and consumer in self._members:
-            self._join(consumer, self._members[consumer], stretch, at, behind_us)
+            self._join(consumer, self._members[consumer], batch, at, behind_us)
         elif code == REMOVED and consumer >= 0 and self._slot_of[consumer] != NOBODY:
             number = self._numbers[consumer]
             if number in self.core.connected():
                 moved = self.core.select_out(number)
-                self._moved(stretch, at, moved)
+                self._moved(batch, at, moved)
                 self.core.drop(number, moved)
                 self.core.forget(number)
 
-    def _join(self, consumer: int, member: Member, stretch: Stretch, at: int, behind_us: int) -> None:
+    def _join(self, consumer: int, member: Member, batch: OperationBatch, at: int, behind_us: int) -> None:
         connected = self.core.connected()
         policy = (member.mode, member.allow_out_of_order)
         if not connected:
@@ -319,7 +317,7 @@ class KeySharedFold(UserLevelFold):
             return  # added twice: the audit reports it, the connection is known
         slot = self.core.slot(member.number)
         self._slot_of[consumer] = slot
-        joined_us = int(stretch.op_t_us[at]) + behind_us
+        joined_us = int(batch.op_t_us[at]) + behind_us
         stored = int(np.searchsorted(self._stored_us, joined_us + RACE_US, side="right"))
         # Behind the entries that are known by now others may have been stored as well.
         self._stored_at_join[slot] = stored if stored < len(self._stored_us) else _EVERYTHING
@@ -328,22 +326,22 @@ class KeySharedFold(UserLevelFold):
         except SelectorRefusedError:
             self.core.refuse(member.number)
             return
-        self._moved(stretch, at, moved)
+        self._moved(batch, at, moved)
         self.core.register(moved, skip=member.number)
 
-    def _moved(self, stretch: Stretch, at: int, moved: Impacted) -> None:
-        """Who owns what now. The ring of 3.0 to 3.3.1 does not report what a change moved: its whole report is taken."""
+    def _moved(self, batch: OperationBatch, at: int, moved: Impacted) -> None:
+        """Note the new owners. The ring of 3.0 to 3.3.1 does not report what a change moved: all ranges are taken."""
         reported = len(moved.lost) or len(moved.won)
-        told = reported or (moved.touched is not None and not len(moved.touched[0]))
-        seq, t_us = int(stretch.op_seq[at]), int(stretch.op_t_us[at])
-        if told:
+        known = reported or (moved.touched is not None and not len(moved.touched[0]))
+        seq, t_us = int(batch.op_seq[at]), int(batch.op_t_us[at])
+        if known:
             self.owned.changed(seq, t_us, moved.lost, moved.won)
         else:
             self.owned.reported(seq, t_us, self.core.assignments().ranges)
 
 
-def fold_of(profile: Profile, topic: str, subscription_type: str) -> UserLevelFold:
-    """The fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+def fold_of(profile: Profile, topic: str, subscription_type: str) -> DispatcherFold:
+    """Make the fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveFold(profile, topic, exclusive=subscription_type == "Exclusive")
     if profile.dispatcher is Dispatcher.SHARED:

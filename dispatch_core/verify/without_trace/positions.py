@@ -1,8 +1,11 @@
-"""The fold of a Failover or Exclusive log of level E, per entry: is each sending the next one that the cursor gives?
+"""Judge the deliveries of a Failover or Exclusive log without a trace: each must be the next entry of the cursor.
 
-Data plane. One consumer at a time gets everything, in position order from the read position on; acknowledged entries are
-left out. The read position goes back to mark-delete at a hand-over and at a redelivery request of the active consumer:
-either makes a *rewind due*, and the sending that goes back takes it.
+Data plane. One consumer at a time gets everything, in position order from the read position on, without acknowledged
+entries. An active-consumer change and a redelivery request of the active consumer set the read position back to mark-delete.
+Either makes a *rewind due*, and the next delivery that goes back applies it.
+
+Example: 3:0 and 3:1 are sent to consumer 1 and not acknowledged, consumer 1 leaves, and 3:0 is sent to consumer 2. The
+change made a rewind due, so 3:0 is right. Without the change it would have the reason ``GOES_BACK``.
 
 Source: PersistentDispatcherSingleActiveConsumer, ManagedCursorImpl.
 """
@@ -27,7 +30,7 @@ from dispatch_core.broker.state import READ_POSITION, WIDE, State
 
 Array = npt.NDArray[Any]
 
-#: Why the rule would not have sent an entry; AGREED = it would.
+#: Reasons why the rule would not have sent an entry; AGREED = it would have.
 AGREED, NOT_ACTIVE, GOES_BACK, SKIPS = range(4)
 
 
@@ -47,9 +50,10 @@ def fold(
 ) -> tuple[int, bool]:
     """Take the operations [first, stop) up to the next one that concerns membership.
 
-    ``active``: who is active, as numbered in ``op_consumer``. ``expected``, ``reason``: per element of ``op_ordinals`` of a
-    ``sent`` operation who should have got it, and why the rule differs. Returns where it stopped, and whether a rewind is
-    due then.
+    ``active``: the active consumer as numbered in ``op_consumer``. Filled in for each element of ``op_ordinals`` of a
+    ``sent`` operation: ``expected``, the consumer by the rule, and ``reason``, why the rule differs.
+
+    Returns the operation at which it stopped, and True if a rewind is due then.
     """
     op = first
     while op < stop:
@@ -80,13 +84,13 @@ def fold(
 
 @compiled
 def goes_back(st: State, op_start: Array, op_ordinals: Array, op: int) -> bool:
-    """Whether a ``sent`` line begins behind the read position."""
+    """Check whether a ``sent`` line begins before the read position."""
     return op_start[op] < op_start[op + 1] and op_ordinals[op_start[op]] < st.s[READ_POSITION]
 
 
 @compiled
 def _judge(st: State, entry: int) -> int:
-    """Whether ``entry`` is the next that is not acknowledged."""
+    """Return AGREED if ``entry`` is the next one that is not acknowledged, else the reason."""
     if entry < st.s[READ_POSITION]:
         return GOES_BACK
     for between in range(st.s[READ_POSITION], entry):

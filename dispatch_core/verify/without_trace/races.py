@@ -1,4 +1,4 @@
-"""What may race with a sending in a log that shows events on arrival: near it in time, and able to have led to it."""
+"""Find operations that may race with a delivery in a log that shows events on arrival: near in time, able to cause it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REDELIVER, RE
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
-#: How far apart the arrival of an event and its effect may lie, either way. The slowest membership change in recordings
-#: of real brokers took effect 35 ms after its line.
+#: Longest time between the arrival of an event and its effect, either way, microseconds. The slowest membership change in
+#: recordings of real brokers took effect 35 ms after its line.
 RACE_US: Final = 50_000
 
-#: Who is connected, and what was asked for again.
+#: Membership changes and redelivery requests.
 _CHANGES: Final = (ADDED, REMOVED, REDELIVER, REDELIVER_ALL)
-#: What gives a consumer permits, its own alone: those it asks for, and those that were kept back while it was blocked.
+#: Operations that give their consumer permits: new ones, and those that were kept back while it was blocked.
 _GIVES: Final = (FLOW, REDELIVER, REDELIVER_ALL)
 
 
 def may_race(codes: Array) -> npt.NDArray[np.bool_]:
-    """Which operations (``audit.operations``) race with anything."""
+    """Mask the operations (codes: ``audit.operations``) that may race with deliveries."""
     return np.isin(codes, (*_CHANGES, FLOW))
 
 
 @dataclass(frozen=True, slots=True)
 class Racing:
-    """Operations that may race with sendings, in order. ``consumer``: the log's number, -1 = of none that was added."""
+    """Operations that may race with deliveries, in order. ``consumer``: the log's number, -1 = of none that was added."""
 
     code: Array
     consumer: Ints
@@ -45,7 +45,7 @@ class Racing:
 
     @classmethod
     def joined(cls, *runs: Racing) -> Racing:
-        """Several runs, one behind the other."""
+        """Join several runs in order."""
         return cls(
             np.concatenate([run.code for run in runs]),
             np.concatenate([run.consumer for run in runs]),
@@ -54,28 +54,28 @@ class Racing:
         )
 
     def changes(self) -> Racing:
-        """Those that race with whatever is sent."""
+        """Select those that race with all deliveries."""
         return self._where(np.isin(self.code, _CHANGES))
 
     def giving_permits(self, consumer: int) -> Racing:
-        """Those that may give ``consumer`` permits, and the lines that add it."""
+        """Select those that may give ``consumer`` permits, and the lines that add it."""
         return self._where((self.consumer == consumer) & np.isin(self.code, (*_GIVES, ADDED)))
 
     def not_counted(self, seq: int) -> Racing:
-        """Of those that give permits to one consumer: which were not counted by line ``seq``.
+        """Select those that give permits to one consumer and may not have been counted by line ``seq``.
 
-        That is what stands behind it; and what stands before the consumer's own add, whose line may be late itself.
+        These stand behind it, or before the consumer's own add, whose line may be late itself.
         """
         added = self.seq[self.code == ADDED]
         begins = int(added[0]) if len(added) else 0
         return self._where((self.code != ADDED) & ((self.seq > seq) | (self.seq < begins)))
 
     def since(self, t_us: int) -> Racing:
-        """Those that are not before a time."""
+        """Select those from a time on."""
         return self._where(self.t_us >= t_us)
 
     def nearest(self, t_us: int) -> int | None:
-        """The ``seq`` of the one nearest to ``t_us`` that is not further away than ``RACE_US``."""
+        """Return the ``seq`` of the operation nearest to ``t_us``; None if none is within ``RACE_US``."""
         if not len(self.t_us):
             return None
         at = int(np.argmin(np.abs(self.t_us - t_us)))

@@ -1,14 +1,15 @@
-"""The fold of a Key_Shared log of level E, per entry: every sending is put to the rule that decides it.
+"""Judge the deliveries of a Key_Shared log without a trace, entry by entry, by the rules that decide them.
 
-Data plane. The log tells what was sent to whom, in the order of the broker's rounds, but not what a read returned. What
-must have been read is inferred: a normal read goes on from the read position without a hole, so whatever it passed over
-and nobody got went to the replay set. A *round* here is a run of ``sent`` lines to different consumers, all of entries
-behind the read position (a replay read) or all from it on (a normal read).
+Data plane. The log shows the deliveries in the order of the broker's rounds, but not the results of reads. These are
+inferred: a normal read goes on from the read position without a hole, so an entry that it passed and nobody got went to the
+replay set. Example: the read position is 3:4, and 3:4 and 3:6 are sent. Then 3:5 was read too and waits in the replay set. A
+*round* is a run of ``sent`` lines to different consumers, all of entries before the read position (a replay read) or all
+from it on (a normal read).
 
-Each entry of a round is decided by the very functions that decide it in a dispatcher: ``dispatch_loop.choose`` (4.x),
-``dispatch_loop_classic.group`` (3.x, classic). Then what was *recorded* is booked, so that one difference has no
-successors. Flow and acknowledgements count from their arrival, which is the earliest that they can: a sending that the
-rule refuses even so, it refuses in every order of what raced with it.
+Each entry of a round is decided by the functions of the dispatcher itself: ``read_loop.choose`` (4.x),
+``read_loop_classic.group`` (3.x, classic). Then the *recorded* delivery is booked, so that one difference does not cause
+others. Flow and acknowledgements count from their arrival, the earliest possible time: a delivery that the rule refuses even
+so is refused in every order of the racing commands.
 
 Operations are those of ``audit.operations``; consumers of operations are mapped to slots by ``slot_of``, -1 = never added.
 """
@@ -48,12 +49,12 @@ from dispatch_core.broker.state import (
 
 Array = npt.NDArray[Any]
 
-# Why dispatch would not have sent an entry to the consumer that got it: a code of ``broker.gates`` (OPEN = it would have),
-# or one of these.
+# Reason why dispatch would not have sent an entry to the consumer that got it: a code of ``broker.gates`` (OPEN = it would
+# have), or one of these.
 NOT_JUDGED: Final = len(
     GATES
 )  # an entry that was acknowledged, or a consumer whose arrival the log does not hold
-#: Read position: the entry may have been read before the consumer joined. What was read is seen only where it was sent.
+#: Read position: the entry may have been read before the consumer joined. Reads are seen only by what was sent.
 MAYBE_READ: Final = NOT_JUDGED + 1
 
 _INDEX_BITS: Final = 24  # entries of a round are sorted as (ordinal, place in the round)
@@ -131,7 +132,7 @@ def fold(
 
 @compiled
 def _ack(st: State, entry: int) -> None:
-    """Apply an ack with its permits. The entry leaves the replay set now: replay reads, which drop it, are unseen here."""
+    """Apply an ack with its permits. The entry leaves the replay set at once: the replay read that drops it is not seen."""
     acked = ack(st, entry)
     if acked.flows > 0:
         apply_flow(st, acked.holder, acked.permits)
@@ -214,7 +215,7 @@ def _extent(
     stop: int,
     room: int,
 ) -> tuple[int, bool]:
-    """Where the round that begins with operation ``first`` ends, and whether it is one of a replay read."""
+    """Return the end of the round that begins with operation ``first``, and True if it is one of a replay read."""
     is_replay = _is_behind(st, op_start, op_ordinals, first)
     last = first + 1
     while last < stop and op_code[last] == SENT and op_start[last + 1] - op_start[first] <= room:
@@ -229,7 +230,7 @@ def _extent(
 
 @compiled
 def _is_behind(st: State, op_start: Array, op_ordinals: Array, op: int) -> bool:
-    """Whether a ``sent`` line names an entry that was read before."""
+    """Check whether a ``sent`` line names an entry that was read before."""
     lowest = st.s[READ_POSITION]
     for at in range(op_start[op], op_start[op + 1]):
         lowest = min(lowest, op_ordinals[at])
@@ -238,7 +239,7 @@ def _is_behind(st: State, op_start: Array, op_ordinals: Array, op: int) -> bool:
 
 @compiled
 def _pass_over(st: State, upto: int) -> None:
-    """A normal read has gone on to ``upto``, and nobody got what lies between: it waits in the replay set."""
+    """Move the read position to ``upto``, and put the entries before it that nobody got into the replay set."""
     for entry in range(st.s[READ_POSITION], upto):
         if st.deleted[entry] == 0 and st.holder[entry] == NOBODY and st.in_replay[entry] == 0:
             requeue(st, entry, st.hash_id[entry] + WIDE)
@@ -332,7 +333,7 @@ def _why_not(st: State, classic: bool, slot: int, entry: int, is_replay: bool) -
 
 @compiled
 def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64) -> None:
-    """What was sent is held and charged, whatever the rule says of it. ``outcome``: scratch."""
+    """Book the recorded deliveries as pending and charge their permits, whatever the rule says. ``outcome``: scratch."""
     for i in range(len(entries)):
         slot = st.holder[entries[i]] + WIDE
         if slot != NOBODY:  # sent again while another connection had it
@@ -355,5 +356,5 @@ def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64)
 
 
 def scratch(entries: int) -> I64:
-    """Room for rounds of up to ``entries`` entries."""
+    """Make scratch for rounds of up to ``entries`` entries."""
     return np.zeros(4 * min(max(entries, 1), MOST_PER_ROUND), np.int64)

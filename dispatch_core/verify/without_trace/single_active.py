@@ -1,7 +1,7 @@
-"""Fold a log of level E through the rules of Failover and Exclusive: who is active, and position order.
+"""Fold a log without a trace through the rules of Failover and Exclusive: active consumer and position order.
 
-Control plane; per entry: ``positions``. Permits are counted as flow arrives and entries are sent; acknowledgements of
-single messages of a batch are not seen to free any.
+Control plane; ``positions`` judges the entries. Permits are counted as flow arrives and entries are sent; acknowledgements
+of single messages of a batch free none.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dispatch_core.broker.single_active_rules import ConsumerBusyError
 from dispatch_core.broker.state import NOBODY
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
-from dispatch_core.verify.without_trace.base import Ints, Stretch, UserLevelFold
+from dispatch_core.verify.without_trace.base import DispatcherFold, Ints, OperationBatch
 
 
-class SingleActiveFold(UserLevelFold):
-    """Failover and Exclusive: who is active, and position order."""
+class SingleActiveFold(DispatcherFold):
+    """Replay of a Failover or Exclusive dispatcher: active consumer and position order."""
 
     core: SingleActiveDispatcher
     reasons: ClassVar = {
@@ -40,7 +40,7 @@ class SingleActiveFold(UserLevelFold):
         self._rewind_due = False
         self._delay_us = 0 if exclusive else 1000 * profile.number("activeConsumerFailoverDelayTimeMillis")
         self._changed_us = -(1 << 62)  # when the active consumer changed last
-        self._waits_for_hand_over = False  # nothing was sent since then
+        self._change_pending = False  # nothing was sent since then
         self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
 
     def _unknown(self) -> list[int]:
@@ -49,23 +49,23 @@ class SingleActiveFold(UserLevelFold):
     def _undecided(self) -> list[int]:
         return []
 
-    def _advance(self, stretch: Stretch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        self.core.extend(stretch.dropped, stretch.num_messages)
-        self._settle(stretch)
-        looks = self._retain(stretch)
-        room = int(stretch.op_consumer.max(initial=-1)) + 1 - len(self._permits)
+    def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
+        self.core.extend(batch.dropped, batch.num_messages)
+        self._settle(batch)
+        sampler = self._retain(batch)
+        room = int(batch.op_consumer.max(initial=-1)) + 1 - len(self._permits)
         self._permits = np.append(self._permits, np.zeros(max(room, 0), np.int64))
-        by = self._permits_by(stretch) if looks is not None else np.empty(0, np.int64)
-        at, end = 0, len(stretch.op_code)
+        by = self._permits_by(batch) if sampler is not None else np.empty(0, np.int64)
+        at, end = 0, len(batch.op_code)
         while at < end:
-            begun, stop = at, end if looks is None else looks.stop(at)
+            begun, stop = at, end if sampler is None else sampler.stop(at)
             active = NOBODY if self.core.active is None else self._index[self.core.active]
             at, self._rewind_due = positions.fold(
                 self.core.state,
-                stretch.op_code,
-                stretch.op_consumer,
-                stretch.op_start,
-                stretch.op_ordinals,
+                batch.op_code,
+                batch.op_consumer,
+                batch.op_start,
+                batch.op_ordinals,
                 active,
                 self._rewind_due,
                 at,
@@ -73,34 +73,34 @@ class SingleActiveFold(UserLevelFold):
                 expected,
                 reason,
             )
-            if (stretch.op_code[begun:at] == SENT).any():
-                self._waits_for_hand_over = False
-            if looks is not None:
-                counted = stretch.op_consumer[begun:at] >= 0
-                np.add.at(self._permits, stretch.op_consumer[begun:at][counted], by[begun:at][counted])
+            if (batch.op_code[begun:at] == SENT).any():
+                self._change_pending = False
+            if sampler is not None:
+                counted = batch.op_consumer[begun:at] >= 0
+                np.add.at(self._permits, batch.op_consumer[begun:at][counted], by[begun:at][counted])
             if at == stop:
-                if at < end and looks is not None:
-                    looks.look(self, at)
+                if at < end and sampler is not None:
+                    sampler.look(self, at)
                 continue
-            if looks is not None:
-                last = int(stretch.op_code[at]) == REMOVED and len(self.core.members) == 1
-                looks.before_change(self, at, last=last)
+            if sampler is not None:
+                last = int(batch.op_code[at]) == REMOVED and len(self.core.members) == 1
+                sampler.before_change(self, at, last=last)
             before = self.core.active
-            self._membership(int(stretch.op_code[at]), int(stretch.op_consumer[at]), stretch)
-            # Of those whom a checkpoint names nobody comes, so nothing is handed over: who is active then is so at once.
-            to_join = 0 if stretch.seed is None else stretch.seed.joins - at
+            self._membership(int(batch.op_code[at]), int(batch.op_consumer[at]), batch)
+            # The joins of a checkpoint are no changes: the active consumer is so at once.
+            to_join = 0 if batch.checkpoint is None else batch.checkpoint.joins - at
             if self.core.active != before:
-                self._rewind_due, self._changed_us = True, int(stretch.op_t_us[at])
-                self._waits_for_hand_over = self._delay_us > 0 and to_join <= 0
+                self._rewind_due, self._changed_us = True, int(batch.op_t_us[at])
+                self._change_pending = self._delay_us > 0 and to_join <= 0
             if to_join <= 1:
                 owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
-                self.owned.reported(int(stretch.op_seq[at]), int(stretch.op_t_us[at]), owned)
+                self.owned.reported(int(batch.op_seq[at]), int(batch.op_t_us[at]), owned)
             at += 1
         numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
         numbers[list(self._numbers)] = list(self._numbers.values())
         expected[:] = numbers[np.maximum(expected, -1)]
 
-    def _membership(self, code: int, consumer: int, stretch: Stretch) -> None:
+    def _membership(self, code: int, consumer: int, batch: OperationBatch) -> None:
         if code == ADDED and consumer in self._members:
             member = self._members[consumer]
             if self.core.is_connected(member.number):
@@ -113,24 +113,24 @@ class SingleActiveFold(UserLevelFold):
         elif code == REMOVED and self.core.is_connected(self._numbers.get(consumer, -1)):
             self.core.leave(self._numbers[consumer])
 
-    def _permits_by(self, stretch: Stretch) -> Ints:
-        """By how much each operation changes its consumer's permits: flow gives some, messages that are sent take them."""
-        messages = np.concatenate([[0], np.cumsum(self.state.num_messages[stretch.op_ordinals])])
-        taken = messages[stretch.op_start[1:]] - messages[stretch.op_start[:-1]]
-        by: Ints = np.where(stretch.op_code == SENT, -taken, 0)
-        by[stretch.op_code == FLOW] = stretch.op_value[stretch.op_code == FLOW]
+    def _permits_by(self, batch: OperationBatch) -> Ints:
+        """Return the change of its consumer's permits by each operation: flow adds, sent messages subtract."""
+        messages = np.concatenate([[0], np.cumsum(self.state.num_messages[batch.op_ordinals])])
+        taken = messages[batch.op_start[1:]] - messages[batch.op_start[:-1]]
+        by: Ints = np.where(batch.op_code == SENT, -taken, 0)
+        by[batch.op_code == FLOW] = batch.op_value[batch.op_code == FLOW]
         return by
 
     def reason_of_all(self) -> int:
-        """Return the gate that holds everything that was not sent."""
-        if self.core.active is None or self.holds is None:
+        """Return the gate that holds all entries that were not sent."""
+        if self.core.active is None or self.wait_tracker is None:
             return first_gate_single_active(False, False, 0)
-        # the delay ends on its own: what has waited since the last look did so mostly before its end, or mostly behind it
-        delay_runs = self._waits_for_hand_over and (
-            self.holds.looked_us + self.looks_us < 2 * (self._changed_us + self._delay_us)
+        # the delay ends on its own: the time since the last sample lies mostly before its end, or mostly behind it
+        delay_runs = self._change_pending and (
+            self.wait_tracker.looked_us + self.looks_us < 2 * (self._changed_us + self._delay_us)
         )
         return first_gate_single_active(True, delay_runs, int(self._permits[self._index[self.core.active]]))
 
     def sends_again(self) -> bool:
-        """Until something is sent to who became active."""
-        return self._waits_for_hand_over
+        """Return True from a change of the active consumer until something is sent to it."""
+        return self._change_pending

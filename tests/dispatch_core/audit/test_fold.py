@@ -294,7 +294,7 @@ def test_flows_become_operations_that_no_rule_looks_at() -> None:
     last = fold.feed(log.messages.slice(0, 0), log.events.slice(2))
     assert fold.operations is not None
     assert fold.new_ops == slice(2, 5)
-    assert fold.history.op_code.tolist()[1] == FLOW
+    assert fold.window.op_code.tolist()[1] == FLOW
     assert fold.operations.value.tolist() == [0, 30, 0]
     assert fold.operations.consumer.tolist() == [0, -1, 0], "nothing else names connection 9"
     assert fold.operations.ordinals.tolist() == [0, 0]
@@ -346,12 +346,12 @@ def test_memory_stays_where_it_is_however_long_the_log() -> None:
         deliveries += audit.deliveries.num_rows
         dropped += fold.dropped
         rooms.append(fold.room)
-        assert len(fold.history) <= 500 + 1000 + 1000
-        assert len(fold.history.op_seq) <= 2 * len(fold.history) + 2000
+        assert len(fold.window) <= 500 + 1000 + 1000
+        assert len(fold.window.op_seq) <= 2 * len(fold.window) + 2000
     assert deliveries == 120_000
     assert dropped >= 120_000 - 3000
     assert max(rooms[80:]) <= max(rooms[:80])
-    assert len(fold.history.keys) <= 2 * 2500 + 65_536
+    assert len(fold.window.keys) <= 2 * 2500 + 65_536
 
 
 def test_keys_that_no_entry_of_the_window_has_are_forgotten() -> None:
@@ -360,5 +360,5 @@ def test_keys_that_no_entry_of_the_window_has_are_forgotten() -> None:
     fold.feed(start.messages.slice(0, 0), start.events)
     for piece in range(4):
         fold.feed(*clean_piece(piece * 100, 100, keys=50))
-        assert len(fold.history.keys) == 50
-        assert fold.history.keys.texts[0].as_py() == f"k{piece * 2}-0"
+        assert len(fold.window.keys) == 50
+        assert fold.window.keys.texts[0].as_py() == f"k{piece * 2}-0"

@@ -10,7 +10,7 @@ import pytest
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.findings import KIND_OF, but_for
 from dispatch_core.audit.waits.reasons import REASONS
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.times import from_micros
@@ -331,8 +331,8 @@ def test_a_wait_that_the_last_hand_over_cut_off_goes_on() -> None:
 
     def wait(
         reason: str | None, us: int, lines: tuple[int, int | None], entries: tuple[str, ...], lost: int
-    ) -> Hold:
-        return Hold(
+    ) -> SampledWait:
+        return SampledWait(
             hash=None, reason=reason, shares=((reason, us),), waiting=1, holder=None, holder_positions=(),
             holder_pending=0, from_seq=lines[0], from_t_us=0, until_seq=lines[1], until_t_us=us if lines[1] else None,
             first_position=entries[0], positions=entries, keys=(("a", False),) * len(entries), entries=len(entries),

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits import tracker as holds_module
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.replay_log import replay
 from tests.dispatch_core.logs_without_trace import recorded
@@ -25,8 +25,8 @@ LOGS = [
 ]
 
 
-def waits(log: DispatcherLog, *, tick_us: int | None = None, limit_ms: int = 100) -> list[Hold]:
-    found: list[Hold] = []
+def waits(log: DispatcherLog, *, tick_us: int | None = None, limit_ms: int = 100) -> list[SampledWait]:
+    found: list[SampledWait] = []
     limits = Limits(stuck_key_ms=limit_ms, stuck_consumer_ms=limit_ms, stuck_subscription_ms=limit_ms)
     replay(
         log,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.tracker import Hold
+from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
@@ -53,9 +53,9 @@ Agreed = Counter[tuple[str, bool]]  # reason, whether both levels say it → wai
 Told = set[tuple[str, str | None, str | None, tuple[str, ...]]]
 
 
-def holds_of(log: DispatcherLog, *, without_trace: bool) -> list[Hold]:
+def holds_of(log: DispatcherLog, *, without_trace: bool) -> list[SampledWait]:
     """Waits of 100 ms and more."""
-    holds: list[Hold] = []
+    holds: list[SampledWait] = []
     replay(
         log,
         interval_start=START,
@@ -68,7 +68,7 @@ def holds_of(log: DispatcherLog, *, without_trace: bool) -> list[Hold]:
     return [hold for hold in holds if hold.first_position is not None]
 
 
-def agreed(traced: list[Hold], user_level: list[Hold]) -> Agreed:
+def agreed(traced: list[SampledWait], user_level: list[SampledWait]) -> Agreed:
     """For every wait of the trace whether the user-level log has it with the same reason."""
     by_hash = defaultdict(list)
     for hold in user_level:
@@ -88,7 +88,7 @@ def agreed(traced: list[Hold], user_level: list[Hold]) -> Agreed:
     return found
 
 
-def overlap(one: Hold, other: Hold) -> int:
+def overlap(one: SampledWait, other: SampledWait) -> int:
     """Microseconds in which both waited."""
     ends = [end for end in (one.until_t_us, other.until_t_us) if end is not None]
     return min(ends, default=1 << 62) - max(one.from_t_us, other.from_t_us)
