@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.checkout import PYTHONPATH
-from tests.stack.logs import POLICY, Injected, stretched_logs
+from tests.stack.logs import POLICY, Injected, scaled_logs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -49,7 +49,7 @@ class Up:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     root = tmp_path_factory.mktemp("ui")
     first = datetime.now(UTC).date() - timedelta(days=DAYS)
-    injected = stretched_logs(root / "logs", first, DAYS, bad=BAD)
+    injected = scaled_logs(root / "logs", first, DAYS, bad=BAD)
     policy = root / "audit-policy.yaml"
     policy.write_text(POLICY)
     environment = os.environ | {
