@@ -33,7 +33,7 @@ def test_what_the_recorder_lost_is_no_broken_promise() -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB; mounting takes root."""
+    """A disk of 1 MiB; mounting needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
