@@ -213,9 +213,9 @@ def ingested(rng: Random) -> Made:
         files = []
         for at, (name, packed) in enumerate(
             [
-                (hostile[0].name, hostile[0].packed),
+                (hostile[0].name, hostile[0].data),
                 ("events.jsonl", clean),
-                (hostile[1].name, hostile[1].packed),
+                (hostile[1].name, hostile[1].data),
             ]
         ):
             (folder / str(at)).mkdir(exist_ok=True)

@@ -78,7 +78,7 @@ def test_settings_that_are_handed_through_are_read_somewhere(services: dict[str,
         for folder in ("dags", "expectations", "spark_jobs")
         for file in (ROOT / folder).rglob("*.py")
     )
-    named = {f"AIRFLOW_CONN_{one.upper()}" for one in re.findall(r"\"(dispatch_audit_[a-z]+)\"", code)}
+    named = {f"AIRFLOW_CONN_{name.upper()}" for name in re.findall(r"\"(dispatch_audit_[a-z]+)\"", code)}
     assert handed
     assert not [name for name in handed if f'"{name}"' not in code and name not in named]
 
