@@ -1,4 +1,4 @@
-"""Every recording of a real broker, through the reader: nothing refused, every line accounted for."""
+"""The reader accepts and counts every line of all recordings of real brokers."""
 
 import gzip
 from pathlib import Path

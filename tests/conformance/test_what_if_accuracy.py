@@ -1,6 +1,6 @@
 """The truth check: recordings of 4.2.4 predict all other recordings of their scripts, with one seed.
 
-``make accuracy`` makes all pairs with several seeds: ``bench/results/what-if-accuracy.md``.
+``make accuracy`` simulates all pairs with several seeds: ``bench/results/what-if-accuracy.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The list of deliberately wrong rules; each one must make ``verify`` find divergent decisions.
 
-``recordings.SHOWN_BY`` says on which recordings, ``checks.CHECKS`` holds a check for each that no recording shows.
+``recordings.SHOWN_BY`` lists the recordings that show each rule; ``checks.CHECKS`` has a check for each other rule.
 """
 
 from __future__ import annotations

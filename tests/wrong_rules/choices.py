@@ -1,4 +1,4 @@
-"""Wrong rules about who is chosen: selectors, hashing, and the active consumer of Failover and Exclusive."""
+"""Wrong rules for the choice of consumers: selectors, hashing, the active consumer of Failover and Exclusive."""
 
 from __future__ import annotations
 

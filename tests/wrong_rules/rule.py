@@ -1,4 +1,4 @@
-"""What a wrong rule is, and how one is written down."""
+"""Types of wrong rules: an edit of a function, or a change of releases that is inverted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests.wrong_rules.switch import Edit, Release, Switch
 
 @dataclass(frozen=True, slots=True)
 class WrongRule:
-    """``meaning``: what the broker would do if it were so."""
+    """A wrong rule. ``meaning``: the behaviour of a broker with this rule."""
 
     meaning: str
     switches: tuple[Switch, ...]
 
 
 def edit(meaning: str, where: str, old: str, new: str) -> WrongRule:
-    """``where``: ``module:function``, in which ``old`` reads ``new``."""
+    """Make a rule from edits in ``where`` (``module:function``): ``old`` is replaced by ``new``."""
     module, _, function = where.partition(":")
     return WrongRule(meaning, (Edit(module, function, old, new),))
 
 
 def release(meaning: str, change: str) -> WrongRule:
-    """A change of releases that is there where it is not, and the other way round."""
+    """Make a rule that inverts a change of releases: releases with it lose it, the others get it."""
     return WrongRule(meaning, (Release(change),))
