@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatch_core.broker import gates
 from tests.wrong_rules.choices import WRONG_CHOICES
-from tests.wrong_rules.rule import WrongRule, edit, release
+from tests.wrong_rules.switch import WrongRule, edit, release
 
 _LAST_SENT = "ordering.last_sent_position"
 _READ_POSITION = "ordering.read_position"

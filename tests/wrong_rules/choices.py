@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.wrong_rules.rule import WrongRule, edit, release
+from tests.wrong_rules.switch import WrongRule, edit, release
 
 WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     # --- selectors -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Switch a deliberately wrong rule on while a block runs.
+"""Declare deliberately wrong rules, and switch one on while a block runs.
 
 A wrong rule is like a typing mistake in the source: an ``Edit`` names a function of ``dispatch_core`` and the words that
 are replaced in it. The function is compiled anew in its module and replaces the old one everywhere. It is an error if the
@@ -41,6 +41,25 @@ class Release:
 
 
 Switch = Edit | Release
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRule:
+    """A wrong rule. ``meaning``: the behaviour of a broker with this rule."""
+
+    meaning: str
+    switches: tuple[Switch, ...]
+
+
+def edit(meaning: str, where: str, old: str, new: str) -> WrongRule:
+    """Make a rule from edits in ``where`` (``module:function``): ``old`` is replaced by ``new``."""
+    module, _, function = where.partition(":")
+    return WrongRule(meaning, (Edit(module, function, old, new),))
+
+
+def release(meaning: str, change: str) -> WrongRule:
+    """Make a rule that inverts a change of releases: releases with it lose it, the others get it."""
+    return WrongRule(meaning, (Release(change),))
 
 
 @contextmanager
