@@ -1,13 +1,13 @@
 """A second opinion on the audit: brute force over the raw lines of a log, importing nothing from the product.
 
-It is written from the definitions alone, with sets, lists and loops, and is meant to be read beside them:
+It uses only the definitions, with sets, lists and loops, and is meant to be read beside them:
 
-* *outstanding* at a connection: sent to it and not since acked, asked for again, or lost with the connection;
+* *outstanding* at a connection: sent to it and not since acked, requested for redelivery, or lost with the connection;
 * the *key* of an entry: the bytes that dispatch hashes, ordering key before partition key; key-less entries have none;
-* everything is taken as it stands in lines of level E, acks at their arrival; of a trace only ``rewind`` is used.
+* it reads the lines of level E, acks at their arrival; of a trace it uses only ``rewind``.
 
-``check`` returns the findings as a list of (kind, key, position); ``check_log`` what is wrong with the log itself, as a
-list of (kind, seq of the proving line); ``open_at_end`` what was never sent, and what was never acknowledged.
+``check`` returns the findings as a list of (kind, key, position); ``check_log`` the faults of the log itself, as a list of
+(kind, seq of the proving line); ``open_at_end`` the entries never sent, and those never acknowledged.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def check_log(messages: list[dict[str, Any]], events: list[dict[str, Any]]) -> l
     found = []
     for before, event in zip([None, *events], events, strict=False):
         kind, seq, consumer = event["kind"], event["seq"], event.get("consumer", -1)
-        told = "gap" in (kind, before["kind"] if before else kind)
+        reported = "gap" in (kind, before["kind"] if before else kind)
         late = seq > 1 and kind != "checkpoint" if before is None else seq - before["seq"] > 1
         twice = before is not None and seq == before["seq"]
-        if kind == "gap" or (late and not told) or twice:
+        if kind == "gap" or (late and not reported) or twice:
             found.append(("log_gap", seq))
         if before is not None and event["t_us"] < before["t_us"]:
             found.append(("clock_step", seq))
@@ -79,7 +79,7 @@ def check_log(messages: list[dict[str, Any]], events: list[dict[str, Any]]) -> l
 
 
 def open_at_end(messages_path: str, events_path: str) -> tuple[list[str], list[str]]:
-    """Entries that were never sent, from the first that was; and those sent, never acked, and below an acked one."""
+    """Return entries never sent behind the first sent one, and entries sent, never acked, and below an acked one."""
     keys = {position(m["position"]): key_of(m) for m in lines(messages_path) if "position" in m}
     events = lines(events_path)
     header = next((e for e in events if "format" in e), {})
@@ -88,22 +88,24 @@ def open_at_end(messages_path: str, events_path: str) -> tuple[list[str], list[s
     sent, highest = checker.sent_before, max([checker.acked_up_to, *checker.acked])
     unsent = [p for p in sorted(keys) if sent and p >= min(sent) and p not in sent]
     holes = [p for p in sorted(sent) if p < highest and not checker.is_acked(p)]
-    return [f"{one}:{two}" for one, two in unsent], [f"{one}:{two}" for one, two in holes]
+    return [f"{ledger}:{entry}" for ledger, entry in unsent], [f"{ledger}:{entry}" for ledger, entry in holes]
 
 
 class Checker:
     def __init__(self, subscription_type: str, keys: dict[Position, bytes | None]) -> None:
         self.type = subscription_type
         self.keys = keys
-        self.now = 0  # counts entries sent and events, so that "between" can be said of any two
+        self.now = 0  # counts events and sent entries, to order any two of them
         self.sends: dict[bytes, list[tuple[int, int, Position]]] = {}  # key: [(when, consumer, entry)]
         self.sent_before: set[Position] = set()
         self.outstanding: dict[Position, set[int]] = {}
         self.acked: set[Position] = set()
         self.acked_up_to: Position = (-1, -1)
         self.batch_bits: dict[Position, list[int]] = {}
-        self.asked: dict[tuple[int, Position], list[int]] = {}  # when a connection asked for an entry again
-        self.rewinds: list[int] = []  # Failover and Exclusive: when hand-overs and rewinds happened
+        self.requested: dict[
+            tuple[int, Position], list[int]
+        ] = {}  # when a connection requested redelivery of an entry
+        self.rewinds: list[int] = []  # Failover and Exclusive: times of consumer changes and rewinds
         self.rewind_due = False
         self.found: list[tuple[str, bytes | None, str]] = []
 
@@ -117,7 +119,7 @@ class Checker:
                 self.rewind_due = self.type in SINGLE_ACTIVE and bool(self.sent_before)
             if kind == "sent":
                 if positions and self.rewind_due and positions[0] <= max(self.sent_before):
-                    # a hand-over rewinds some time after the change that caused it: here it shows
+                    # an active-consumer change rewinds some time after its cause: this line shows it
                     self.rewinds.append(self.now)
                     self.rewind_due = False
                 for entry in positions:
@@ -130,7 +132,7 @@ class Checker:
                 if event.get("positions") is None:
                     positions = [p for p, holders in self.outstanding.items() if consumer in holders]
                 for entry in positions:
-                    self.asked.setdefault((consumer, entry), []).append(self.now)
+                    self.requested.setdefault((consumer, entry), []).append(self.now)
                     self.outstanding.get(entry, set()).discard(consumer)
             elif kind == "ack":
                 self.ack(event, positions)
@@ -176,13 +178,13 @@ class Checker:
     def order(self, consumer: int, entry: Position, key: bytes) -> None:
         later = [(when, to) for when, to, p in self.sends.get(key, []) if p > entry]
         here = [when for when, to in later if to == consumer]
-        asked = self.asked.get((consumer, entry), [])
-        excuses = asked + self.rewinds if self.type in SINGLE_ACTIVE else asked
-        # "between the two": after the connection first got a later entry, and before this sending
+        requests = self.requested.get((consumer, entry), [])
+        excuses = requests + self.rewinds if self.type in SINGLE_ACTIVE else requests
+        # "between the two": after the connection first got a later entry, and before this delivery
         excused = any(min(here) < excuse for excuse in excuses) if here else True
         if not excused or (later and entry not in self.sent_before):
             self.find("out_of_order", entry)
-        elif here and any(min(here) < when for when in asked):
+        elif here and any(min(here) < when for when in requests):
             self.find("overtaken_redelivery", entry)
 
     def is_acked(self, entry: Position) -> bool:

@@ -9,5 +9,5 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: ``dispatch_core``, ``spark_jobs``, ``tests`` and ``bench``; ``dispatch_airflow``; ``dispatch_expectations``.
 PACKAGE_FOLDERS: Final = (ROOT, ROOT / "dags", ROOT / "expectations")
-#: As the environment variable has it. Without it a process would import what is installed, from wherever that is.
+#: Value of the environment variable. Without it a process would import the installed packages, from any place.
 PYTHONPATH: Final = os.pathsep.join(str(folder) for folder in PACKAGE_FOLDERS)

@@ -1,7 +1,7 @@
-"""What every test needs of its surroundings, stated once, so that ``make test`` and a bare ``pytest`` agree.
+"""Environment of all tests, set in one place, so that ``make test`` and a bare ``pytest`` agree.
 
-Airflow reads its home when it is imported, so this happens before any test module is: each test session has its own
-empty home, and nothing of a developer's Airflow or Spark reaches the tests.
+Airflow reads its home when it is imported, so this runs before any test module is imported. Each test session has its
+own empty home, and a developer's Airflow or Spark settings do not reach the tests.
 """
 
 from __future__ import annotations

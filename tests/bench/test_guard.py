@@ -1,7 +1,7 @@
-"""A replay that costs ten times what it should is noticed here; smaller slips show in ``make bench`` alone.
+"""Fail if a replay is ten times as slow as it should be; ``make bench`` shows smaller regressions.
 
-The only test that a slow machine could fail: about 1.5 is normal on a long log and 3 on this short one, 15 is refused, and
-the better of two turns counts.
+This is the only test that could fail on a slow machine. A ratio of 1.5 is normal on a long log and 3 on this short one;
+15 fails, and the better of two runs counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the benchmark makes of its measurements: ratios, medians, the table, the file of results."""
+"""Results that the benchmark computes from its measurements: ratios, medians, the table, the file of results."""
 
 from __future__ import annotations
 

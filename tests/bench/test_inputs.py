@@ -1,4 +1,4 @@
-"""Inputs of the benchmark: generated once, found again, with their dispatchers; and the copy of them."""
+"""Inputs of the benchmark: generated once and reused, with their dispatchers; copies of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Campaign of kills: ``python -m tests.chaos [--seed N] [--trials N | --minutes M] [--out FILE]``; ``--tell FILE`` sums up.
 
-First a scene is made and every stage's points are counted, in the driver and in Spark's workers. Then points are drawn, so
-that each part (ingest, replay, audit, publish) gets as many, and each kind of point before any kind twice. One line of JSON
-for each trial; at the end a table. Ends with 1 where anything did not hold.
+It makes a scene and counts every stage's points, in the driver and in Spark's workers. Then it draws points: each part
+(ingest, replay, audit, publish) gets as many, and each kind of point comes once before any comes twice. It prints one line
+of JSON for each trial and a table at the end. The exit code is 1 if any trial failed.
 """
 
 from __future__ import annotations
@@ -24,30 +24,28 @@ from tests.chaos.trial import Kill, Outcome, attempt
 
 PARTS: Final = ("ingest", "replay", "audit", "publish")
 _SPARK: Final = ("ingest", "replay", "aggregates")
-#: Of the kills that are not at a counted point: at any time, whatever goes on.
+#: Share of the kills at any time instead of at a counted point.
 _TIMED_SHARE: Final = 0.3
 
 
 def census(
     scene: Scene, folder: Path
 ) -> tuple[dict[tuple[str, str], list[dict[str, Any]]], dict[str, float]]:
-    """(stage, driver or worker) → its points in order; stage → its seconds."""
+    """Count points: (stage, driver or worker) → its points in order; stage → its seconds."""
     points: dict[tuple[str, str], list[dict[str, Any]]] = {}
     seconds = {}
     for stage in STAGES:
         for victim in ("driver", "worker") if stage in _SPARK else ("driver",):
-            home, told = (
-                copy(scene.before(stage), folder / f"{stage}-{victim}"),
-                folder / f"{stage}-{victim}.json",
-            )
-            environment = {"CHAOS_ROLE": victim, "CHAOS_BELOW": str(home), "CHAOS_CENSUS": str(told)}
+            home = copy(scene.before(stage), folder / f"{stage}-{victim}")
+            listing = folder / f"{stage}-{victim}.json"
+            environment = {"CHAOS_ROLE": victim, "CHAOS_BELOW": str(home), "CHAOS_CENSUS": str(listing)}
             began = time.monotonic()
             process = start(stage, home, scene.source, environment)
             said = process.communicate(timeout=300)[1]
             if process.returncode:
                 raise RuntimeError(f"{stage} failed while its points were counted: {said.decode()[-2000:]}")
             seconds[stage] = time.monotonic() - began
-            lines = told.read_text().splitlines() if told.exists() else []
+            lines = listing.read_text().splitlines() if listing.exists() else []
             points[stage, victim] = [json.loads(line) for line in lines]
             print(
                 f"chaos: {stage}: {len(lines)} points of the {victim}, {seconds[stage]:.1f} s",
@@ -59,13 +57,13 @@ def census(
 def drawn(
     points: dict[tuple[str, str], list[dict[str, Any]]], seconds: dict[str, float], random_: random.Random
 ) -> Iterator[Kill]:
-    """Kills without end: part by part in turn, new kinds of points first."""
+    """Draw kills without end: the parts in turn, new kinds of points first."""
     kinds: dict[str, dict[tuple[str, ...], list[Kill]]] = defaultdict(lambda: defaultdict(list))
     for (stage, victim), listed in points.items():
-        for one in listed:
-            kill = Kill(stage, victim, at=one["number"])
-            part = Outcome(kill, hit=one).part
-            kinds[part][stage, victim, one["event"], one["where"]].append(kill)
+        for point in listed:
+            kill = Kill(stage, victim, at=point["number"])
+            part = Outcome(kill, hit=point).part
+            kinds[part][stage, victim, point["event"], point["where"]].append(kill)
     used: Counter[tuple[str, ...]] = Counter()
     while True:
         for part in PARTS:
@@ -79,13 +77,13 @@ def drawn(
 
 
 def _timed(part: str, seconds: dict[str, float], random_: random.Random) -> Kill:
-    stage = random_.choice([one for one in STAGES if Outcome(Kill(one, "driver")).part == part])
+    stage = random_.choice([stage for stage in STAGES if Outcome(Kill(stage, "driver")).part == part])
     victim = random_.choice(("driver", "jvm", "worker")) if stage in _SPARK else "driver"
     return Kill(stage, victim, after_s=round(random_.uniform(0.3, 0.95) * seconds[stage], 2))
 
 
 def main() -> int:
-    """Do a campaign; see the module's docstring."""
+    """Run a campaign; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=60)
@@ -115,23 +113,23 @@ def main() -> int:
                 with options.out.open("a") as stream:
                     stream.write(line + "\n")
     print(table(outcomes), file=sys.stderr)
-    return 1 if any(one.failures for one in outcomes) else 0
+    return 1 if any(outcome.failures for outcome in outcomes) else 0
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A line for each part: trials, kills that hit, distinct points and kinds of points, who was killed, failures."""
+    """Return a line for each part: trials, hits, distinct points and kinds of points, failures, killed processes."""
     lines = [f"{'part':10}{'trials':>8}{'hit':>6}{'points':>8}{'kinds':>7}{'failed':>8}  killed"]
     for part in PARTS:
-        mine = [one for one in outcomes if one.part == part]
-        hits = [(one.kill, one.hit) for one in mine if one.hit]
+        of_part = [outcome for outcome in outcomes if outcome.part == part]
+        hits = [(outcome.kill, outcome.hit) for outcome in of_part if outcome.hit]
         points = {(kill.stage, kill.victim, hit["event"], hit.get("number")) for kill, hit in hits}
         kinds = {
             (kill.stage, kill.victim, hit["event"], hit["where"]) for kill, hit in hits if "where" in hit
         }
-        failed = sum(bool(one.failures) for one in mine)
+        failed = sum(bool(outcome.failures) for outcome in of_part)
         killed = Counter(f"{kill.stage} {kill.victim}" for kill, _hit in hits)
         who = ", ".join(f"{count} {name}" for name, count in sorted(killed.items()))
-        lines.append(f"{part:10}{len(mine):8}{len(hits):6}{len(points):8}{len(kinds):7}{failed:8}  {who}")
+        lines.append(f"{part:10}{len(of_part):8}{len(hits):6}{len(points):8}{len(kinds):7}{failed:8}  {who}")
     return "\n".join(lines)
 
 

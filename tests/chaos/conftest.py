@@ -1,4 +1,4 @@
-"""One scene for all tests of this room; making it takes a minute or two."""
+"""The scene for all tests of this folder; making it takes a minute or two."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Points of a process at which it changes something on disk, counted; at one of them it kills itself.
+"""Count the points at which a process changes something on disk; kill the process at one of them.
 
-Python tells an audit hook of every file that it opens for writing, of every rename, removal and new folder, *before* it
-happens (``sys.addaudithook``). What Arrow and Delta's Rust code do is not told; ``wrap_writers`` adds a point before and
-after each such call. A process that dies at point n has done all before it and nothing after it.
+Python calls an audit hook before it opens a file for writing, and before each rename, removal and new folder
+(``sys.addaudithook``). Arrow and Delta's Rust code do not call it; ``wrap_writers`` adds a point before and after each of
+their calls. A process that dies at point n has done everything before it and nothing after it.
 
-Environment, for the workers that Spark starts: ``CHAOS_BELOW`` the folder that counts, ``CHAOS_MARK`` the file that tells
-of the hit, ``CHAOS_KILL_AT`` the number of the point, ``CHAOS_CENSUS`` a file to which every point is written instead.
+Environment, for the workers that Spark starts: ``CHAOS_BELOW`` the folder whose changes count, ``CHAOS_MARK`` the file that
+records the hit, ``CHAOS_KILL_AT`` the number of the point, ``CHAOS_CENSUS`` a file to which every point is written instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-#: Functions that publish: what happens within them counts as publishing, whatever stage calls them.
+#: Functions that publish: points within them count as publishing, whatever stage calls them.
 PUBLISHING: Final = frozenset({"replace_interval", "record_run", "write_reports", "write_catalogue", "land"})
 _CHANGES: Final = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"})
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -27,7 +27,7 @@ _OURS: Final = ("spark_jobs", "dispatch_expectations", "dispatch_core")
 
 
 class Points:
-    """Counts the points of this process, and kills it at one (``kill_at``) or writes all of them down (``census``)."""
+    """Count the points of this process; kill it at one (``kill_at``) or write all of them to a file (``census``)."""
 
     def __init__(self, below: str, *, kill_at: int | None = None, mark: str = "", census: str = "") -> None:
         self._below, self._kill_at, self._mark = below, kill_at, mark
@@ -36,7 +36,7 @@ class Points:
         self._local = threading.local()
 
     def install(self) -> None:
-        """From now on, in this process and in those that it forks."""
+        """Install the hook in this process and in those that it forks."""
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -51,7 +51,7 @@ class Points:
         self.reach(event, path)
 
     def reach(self, event: str, path: Any) -> None:
-        """A point: something is about to happen to a path."""
+        """Count a point: something is about to happen to a path."""
         try:
             name = os.fsdecode(path)
         except TypeError:
@@ -62,7 +62,7 @@ class Points:
         try:
             self._count += 1
             if self._census is not None:
-                os.write(self._census, _told(self._count, event, name, self._below))
+                os.write(self._census, _line(self._count, event, name, self._below))
             elif self._count == self._kill_at:
                 self._die(event, name)
         finally:
@@ -70,15 +70,15 @@ class Points:
 
     def _die(self, event: str, name: str) -> None:
         try:
-            # Of several workers that come to this point one dies.
+            # If several workers reach this point, one of them dies.
             mark = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             return
-        os.write(mark, _told(self._count, event, name, self._below))
+        os.write(mark, _line(self._count, event, name, self._below))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _told(number: int, event: str, name: str, below: str) -> bytes:
+def _line(number: int, event: str, name: str, below: str) -> bytes:
     functions = []
     frame: Any = sys._getframe(3)
     while frame is not None:
@@ -88,18 +88,18 @@ def _told(number: int, event: str, name: str, below: str) -> bytes:
         frame = frame.f_back
     where = "{}.{}".format(*functions[0]) if functions else "?"
     publishes = any(name in PUBLISHING for _module, name in functions)
-    told = {
+    point = {
         "number": number,
         "event": event,
         "path": name[len(below) :],
         "where": where,
         "publishes": publishes,
     }
-    return json.dumps(told).encode() + b"\n"
+    return json.dumps(point).encode() + b"\n"
 
 
 def from_environment() -> Points | None:
-    """The points that the environment asks for; none without ``CHAOS_BELOW``."""
+    """Return the points that the environment asks for; ``None`` without ``CHAOS_BELOW``."""
     below = os.environ.get("CHAOS_BELOW")
     if not below:
         return None
@@ -113,7 +113,7 @@ def from_environment() -> Points | None:
 
 
 def wrap_writers(points: Points) -> None:
-    """Points around the calls that write without Python's knowledge: Parquet files and Delta commits."""
+    """Add points around calls that write without Python's audit hook: Parquet files and Delta commits."""
     import deltalake
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""What every trial begins with: a home that was audited once, whose source then grew, before each stage of the second run.
+"""The start of every trial: a home that was audited once, whose source then grew, before each stage of the second run.
 
-So a trial sees earlier results being replaced, not only an empty home being filled: whatever is killed, a reader finds the
-earlier rows of a table or the new ones.
+A trial thus replaces earlier results instead of filling an empty home: whatever is killed, a reader finds the earlier rows
+of a table or the new ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _THEN: Final = (
     "designed-failover-modulo-p1",
     "designed-rolling-restart-classic-ch",
 )
-#: All that is a function of the logs.
+#: Tables that depend on the logs alone.
 TABLES: Final = tuple(sorted(set(CONTRACTS) - set(APPENDED)))
 _DIGITS: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STAGE_SECONDS: Final = 300
@@ -40,7 +40,7 @@ Rows = dict[str, Counter[str]]
 
 @dataclass(frozen=True)
 class Scene:
-    """Snapshots of a home: ``before(stage)`` and, of an undisturbed run, ``after(stage)``."""
+    """Snapshots of a home in an undisturbed run: ``before(stage)`` and ``after(stage)``."""
 
     root: Path
 
@@ -50,17 +50,17 @@ class Scene:
         return self.root / "source"
 
     def before(self, stage: str) -> Path:
-        """The home before a stage of the second run."""
+        """Return the home before a stage of the second run."""
         return self.root / f"before-{stage}"
 
     def after(self, stage: str) -> Path:
-        """The home after it."""
+        """Return the home after a stage of the second run."""
         names = [*STAGES, "end"]
         return self.root / f"before-{names[names.index(stage) + 1]}"
 
     @classmethod
     def make(cls, root: Path) -> Scene:
-        """Run all stages twice, the second time on more logs, and keep what stood before each."""
+        """Run all stages twice, the second time on more logs, and keep the home before each of its stages."""
         scene = cls(root)
         _add(scene.source, _FIRST)
         home = root / "first"
@@ -82,7 +82,7 @@ def _add(source: Path, names: tuple[str, ...]) -> None:
 
 
 def _spoil(source: Path) -> None:
-    """Rows for the quarantine: a line that is none, in a log of its own."""
+    """Add a log with a line that is no JSON, for rows in the quarantine."""
     folder = source / "spoiled"
     folder.mkdir()
     whole = gzip.decompress((_SAMPLE / _FIRST[0] / "messages.jsonl.gz").read_bytes())
@@ -102,7 +102,7 @@ def _must(scene: Scene, stage: str, home: Path) -> None:
 def start(
     stage: str, home: Path, source: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """One stage in a process of its own, which leads its process group."""
+    """Start a stage in a process of its own, which leads its process group."""
 
     return subprocess.Popen(
         [sys.executable, "-m", "tests.chaos.victim", stage, str(home), str(source)],
@@ -117,38 +117,40 @@ def start(
 
 
 def copy(home: Path, to: Path) -> Path:
-    """A home as it stands, times and all."""
+    """Copy a home with its times."""
     shutil.copytree(home, to, copy_function=shutil.copy2)
     return to
 
 
 def rows_of(home: Path) -> Rows:
-    """What a reader finds: every table, row by row."""
+    """Return the rows of every table, as a reader finds them."""
     return {name: Counter(map(repr, read_table(home / "warehouse", name).to_pylist())) for name in TABLES}
 
 
 def pages_of(home: Path) -> dict[str, bytes]:
-    """What stands on the pages that people open; a hidden file is none of them."""
-    found = [one for one in sorted((home / "reports").rglob("[!.]*")) if one.is_file()]
-    return {str(one.relative_to(home)): one.read_bytes() for one in found}
+    """Return the contents of the report pages, without hidden files."""
+    found = [path for path in sorted((home / "reports").rglob("[!.]*")) if path.is_file()]
+    return {str(path.relative_to(home)): path.read_bytes() for path in found}
 
 
 def strays(home: Path) -> list[str]:
-    """Files that nothing names: staged, half written, or in a table's folder and in none of its versions."""
+    """List files without a use: staged, half written, or in a table's folder and in none of its versions."""
     warehouse = home / "warehouse"
     found = [
-        one for one in (warehouse / "_staging").rglob("*") if one.is_file() and not one.name.startswith(".")
+        path
+        for path in (warehouse / "_staging").rglob("*")
+        if path.is_file() and not path.name.startswith(".")
     ]
-    found += [one for one in home.rglob("*") if one.is_file() and _is_partial(one.name)]
+    found += [path for path in home.rglob("*") if path.is_file() and _is_partial(path.name)]
     for name in CONTRACTS:
         live = set(all_files(warehouse, name))
         known = _of_any_version(warehouse / name)
         found += [
-            one
-            for one in (warehouse / name).rglob("part-*.parquet")
-            if str(one) not in live and one.name not in known
+            path
+            for path in (warehouse / name).rglob("part-*.parquet")
+            if str(path) not in live and path.name not in known
         ]
-    return sorted({_DIGITS.sub("*", str(one.relative_to(home))) for one in found})
+    return sorted({_DIGITS.sub("*", str(path.relative_to(home))) for path in found})
 
 
 def _is_partial(name: str) -> bool:
@@ -156,6 +158,6 @@ def _is_partial(name: str) -> bool:
 
 
 def _of_any_version(table: Path) -> set[str]:
-    """Names of data files that some version of the table has or had: earlier versions stay readable for some days."""
-    text = "".join(one.read_text(errors="replace") for one in (table / "_delta_log").glob("*.json"))
+    """Return the data files of all versions of a table: earlier versions stay readable for some days."""
+    text = "".join(commit.read_text(errors="replace") for commit in (table / "_delta_log").glob("*.json"))
     return set(re.findall(r"part-[^\"/]+?\.parquet", text))

@@ -1,4 +1,4 @@
-"""The stages of the pipeline by name, each on the folders of one home, as the product's own entry points call them."""
+"""The stages of the pipeline by name, each on the folders of a home, as the product's entry points call them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from spark_jobs.intervals import interval
 
-#: The interval that a trial is about; the sample's events are of this day. ``CHAOS_INTERVAL``: another, as START/END.
+#: The interval of a trial, which is the day of the sample's events. ``CHAOS_INTERVAL``: another, as START/END.
 SPAN: Final = interval(*(os.environ.get("CHAOS_INTERVAL") or "2026-11-21").split("/"))
 
 
@@ -56,7 +56,7 @@ def _reports(home: Path, _source: Path) -> None:
 
 
 def _maintenance(home: Path, _source: Path) -> None:
-    """Upkeep, over and over until it is ended or has been at it for a minute."""
+    """Run maintenance again and again, for a minute or until it is killed."""
     from spark_jobs.maintenance.maintain import compact, retain, verify
     from spark_jobs.maintenance.retention import LEAST_DAYS, Retention
 
@@ -68,7 +68,7 @@ def _maintenance(home: Path, _source: Path) -> None:
 
 
 def _silent(_line: str) -> None:
-    """Nobody reads it."""
+    """Drop a line."""
 
 
 def _all(home: Path, source: Path) -> None:
@@ -93,5 +93,5 @@ STAGES: Final[dict[str, Callable[[Path, Path], None]]] = {
     "validate": _validate,
     "reports": _reports,
 }
-#: What else a trial runs beside them.
+#: Further commands of a trial.
 BESIDE: Final[dict[str, Callable[[Path, Path], None]]] = {"all": _all, "maintenance": _maintenance}

@@ -1,4 +1,4 @@
-"""A disk that is full or read-only: one clear line, earlier results as they were, and with room the run succeeds."""
+"""A full or read-only disk gives one clear error line and keeps earlier results; with room the run succeeds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from tests.chaos.scene import Scene, pages_of, rows_of, start
 from tests.chaos.stages import STAGES
 
-#: KiB left for the stage: nothing, a file or two, some of what it writes.
+#: KiB left for the stage: none, enough for a file or two, enough for a part of its files.
 _FREE_KIB = (0, 64, 256)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own; mounting takes root."""
+    """A small disk; mounting needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(

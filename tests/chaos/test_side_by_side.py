@@ -1,4 +1,4 @@
-"""Runs beside runs on one home: they wait for each other or are refused, and nothing of one gets into the other."""
+"""Runs at the same time on one home wait for each other or are refused; their results do not mix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 600
 
 
 def together(home: Path, source: Path, asked: Sequence[tuple[str, dict[str, str]]]) -> list[tuple[int, str]]:
-    """Start all at once; their ends and what they said."""
+    """Run stages at the same time; return their exit codes and error output."""
     running = [start(stage, home, source, environment) for stage, environment in asked]
     said = [process.communicate(timeout=_SECONDS)[1].decode(errors="replace") for process in running]
     return [(process.returncode, text) for process, text in zip(running, said, strict=True)]
@@ -48,7 +48,7 @@ def test_two_runs_of_one_stage(scene: Scene, tmp_path: Path, stage: str) -> None
 
 
 def test_a_backfill_of_one_interval_beside_the_schedule_of_another(scene: Scene, tmp_path: Path) -> None:
-    """Of two halves of the sample the later one is run while the earlier one is; then both once more, in order."""
+    """Run both halves of the sample at the same time; then run again, in order, those that were refused."""
     middle = middle_of(scene.source)
     halves = [
         {"CHAOS_INTERVAL": f"2026-11-21T00:00:00Z/{middle}"},
@@ -75,15 +75,15 @@ def test_maintenance_beside_a_run(scene: Scene, tmp_path: Path) -> None:
     upkeep = start("maintenance", home, scene.source)
     ((code, said),) = together(home, scene.source, [("all", {})])
     upkeep.kill() if upkeep.poll() is None else None
-    told = upkeep.communicate()[1].decode(errors="replace")
-    assert upkeep.returncode in (0, -9), told[-2000:]
+    stderr = upkeep.communicate()[1].decode(errors="replace")
+    assert upkeep.returncode in (0, -9), stderr[-2000:]
     assert code == 0, said[-2000:]
     assert rows_of(home) == rows_of(scene.before("end"))
     assert pages_of(home) == pages_of(scene.before("end"))
 
 
 def middle_of(source: Path) -> str:
-    """A whole second before which about half of the events have been, as the command line takes it."""
+    """Return a whole second with about half of the events before it, in the command line's format."""
     times = []
     for recording in find_recordings([source]):
         for log in read_recording(recording).logs:

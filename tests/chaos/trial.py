@@ -1,4 +1,4 @@
-"""One trial: a stage is killed at a point, a reader looks, the stage runs again, and all is compared with no kill at all."""
+"""A trial: kill a stage at a point, read the home, run the stage again, and compare with a run without a kill."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spark_jobs.maintenance.retention import Retention
 from tests.chaos.scene import Scene, copy, pages_of, rows_of, start, strays
 
 _SECONDS: Final = 300
-#: What a process group is made of, by what its command line holds.
+#: Kinds of processes of a group, by a word of their command lines.
 _KINDS: Final = {"jvm": "org.apache.spark.deploy.SparkSubmit", "worker": "pyspark.daemon"}
 
 
 @dataclass(frozen=True)
 class Kill:
-    """What is killed, and when: at point ``at`` of the driver or a worker, or ``after_s`` seconds, whatever it does then."""
+    """A process to kill: at its point ``at`` (driver or worker), or after ``after_s`` seconds."""
 
     stage: str
     victim: str  # driver, worker, jvm
@@ -33,7 +33,7 @@ class Kill:
 
 @dataclass
 class Outcome:
-    """What came of a trial. ``hit`` is the point as it told itself before it died; ``failures`` is empty where all held."""
+    """The result of a trial. ``hit``: the point, as the process wrote it before it died; ``failures``: empty = passed."""
 
     kill: Kill
     hit: dict[str, Any] | None = None
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def part(self) -> str:
-        """ingest, replay, audit or publish: what was going on at the point that was hit."""
+        """Part of the pipeline at the hit: ingest, replay, audit or publish."""
         if self.hit and self.hit.get("publishes"):
             return "publish"
         return {"pull": "ingest", "aggregates": "audit", "validate": "audit", "reports": "publish"}.get(
@@ -52,19 +52,19 @@ class Outcome:
         )
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the outcome as a line of JSON."""
         return json.dumps(asdict(self) | {"part": self.part}, sort_keys=True)
 
     @classmethod
     def of_json(cls, line: str) -> Outcome:
-        """What ``to_json`` wrote."""
-        held = json.loads(line)
-        held.pop("part")
-        return cls(**held | {"kill": Kill(**held["kill"])})
+        """Parse a line of ``to_json``."""
+        fields = json.loads(line)
+        fields.pop("part")
+        return cls(**fields | {"kill": Kill(**fields["kill"])})
 
 
 def attempt(scene: Scene, kill: Kill, folder: Path) -> Outcome:
-    """Do one trial in ``folder``, which is removed again where everything held."""
+    """Run a trial in ``folder``, which is removed again if nothing failed."""
     began = time.monotonic()
     outcome = Outcome(kill)
     shutil.rmtree(folder, ignore_errors=True)
@@ -115,14 +115,15 @@ def _kill(scene: Scene, kill: Kill, home: Path, folder: Path, outcome: Outcome) 
 
 
 def _kill_later(process: subprocess.Popen[bytes], kill: Kill, home: Path) -> dict[str, Any] | None:
-    """Kill one process of the group when the time has come; what it was, and the newest file below the home then."""
+    """Kill a process of the group after ``after_s``; return its kind and the newest file below the home then."""
     assert kill.after_s is not None
     time.sleep(kill.after_s)
     while process.poll() is None:
         found = [process.pid] if kill.victim == "driver" else _members(process.pid, _KINDS[kill.victim])
         for pid in found[-1:]:
             newest = max(
-                (one for one in home.rglob("*") if one.is_file()), key=lambda one: one.lstat().st_mtime_ns
+                (path for path in home.rglob("*") if path.is_file()),
+                key=lambda path: path.lstat().st_mtime_ns,
             )
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -134,7 +135,7 @@ def _kill_later(process: subprocess.Popen[bytes], kill: Kill, home: Path) -> dic
 
 
 def _members(group: int, word: str) -> list[int]:
-    """The processes of a session whose command line holds a word; of Spark's workers those that work, not their parent."""
+    """Return the processes of a session with a word in their command line, by pid: workers follow their parent."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -150,10 +151,10 @@ def _members(group: int, word: str) -> list[int]:
 
 
 def _collect(home: Path, after: Any, outcome: Outcome) -> None:
-    """What the run after the kill left is nothing, or what maintenance takes away when it has become old."""
+    """Check that the run after the kill left no files, or only files that maintenance removes once they are old."""
     left = strays(home)
     for stray in left:
-        # Files that a commit had moved before it was killed: no version has them.
+        # Files that a commit moved before it was killed: no version has them.
         moved = stray.startswith("warehouse/") and "/_staging/" not in stray
         (outcome.notes if moved else outcome.failures).append(f"run again: left {stray}")
     if not left:
@@ -165,20 +166,20 @@ def _collect(home: Path, after: Any, outcome: Outcome) -> None:
 
 
 def _maintain(home: Path) -> None:
-    """What maintenance does when the files have become old."""
+    """Run maintenance on files that are made to look old."""
     keep = Retention()
     assert keep.unreachable is not None
     then = time.time() - (keep.unreachable + 10) * 86_400
-    for one in home.rglob("*"):
-        os.utime(one, (then, then), follow_symlinks=False)
+    for path in home.rglob("*"):
+        os.utime(path, (then, then), follow_symlinks=False)
     retain(home, keep, report=lambda _line: None)
 
 
 def _look(home: Path, scene: Scene, before: Any, after: Any, outcome: Outcome) -> None:
-    """What a reader finds after the kill: of every table the rows of before or those of after, and no half page."""
+    """Check that a reader finds for every table the rows from before or after the run, and no half page."""
     try:
         now = rows_of(home)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a reader met it
+    except Exception as error:  # noqa: BLE001 - any error that a reader meets counts
         outcome.failures.append(f"after the kill a reader met {type(error).__name__}: {error}"[:800])
         return
     mixed = [name for name in now if now[name] not in (before[name], after[name])]
@@ -190,5 +191,5 @@ def _look(home: Path, scene: Scene, before: Any, after: Any, outcome: Outcome) -
         outcome.failures.append(f"after the kill: pages of neither run {half[:5]}")
 
 
-def _differing(one: Any, other: Any) -> list[str]:
-    return [name for name in one if one[name] != other[name]]
+def _differing(rows: Any, expected: Any) -> list[str]:
+    return [name for name in rows if rows[name] != expected[name]]

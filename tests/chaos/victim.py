@@ -1,6 +1,6 @@
-"""One stage of the pipeline in a process that may kill itself: ``python -m tests.chaos.victim STAGE HOME SOURCE``.
+"""Run a stage of the pipeline in a process that may kill itself: ``python -m tests.chaos.victim STAGE HOME SOURCE``.
 
-Ends with 2 and one line where the product says what was wrong, with a traceback where it does not.
+It ends with 2 and one line for an error that the product reports, and with a traceback for any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.chaos.stages import BESIDE, STAGES
 
 
 def main() -> int:
-    """Do the stage."""
+    """Run the stage."""
     stage, home, source = sys.argv[1:]
     points = from_environment() if os.environ.get("CHAOS_ROLE") == "driver" else None
     if points is not None:

@@ -1,6 +1,6 @@
-"""Which recordings a conformance test looks at where all of them take long: every few, unless a whole run is asked for.
+"""Sample of the recordings for slow conformance tests.
 
-``make conformance-all`` (``DISPATCH_AUDIT_CONFORMANCE=all``) looks at all of them.
+``make conformance-all`` (``DISPATCH_AUDIT_CONFORMANCE=all``) uses all of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: Whether all recordings are looked at by every test.
+#: True if every test uses all recordings.
 WHOLE: Final = os.environ.get("DISPATCH_AUDIT_CONFORMANCE") == "all"
 
 
 def some(items: Iterable[T], step: int) -> list[T]:
-    """Every ``step``-th of them, or all."""
+    """Return every ``step``-th item, or all of them in a whole run."""
     return list(items)[:: 1 if WHOLE else step]

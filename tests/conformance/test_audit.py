@@ -1,8 +1,8 @@
 """The audit over all recordings beside the repository: the counts of the contracts, and a second opinion on each.
 
-What the recordings say under the definitions (in-order AUTO_SPLIT, without ``large-300000-*``) is stated here as
-numbers: a difference is a finding about the audit or about the recordings. Level E against the trace, and what stays open at
-the end, are looked at on every third (``sample``).
+The expected counts are those of the recordings under the definitions (in-order AUTO_SPLIT, without ``large-300000-*``): a
+difference is a finding about the audit or about the recordings. Level E against the trace, and entries that stay open at the
+end, are checked on every third recording (``sample``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
 ]
 VERSIONS = ("4.2.4", "4.0.0", "4.0.0-preview.1")
-#: The checker looks at every earlier sending of a key: minutes on these.
+#: The checker compares each delivery with every earlier one of the key, which takes minutes on these.
 TOO_LARGE = ("large-300000-ch", "large-300000-classic-ch")
 
 
@@ -72,7 +72,7 @@ def names(version: str) -> Iterator[Path]:
 
 
 def proven(audit: Audit, source: Ints | None = None) -> Counter[tuple[str, tuple[str, ...], int, bool]]:
-    """Kind, positions, proving line as numbered in the trace, and whether it is certain."""
+    """Count findings by kind, positions, proving line as numbered in the trace, and certainty."""
     return Counter(
         (
             row["kind"],
@@ -85,28 +85,28 @@ def proven(audit: Audit, source: Ints | None = None) -> Counter[tuple[str, tuple
 
 
 def refuted_by_the_trace(log: DispatcherLog, audit: Audit, *, minimal: bool) -> list[str]:
-    """What the user-level log misses of the trace's findings, and what it says for certain that the trace does not."""
+    """List findings that only the trace proves, and certain ones of the log without it that the trace does not have."""
     events, source = rewrite.without_trace(log.events, minimal=minimal)
-    mine, theirs = proven(audited(replace(log, events=events)), source), proven(audit)
-    missed = Counter(one[:3] for one in theirs.elements())
-    missed.subtract(one[:3] for one in mine.elements())
-    certain = Counter({one: count for one, count in mine.items() if one[3]}) - theirs
+    without_trace, with_trace = proven(audited(replace(log, events=events)), source), proven(audit)
+    missed = Counter(finding[:3] for finding in with_trace.elements())
+    missed.subtract(finding[:3] for finding in without_trace.elements())
+    certain = Counter({finding: count for finding, count in without_trace.items() if finding[3]}) - with_trace
     if minimal and log.events["ack_sets"].null_count < len(log.events):
-        # Acks of a part of a batch look like whole ones there: what they leave outstanding cannot be known.
-        return [str(one) for one in certain]
-    return [str(one) for one in (*(+missed), *(-missed), *certain)]
+        # Acks of a part of a batch look like whole ones there: the rest that stays outstanding is unknown.
+        return [str(finding) for finding in certain]
+    return [str(finding) for finding in (*(+missed), *(-missed), *certain)]
 
 
 def wrong_at_the_end(folder: Path, log: DispatcherLog) -> list[str]:
-    """Where brute force and audit differ in the log itself, in what was never sent and in what was never acknowledged."""
+    """List differences of brute force and audit: faults of the log, entries never sent, entries never acknowledged."""
     paths = [str(folder / f"{name}.jsonl.gz") for name in ("messages", "trace")]
-    wrong = [str(one) for one in checker.check_log(*map(checker.lines, paths))]  # real logs are sound
+    wrong = [str(finding) for finding in checker.check_log(*map(checker.lines, paths))]  # real logs are sound
     unsent, holes = (set(positions) for positions in checker.open_at_end(*paths))
     rows = audit_whole(log, largest_trace=0).anomalies.to_pylist()
     lost = {position for row in rows if row["kind"] == "never_delivered" for position in row["positions"]}
     open_ = {position for row in rows if row["kind"] == "ack_hole" for position in row["positions"]}
     if not lost <= unsent:
-        wrong.append(f"{folder.name}: sent, and said to be lost: {sorted(lost - unsent)[:5]}")
+        wrong.append(f"{folder.name}: sent, but reported as lost: {sorted(lost - unsent)[:5]}")
     if not open_ <= holes or bool(open_) != bool(holes):
         wrong.append(f"{folder.name}: unacknowledged by brute force {len(holes)}, by the audit {len(open_)}")
     return wrong
@@ -122,7 +122,7 @@ def test_recordings_say_what_the_contracts_state(version: str) -> None:
     named: dict[tuple[str, str], list[str]] = {}
     folders = [folder for folder in names(version) if folder.name not in TOO_LARGE]
     # Brute force takes minutes on the large ones.
-    closely = set(some((one for one in folders if WHOLE or not one.name.startswith("large-")), 3))
+    closely = set(some((folder for folder in folders if WHOLE or not folder.name.startswith("large-")), 3))
     for folder in folders:
         log = read(folder)
         audit = audited(log)
@@ -140,8 +140,8 @@ def test_recordings_say_what_the_contracts_state(version: str) -> None:
                 having[which, kind] += 1
                 named.setdefault((which, kind), []).append(folder.name)
     assert disagreements == []
-    assert refuted == [], "the user-level log does not say what the trace says"
-    assert wrong == [], "what stays open at the end is not what brute force finds"
+    assert refuted == [], "the log without a trace and the trace give different findings"
+    assert wrong == [], "entries open at the end differ from brute force"
     order = {
         which: (recordings[which], having[which, "out_of_order"], having[which, "split_key"])
         for which in recordings

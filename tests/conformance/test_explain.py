@@ -1,4 +1,4 @@
-"""Explain over recordings whose stories are known, and over every kind of finding in all of them."""
+"""``explain`` over recordings with known events, and over every kind of finding in all recordings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
 ]
 
-#: recording, whom to ask for, and what the answer must say.
+#: Recording, subject of the question, and expected words of the answer.
 STORIES = [
     (
         "4.2.4/designed-drain-one-by-one-ch",

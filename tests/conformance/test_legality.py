@@ -1,4 +1,4 @@
-"""The recordings of real brokers hold nothing that cannot have happened, and their headers say all that is needed."""
+"""The recordings of real brokers have no impossible lines, and their headers are complete."""
 
 from __future__ import annotations
 

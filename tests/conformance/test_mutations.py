@@ -1,4 +1,4 @@
-"""Ten faults of every kind in recordings beside the repository: every one is found, and nothing that does not follow."""
+"""The audit finds faults of every kind in the recordings beside the repository, and reports no other new finding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.conformance.sample import WHOLE
 from tests.mutation.judging import Finding, findings, judge
-from tests.mutation.lives import Life
-from tests.mutation.more_mutators import MORE
 from tests.mutation.mutators import MUTATORS, mutations
+from tests.mutation.recording import Recording
+from tests.mutation.variants import VARIANTS
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 
@@ -21,11 +21,11 @@ pytestmark = [
 ]
 EACH = 12
 EACH_IN_A_TRACE = 10
-#: A trace is compared decision by decision, which takes long: where not all is looked at, fewer of them.
+#: Comparing a trace decision by decision takes long: fewer of them unless the whole set is asked for.
 EACH_OF_SOME = 3
-#: Where one consumer gets everything, too few recordings leave another one connected that could have got it instead; and
-#: without a trace its permits are not compared: one read may be larger than what is left of them.
-NOT_OF_ONE_CONSUMER = ("stuck_consumer", "sent_unasked")
+#: Not for Failover and Exclusive. Too few recordings have a second connection that could have got the entries instead;
+#: and without a trace permits are not compared, because one read may be larger than the permits that are left.
+KEY_SHARED_ONLY = ("stuck_consumer", "sent_unasked")
 #: Recordings of all releases, orders and selectors; quiet ones, in which no line races with another, and busy ones.
 NAMED = (
     *(
@@ -52,46 +52,46 @@ NAMED = (
 
 
 @functools.cache
-def recordings() -> tuple[Life, ...]:
-    """The named ones, and quiet random ones up to forty."""
+def recordings() -> tuple[Recording, ...]:
+    """Read the named recordings, and quiet random ones up to forty."""
     quiet = sorted(
         f"{folder.parent.name}/{folder.name}"
         for folder in RECORDINGS.glob("*/random-*-quiet")
         if folder.is_dir()
     )
     names = [name for name in dict.fromkeys([*NAMED, *quiet]) if (RECORDINGS / name).is_dir()]
-    found = [Life.read(RECORDINGS / name) for name in names]
-    ours = [life for life in found if life.header["subscription_type"] == "Key_Shared"][:40]
+    found = [Recording.read(RECORDINGS / name) for name in names]
+    ours = [recording for recording in found if recording.header["subscription_type"] == "Key_Shared"][:40]
     assert len(ours) >= 30
     return tuple(ours)
 
 
 @functools.cache
-def of_one_consumer() -> tuple[Life, ...]:
-    """Failover and Exclusive."""
+def single_active_recordings() -> tuple[Recording, ...]:
+    """Read the recordings of Failover and Exclusive subscriptions."""
     folders = sorted(file.parent for file in RECORDINGS.glob("*/*failover*/trace.jsonl.gz"))
     assert len(folders) >= 30
-    return tuple(Life.read(folder) for folder in folders)
+    return tuple(Recording.read(folder) for folder in folders)
 
 
 @functools.cache
-def lives(level: str, subscription: str) -> tuple[Life, ...]:
-    found = recordings() if subscription == "Key_Shared" else of_one_consumer()
-    return found if level == "T" else tuple(life.user_level() for life in found)
+def recordings_of(level: str, subscription: str) -> tuple[Recording, ...]:
+    found = recordings() if subscription == "Key_Shared" else single_active_recordings()
+    return found if level == "T" else tuple(recording.without_trace() for recording in found)
 
 
 @functools.cache
-def told_before(level: str, subscription: str, name: str, folder: Path) -> tuple[Finding, ...]:
-    life = next(life for life in lives(level, subscription) if life.name == name)
-    return tuple(findings(life, folder / f"before-{level}" / name))
+def findings_before(level: str, subscription: str, name: str, folder: Path) -> tuple[Finding, ...]:
+    recording = next(recording for recording in recordings_of(level, subscription) if recording.name == name)
+    return tuple(findings(recording, folder / f"before-{level}" / name))
 
 
 CASES = [
     (kind, level, subscription)
-    for kind in (*MUTATORS, *MORE)
+    for kind in (*MUTATORS, *VARIANTS)
     for level in ("E", "T")
     for subscription in ("Key_Shared", "Failover")
-    if subscription == "Key_Shared" or kind not in NOT_OF_ONE_CONSUMER
+    if subscription == "Key_Shared" or kind not in KEY_SHARED_ONLY
 ]
 
 
@@ -104,19 +104,19 @@ def test_every_fault_is_found_and_nothing_else(
     false_alarms: list[tuple[str, Finding]] = []
     usual = level == "E" and subscription == "Key_Shared" and kind in MUTATORS
     wanted = EACH if usual else EACH_IN_A_TRACE if WHOLE else EACH_OF_SOME
-    ours, mutator = lives(level, subscription), (MUTATORS | MORE)[kind]
+    ours, mutator = recordings_of(level, subscription), (MUTATORS | VARIANTS)[kind]
     judged = 0
     for number, fault in enumerate(mutations(kind, ours, 2 * wanted, seed=1, mutator=mutator)):
-        before = list(told_before(level, subscription, fault.life.name, folder))
+        before = list(findings_before(level, subscription, fault.recording.name, folder))
         if judged == wanted:
             break
         if fault.position is not None and any(map(fault.is_found_by, before)):
             continue  # the recording has it already
         judged += 1
-        found, alarms = judge(fault, before, folder / f"{kind}-{level}-{number}" / fault.life.name)
+        found, alarms = judge(fault, before, folder / f"{kind}-{level}-{number}" / fault.recording.name)
         if not found:
-            missed.append((fault.life.name, fault.key, fault.position))
-        false_alarms += [(fault.life.name, alarm) for alarm in alarms]
+            missed.append((fault.recording.name, fault.key, fault.position))
+        false_alarms += [(fault.recording.name, alarm) for alarm in alarms]
     assert judged >= min(wanted, 10)
     assert missed == []
     assert false_alarms == []

@@ -1,4 +1,4 @@
-"""Every recording of a real broker, through the reader: nothing refused, every line accounted for."""
+"""The reader accepts and counts every line of all recordings of real brokers."""
 
 import gzip
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_every_recording_is_read_without_a_reject():
         lines = 0
         for file in (*source.messages, *source.events):
             with gzip.open(file) as stream:
-                lines += sum(piece.count(b"\n") for piece in iter(lambda: stream.read(1 << 20), b""))
+                lines += sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
         counts = recording.counts
         assert recording.quarantine.num_rows == 0, source.name
         assert (counts.lines, counts.about_file, counts.unknown_kinds) == (lines, 1, {}), source.name

@@ -35,7 +35,7 @@ SINGLE_ACTIVE = ("failover", "exclusive")
     ],
 )
 def test_statistics_are_what_the_broker_wrote_down(release: str, classic: bool, per_mille: int) -> None:
-    """Replay sets and draining hashes to the last one; counters but for an ack or flow that was under way just then."""
+    """Replay sets and draining hashes agree exactly; counters may differ by an ack or flow that was under way."""
     found: Counter[str] = Counter()
     for folder in sorted((RECORDINGS / release).glob("designed-*")):
         if ("classic" in folder.name) == classic and not any(word in folder.name for word in SINGLE_ACTIVE):

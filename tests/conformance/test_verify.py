@@ -1,8 +1,8 @@
-"""Verification of every recording beside the repository: no divergent decision, and few that races leave open.
+"""Verification of every recording beside the repository: no divergent decision, and few that are uncertain because of races.
 
 The bars: uncertain at most 0.05 % of the decisions of ``designed-*`` and ``*-quiet``, at most 0.3 % of those of
 ``*-racing`` and ``large-*``; in no class of decision more than 0.5 %, 1.5 %, and 2 % for Failover. The number of decisions
-is counted a second time here, from the raw lines, by the formula of docs/verify.md.
+is counted again from the raw lines, by the formula of docs/verify.md.
 """
 
 from __future__ import annotations

@@ -60,14 +60,18 @@ WRONG_RULES: dict[str, tuple[object, str, object]] = {
     "sort by join order": (failover, "sort_key", lambda candidate: (candidate.priority_level, b"")),
     "names before levels": (failover, "sort_key", lambda candidate: (0, candidate.name.encode())),
     "worse levels take part": (failover, "takes_part", lambda candidate, first: True),
-    "who held a ring point keeps it": (failover, "wins_point", lambda joining, holder: False),
+    "the holder of a ring point keeps it": (failover, "wins_point", lambda joining, holder: False),
     "flow counts while the delay runs": (rules, "delay_holds_flow", lambda: False),
     "the delay holds the read after a batch": (rules, "delay_holds_reads", lambda: True),
-    "everybody is served": (rules, "only_the_active_is_served", lambda consumer, active: True),
+    "all consumers are served": (rules, "only_the_active_is_served", lambda consumer, active: True),
     "reads of one less": (rules, "read_size", lambda permits, batch, **_: max(permits - 1, 1)),
     "no rewind": (SingleActiveDispatcher, "_rewind", lambda self: None),
     "acks do not count": (SingleActiveDispatcher, "acknowledge", lambda self, entry, ack_set=(): None),
-    "nobody is told": (SingleActiveDispatcher, "notices_of_change", lambda self, active, connected: ()),
+    "no consumer is notified": (
+        SingleActiveDispatcher,
+        "notices_of_change",
+        lambda self, active, connected: (),
+    ),
 }
 
 
@@ -82,7 +86,7 @@ def test_a_wrong_rule_shows(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.mark.parametrize("ring", [True, False])
-def test_modulo_and_ring_are_told_apart(monkeypatch: pytest.MonkeyPatch, ring: bool) -> None:
+def test_swapping_modulo_and_ring_shows(monkeypatch: pytest.MonkeyPatch, ring: bool) -> None:
     right = failover.pick
 
     def swapped(candidates: list[failover.Candidate], **given: object) -> failover.Choice:
@@ -95,7 +99,7 @@ def test_modulo_and_ring_are_told_apart(monkeypatch: pytest.MonkeyPatch, ring: b
     assert divergent_somewhere()
 
 
-def test_the_hand_over_without_delay_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_without_delay_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     right = profiles.Profile.number
     monkeypatch.setattr(
         profiles.Profile,

@@ -1,6 +1,6 @@
-"""Under the recorded rules the simulation does what was recorded; what misses is named in bench/results/what-if-identity.md.
+"""Under the recorded rules the simulation repeats the recording; exceptions are in bench/results/what-if-identity.md.
 
-Every third recording is simulated here; the page holds all of them, and has to say of each what is found.
+Every third recording is simulated here; the page covers all recordings and must agree with each result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def found() -> list[Identity]:
 
 @pytest.fixture(scope="module")
 def listed() -> set[str]:
-    """Recordings that the page says miss."""
+    """Return the recordings that miss the bar according to the page."""
     table = PAGE.read_text(encoding="utf-8").partition("## Recordings that miss")[2]
     return set(re.findall(r"^\| `([^`]+/[^`]+)` \|", table, re.MULTILINE))
 
@@ -42,7 +42,7 @@ def test_the_page_is_of_these_recordings(listed: set[str]) -> None:
 
 
 def test_the_page_counts_what_it_lists(listed: set[str]) -> None:
-    """Of all recordings; the misses are few scripts, which lie unevenly in a sample."""
+    """Checks all recordings, because the misses are few scripts, unevenly spread over a sample."""
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| \d+ \| \d+ \| (\d+) \|", text, re.MULTILINE)
     counts = {kind: (int(count), int(reached)) for kind, count, reached in rows}

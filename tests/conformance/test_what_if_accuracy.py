@@ -1,6 +1,6 @@
 """The truth check: recordings of 4.2.4 predict all other recordings of their scripts, with one seed.
 
-``make accuracy`` makes all pairs with several seeds: ``bench/results/what-if-accuracy.md``.
+``make accuracy`` simulates all pairs with several seeds: ``bench/results/what-if-accuracy.md``.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def test_high_confidence_is_earned(pairs: list[Pair]) -> None:
     assert by_level["high"].accuracy > others.accuracy
 
 
-def test_failover_hands_over_where_the_other_rule_did() -> None:
-    """Modulo and ring of four partition indexes: who violates order by a rewind, and the control position by position."""
+def test_failover_predicts_the_violations_of_the_other_rule() -> None:
+    """Modulo and ring of four partition indexes: violations of order by a rewind, and the control position by position."""
     failover = [pair for several in failover_scripts().values() for pair in pairs_of(several, range(1))]
     score = Score.of(failover)
     assert (score.pairs, score.right, score.violating) == (8, 8, 6)

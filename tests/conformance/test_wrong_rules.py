@@ -56,7 +56,7 @@ TAMPERINGS: list[tuple[str, Tampering]] = [
     ("sent", t.two_of_one_key_swapped),
     ("sent", t.one_not_sent),
     ("sent", t.sent_line_dropped),
-    ("sent", t.add_to("permits_before", 997)),  # no flow that may come first has so many
+    ("sent", t.add_to("permits_before", 997)),  # no racing flow has so many
     ("read_done", t.other_hash),
     ("read_issued", t.add_to("max_entries", 997)),
     ("read_issued", t.read_dropped),

@@ -42,7 +42,7 @@ _SHORT: Final = {"4.0.0-preview.1": "pre"}
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recording of a script. ``rules``: ``<release>/<variant>``."""
+    """A recording of a script. ``rules``: ``<release>/<variant>``."""
 
     script: str
     rules: str
@@ -58,7 +58,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A prediction of ``target`` from ``source``. ``problem``: why there is none, which counts as wrong."""
+    """A prediction of ``target`` from ``source``. ``problem``: the reason if there is none, which counts as wrong."""
 
     source: Recorded
     target: Recorded
@@ -446,7 +446,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pairs += pairs_of(several, seeds)
         score = Score.of(pair for pair in pairs if pair.source.script == script)
         print(score.row(script), file=sys.stderr, flush=True)
-        # Written as it grows: what was measured is kept, whatever ends the rest.
+        # Written after each step, so that an early end keeps all measurements.
         options.out.write_text(page(pairs, len(seeds)), encoding="utf-8")
     failover = [pair for several in failover_scripts().values() for pair in pairs_of(several, seeds)]
     for several in scripts(kinds=("large-",)).values() if options.large else ():

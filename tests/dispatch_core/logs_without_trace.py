@@ -1,4 +1,4 @@
-"""Logs of level E, as a user records them: real traces without what only the broker's inside knows."""
+"""Logs of level E: real traces without the lines and fields that only the broker can record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USER_LEVEL = pa.array([kind.name for kind in KINDS.values() if kind.level == "E"
 
 
 def stripped(log: DispatcherLog) -> DispatcherLog:
-    """The log as a user would have it: lines of level E alone, numbered anew."""
+    """Return the log with its lines of level E alone, numbered anew."""
     events = log.events.filter(pc.is_in(log.events["kind"], value_set=USER_LEVEL))
     trace_only = {name for kind in KINDS.values() for name in kind.trace_only}
     columns: dict[str, Any] = {name: events[name] for name in events.column_names}
@@ -32,17 +32,17 @@ def stripped(log: DispatcherLog) -> DispatcherLog:
 
 
 def recorded(name: str) -> DispatcherLog:
-    """A recording of tests/data, stripped."""
+    """Read a recording of tests/data without its trace."""
     return stripped(read_recording(find_recordings([DATA / name])[0]).logs[0])
 
 
 def with_line(log: DispatcherLog, row: int, **changed: Any) -> DispatcherLog:
-    """The log with other values in one line."""
+    """Return the log with other values in one line."""
     lines = log.events.to_pylist()
     lines[row] |= changed
     return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
 
 
 def log_of(name: str) -> DispatcherLog:
-    """A recording of tests/data, as it is."""
+    """Read a recording of tests/data with its trace."""
     return read_recording(find_recordings([DATA / name])[0]).logs[0]

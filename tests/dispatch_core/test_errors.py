@@ -1,4 +1,4 @@
-"""What counts as the disk's fault, in whoever's exception it stands."""
+"""Errors that count as faults of the disk, in exceptions of any library."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_words_of_arrow_and_of_a_cause_are_found() -> None:
     "error",
     [
         FileNotFoundError(errno.ENOENT, "No such file or directory"),
-        ValueError("No space left on device"),  # a value that reads so is no disk
+        ValueError("No space left on device"),  # a value with these words is no error of the disk
         pa.ArrowInvalid("not a Parquet file"),
     ],
 )
@@ -52,7 +52,7 @@ def test_anything_else_stays_what_it_is(error: Exception) -> None:
         raise error
 
 
-def test_what_is_said_already_is_not_said_again() -> None:
+def test_an_error_that_names_the_cause_is_not_wrapped() -> None:
     error = DispatchAuditError("full, says the copy")
     error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(DispatchAuditError) as caught, disk_errors_named("pull"):
@@ -63,7 +63,7 @@ def test_what_is_said_already_is_not_said_again() -> None:
 def test_a_function_keeps_its_name_and_its_result(tmp_path: Path) -> None:
     @names_disk_errors("pull")
     def listed(folder: Path) -> list[Path]:
-        """What is there."""
+        """List the files of a folder."""
         return list(folder.iterdir())
 
     assert (listed.__name__, listed(tmp_path)) == ("listed", [])

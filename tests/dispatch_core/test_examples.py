@@ -1,4 +1,4 @@
-"""Every example in a docstring of the core gives what it says."""
+"""Every example in a docstring of the core prints the output shown."""
 
 from __future__ import annotations
 

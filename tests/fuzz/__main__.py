@@ -1,8 +1,8 @@
 """Fuzz the readers: ``python -m tests.fuzz --executions 1000000 --findings DIR``; the same seed makes the same documents.
 
-One execution is one document read. Each case is made from ``seed:target:number`` alone, so that a finding can be made
-again: ``python -m tests.fuzz --seed S --only TARGET --case NUMBER``. Cases run in processes of their own: one that ends its
-process, takes too long or too much memory is a finding like any other.
+An execution is one document read. Each case depends on ``seed:target:number`` alone, so that a finding can be repeated:
+``python -m tests.fuzz --seed S --only TARGET --case NUMBER``. Cases run in processes of their own: a case that ends its
+process, or takes too long or too much memory, is a finding, too.
 """
 
 from __future__ import annotations

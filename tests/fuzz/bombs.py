@@ -1,6 +1,6 @@
-"""Small files that unfold to much: what is read of them ends at the limit, and they balance like all others.
+"""Small files that unpack to much: reading ends at the limit, and their rows are counted as in all other files.
 
-That the process does not grow with them is seen by what runs the cases.
+The runner of the cases checks that the process does not grow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BEYOND: Final = "bytes after decompression: the rest was not read"
 
 
 def lines(rng: Random) -> Made:
-    """Megabytes of lines, or of one, in a compressed file of some kilobytes; more than may be read, or just as much."""
+    """Make a compressed file of some kilobytes with megabytes of lines or of one line, at or above the limits."""
     content: Content = rng.choice(("events", "messages"))
     part = rng.choice(
         (b"x\n", b"{}\n", b"\n", b"x", b"\0", b"[", b'{"a":', good(rng, content, 1).data + b"\n")
@@ -59,7 +59,7 @@ def lines(rng: Random) -> Made:
 
 
 def columns(rng: Random) -> Made:
-    """A Parquet file in which one text, or one list, stands for all rows."""
+    """Make a Parquet file in which all rows share one long text or list."""
     rows = rng.choice((1, 100, 2000))
     size = rng.choice((10, 5000, 100_000))
     limits = Limits(line_bytes=rng.choice((4000, 16 << 20)))
@@ -70,10 +70,10 @@ def columns(rng: Random) -> Made:
         )
         name, long = "messages.parquet", size > limits.line_bytes
     else:
-        one = {"topic": ["t"] * rows, "subscription": ["s"] * rows, "seq": list(range(1, rows + 1))}
+        base = {"topic": ["t"] * rows, "subscription": ["s"] * rows, "seq": list(range(1, rows + 1))}
         items = min(size, 10**6 // rows)
         hashes = pa.array([[7] * items] * rows, EVENTS.field("hashes").type)
-        table = pa.table(one | {"t_us": [1] * rows, "kind": ["end"] * rows, "hashes": hashes, "note": key})
+        table = pa.table(base | {"t_us": [1] * rows, "kind": ["end"] * rows, "hashes": hashes, "note": key})
         name, long = "events.parquet", size > limits.line_bytes
     stream = io.BytesIO()
     pq.write_table(table, stream, compression=rng.choice(("zstd", "none")), store_schema=rng.random() < 0.5)
@@ -81,7 +81,7 @@ def columns(rng: Random) -> Made:
 
     def check() -> int:
         reading = read_file(io.BytesIO(data), name=name, limits=limits, threads=1)
-        for _ in reading:  # nothing is held: it would be the bomb
+        for _ in reading:  # keep no batch: together they would be the bomb
             pass
         assert reading.counts.lines == rows, reading.counts
         assert reading.counts.quarantined == (rows if long else 0), reading.counts

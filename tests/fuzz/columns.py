@@ -40,9 +40,9 @@ _GZIP: Final = ("none", "snappy", "zstd", "gzip")
 
 @dataclass(frozen=True)
 class Columns:
-    """A Parquet file. ``fates``: per row the values of a good one, the field of a bad one (a text), or nothing known.
+    """A Parquet file. ``fates``: for each row its values if it is good, the bad field (a text), or ``None`` if unknown.
 
-    None for the whole where nothing is known of any. ``rows``: so many there were before a byte of it was changed.
+    ``fates`` is ``None`` if no row is known. ``rows``: number of rows before any byte was changed.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Columns:
 
 
 def columns(rng: Random, content: Content) -> Columns:
-    """A Parquet file of the log format, mostly with something wrong."""
+    """Make a Parquet file of the log format, mostly with faults."""
     schema = EVENTS if content == "events" else MESSAGES
     fates: list[dict[str, Any] | str | None] = []
     rows = []
@@ -69,10 +69,10 @@ def columns(rng: Random, content: Content) -> Columns:
     if content == "events" and rng.random() < 0.2:
         rows.insert(0, _header(rng))
         fates.insert(0, None)
-    for at, one in enumerate(rows):
+    for at, fields in enumerate(rows):
         if fates[at] is None or rng.random() > 0.3:
             continue
-        fates[at] = _spoil(rng, one, content, at, not_text)
+        fates[at] = _spoil(rng, fields, content, at, not_text)
     table = pa.Table.from_pylist(rows, schema=pa.schema([field.with_nullable(True) for field in schema]))
     for (name, at), text in not_text.items():
         place = table.column_names.index(name)
@@ -142,18 +142,18 @@ def _header(rng: Random) -> dict[str, Any]:
 
 
 def _spoil(
-    rng: Random, one: dict[str, Any], content: Content, at: int, not_text: dict[tuple[str, int], bytes]
+    rng: Random, fields: dict[str, Any], content: Content, at: int, not_text: dict[tuple[str, int], bytes]
 ) -> str | None:
-    """Put a fault into a row; returns the field that must be named, or None where that is not sure."""
+    """Put a fault into a row; return the field that the quarantine must name, or ``None`` if that is not certain."""
     pick = rng.random()
     if pick < 0.4:
         name = rng.choice(
-            [x for x in ("topic", "kind", "note", "broker", "name", "key", "producer") if x in one]
+            [x for x in ("topic", "kind", "note", "broker", "name", "key", "producer") if x in fields]
         )
-        one[name] = "x"
+        fields[name] = "x"
         not_text[name, at] = rng.choice(_NOT_TEXT)
         return shown(name)
-    names = [name for name in one if name in RANGES and not isinstance(one[name], list)]
+    names = [name for name in fields if name in RANGES and not isinstance(fields[name], list)]
     if pick < 0.7 and names:
         name = rng.choice(names)
         least, most = RANGES[name]
@@ -165,19 +165,19 @@ def _spoil(
         beyond = [x for x in (least - 1, most + 1) if fits[0] <= x <= fits[1]]
         if not beyond:
             return None
-        one[name] = rng.choice(beyond)
+        fields[name] = rng.choice(beyond)
         return None if name.startswith("gap") else shown(name)
     name = rng.choice(
         ("topic", "ledger_id", "entry_id") if content == "messages" else ("topic", "t_us", "seq", "kind")
     )
-    one[name] = None
-    if name == "seq" and one.get("kind") == "gap":
+    fields[name] = None
+    if name == "seq" and fields.get("kind") == "gap":
         return None
     return "position" if name in ("ledger_id", "entry_id") else name
 
 
 def _retyped(rng: Random, table: pa.Table) -> pa.Table:
-    """A column of another type, given twice, or left out."""
+    """Change the type of a column, repeat it, or leave it out."""
     at = rng.randrange(table.num_columns)
     name = table.column_names[at]
     pick = rng.random()
@@ -222,19 +222,19 @@ def damaged(rng: Random, data: bytes) -> bytes:
     made = bytearray(data)
     for _ in range(rng.choice((1, 1, 4, 30))):
         at = rng.randrange(len(made))
-        if rng.random() < 0.5:  # in what describes the file: at its end
+        if rng.random() < 0.5:  # in the footer, at the end of the file
             at = max(0, len(made) - 1 - rng.randrange(600))
         made[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, made[at] ^ (1 << rng.randrange(8))))
     return bytes(made)
 
 
 def check_columns(made: Columns) -> int:
-    """Read a Parquet file; returns how often it was read."""
+    """Read a Parquet file; return the number of reads."""
     result = read(made.data, made.name, threads=1)
     check_quarantine(result, made.name)
     if made.fates is not None:
         _check_rows(made, result, made.fates)
-    stopped = any("rest of" in one["reason"] for one in result.quarantine.to_pylist())
+    stopped = any("rest of" in refusal["reason"] for refusal in result.quarantine.to_pylist())
     assert result.counts.file_problems or stopped or result.counts.lines == made.rows, (
         "rows were lost silently"
     )
@@ -242,13 +242,13 @@ def check_columns(made: Columns) -> int:
 
 
 def _check_rows(made: Columns, result: Read, fates: tuple[dict[str, Any] | str | None, ...]) -> None:
-    refused = {one["source_line"]: one for one in result.quarantine.to_pylist()}
+    refused = {refusal["source_line"]: refusal for refusal in result.quarantine.to_pylist()}
     table = result.events if made.content == "events" else result.messages
-    of_row = {one["source_line"]: one for one in table.to_pylist() if one.get("kind") != "header"}
+    of_row = {values["source_line"]: values for values in table.to_pylist() if values.get("kind") != "header"}
     assert not refused.keys() & of_row.keys(), "a row was accepted and quarantined"
     if result.counts.file_problems:
-        return  # a required column is missing: nothing of it was read
-    stop = next((at for at, one in refused.items() if "rest of" in one["reason"]), len(fates))
+        return  # a required column is missing: no row was read
+    stop = next((at for at, refusal in refused.items() if "rest of" in refusal["reason"]), len(fates))
     assert result.counts.lines == stop, (result.counts, len(fates), refused)
     for number, fate in enumerate(fates[:stop], start=1):
         if isinstance(fate, dict):

@@ -1,4 +1,4 @@
-"""Files of JSON lines: lines put together in every way that files come in, then packed, cut and damaged."""
+"""Files of JSON lines: lines joined in every way, then packed, cut and damaged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Document:
-    """One file of lines: its text before packing, its bytes, and how to read it.
+    """A file of lines: its text before packing, its bytes, and the limits to read it with.
 
-    ``lines``: where each line of ``text`` came from, empty where the bytes of the text were changed afterwards. ``whole``:
-    the packing is undamaged, so what is read must be what the text says.
+    ``lines``: the lines of ``text``, empty if its bytes were changed afterwards. ``whole``: the packing is undamaged, so
+    that reading gives the text.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Document:
 
 
 def document(rng: Random, content: Content) -> Document:
-    """A file of lines, plain or packed."""
+    """Make a file of lines, plain or packed."""
     made = tuple(line(rng, content, at + 1) for at in range(rng.choice((0, 1, 3, 8, 20))))
     end = rng.choice((b"\n", b"\n", b"\r\n"))
-    text = b"".join(one.data + (end if rng.random() < 0.98 else b"\n") for one in made)
+    text = b"".join(made_line.data + (end if rng.random() < 0.98 else b"\n") for made_line in made)
     if made and rng.random() < 0.3:
         text = text.removesuffix(b"\n")
     if rng.random() < 0.1:
@@ -80,21 +80,21 @@ def _changed(rng: Random, data: bytes) -> bytes:
     return bytes(made)
 
 
-def _parts(rng: Random, text: bytes, one: bool) -> list[bytes]:
-    if one or rng.random() < 0.7 or not text:
+def _parts(rng: Random, text: bytes, single: bool) -> list[bytes]:
+    if single or rng.random() < 0.7 or not text:
         return [text]
     cut = rng.randrange(len(text))
     return [text[:cut], text[cut:]]
 
 
-def _gzipped(rng: Random, text: bytes, one: bool) -> bytes:
-    """``one``: a single member and nothing behind it, so that every cut can be noticed."""
+def _gzipped(rng: Random, text: bytes, single: bool) -> bytes:
+    """Pack by gzip. ``single``: one member and nothing behind it, so that every cut can be noticed."""
     level = rng.choice((0, 1, 6, 9))
     members = []
-    for part in _parts(rng, text, one):
+    for part in _parts(rng, text, single):
         if rng.random() < 0.7:
             members.append(gzip.compress(part, level, mtime=0))
-        else:  # flushed in the middle, as writers do that want to be read while they write
+        else:  # flushed in the middle, as by writers whose files are read while they write
             packer = zlib.compressobj(level, wbits=31)
             half = len(part) // 2
             members.append(
@@ -103,12 +103,12 @@ def _gzipped(rng: Random, text: bytes, one: bool) -> bytes:
                 + packer.compress(part[half:])
                 + packer.flush()
             )
-    return b"".join(members) + (b"\0" * rng.randrange(600) if rng.random() < 0.1 and not one else b"")
+    return b"".join(members) + (b"\0" * rng.randrange(600) if rng.random() < 0.1 and not single else b"")
 
 
-def _zstd(rng: Random, text: bytes, one: bool) -> bytes:
+def _zstd(rng: Random, text: bytes, single: bool) -> bytes:
     frames = []
-    for part in _parts(rng, text, one):
+    for part in _parts(rng, text, single):
         packer = zstandard.ZstdCompressor(
             level=rng.choice((-5, 1, 3)),
             write_checksum=rng.random() < 0.5,
@@ -125,6 +125,6 @@ def _zstd(rng: Random, text: bytes, one: bool) -> bytes:
                 + stream.compress(part[half:])
                 + stream.flush()
             )
-        if rng.random() < 0.1 and not one:  # a skippable frame, as parallel packers write
+        if rng.random() < 0.1 and not single:  # a skippable frame, as parallel packers write
             frames.append(b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd")
     return b"".join(frames)

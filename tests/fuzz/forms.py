@@ -1,6 +1,6 @@
-"""What people and programs type: forms of the DAGs, requests of a what-if, settings that go from stage to stage, stats.
+"""Input of people and programs: forms of the DAGs, requests of a what-if, settings passed between stages, stats.
 
-Airflow's own schemas hold most of it off; what comes past them is refused in one line, and what is taken stays one argument.
+Airflow's schemas refuse most bad input. The rest is refused in one line; each accepted text stays one argument.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _moment(rng: Random) -> str | None:
 
 
 def _taken(read: Callable[[], T]) -> T | None:
-    """What was made of a form; None where it was refused, in few words."""
+    """Read a form; return ``None`` if it was refused with a short message."""
     try:
         return read()
     except DispatchAuditError as error:
@@ -97,7 +97,7 @@ def _taken(read: Callable[[], T]) -> T | None:
 
 
 def backfill(rng: Random) -> Made:
-    """The form of a backfill: the interval, the source, the file of settings."""
+    """Make a form of a backfill: the interval, the source, the file of settings."""
     form = {
         "interval_start": _moment(rng),
         "interval_end": _moment(rng),
@@ -119,7 +119,7 @@ def backfill(rng: Random) -> Made:
 
 
 def what_if(rng: Random) -> Made:
-    """The form of a what-if; each thing that was typed stays within one argument of the process that is started."""
+    """Make a form of a what-if; each typed text must stay one argument of the started process."""
     form = {
         "interval_start": _moment(rng),
         "topics": _text(rng) if rng.random() < 0.5 else "*",
@@ -139,14 +139,14 @@ def what_if(rng: Random) -> Made:
         assert arguments[0] == "--interval-start"
         assert arguments[2] == "--seeds"
         names = ("--topics=", "--subscriptions=", "--rules=", "--set=", "--broker-version=")
-        assert all(one.startswith(names) for one in arguments[4:]), arguments
+        assert all(argument.startswith(names) for argument in arguments[4:]), arguments
         return 1
 
     return _shown(form), check
 
 
 def maintenance(rng: Random) -> Made:
-    """The form of maintenance: days to keep."""
+    """Make a form of maintenance: days to keep."""
     names = ("keep_results_days", "keep_pages_days", "keep_what_if_days", "keep_versions_days")
     form = {name: rng.choice(_VALUES) for name in names if rng.random() < 0.9}
 
@@ -161,7 +161,7 @@ def maintenance(rng: Random) -> Made:
 
 
 def overrides(rng: Random) -> Made:
-    """Settings in place of the logs' headers, as one stage gives them to the next."""
+    """Make settings that replace those of the logs' headers, as passed from stage to stage."""
     value: Any = {
         "broker_version": rng.choice(("4.2.4", None, *_TEXTS)),
         "settings": {
@@ -179,11 +179,11 @@ def overrides(rng: Random) -> Made:
         text = text[:at] + rng.choice(("", "[" * 3000, "9" * 5000, "}", '"')) + text[at + 1 :]
 
     def check() -> int:
-        held = _taken(lambda: Overrides.of_json(text))
-        if held is None:
+        accepted = _taken(lambda: Overrides.of_json(text))
+        if accepted is None:
             return 1
-        assert Overrides.of_json(held.json()) == held
-        assert all(held.texts) or not held
+        assert Overrides.of_json(accepted.json()) == accepted
+        assert all(accepted.texts) or not accepted
         return 1
 
     return text.encode("utf-8", "backslashreplace"), check
@@ -193,15 +193,15 @@ _STATS: Final = Path(__file__).parents[1] / "data" / "stats"
 
 
 def stats(rng: Random) -> Made:
-    """What ``pulsar-admin topics stats`` and ``stats-internal`` print, with some of it replaced."""
-    folder = rng.choice(sorted(one.name for one in _STATS.iterdir() if one.is_dir()))
-    held = [
+    """Make output of ``pulsar-admin topics stats`` and ``stats-internal`` with some values replaced."""
+    folder = rng.choice(sorted(folder.name for folder in _STATS.iterdir() if folder.is_dir()))
+    values = [
         (name, spoiled(rng, value, _ODD) if rng.random() < 0.8 else value)
         for name, value in _documents(folder)
     ]
     if rng.random() < 0.1:
-        held = held[: rng.randrange(3)] or held
-    texts = [(name, json.dumps(value).encode()) for name, value in held]
+        values = values[: rng.randrange(3)] or values
+    texts = [(name, json.dumps(value).encode()) for name, value in values]
     if rng.random() < 0.1:
         name, text = texts[0]
         texts[0] = name, text[: rng.randrange(len(text) + 1)]
@@ -209,7 +209,8 @@ def stats(rng: Random) -> Made:
     def check() -> int:
         try:
             documents = [Document.of(name, text) for name, text in texts]
-            for subscription in {one for document in documents for one in document.subscriptions} or {"s"}:
+            subscriptions = {name for document in documents for name in document.subscriptions}
+            for subscription in subscriptions or {"s"}:
                 snapshot_of(documents, subscription)
         except DispatchAuditError as error:
             says(error, ".json")
@@ -220,7 +221,7 @@ def stats(rng: Random) -> Made:
 
 @cache
 def _documents(folder: str) -> list[tuple[str, Any]]:
-    return [(one.name, json.loads(one.read_bytes())) for one in sorted((_STATS / folder).glob("*.json"))]
+    return [(file.name, json.loads(file.read_bytes())) for file in sorted((_STATS / folder).glob("*.json"))]
 
 
 def _shown(form: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""What a pull writes beside the logs: catalogue, manifests, journal, surveys. Half of one, or another's, stops nobody."""
+"""Files that a pull writes beside the logs: catalogue, manifests, journal, surveys. Damaged ones must not stop a run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _document(rng: Random, value: Any) -> bytes:
 
 
 def _folder() -> Path:
-    """A landing folder, one for each process; each document takes the place of the one before."""
+    """Return the landing folder of this process; each document replaces the one before."""
     return Path(_place(os.getpid()).name)
 
 
@@ -88,7 +88,7 @@ def _place(_process: int) -> tempfile.TemporaryDirectory[str]:
 
 
 def catalogue(rng: Random) -> Made:
-    """The catalogue of a landing folder."""
+    """Make the catalogue of a landing folder."""
     data = _document(rng, _CATALOGUE)
 
     def check() -> int:
@@ -100,9 +100,9 @@ def catalogue(rng: Random) -> Made:
             says(error, str(folder / segments.CATALOGUE))
             return 1
         for files in found.values():
-            for name, one in files.items():
-                assert one.name == name
-                one.is_whole(folder)
+            for name, segment in files.items():
+                assert segment.name == name
+                segment.is_whole(folder)
         segments.write_catalogue(folder, found)
         return 1
 
@@ -110,7 +110,7 @@ def catalogue(rng: Random) -> Made:
 
 
 def manifest(rng: Random) -> Made:
-    """The manifest of an interval."""
+    """Make the manifest of an interval."""
     data = _document(rng, _MANIFEST)
 
     def check() -> int:
@@ -123,16 +123,16 @@ def manifest(rng: Random) -> Made:
         except DispatchAuditError as error:
             says(error, str(path))
             return 1
-        for one in found:
-            assert one.role in ("run", "history", "retired")
-            assert all(isinstance(source, str) for source in one.sources)
+        for landed in found:
+            assert landed.role in ("run", "history", "retired")
+            assert all(isinstance(source, str) for source in landed.sources)
         return 1
 
     return data, check
 
 
 def journal(rng: Random) -> Made:
-    """A pull's journal: a line that is not whole is passed over, and the good ones are taken."""
+    """Make the journal of a pull: broken lines must be skipped and good ones read."""
     good = asdict(_SEGMENT)
     lines = [_document(rng, good).replace(b"\n", b" ") for _ in range(rng.randrange(5))]
     at = rng.randrange(len(lines) + 1)
@@ -145,16 +145,16 @@ def journal(rng: Random) -> Made:
         kept._path.write_bytes(data)
         found = kept.read()
         assert found["rec/good.jsonl"].sha256 == "a" * 64
-        for name, one in found.items():
-            assert one.name == name
-            one.is_whole(folder)
+        for name, segment in found.items():
+            assert segment.name == name
+            segment.is_whole(folder)
         return 1
 
     return data, check
 
 
 def about(rng: Random) -> Made:
-    """What is kept of a survey: what is damaged is as if it were not there."""
+    """Make a kept survey: a damaged one must count as missing."""
     data = _document(rng, _SURVEY)
 
     def check() -> int:
@@ -170,7 +170,7 @@ def about(rng: Random) -> Made:
 
 
 def surveyed(rng: Random) -> Made:
-    """A survey of a log: no hour too few, whatever the file is like."""
+    """Survey a log: no hour may be missing, whatever the file contains."""
     content: Content = rng.choice(("events", "messages"))
     made = document(rng, content)
 
@@ -197,13 +197,13 @@ def surveyed(rng: Random) -> Made:
 
 
 def ingested(rng: Random) -> Made:
-    """Files of one task of ingest: each balances by itself, and a good one between bad ones gives all its rows."""
+    """Make the files of an ingest task: counts must add up, and a good file between bad ones keeps all its rows."""
     contents: tuple[Content, ...] = ("events", "messages")
     hostile = [document(rng, rng.choice(contents)) for _ in range(2)]
     made = [good(rng, "events", at) for at in range(1, 9)]
     inside = [line for line in made if line.values["t_us"] < _EVER.end_us]
     clean = b"".join(line.data + b"\n" for line in inside)
-    data = clean + b"".join(one.data for one in hostile)
+    data = clean + b"".join(broken.data for broken in hostile)
 
     def check() -> int:
         folder = _folder()
@@ -211,21 +211,25 @@ def ingested(rng: Random) -> Made:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         files = []
-        for at, (name, held) in enumerate(
-            [(hostile[0].name, hostile[0].data), ("events.jsonl", clean), (hostile[1].name, hostile[1].data)]
+        for at, (name, packed) in enumerate(
+            [
+                (hostile[0].name, hostile[0].data),
+                ("events.jsonl", clean),
+                (hostile[1].name, hostile[1].data),
+            ]
         ):
             (folder / str(at)).mkdir(exist_ok=True)
             path = folder / str(at) / name
-            path.write_bytes(held)
+            path.write_bytes(packed)
             files.append((f"{at}/{name}", path))
         reports = stage_files("00000", files, staging, _EVER)
-        assert [one["name"] for one in reports] == [name for name, _ in files]
-        for one in reports:
-            counted = one["rows_accepted"] + one["rows_quarantined"] + one["rows_other_interval"]
-            assert one["rows_in"] == counted, one
+        assert [report["name"] for report in reports] == [name for name, _ in files]
+        for report in reports:
+            counted = report["rows_accepted"] + report["rows_quarantined"] + report["rows_other_interval"]
+            assert report["rows_in"] == counted, report
         assert reports[1]["rows_accepted"] == len(inside)
-        rows = sum(one["rows"] for one in reports[0]["staged"])
-        assert rows >= sum(one["rows_accepted"] + one["rows_quarantined"] for one in reports), rows
+        rows = sum(report["rows"] for report in reports[0]["staged"])
+        assert rows >= sum(report["rows_accepted"] + report["rows_quarantined"] for report in reports), rows
         return len(reports)
 
     return data, check

@@ -34,7 +34,7 @@ _TOPICS: Final = ("persistent://public/default/a", "persistent://public/default/
 
 @dataclass(frozen=True)
 class Line:
-    """A line and its fate; ``values``: what the row of a good one holds; ``field``: that of a bad one, where it is known."""
+    """A line with its expected result. ``values``: the row of a good line. ``field``: the bad field of others, if known."""
 
     data: bytes
     fate: Fate = "any"
@@ -47,7 +47,7 @@ class Line:
 
 
 def text(rng: Random) -> str:
-    """A text: mostly short, with all that a text of JSON may hold."""
+    """Make a text, mostly short, with any characters that JSON allows."""
     pick = rng.random()
     if pick < 0.6:
         return f"w{rng.randrange(30)}"
@@ -59,7 +59,7 @@ def text(rng: Random) -> str:
 
 
 def number(rng: Random, least: int = INT64[0], most: int = INT64[1]) -> int:
-    """An integer within bounds, often at one."""
+    """Make an integer within bounds, often a bound itself."""
     pick = rng.random()
     if pick < 0.8:
         made = rng.randrange(1, 50) if pick < 0.5 else rng.choice((least, most, least + 1, most - 1))
@@ -68,7 +68,7 @@ def number(rng: Random, least: int = INT64[0], most: int = INT64[1]) -> int:
 
 
 def position(rng: Random, least: int = -1) -> str:
-    """A position as JSON writes it."""
+    """Make a position as in JSON."""
     pick = rng.random()
     if pick < 0.8:
         return f"{rng.randrange(9)}:{rng.randrange(100)}"
@@ -76,7 +76,7 @@ def position(rng: Random, least: int = -1) -> str:
 
 
 def value(rng: Random, column: str, kind: pa.DataType, *, items: int = 2) -> Any:
-    """A value of a column as JSON writes it, within the format's rules."""
+    """Make a valid value of a column as in JSON."""
     if column == "positions":
         return [position(rng) for _ in range(items)]
     if column == "ranges":
@@ -94,7 +94,7 @@ def value(rng: Random, column: str, kind: pa.DataType, *, items: int = 2) -> Any
 
 
 def written(rng: Random, line: dict[str, Any]) -> bytes:
-    """One line of JSON, in one of the ways to write it."""
+    """Write a line of JSON, in one of the possible ways."""
     items = list(line.items())
     if rng.random() < 0.3:
         rng.shuffle(items)
@@ -104,7 +104,7 @@ def written(rng: Random, line: dict[str, Any]) -> bytes:
 
 
 def _event(rng: Random, seq: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A valid event as JSON, and as its row has it as far as the two are alike."""
+    """Make a valid event as JSON, and those values of its row that are the same."""
     kind = rng.choice(_PLAIN_KINDS) if rng.random() < 0.9 else rng.choice(("gap", "of_the_future"))
     values: dict[str, Any] = {
         "topic": rng.choice(_TOPICS),
@@ -170,7 +170,7 @@ def _message(rng: Random, entry: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def row(rng: Random, content: Content, number_in_file: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A valid line as an object, and what its row holds."""
+    """Make a valid line as an object, and the values of its row."""
     return _event(rng, number_in_file) if content == "events" else _message(rng, number_in_file)
 
 
@@ -178,7 +178,7 @@ def row(rng: Random, content: Content, number_in_file: int) -> tuple[dict[str, A
 
 
 def good(rng: Random, content: Content, at: int) -> Line:
-    """A line that must be accepted wherever it stands."""
+    """Make a line that must be accepted anywhere."""
     line, values = row(rng, content, at)
     if rng.random() < 0.1:
         line[f"x_{rng.randrange(3)}"] = rng.choice(
@@ -380,18 +380,18 @@ _FAULTS: Final = (
 
 
 def bad(rng: Random, content: Content, at: int) -> Line:
-    """A line with one fault."""
+    """Make a line with one fault."""
     while True:
         made = rng.choice(_FAULTS)(rng, content, at)
         if made is not None and made.data.strip(b" \t\r"):
             return made
 
 
-# ---- lines of which less is known ----
+# ---- lines whose result is not known exactly ----
 
 
 def header(rng: Random, content: Content) -> Line:
-    """A header, often with something wrong."""
+    """Make a header, often with a fault."""
     formats = {"events": "pulsar-consumer-events", "messages": "pulsar-message-log"}
     line: dict[str, Any] = {"format": formats[content], "format_version": rng.choice((1, "1.0", "1.4"))}
     for name in ("topic", "subscription", "cluster", "broker", "incarnation", "config", "broker_version"):
@@ -412,7 +412,7 @@ def header(rng: Random, content: Content) -> Line:
 
 
 def about_the_log(rng: Random, content: Content, at: int) -> Line:
-    """A footer or a checkpoint, often with something wrong."""
+    """Make a footer or a checkpoint, often with a fault."""
     if rng.random() < 0.6:
         line: dict[str, Any] = {"kind": "footer"}
         if rng.random() < 0.5:
@@ -443,7 +443,7 @@ def about_the_log(rng: Random, content: Content, at: int) -> Line:
 
 
 def _deepened(rng: Random, data: bytes) -> bytes:
-    """Now and then with something in it that plain JSON readers give up on."""
+    """Sometimes add a value that plain JSON readers fail on."""
     pick = rng.random()
     if pick > 0.06:
         return data
@@ -458,7 +458,7 @@ def _deepened(rng: Random, data: bytes) -> bytes:
 
 
 def changed(rng: Random, line: Line) -> Line:
-    """A line with some bytes replaced; nothing is known of it any more."""
+    """Replace some bytes of a line; its result is then unknown."""
     data = bytearray(line.data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         at = rng.randrange(len(data) + 1)
@@ -483,7 +483,7 @@ def changed(rng: Random, line: Line) -> Line:
 
 
 def line(rng: Random, content: Content, at: int) -> Line:
-    """Any line; ``at`` is its number in the file."""
+    """Make any line; ``at`` is its number in the file."""
     pick = rng.random()
     if pick < 0.5:
         return good(rng, content, at)

@@ -1,4 +1,4 @@
-"""What must hold of every file that the reader of the log format is given, whatever is in it."""
+"""Checks for every file given to the reader of the log format, whatever its contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT = ("the rest of the file was not read", "the rest of it was not read")
 
 
 def check_document(rng: Random, document: Document) -> int:
-    """Read a file of lines in several ways and compare; returns how often it was read."""
+    """Read a file of lines in several ways and compare; return the number of reads."""
     usual = read(document.data, document.name, limits=document.limits, threads=1)
     check_quarantine(usual, document.name)
     reads = 1
@@ -22,7 +22,7 @@ def check_document(rng: Random, document: Document) -> int:
         if document.data is not document.text:
             plain = read(document.text, _plain(document.name), limits=document.limits, threads=1)
             reads += 1
-            assert told(plain) == told(usual), "packing changed what was read"
+            assert outcomes(plain) == outcomes(usual), "packing changed what was read"
     elif document.cut:
         check_cut(document, usual)
         reads += 1
@@ -39,7 +39,7 @@ def check_document(rng: Random, document: Document) -> int:
 
 
 def check_quarantine(result: Read, name: str) -> None:
-    """Every quarantined row names the file, and the line where there is one, and says why."""
+    """Check that each quarantined row has the file, the line if there is one, and a reason."""
     for row in result.quarantine.to_pylist():
         assert row["source_file"] == name
         assert row["reason"].strip(), row
@@ -54,7 +54,7 @@ def check_quarantine(result: Read, name: str) -> None:
 
 
 def check_lines(document: Document, result: Read) -> None:
-    """Each line has the fate that it must have, once, and the quarantine shows its bytes."""
+    """Check that each line was accepted or refused as expected, once, and that the quarantine has its bytes."""
     stop = _stop(result)
     if stop == 0:
         return  # another encoding: no line was looked at
@@ -102,17 +102,17 @@ def check_values(row: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def check_cut(document: Document, result: Read) -> None:
-    """A cut file says so, and keeps what it says before the cut."""
+    """Check that a cut file is reported and that the lines before the cut are read."""
     whole = read(document.text, _plain(document.name), limits=document.limits, threads=1)
     assert result.counts.file_problems == 1 or _stop(whole) is not None, "a cut that nobody noticed"
-    kept, all_of_it = told(result), told(whole)
+    kept, expected = outcomes(result), outcomes(whole)
     # All but the last line: the cut may have made another of it.
     last = max((number for number, _ in kept), default=0)
-    assert [one for one in kept if one[0] < last] == [one for one in all_of_it if one[0] < last]
+    assert [row for row in kept if row[0] < last] == [row for row in expected if row[0] < last]
 
 
-def told(result: Read) -> list[tuple[int, str]]:
-    """Line and meaning of all rows and refusals, in the order of the lines, without the file's name."""
+def outcomes(result: Read) -> list[tuple[int, str]]:
+    """Return line and content of all rows and refusals, by line, without the file's name."""
     rows = [(row["source_line"], repr(sorted(row.items(), key=str))) for row in _rows(result)]
     for row in result.quarantine.to_pylist():
         if row["source_line"] is not None:

@@ -1,4 +1,4 @@
-"""Recordings that keep the format and make no sense: what follows the reader judges them, or says why it cannot."""
+"""Recordings of valid lines that make no sense: the commands must judge them or report an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED: Final = ("topic", "subscription", "cluster", "broker", "incarnation")
 
 
 def recording(rng: Random) -> Made:
-    """A recording of one dispatcher; most of it happens in order and to few consumers."""
+    """Make a recording of one dispatcher, mostly in order and with few consumers."""
     lines: list[dict[str, Any]] = [
         {
             "format": rng.choice(("pulsar-dispatch-trace", "pulsar-consumer-events")),
@@ -54,11 +54,11 @@ def _judge(events: bytes, messages: bytes, command: tuple[str, ...]) -> int:
     try:
         (folder / "events.jsonl").write_bytes(events)
         (folder / "messages.jsonl").write_bytes(messages)
-        said, told = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+        output, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             code = main([command[0], str(folder), *command[1:]])
         assert code in (0, 1, 2), code
-        assert said.getvalue() or told.getvalue(), "nothing was said"
+        assert output.getvalue() or errors.getvalue(), "the command printed nothing"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 2

@@ -1,4 +1,4 @@
-"""Cases run in processes of their own, shared out by time, and what they find kept in a folder."""
+"""Run cases in processes of their own, with a share of the time for each target, and keep findings in a folder."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from typing import Any, Final
 
 from tests.fuzz.targets import TARGETS, WEIGHTS
 
-#: A case must end after so long; most take some milliseconds.
+#: Time limit of a case; most take some milliseconds.
 CASE_S: Final = 60.0
-#: The first of a process may take so many times as long: it loads and compiles.
+#: Factor for the first case of a process, which loads and compiles.
 _FIRST_TIMES: Final = 5
-#: One case must not make its process grow by more.
+#: A case must not make its process grow by more.
 CASE_GROWTH_MB: Final = 600
-#: No process may have more: what is above ends it.
+#: Memory limit of a process.
 _MEMORY_BYTES: Final = 12 << 30
-#: A target has its turn for so long.
+#: Length of a target's turn.
 _TURN_S: Final = 20.0
 _TELL_S: Final = 30.0
 #: A folder in memory where there is one, for the files of a million documents.
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
-#: So many findings of one kind are kept with their documents.
+#: Number of findings of a kind that are kept with their documents.
 _KEPT: Final = 3
 
 
 @dataclass
 class Findings:
-    """What was found, in a folder: for each finding what went wrong, the documents, and the command that makes it again."""
+    """Findings in a folder: for each the error, the documents, and the command that repeats it."""
 
     folder: Path
     seed: int
@@ -63,7 +63,7 @@ def _random(seed: int, target: str, number: int) -> Random:
 
 
 def run_case(seed: int, target: str, number: int) -> int:
-    """Make a case and read its documents; how many were read. Raises what the case finds."""
+    """Make a case and read its documents; return the number of reads. Raises the finding of the case."""
     return TARGETS[target](_random(seed, target, number)).check()
 
 
@@ -72,7 +72,7 @@ def _grown_mb() -> int:
 
 
 def _work(target: str, seed: int, first: int, most: int, shared: Any, pipe: Connection) -> None:
-    """Cases of one target, one after the other. ``shared``: the present case, and how many documents were read before it."""
+    """Run cases of a target in order. ``shared``: number of the present case, and of documents read before it."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     began, number, done = time.monotonic(), first, 0
@@ -82,13 +82,13 @@ def _work(target: str, seed: int, first: int, most: int, shared: Any, pipe: Conn
         before_s, before_mb = time.monotonic(), _grown_mb()
         try:
             done += run_case(seed, target, number)
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises here is the finding
+        except Exception as error:  # noqa: BLE001 - any exception of a reader is a finding
             done += 1
             last = traceback.extract_tb(error.__traceback__)[-1]
             kind = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
             found.append((number, traceback.format_exc(), kind))
         took_s, grown_mb = time.monotonic() - before_s, _grown_mb() - before_mb
-        # Of what the first case loads and compiles, nothing is its own.
+        # The first case also loads and compiles, which does not count.
         if took_s > CASE_S / 2 and number > first:
             found.append((number, f"took {took_s:.1f} s", "slow"))
         if grown_mb > CASE_GROWTH_MB and number > first:
@@ -100,7 +100,7 @@ def _work(target: str, seed: int, first: int, most: int, shared: Any, pipe: Conn
 
 @dataclass
 class _Turn:
-    """A process that runs cases of one target for a while."""
+    """A process that runs cases of a target for a while."""
 
     target: str
     process: Any
@@ -115,7 +115,7 @@ class _Turn:
 def run(
     targets: list[str], seed: int, executions: int, seconds: float, jobs: int, findings: Findings
 ) -> dict[str, int]:
-    """Read ``executions`` documents, each target for its share of the time; executions by target."""
+    """Read ``executions`` documents, each target for its share of the time; return the reads by target."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_MEMORY) as folder:
         tempfile.tempdir = folder  # for the processes too
@@ -128,20 +128,20 @@ def run(
 def _run(
     targets: list[str], seed: int, executions: int, seconds: float, jobs: int, findings: Findings
 ) -> dict[str, int]:
-    # Forked: the modules are loaded, and nothing was read here that could have started a thread.
+    # Forked, since the modules are loaded; this process has read nothing that could have started a thread.
     context = mp.get_context("fork")
     done: Counter[str] = Counter(dict.fromkeys(targets, 0))
     spent_s = dict.fromkeys(targets, 0.0)
     following: Counter[str] = Counter()
     turns: list[_Turn] = []
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     while True:
         now = time.monotonic()
         total = sum(done.values()) + sum(int(turn.shared[1]) for turn in turns)
         left = executions - total
         while len(turns) < jobs and left > 0 and now - began < seconds:
             free = [target for target in targets if target not in {turn.target for turn in turns}] or targets
-            target = min(free, key=lambda one: spent_s[one] / WEIGHTS.get(one, 1))
+            target = min(free, key=lambda name: spent_s[name] / WEIGHTS.get(name, 1))
             turns.append(_begin(context, target, seed, following[target], left))
         if not turns:
             return dict(done)
@@ -153,25 +153,25 @@ def _run(
             done[turn.target] += int(turn.shared[1])
             spent_s[turn.target] += time.monotonic() - turn.began
             turns.remove(turn)
-        if now - told > _TELL_S:
-            told = now
+        if now - reported > _TELL_S:
+            reported = now
             rate = total / (now - began)
             sys.stdout.write(f"{total:,} documents read, {rate:,.0f} a second, {findings.count} findings\n")
             sys.stdout.flush()
 
 
 def _begin(context: Any, target: str, seed: int, first: int, most: int) -> _Turn:
-    mine, theirs = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
     shared = context.Array("q", [first, 0], lock=False)
     sys.stdout.flush()
-    process = context.Process(target=_work, args=(target, seed, first, most, shared, theirs), daemon=True)
+    process = context.Process(target=_work, args=(target, seed, first, most, shared, sender), daemon=True)
     process.start()
-    theirs.close()
-    return _Turn(target, process, mine, shared, time.monotonic(), first)
+    sender.close()
+    return _Turn(target, process, receiver, shared, time.monotonic(), first)
 
 
 def _over(turn: _Turn, findings: Findings) -> bool:
-    """Whether a turn has ended, of itself or because its case does not end; takes what it found."""
+    """Return True if a turn has ended, by itself or because its case exceeded the limit; collect its findings."""
     now = time.monotonic()
     if turn.pipe.poll(0):
         try:

@@ -1,4 +1,4 @@
-"""What is fuzzed: each target makes a case (files, and a check that reads them) from a generator of random numbers."""
+"""Targets of the fuzzer: each makes a case (files, and a check that reads them) from a random number generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.reading import check_document
 
 @dataclass(frozen=True)
 class Case:
-    """Files by name, and what reads them: it returns how many times a document was read, or raises."""
+    """Files by name, and the check that reads them: it returns the number of reads, or raises."""
 
     files: dict[str, bytes]
     check: Callable[[], int]
@@ -29,14 +29,14 @@ def _lines(content: Content, rng: Random) -> Case:
 
 
 def _columns(content: Content, rng: Random) -> Case:
-    """A Parquet file and damaged ones of it: to write one takes much longer than to read it."""
+    """Make a Parquet file and damaged copies, since writing one takes much longer than reading it."""
     made = columns(rng, content)
-    all_of_it = [made, *(replace(made, data=damaged(rng, made.data), fates=None) for _ in range(_DAMAGED))]
+    files = [made, *(replace(made, data=damaged(rng, made.data), fates=None) for _ in range(_DAMAGED))]
 
     def check() -> int:
-        return sum(check_columns(one) for one in all_of_it)
+        return sum(check_columns(file) for file in files)
 
-    return Case({f"{at}/{one.name}": one.data for at, one in enumerate(all_of_it)}, check)
+    return Case({f"{at}/{file.name}": file.data for at, file in enumerate(files)}, check)
 
 
 def _text(make: Callable[[Random], tuple[bytes, Callable[[], int]]], rng: Random) -> Case:
@@ -59,7 +59,7 @@ TARGETS: Final[dict[str, Callable[[Random], Case]]] = {
     },
 }
 
-#: How much of the time a target gets, beside 1: the logs come from outside, and some documents take no time at all.
+#: Weights of targets for their share of the time, if not 1: more for logs, which come from outside, less for fast ones.
 WEIGHTS: Final[dict[str, float]] = {
     "events": 4,
     "messages": 4,

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer (``make fuzz`` is the long one), and whether the fuzzer finds what is there to find."""
+"""A short run of the fuzzer (``make fuzz`` is the long one), and tests that the fuzzer finds planted faults."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from tests.fuzz import running, targets
 from tests.fuzz.running import Findings, run, run_case
 from tests.fuzz.targets import TARGETS, Case
 
-#: Cases of each target, some seconds in all; one that reads a dozen documents counts as one.
+#: Cases of each target, some seconds in all; a case may read a dozen documents.
 CASES = {
     "events": 90,
     "messages": 90,
@@ -34,7 +34,7 @@ def test_no_document_breaks_its_reader(target):
 
 
 def ran(monkeypatch, tmp_path, check, executions=20):
-    """Findings of a run over one target with this check."""
+    """Run the fuzzer over a target with a check; return its findings."""
     monkeypatch.setitem(
         targets.TARGETS, "made_up", lambda rng: Case({"document": b"%d" % rng.randrange(9)}, check)
     )
@@ -77,11 +77,11 @@ def test_a_case_that_does_not_end_is_a_finding(monkeypatch, tmp_path):
 
 
 def broken(target, most=400):
-    """Whether the first cases of a target find something."""
+    """Return True if the first cases of a target find something."""
     for number in range(most):
         try:
             run_case(0, target, number)
-        except Exception:  # noqa: BLE001 - whatever it finds it with
+        except Exception:  # noqa: BLE001 - any exception is a finding
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Files of settings: policies, limits, broker.conf, settings files, moments; each may fail in its own way only."""
+"""Files of settings: policies, limits, broker.conf, settings files, moments. Each may only fail with a known error."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ _NUMBERS: Final = (
     ),
 )
 
-#: A document of a target, and what reads it: raises only where something is wrong with the reader.
+#: A document of a target, and its check, which raises only for a fault of the reader.
 Made = tuple[bytes, Callable[[], int]]
 
 
 def says(error: Exception, where: str = "") -> None:
-    """The error names the place, and is short enough to be read."""
+    """Check that an error names the place and is short."""
     assert where in str(error), error
     assert len(str(error)) < 1000, str(error)[:1000]
 
 
 def spoiled(rng: Random, value: Any, odd: Sequence[Any]) -> Any:
-    """A value of JSON with some part of it left out, added, or replaced by one of ``odd``."""
+    """Return a JSON value with a part removed, added, or replaced by one of ``odd``."""
     if rng.random() < 0.15:
         return rng.choice(odd)
     if isinstance(value, dict) and value:
@@ -92,7 +92,7 @@ def spoiled(rng: Random, value: Any, odd: Sequence[Any]) -> Any:
 
 
 def _mangled(rng: Random, data: bytes, words: tuple[bytes, ...]) -> bytes:
-    """Bytes with stretches replaced, doubled, moved or cut off."""
+    """Return bytes with some parts replaced, doubled, moved or cut off."""
     made = bytearray(data)
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
         at = rng.randrange(len(made) + 1)
@@ -151,7 +151,7 @@ _YAML_WORDS: Final = tuple(
 
 
 def policy(rng: Random) -> Made:
-    """A policy file: parts of the shipped one, rules, and what goes wrong in writing them."""
+    """Make a policy file from parts of the shipped one and rules, with typing mistakes."""
     lines = _POLICY.splitlines(keepends=True)
     kept = [line for line in lines if rng.random() < rng.choice((0.3, 0.95))][: rng.randrange(1, 40)]
     if rng.random() < 0.7:
@@ -199,22 +199,22 @@ def _read_policy(text: bytes) -> int:
 
 
 def limits(rng: Random) -> Made:
-    """Limits, or rules of limits, as one stage hands them to the next."""
+    """Make limits, or rules of limits, as passed from stage to stage."""
     names = ("stuck_key_ms", "share_ratio", "hot_key_share", "min_topics", "ack_hole_ms", "stuck_kye_ms", "")
     chosen = ",".join(
         f'"{rng.choice(names)}":{rng.choice(_NUMBERS)}' for _ in range(rng.choice((0, 1, 2, 4)))
     )
-    one = f"{{{chosen}}}"
+    text = f"{{{chosen}}}"
     rules = rng.random() < 0.5
     if rules:
-        one = f'[{{"topics":"*","subscriptions":{rng.choice(("0", chr(34) * 2))},"limits":{one}}}]'
+        text = f'[{{"topics":"*","subscriptions":{rng.choice(("0", chr(34) * 2))},"limits":{text}}}]'
     if rng.random() < 0.5:
-        one = _mangled(
-            rng, one.encode(), (b"{", b"}", b"[", b",", b":", b'"', b"null", b"\\ud800", b"9" * 30)
+        text = _mangled(
+            rng, text.encode(), (b"{", b"}", b"[", b",", b":", b'"', b"null", b"\\ud800", b"9" * 30)
         ).decode("utf-8", "replace")
     if rng.random() < 0.01:
-        one = "[" * 100_000
-    return one.encode("utf-8", "surrogatepass"), lambda: _read_limits(one, rules)
+        text = "[" * 100_000
+    return text.encode("utf-8", "surrogatepass"), lambda: _read_limits(text, rules)
 
 
 def _read_limits(text: str, rules: bool) -> int:
@@ -267,7 +267,7 @@ _CONF_WORDS: Final = (
 
 
 def conf(rng: Random) -> Made:
-    """A broker.conf."""
+    """Make a broker.conf."""
     at = rng.randrange(len(_BROKER_CONF))
     lines = [*_BROKER_CONF[at : at + rng.randrange(30)]]
     for _ in range(rng.randrange(4)):
@@ -286,9 +286,9 @@ def _read_conf(text: bytes) -> int:
         says(error)
         return 1
     judged = broker_conf_file.judge(found, "4.2.4")
-    for one in judged:
-        assert one.status in broker_conf_file.STATUSES
-        assert all(line >= 1 for line in one.lines)
+    for setting in judged:
+        assert setting.status in broker_conf_file.STATUSES
+        assert all(line >= 1 for line in setting.lines)
     # what it makes of the file is what --settings takes, and rules follow from it
     resolve(
         "4.2.4",
@@ -302,7 +302,7 @@ def _read_conf(text: bytes) -> int:
 
 
 def settings_file(rng: Random) -> Made:
-    """A file for ``--settings``."""
+    """Make a file for ``--settings``."""
     names = [*settings.SETTINGS, "clusterName"]
     lines = [
         f"{rng.choice(names)}={rng.choice((*_NUMBERS[:3], '100', 'true', 'false', ''))}\n"
@@ -332,7 +332,7 @@ def _read_settings(text: bytes) -> int:
 
 
 def vectors(rng: Random) -> Made:
-    """A file of golden vectors."""
+    """Make a file of golden vectors."""
     header: dict[str, Any] = {
         "kind": "hash",
         "format": "sticky-key-hash/1",
@@ -373,7 +373,7 @@ def _read_vectors(text: bytes) -> int:
 
 
 def moment(rng: Random) -> Made:
-    """The bounds of an interval as text."""
+    """Make the bounds of an interval as text."""
     parts = (
         "2026-11-21",
         "T06:00:00",
@@ -407,7 +407,7 @@ def _read_moment(first: str, last: str) -> int:
 
 
 def _file(name: str, data: bytes) -> Path:
-    """The document as a file; one for each process, overwritten by the next."""
+    """Write the document to a file of this process, which the next one overwrites."""
     path = Path(_place(os.getpid()).name) / name
     path.write_bytes(data)
     return path

@@ -1,4 +1,4 @@
-"""A fault in a life: what must be found, what may be found, and how lines are changed."""
+"""A fault in a recording: what must be found, what may be found, and how lines are changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.mutation.lives import Life, Line, Sending
+from tests.mutation.recording import Delivery, Line, Recording
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class May:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A life with a fault. ``position``: one that the finding must name first; ``None`` = the kind names none."""
+    """A recording with a fault. ``position``: the finding must name it; ``None`` = the kind names none."""
 
-    life: Life
+    recording: Recording
     kind: str
     key: str | None
     position: str | None
@@ -51,13 +51,15 @@ class Mutation:
         return any(may.covers(finding) for may in self.may)
 
 
-Mutator = Callable[[Life, random.Random], Mutation | None]
+Mutator = Callable[[Recording, random.Random], Mutation | None]
 
 
-def mutation(life: Life, kind: str, at: Sending | None, *may: May, consumer: int | None = None) -> Mutation:
-    key = life.key(at.position) if at is not None else None
+def mutation(
+    recording: Recording, kind: str, at: Delivery | None, *may: May, consumer: int | None = None
+) -> Mutation:
+    key = recording.key(at.position) if at is not None else None
     position = at.position if at is not None else None
-    return Mutation(life.numbered(), kind, key, position, consumer, may)
+    return Mutation(recording.numbered(), kind, key, position, consumer, may)
 
 
 # lines --------------------------------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ def sent_to(like: Line, consumer: int, position: str, t_us: int | None = None) -
 
 
 def flow_of(like: Line, consumer: int, rng: random.Random) -> list[Line]:
-    """Half of the time the connection asks for one more message, the one that is sent to it beyond the others."""
+    """Half of the time: a flow of one permit, for the message that the connection gets in addition."""
     line = {"seq": 0, "t_us": like["t_us"], "kind": "flow", "consumer": consumer, "permits": 1}
     return [line] if rng.random() < 0.5 else []
 
@@ -88,12 +90,12 @@ def ack_of(consumer: int, position: str, t_us: int) -> Line:
 
 
 def only_without(line: Line, position: str) -> Line | None:
-    """The line without one position."""
+    """Return the line without a position; ``None`` if it has no other."""
     return without(line, lambda other: other == position)
 
 
 def without(line: Line, gone: Callable[[str], bool]) -> Line | None:
-    """The line without some positions; ``None`` if it has no other."""
+    """Return the line without some positions; ``None`` if it has no other."""
     kept = [at for at, position in enumerate(line["positions"]) if not gone(position)]
     if not kept:
         return None
@@ -101,62 +103,84 @@ def without(line: Line, gone: Callable[[str], bool]) -> Line | None:
     return line | {name: [line[name][at] for at in kept] for name in lists if line.get(name)}
 
 
-def drop(life: Life, kinds: tuple[str, ...], gone: Callable[[Line, str], bool]) -> None:
-    """Take positions out of lines of some kinds, and lines that then have none."""
+def drop(recording: Recording, kinds: tuple[str, ...], gone: Callable[[Line, str], bool]) -> None:
+    """Take positions out of lines of some kinds, and remove the lines that then have none."""
     events: list[Line] = []
-    for line in life.events:
+    for line in recording.events:
         if line["kind"] in kinds and line.get("positions"):
             left = without(line, lambda position, line=line: gone(line, position))  # type: ignore[misc]
             if left is not None:
                 events.append(left)
         else:
             events.append(line)
-    life.events = events
+    recording.events = events
 
 
-def ack_at(life: Life, position: str, consumer: int) -> None:
-    """The ack of an entry comes from another connection."""
+def ack_at(recording: Recording, position: str, consumer: int) -> None:
+    """Let another connection acknowledge an entry."""
     events: list[Line] = []
-    for line in life.events:
+    for line in recording.events:
         events.append(line)
         if line["kind"] == "ack" and position in line["positions"]:
             left = only_without(line, position)
             events.pop()
-            events += [one for one in (left, ack_of(consumer, position, line["t_us"])) if one is not None]
-    life.events = events
+            events += [ack for ack in (left, ack_of(consumer, position, line["t_us"])) if ack is not None]
+    recording.events = events
 
 
-def insert_at_time(life: Life, line: Line, after: int) -> None:
-    """Put a line where its time belongs, behind the line with index ``after``."""
+def send_elsewhere(recording: Recording, delivery: Delivery, consumer: int, rng: random.Random) -> None:
+    """Send an entry to another connection instead, in a line of its own behind the rest of its line."""
+    line = recording.events[delivery.line]
+    ack_at(recording, delivery.position, consumer)
+    left = only_without(line, delivery.position)
+    number = next(at for at, other in enumerate(recording.events) if other is line)
+    recording.events[number : number + 1] = [
+        *([left] if left else []),
+        *flow_of(line, consumer, rng),
+        sent_to(line, consumer, delivery.position),
+    ]
+
+
+def insert_at_time(recording: Recording, line: Line, after: int) -> None:
+    """Insert a line by its time, behind the line with index ``after``."""
     number = after + 1
-    while number < len(life.events) and life.events[number]["t_us"] <= line["t_us"]:
+    while number < len(recording.events) and recording.events[number]["t_us"] <= line["t_us"]:
         number += 1
-    life.events.insert(number, line)
+    recording.events.insert(number, line)
 
 
-#: Lines without which time may pass: whoever has not asked for messages yet rightly gets none meanwhile.
+#: Lines between which no time may be inserted: a consumer without permits, for example, rightly gets nothing.
 WORK = ("sent", "ack", "consumer_added", "redeliver", "flow")
 
 
-def leaving(life: Life) -> int:
-    """Index of the first line of the tail, in which everybody leaves, and nobody is sent or asks for anything."""
-    number = len(life.events)
-    while number and life.events[number - 1]["kind"] not in WORK:
+def leaving(recording: Recording) -> int:
+    """Index of the first line of the tail, in which all consumers leave and none is sent or requests anything."""
+    number = len(recording.events)
+    while number and recording.events[number - 1]["kind"] not in WORK:
         number -= 1
     return number
 
 
-def shuffled(items: Iterable[Sending], rng: random.Random) -> list[Sending]:
+def shuffled(items: Iterable[Delivery], rng: random.Random) -> list[Delivery]:
     found = list(items)
     rng.shuffle(found)
     return found
 
 
-def others(life: Life, sending: Sending, rng: random.Random, since: int | None = None) -> list[int]:
-    """Connections that could have got it instead: there from before until long after, with permits to spare."""
-    until = life.acked.get(sending.position, len(life.events) - 1)
-    present = life.connected[sending.line] & life.connected[until]
-    since = sending.line if since is None else since
-    found = [one for one in sorted(present - {sending.consumer}) if life.slack(one, since) >= 5]
+def others(
+    recording: Recording, delivery: Delivery, rng: random.Random, since: int | None = None
+) -> list[int]:
+    """Shuffle the connections that could have got the entry instead.
+
+    They are connected from the delivery to its ack, with at least five permits to spare.
+    """
+    until = recording.acked.get(delivery.position, len(recording.events) - 1)
+    present = recording.connected[delivery.line] & recording.connected[until]
+    since = delivery.line if since is None else since
+    found = [
+        consumer
+        for consumer in sorted(present - {delivery.consumer})
+        if recording.slack(consumer, since) >= 5
+    ]
     rng.shuffle(found)
     return found

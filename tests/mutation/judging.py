@@ -1,4 +1,4 @@
-"""What the audit says of a life with a fault, beyond what it says of the life without."""
+"""Compare the audit of a recording with a fault to the audit of the recording without it."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from typing import Any
 
 from dispatch_core.cli.main import main
 from tests.mutation.faults import Mutation
-from tests.mutation.lives import Life
+from tests.mutation.recording import Recording
 
 Finding = dict[str, Any]
 Signature = tuple[str, str | None, str | None]
 
 
-def findings(life: Life, folder: Path) -> list[Finding]:
-    """What ``dispatch-audit audit --json`` lists."""
+def findings(recording: Recording, folder: Path) -> list[Finding]:
+    """Return the findings of ``dispatch-audit audit --json``."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        main(["audit", "--json", str(life.write(folder))])
+        main(["audit", "--json", str(recording.write(folder))])
     return [line for line in map(json.loads, out.getvalue().splitlines()) if "kind" in line]
 
 
 def signature(finding: Finding) -> Signature:
-    """What makes a finding the same one: its key and first position, or the consumer that it is about as a whole."""
+    """Return the identity of a finding: its kind, key and first position, or the consumer that it is about."""
     if finding["kind"] == "unnecessary_blocking":
         return finding["kind"], None, str(finding["consumers"])
     return finding["kind"], finding["key"], (finding["positions"] or [None])[0]
 
 
 def judge(mutation: Mutation, before: list[Finding], folder: Path) -> tuple[bool, list[Finding]]:
-    """Whether the fault is found, and what else is found that neither was there before nor follows from it.
+    """Return whether the fault is found, and the findings that are new and do not follow from it.
 
-    Of an entry that a finding of the kind named before, one that names what only the fault can, a consumer, is found too.
+    The fault also counts as found if more findings name it than before: an entry may already have had a finding of the
+    kind, and the fault adds one with another consumer.
     """
     known = Counter(map(signature, before))
     new = []
-    now = findings(mutation.life, folder)
+    now = findings(mutation.recording, folder)
     for finding in now:
         if known[signature(finding)]:
             known[signature(finding)] -= 1

@@ -1,7 +1,7 @@
-"""Faults put into recorded lives, one each, with what must be found and what may be found as their consequence.
+"""Put one fault into a recording, and declare what must be found and what may be found as a consequence.
 
-A mutator changes raw lines so that the definition of one kind of anomaly holds where it did not before. What follows from
-the definitions of other kinds is declared beside it, entry by entry. Nothing here looks at how anything is detected.
+A mutator changes raw lines so that the definition of one kind of anomaly holds where it did not before. Findings that
+follow by the definitions of other kinds are declared beside it, entry by entry. No mutator knows how faults are detected.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from tests.mutation.faults import (
     May,
     Mutation,
     Mutator,
-    ack_at,
     ack_of,
     drop,
     flow_of,
     insert_at_time,
     leaving,
     mutation,
-    only_without,
     others,
+    send_elsewhere,
     sent_to,
     shuffled,
 )
-from tests.mutation.lives import Life, Line, Sending
+from tests.mutation.recording import Delivery, Line, Recording
 
 MILLISECOND = 1000
 SECOND = 1_000_000
@@ -37,195 +36,224 @@ LONG = 120 * SECOND
 # order and repetition -----------------------------------------------------------------------------------------------
 
 
-def out_of_order(life: Life, rng: random.Random) -> Mutation | None:
-    """Two entries of a key change places, in one line or across two lines to one connection."""
+def out_of_order(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Swap two entries of a key, within one line or across two lines to the same connection."""
     pairs = [
-        (one, two)
-        for sendings in life.of_key.values()
-        for one, two in pairwise(sendings)
-        if one.consumer == two.consumer
-        and life.is_plain(one.position)
-        and life.is_plain(two.position)
-        and two.line <= min(life.acked[one.position], life.acked[two.position])
+        (first, second)
+        for deliveries in recording.deliveries_of_key.values()
+        for first, second in pairwise(deliveries)
+        if first.consumer == second.consumer
+        and recording.is_plain(first.position)
+        and recording.is_plain(second.position)
+        and second.line <= min(recording.acked[first.position], recording.acked[second.position])
     ]
     if not pairs:
         return None
     across = [pair for pair in pairs if pair[0].line != pair[1].line]
-    one, two = rng.choice(across if across and rng.random() < 0.5 else pairs)
-    life = life.copied()
-    for here, position in ((one, two.position), (two, one.position)):
-        life.events[here.line]["positions"][here.at] = position
-    both = frozenset({one.position, two.position})
-    return mutation(life, "out_of_order", one, May("divergence", life.key(one.position), both))
+    first, second = rng.choice(across if across and rng.random() < 0.5 else pairs)
+    recording = recording.copied()
+    for here, position in ((first, second.position), (second, first.position)):
+        recording.events[here.line]["positions"][here.at] = position
+    both = frozenset({first.position, second.position})
+    return mutation(recording, "out_of_order", first, May("divergence", recording.key(first.position), both))
 
 
-def split_key(life: Life, rng: random.Random) -> Mutation | None:
-    """The second of two entries of a key goes to another connection while the first is still held."""
-    for two in shuffled(life.sendings, rng):
-        if not life.is_plain(two.position):
+def split_key(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send the second of two entries of a key to another connection while the first is still outstanding."""
+    for delivery in shuffled(recording.deliveries, rng):
+        if not recording.is_plain(delivery.position):
             continue
-        mine = life.of_key[life.key(two.position) or ""]
-        before = [one for one in mine if one.line < two.line]
-        held = [
-            one for one in before
-            if one.consumer == two.consumer and life.is_plain(one.position) and life.acked[one.position] > two.line
-        ]  # fmt: skip
-        elsewhere = others(life, two, rng)
-        if not held or not elsewhere or any(one.line == two.line and one != two for one in mine):
-            continue
-        to, key = elsewhere[0], life.key(two.position)
-        later = frozenset(one.position for one in mine if one.line >= two.line)
-        life = life.copied()
-        line = life.events[two.line]
-        ack_at(life, two.position, to)
-        left = only_without(line, two.position)
-        lines = [*([left] if left else []), *flow_of(line, to, rng), sent_to(line, to, two.position)]
-        number = next(at for at, other in enumerate(life.events) if other is line)
-        life.events[number : number + 1] = lines
-        return mutation(
-            life, "split_key", two, May("split_key", key, later), May("divergence", key, later), consumer=to
-        )
-    return None
-
-
-def double_outstanding(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry that a connection holds is sent to another one too."""
-    for sending in shuffled(life.sendings, rng):
-        if not life.is_plain(sending.position) or not (elsewhere := others(life, sending, rng)):
-            continue
-        to, key = elsewhere[0], life.key(sending.position)
-        later = frozenset(one.position for one in life.of_key[key or ""] if one.line >= sending.line)
-        life = life.copied()
-        line = life.events[sending.line]
-        life.events[sending.line + 1 : sending.line + 1] = [
-            *flow_of(line, to, rng),
-            sent_to(line, to, sending.position),
+        same_key = recording.deliveries_of_key[recording.key(delivery.position) or ""]
+        before = [other for other in same_key if other.line < delivery.line]
+        outstanding = [
+            other
+            for other in before
+            if other.consumer == delivery.consumer
+            and recording.is_plain(other.position)
+            and recording.acked[other.position] > delivery.line
         ]
+        elsewhere = others(recording, delivery, rng)
+        if (
+            not outstanding
+            or not elsewhere
+            or any(other.line == delivery.line and other != delivery for other in same_key)
+        ):
+            continue
+        to, key = elsewhere[0], recording.key(delivery.position)
+        later = frozenset(other.position for other in same_key if other.line >= delivery.line)
+        recording = recording.copied()
+        send_elsewhere(recording, delivery, to, rng)
         return mutation(
-            life,
-            "double_outstanding",
-            sending,
+            recording,
+            "split_key",
+            delivery,
             May("split_key", key, later),
-            May("divergence", key, frozenset({sending.position})),
+            May("divergence", key, later),
             consumer=to,
         )
     return None
 
 
-def duplicate_after_ack(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry comes again, to whom it was sent, long after its ack; and is acknowledged again."""
-    for sending in shuffled(life.sendings, rng):
-        if not life.is_plain(sending.position):
+def double_outstanding(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send an entry that is outstanding at one connection to another one too."""
+    for delivery in shuffled(recording.deliveries, rng):
+        if not recording.is_plain(delivery.position) or not (elsewhere := others(recording, delivery, rng)):
             continue
-        ack, key = life.acked[sending.position], life.key(sending.position)
-        t_us = life.events[ack]["t_us"] + rng.randrange(60, 400) * MILLISECOND
-        there = max((at for at, line in enumerate(life.events) if line["t_us"] <= t_us), default=0)
-        if there + 1 >= len(life.events) or sending.consumer not in life.connected[there + 1]:
-            continue
-        life = life.copied()
-        life.events[ack]["consumer"] = sending.consumer
-        insert_at_time(
-            life, sent_to(life.events[sending.line], sending.consumer, sending.position, t_us), ack
+        to, key = elsewhere[0], recording.key(delivery.position)
+        later = frozenset(
+            other.position for other in recording.deliveries_of_key[key or ""] if other.line >= delivery.line
         )
-        insert_at_time(life, ack_of(sending.consumer, sending.position, t_us), ack)
-        again = frozenset({sending.position})
+        recording = recording.copied()
+        line = recording.events[delivery.line]
+        recording.events[delivery.line + 1 : delivery.line + 1] = [
+            *flow_of(line, to, rng),
+            sent_to(line, to, delivery.position),
+        ]
         return mutation(
-            life,
-            "duplicate_after_ack",
-            sending,
-            *(May(kind, key, again) for kind in ("out_of_order", "split_key", "divergence")),
-            consumer=sending.consumer,
+            recording,
+            "double_outstanding",
+            delivery,
+            May("split_key", key, later),
+            May("divergence", key, frozenset({delivery.position})),
+            consumer=to,
         )
     return None
 
 
-def newcomers_wait(life: Life, since: int) -> tuple[May, ...]:
-    """By the rules of 3.x, classic and PIP-282 what is unacknowledged holds back who joined later, whatever the key."""
-    old = life.header["broker_version"] in ("4.0.0-preview.1",) or life.header["config"].get(
+def duplicate_after_ack(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send an entry to the same connection again long after its ack, and acknowledge it again."""
+    for delivery in shuffled(recording.deliveries, rng):
+        if not recording.is_plain(delivery.position):
+            continue
+        ack, key = recording.acked[delivery.position], recording.key(delivery.position)
+        t_us = recording.events[ack]["t_us"] + rng.randrange(60, 400) * MILLISECOND
+        there = max((at for at, line in enumerate(recording.events) if line["t_us"] <= t_us), default=0)
+        if there + 1 >= len(recording.events) or delivery.consumer not in recording.connected[there + 1]:
+            continue
+        recording = recording.copied()
+        recording.events[ack]["consumer"] = delivery.consumer
+        insert_at_time(
+            recording,
+            sent_to(recording.events[delivery.line], delivery.consumer, delivery.position, t_us),
+            ack,
+        )
+        insert_at_time(recording, ack_of(delivery.consumer, delivery.position, t_us), ack)
+        again = frozenset({delivery.position})
+        return mutation(
+            recording,
+            "duplicate_after_ack",
+            delivery,
+            *(May(kind, key, again) for kind in ("out_of_order", "split_key", "divergence")),
+            consumer=delivery.consumer,
+        )
+    return None
+
+
+def later_joiners_wait(recording: Recording, since: int) -> tuple[May, ...]:
+    """Allow what an unacknowledged entry causes under the rules of 3.x, classic and PIP-282.
+
+    It holds back all consumers that joined later, whatever the key.
+    """
+    old = recording.header["broker_version"] in ("4.0.0-preview.1",) or recording.header["config"].get(
         "subscriptionKeySharedUseClassicPersistentImplementation"
     )
     if not old:
         return ()
-    behind = frozenset(one.position for one in life.sendings if one.line >= since)
+    behind = frozenset(delivery.position for delivery in recording.deliveries if delivery.line >= since)
     return May("divergence", None, behind), May("unnecessary_blocking")
 
 
 # losses and stalls --------------------------------------------------------------------------------------------------
 
 
-def never_delivered(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry is sent to nobody; all the others are."""
-    begin = life.sendings[0].position
-    good = [one for one in life.sendings if life.is_plain(one.position) and one.position != begin]
+def never_delivered(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send an entry to no consumer; all others are sent."""
+    begin = recording.deliveries[0].position
+    good = [
+        delivery
+        for delivery in recording.deliveries
+        if recording.is_plain(delivery.position) and delivery.position != begin
+    ]
     if not good:
         return None
     gone = rng.choice(good)
-    key = life.key(gone.position)
-    mine = frozenset(one.position for one in life.of_key[key or ""])
-    waits = newcomers_wait(life, gone.line)
-    life = life.copied()
-    drop(life, ("sent", "ack"), lambda _line, position: position == gone.position)
+    key = recording.key(gone.position)
+    whole_key = frozenset(delivery.position for delivery in recording.deliveries_of_key[key or ""])
+    waits = later_joiners_wait(recording, gone.line)
+    recording = recording.copied()
+    drop(recording, ("sent", "ack"), lambda _line, position: position == gone.position)
     return mutation(
-        life,
+        recording,
         "never_delivered",
         gone,
         May("ack_hole", key, frozenset({gone.position})),
-        May("divergence", key, mine),
+        May("divergence", key, whole_key),
         *waits,
     )
 
 
-def before_a_hole(life: Life) -> list[Sending]:
-    """Sendings that can become holes: to who stays to the end, of entries neither acknowledged last nor lying last."""
-    tail = leaving(life)
-    stay = life.connected[tail] if tail < len(life.events) else frozenset()
+def before_a_hole(recording: Recording) -> list[Delivery]:
+    """List deliveries that can become ack holes.
+
+    Their consumer stays to the end, and another entry is acknowledged later, and another one lies behind them.
+    """
+    tail = leaving(recording)
+    stay = recording.connected[tail] if tail < len(recording.events) else frozenset()
     good = [
-        one
-        for one in life.sendings
-        if life.is_plain(one.position) and one.line > life.last_change and one.consumer in stay
+        delivery
+        for delivery in recording.deliveries
+        if recording.is_plain(delivery.position)
+        and delivery.line > recording.last_change
+        and delivery.consumer in stay
     ]
-    last = max((life.acked[one.position] for one in good), default=0)
+    last = max((recording.acked[delivery.position] for delivery in good), default=0)
     # a hole lies before something that is acknowledged
-    above = max((ordinal(one.position) for one in good), default=())
-    return [one for one in good if life.acked[one.position] < last and ordinal(one.position) < above]
+    above = max((ordinal(delivery.position) for delivery in good), default=())
+    return [
+        delivery
+        for delivery in good
+        if recording.acked[delivery.position] < last and ordinal(delivery.position) < above
+    ]
 
 
-def ack_hole(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry is never acknowledged, and its consumer stays for minutes after everything else was."""
-    tail, good = leaving(life), before_a_hole(life)
+def ack_hole(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Never acknowledge an entry; its consumer stays for minutes after all other acks."""
+    tail, good = leaving(recording), before_a_hole(recording)
     if not good:
         return None
     hole = rng.choice(good)
-    life = life.copied()
-    for line in life.events[tail:]:
+    recording = recording.copied()
+    for line in recording.events[tail:]:
         line["t_us"] += LONG
-    drop(life, ("ack",), lambda _line, position: position == hole.position)
-    return mutation(life, "ack_hole", hole, consumer=hole.consumer)
+    drop(recording, ("ack",), lambda _line, position: position == hole.position)
+    return mutation(recording, "ack_hole", hole, consumer=hole.consumer)
 
 
-def stuck_key(life: Life, rng: random.Random) -> Mutation | None:
-    """From one entry on nothing of a key is sent any more, and minutes pass until everybody leaves."""
-    tail = leaving(life)
+def stuck_key(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send no entry of a key from some entry on; minutes pass until all consumers leave."""
+    tail = leaving(recording)
     keys = {
-        key: [one for one in sendings if life.is_plain(one.position)]
-        for key, sendings in life.of_key.items()
-        if all(life.is_plain(one.position) for one in sendings) and len(sendings) >= 3
+        key: [delivery for delivery in deliveries if recording.is_plain(delivery.position)]
+        for key, deliveries in recording.deliveries_of_key.items()
+        if all(recording.is_plain(delivery.position) for delivery in deliveries) and len(deliveries) >= 3
     }
-    if not keys or tail == len(life.events):
+    if not keys or tail == len(recording.events):
         return None
     key = rng.choice(sorted(keys))
     first = keys[key][rng.randrange(1, len(keys[key]) - 1)]
-    gone = {one.position for one in keys[key] if ordinal(one.position) >= ordinal(first.position)}
-    waits = newcomers_wait(life, first.line)
-    if all(one.position in gone for one in life.sendings if one.line > first.line):
-        # where everything goes to one consumer, and is of this key, that one gets nothing any more
+    gone = {
+        delivery.position for delivery in keys[key] if ordinal(delivery.position) >= ordinal(first.position)
+    }
+    waits = later_joiners_wait(recording, first.line)
+    if all(delivery.position in gone for delivery in recording.deliveries if delivery.line > first.line):
+        # if all later entries go to one consumer and have this key, that consumer is stuck, too
         waits = (*waits, May("stuck_consumer", None, frozenset(gone)))
-    life = life.copied()
-    for line in life.events[tail:]:
+    recording = recording.copied()
+    for line in recording.events[tail:]:
         line["t_us"] += LONG
-    drop(life, ("sent", "ack"), lambda _line, position: position in gone)
+    drop(recording, ("sent", "ack"), lambda _line, position: position in gone)
     return mutation(
-        life,
+        recording,
         "stuck_key",
         first,
         May("never_delivered", key, frozenset(gone)),
@@ -235,33 +263,33 @@ def stuck_key(life: Life, rng: random.Random) -> Mutation | None:
     )
 
 
-def stuck_consumer(life: Life, rng: random.Random) -> Mutation | None:
-    """From one moment on a connection is sent nothing, and minutes pass until everybody leaves."""
-    tail = leaving(life)
-    since = life.last_change
-    stay = life.connected[tail] if tail < len(life.events) else frozenset()
-    later: dict[int, list[Sending]] = {}
-    for one in life.sendings:
-        if one.line > since and one.consumer in stay:
-            later.setdefault(one.consumer, []).append(one)
+def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send a connection nothing from some moment on; minutes pass until all consumers leave."""
+    tail = leaving(recording)
+    since = recording.last_change
+    stay = recording.connected[tail] if tail < len(recording.events) else frozenset()
+    later: dict[int, list[Delivery]] = {}
+    for delivery in recording.deliveries:
+        if delivery.line > since and delivery.consumer in stay:
+            later.setdefault(delivery.consumer, []).append(delivery)
     good = {
-        consumer: mine
-        for consumer, mine in later.items()
-        if len({life.key(one.position) for one in mine}) >= 2
-        and all(life.is_plain(one.position) for one in mine)
+        consumer: deliveries
+        for consumer, deliveries in later.items()
+        if len({recording.key(delivery.position) for delivery in deliveries}) >= 2
+        and all(recording.is_plain(delivery.position) for delivery in deliveries)
     }
     if not good:
         return None
     consumer = rng.choice(sorted(good))
-    mine = good[consumer]
-    gone = frozenset(one.position for one in mine)
-    life = life.copied()
-    for line in life.events[tail:]:
+    deliveries = good[consumer]
+    gone = frozenset(delivery.position for delivery in deliveries)
+    recording = recording.copied()
+    for line in recording.events[tail:]:
         line["t_us"] += LONG
-    drop(life, ("sent", "ack"), lambda _line, position: position in gone)
+    drop(recording, ("sent", "ack"), lambda _line, position: position in gone)
     kinds = ("never_delivered", "stuck_key", "stuck_consumer", "ack_hole")
     return Mutation(
-        life.numbered(),
+        recording.numbered(),
         "stuck_consumer",
         None,
         None,
@@ -276,7 +304,7 @@ def ordinal(position: str) -> tuple[int, ...]:
 
 # the log itself and the rules ---------------------------------------------------------------------------------------
 
-#: What missing lines may make of everything: doubt.
+#: Findings of any kind that missing lines may cause, as uncertain ones.
 DOUBTS = tuple(
     May(kind, uncertain=True)
     for kind in (
@@ -287,94 +315,90 @@ DOUBTS = tuple(
 )  # fmt: skip
 
 
-def log_gap(life: Life, rng: random.Random) -> Mutation | None:
-    """Some lines in the middle are gone; half of the time a line says so."""
+def log_gap(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Remove some lines in the middle; half of the time a ``gap`` line reports it."""
     count = rng.randrange(1, 6)
-    first = rng.randrange(2, len(life.events) - count - 2)
-    life = life.copied().numbered()
-    lost = life.events[first : first + count]
-    said: list[Line] = []
+    first = rng.randrange(2, len(recording.events) - count - 2)
+    recording = recording.copied().numbered()
+    lost = recording.events[first : first + count]
+    gap: list[Line] = []
     if rng.random() < 0.5:
-        said = [
+        gap = [
             {
                 "seq": lost[0]["seq"], "t_us": lost[0]["t_us"], "kind": "gap",
                 "from": lost[0]["seq"], "to": lost[-1]["seq"], "lost": count,
             }
         ]  # fmt: skip
-    life.events[first : first + count] = said
-    return Mutation(life, "log_gap", None, None, None, DOUBTS)
+    recording.events[first : first + count] = gap
+    return Mutation(recording, "log_gap", None, None, None, DOUBTS)
 
 
-def clock_step(life: Life, rng: random.Random) -> Mutation | None:
-    """The clock goes back by some time, for good or for one line."""
-    first = rng.randrange(1, len(life.events) - 1)
+def clock_step(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Set the clock back by up to three seconds, for good or for one line."""
+    first = rng.randrange(1, len(recording.events) - 1)
     back_us = rng.randrange(1, 3000) * MILLISECOND
-    life = life.copied()
-    until = len(life.events) if rng.random() < 0.5 else first + 1
-    before = life.events[first - 1]["t_us"]
-    shift = life.events[first]["t_us"] - before + back_us
-    for line in life.events[first:until]:
+    recording = recording.copied()
+    until = len(recording.events) if rng.random() < 0.5 else first + 1
+    before = recording.events[first - 1]["t_us"]
+    shift = recording.events[first]["t_us"] - before + back_us
+    for line in recording.events[first:until]:
         line["t_us"] -= shift
-    return Mutation(life.numbered(), "clock_step", None, None, None, ())
+    return Mutation(recording.numbered(), "clock_step", None, None, None, ())
 
 
-def unknown_consumer(life: Life, rng: random.Random) -> Mutation | None:
-    """A connection that nobody added asks for messages or acknowledges some."""
-    stranger = 999
-    acks = [number for number, line in enumerate(life.events) if line["kind"] == "ack"]
-    flows = [number for number, line in enumerate(life.events) if line["kind"] == "flow"]
+def unknown_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Let a connection that was never added send a flow or an ack."""
+    unknown = 999
+    acks = [number for number, line in enumerate(recording.events) if line["kind"] == "ack"]
+    flows = [number for number, line in enumerate(recording.events) if line["kind"] == "flow"]
     number = rng.choice(acks or flows)
-    waits = newcomers_wait(life, number)
-    life = life.copied()
+    waits = later_joiners_wait(recording, number)
+    recording = recording.copied()
     if rng.random() < 0.5 and flows:
         number = rng.choice(flows)
-        like = life.events[number]
-        life.events.insert(number, {**like, "consumer": stranger})
+        like = recording.events[number]
+        recording.events.insert(number, {**like, "consumer": unknown})
     else:
-        life.events[number]["consumer"] = stranger
-    return Mutation(life.numbered(), "unknown_consumer", None, None, stranger, waits)
+        recording.events[number]["consumer"] = unknown
+    return Mutation(recording.numbered(), "unknown_consumer", None, None, unknown, waits)
 
 
-def divergence(life: Life, rng: random.Random) -> Mutation | None:
-    """An entry goes to a connection that does not own its hash; if possible with nothing of its key held anywhere."""
+def divergence(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send an entry to a connection that does not own its hash, if possible while no entry of its key is outstanding."""
     changes = [
         line["t_us"]
-        for line in life.events
+        for line in recording.events
         if line["kind"] in ("consumer_added", "consumer_removed", "redeliver")
     ]
 
-    def others_of_key_held(sending: Sending) -> bool:
-        here, done = sending.line, life.acked[sending.position]
+    def others_of_key_outstanding(delivery: Delivery) -> bool:
+        here, done = delivery.line, recording.acked[delivery.position]
         return any(
-            one != sending and one.line <= done and life.acked.get(one.position, done) >= here
-            for one in life.of_key[life.key(sending.position) or ""]
+            other != delivery and other.line <= done and recording.acked.get(other.position, done) >= here
+            for other in recording.deliveries_of_key[recording.key(delivery.position) or ""]
         )
 
-    plain = [one for one in shuffled(life.sendings, rng) if life.is_plain(one.position)]
-    for sending in sorted(plain, key=others_of_key_held):
-        t_us = life.events[sending.line]["t_us"]
-        elsewhere = others(life, sending, rng)
-        mine = life.of_key[life.key(sending.position) or ""]
-        if sum(one.line == sending.line for one in mine) > 1:
+    plain = [
+        delivery for delivery in shuffled(recording.deliveries, rng) if recording.is_plain(delivery.position)
+    ]
+    for delivery in sorted(plain, key=others_of_key_outstanding):
+        t_us = recording.events[delivery.line]["t_us"]
+        elsewhere = others(recording, delivery, rng)
+        same_key = recording.deliveries_of_key[recording.key(delivery.position) or ""]
+        if sum(other.line == delivery.line for other in same_key) > 1:
             continue  # the other of the line would go before it or after it
         if not elsewhere or any(abs(change - t_us) < 100 * MILLISECOND for change in changes):
             continue
-        to, key = elsewhere[0], life.key(sending.position)
-        later = frozenset(one.position for one in life.of_key[key or ""] if one.line >= sending.line)
-        life = life.copied()
-        line = life.events[sending.line]
-        ack_at(life, sending.position, to)
-        left = only_without(line, sending.position)
-        number = next(at for at, other in enumerate(life.events) if other is line)
-        life.events[number : number + 1] = [
-            *([left] if left else []),
-            *flow_of(line, to, rng),
-            sent_to(line, to, sending.position),
-        ]
+        to, key = elsewhere[0], recording.key(delivery.position)
+        later = frozenset(
+            other.position for other in recording.deliveries_of_key[key or ""] if other.line >= delivery.line
+        )
+        recording = recording.copied()
+        send_elsewhere(recording, delivery, to, rng)
         return mutation(
-            life,
+            recording,
             "divergence",
-            sending,
+            delivery,
             May("split_key", key, later),
             May("divergence", key, later),
             consumer=to,
@@ -383,8 +407,8 @@ def divergence(life: Life, rng: random.Random) -> Mutation | None:
 
 
 MUTATORS: dict[str, Mutator] = {
-    one.__name__: one
-    for one in (
+    mutator.__name__: mutator
+    for mutator in (
         out_of_order, split_key, double_outstanding, duplicate_after_ack, never_delivered, ack_hole, stuck_key,
         stuck_consumer, log_gap, clock_step, unknown_consumer, divergence,
     )
@@ -392,20 +416,20 @@ MUTATORS: dict[str, Mutator] = {
 
 
 def mutations(
-    kind: str, lives: Iterable[Life], count: int, seed: int, mutator: Mutator | None = None
+    kind: str, recordings: Iterable[Recording], count: int, seed: int, mutator: Mutator | None = None
 ) -> Iterator[Mutation]:
-    """``count`` lives with a fault of ``kind``, from different recordings as long as there are any.
+    """Yield ``count`` recordings with a fault of ``kind``, from different recordings as long as there are any.
 
-    ``mutator``: another way to put it there than that of ``MUTATORS``.
+    ``mutator``: use this one instead of that of ``MUTATORS``.
     """
     mutator = MUTATORS[kind] if mutator is None else mutator
     rng = random.Random(f"{seed}-{kind}")
     left = count
-    lives = list(lives)
-    rng.shuffle(lives)
+    recordings = list(recordings)
+    rng.shuffle(recordings)
     for _ in range(count):
-        for life in lives:
-            found = mutator(life, rng) if left else None
+        for recording in recordings:
+            found = mutator(recording, rng) if left else None
             if found is not None:
                 left -= 1
                 yield found

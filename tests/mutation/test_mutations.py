@@ -1,4 +1,4 @@
-"""Faults put into recordings of real brokers are found, with the right kind, position and key, and nothing else is."""
+"""The audit finds each fault put into a recording, with its kind, position and key, and reports no other new finding."""
 
 from __future__ import annotations
 
@@ -8,40 +8,44 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.judging import Finding, findings, judge
-from tests.mutation.lives import Life
-from tests.mutation.more_mutators import MORE
 from tests.mutation.mutators import MUTATORS, mutations
+from tests.mutation.recording import Recording
+from tests.mutation.variants import VARIANTS
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data"
 EACH = 3
 
 
 @functools.cache
-def lives() -> tuple[Life, ...]:
-    """The Key_Shared samples as users could have recorded them."""
+def recordings() -> tuple[Recording, ...]:
+    """Read the Key_Shared samples, without their traces."""
     folders = sorted(file.parent for file in SAMPLES.glob("*/*/*/trace.jsonl.gz"))
-    found = [Life.read(folder) for folder in folders]
-    return tuple(life.user_level() for life in found if life.header["subscription_type"] == "Key_Shared")
+    found = [Recording.read(folder) for folder in folders]
+    return tuple(
+        recording.without_trace()
+        for recording in found
+        if recording.header["subscription_type"] == "Key_Shared"
+    )
 
 
 @functools.cache
-def told_before(name: str, folder: Path) -> tuple[Finding, ...]:
-    life = next(life for life in lives() if life.name == name)
-    return tuple(findings(life, folder / "before" / name))
+def findings_before(name: str, folder: Path) -> tuple[Finding, ...]:
+    recording = next(recording for recording in recordings() if recording.name == name)
+    return tuple(findings(recording, folder / "before" / name))
 
 
-@pytest.mark.parametrize("kind", [*MUTATORS, *MORE])
+@pytest.mark.parametrize("kind", [*MUTATORS, *VARIANTS])
 def test_a_fault_is_found_and_nothing_else(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "mutations"
-    faults = list(mutations(kind, lives(), EACH, seed=7, mutator=(MUTATORS | MORE)[kind]))
+    faults = list(mutations(kind, recordings(), EACH, seed=7, mutator=(MUTATORS | VARIANTS)[kind]))
     assert len(faults) == EACH
-    assert len({fault.life.name for fault in faults}) == EACH
+    assert len({fault.recording.name for fault in faults}) == EACH
     for number, fault in enumerate(faults):
-        before = told_before(fault.life.name, folder)
-        place = folder / f"{kind}-{number}" / fault.life.name
+        before = findings_before(fault.recording.name, folder)
+        place = folder / f"{kind}-{number}" / fault.recording.name
         found, false_alarms = judge(fault, list(before), place)
-        assert found, (kind, fault.life.name, fault.key, fault.position, fault.consumer)
-        assert false_alarms == [], (kind, fault.life.name, fault.key, fault.position)
+        assert found, (kind, fault.recording.name, fault.key, fault.position, fault.consumer)
+        assert false_alarms == [], (kind, fault.recording.name, fault.key, fault.position)
 
 
 def test_needless_waiting_in_a_log_with_missing_lines_is_uncertain(
@@ -49,14 +53,14 @@ def test_needless_waiting_in_a_log_with_missing_lines_is_uncertain(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "mutations"
     seen = 0
-    for life in lives():
-        before = told_before(life.name, folder)
+    for recording in recordings():
+        before = findings_before(recording.name, folder)
         if not any(row["kind"] == "unnecessary_blocking" and not row["uncertain"] for row in before):
             continue
-        cut = life.copied().numbered()
+        cut = recording.copied().numbered()
         del cut.events[len(cut.events) // 2]
-        told = findings(cut, folder / "cut" / life.name)
-        needless = [row["uncertain"] for row in told if row["kind"] == "unnecessary_blocking"]
+        after = findings(cut, folder / "cut" / recording.name)
+        needless = [row["uncertain"] for row in after if row["kind"] == "unnecessary_blocking"]
         assert all(needless)
         seen += bool(needless)
     assert seen

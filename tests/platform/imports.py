@@ -1,4 +1,4 @@
-"""Read from their sources which of the repository's own files, Python and Java, need each other."""
+"""Read the imports between the repository's own files, Python and Java, from their sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Import(NamedTuple):
     line: int
 
 
-#: Text blocks, strings and characters, then comments: what names no class.
+#: Text blocks, strings and characters, then comments: parts that name no class.
 _JAVA_TEXT = re.compile(
     r'''"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/''', re.DOTALL
 )
@@ -32,16 +32,16 @@ _JAVA_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def module_name(path: Path, package_folders: Iterable[Path]) -> str:
-    """The dotted name of a source file, relative to the innermost of the folders that hold packages."""
+    """Return the dotted name of a source file, relative to the innermost of the folders that hold packages."""
     folder = max((f for f in package_folders if path.is_relative_to(f)), key=lambda f: len(f.parts))
     parts = path.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports_between(sources: Mapping[str, str]) -> list[Import]:
-    """All imports of one of ``sources`` (dotted name → source text) by another, wherever they stand in the file.
+    """List all imports between ``sources`` (dotted name → source text), anywhere in the files.
 
-    Imports under ``TYPE_CHECKING`` and inside functions count too: a reader has to follow them like any other.
+    Imports under ``TYPE_CHECKING`` and inside functions count too, since a reader has to follow them like any other.
     """
     found = []
     for name, text in sources.items():
@@ -56,17 +56,17 @@ def imports_between(sources: Mapping[str, str]) -> list[Import]:
             else:
                 continue
             found += [Import(name, target, node.lineno) for target in targets if target in sources]
-    return [one for one in found if one.importer != one.imported]
+    return [edge for edge in found if edge.importer != edge.imported]
 
 
 def java_class_name(path: Path, text: str) -> str:
-    """Package and class of a Java source file: ``dispatchaudit.recorder.Segment``."""
+    """Return package and class of a Java source file: ``dispatchaudit.recorder.Segment``."""
     package = _JAVA_PACKAGE.search(_java_code(text))
     return f"{package[1]}.{path.stem}" if package else path.stem
 
 
 def java_references_between(sources: Mapping[str, str]) -> list[Import]:
-    """All places where one of ``sources`` (package and class → source text) names the class of another.
+    """List all places where one of ``sources`` (package and class → source text) names the class of another.
 
     Classes of one package need no import, so every identifier counts, resolved as the compiler does: imported by name,
     then of the same package, then imported with ``*``; or written with its package. Comments and strings do not count.
@@ -92,31 +92,31 @@ def java_references_between(sources: Mapping[str, str]) -> list[Import]:
 
 
 def _java_code(text: str) -> str:
-    """A Java source without comments and the contents of strings, its lines at the same numbers."""
+    """Remove comments and contents of strings from a Java source, keeping its line numbers."""
     return _JAVA_TEXT.sub(lambda literal: "\n" * literal[0].count("\n") or " ", text)
 
 
 def levels(imports: Iterable[Import]) -> Iterator[tuple[str, dict[tuple[str, str], Import]]]:
-    """The imports between the children of each folder: files and subfolders, a subfolder taken as a whole.
+    """Yield the imports between the children of each folder: files and subfolders, a subfolder taken as a whole.
 
     Yields the folder's dotted name ("" = the repository) and, for each pair of its children of which one imports the
     other, one of these imports.
     """
     edges: dict[str, dict[tuple[str, str], Import]] = {}
-    for one in imports:
-        importer, imported = one.importer.split("."), one.imported.split(".")
+    for edge in imports:
+        importer, imported = edge.importer.split("."), edge.imported.split(".")
         common = 0
         while common < min(len(importer), len(imported)) and importer[common] == imported[common]:
             common += 1
         if common in (len(importer), len(imported)):
             continue  # a folder's __init__ and what lies in the folder
         folder = ".".join(importer[:common])
-        edges.setdefault(folder, {}).setdefault((importer[common], imported[common]), one)
+        edges.setdefault(folder, {}).setdefault((importer[common], imported[common]), edge)
     yield from edges.items()
 
 
 def cycles(imports: Iterable[Import]) -> list[str]:
-    """A line for each folder whose files or subfolders import each other in a circle, with the imports that do so."""
+    """Return a line for each folder with a cycle of files or subfolders, with its imports."""
     found = []
     for folder, edges in levels(imports):
         needs: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""The rooms keep to what they may use; read from the source, so that no import has to be tried."""
+"""Each package imports only what it may use. The imports are read from the source, without running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("dags", "dispatch_core", "expectations", "spark_jobs")
 
-#: What each room must never import, anywhere in it. Dependencies point one way:
+#: Packages that the sources of each folder must not import. Dependencies point one way:
 #: DAG files -> dispatch_airflow -> dispatch_expectations -> spark_jobs -> dispatch_core.
 FORBIDDEN = {
     "dispatch_core": {
@@ -27,9 +27,9 @@ FORBIDDEN = {
     "spark_jobs": {"airflow", "dispatch_airflow", "dispatch_expectations", "great_expectations"},
     "dags": set(),
 }
-#: Too slow to import where Airflow parses files again and again, and where a command only wants its help.
+#: Too slow to import in files that Airflow parses again and again, and in commands that only print their help.
 HEAVY = {"delta", "deltalake", "great_expectations", "numba", "pandas", "pyspark"}
-#: What touches files, processes, clocks or the network: not for the rules of the broker.
+#: Modules for files, processes, clocks or the network, which the rules of the broker must not use.
 INPUT_OUTPUT = {
     "asyncio",
     "fsspec",
@@ -42,12 +42,12 @@ INPUT_OUTPUT = {
     "subprocess",
     "tempfile",
 }
-#: Rooms inside dispatch_core that exist to read files or talk to people.
+#: Folders of dispatch_core for reading files and for the command line.
 IMPURE = ("dispatch_core/recording/", "dispatch_core/cli/", "dispatch_core/importers/topic_messages/")
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files that are in the repository or would be with the next ``git add``."""
+    """List files that are in the repository or would be after the next ``git add``."""
     listed = subprocess.run(
         [
             "git",
@@ -75,7 +75,7 @@ def sources() -> list[str]:
 
 
 def imports(tree: ast.AST, *, whole: bool) -> Iterator[tuple[str, int]]:
-    """Top-level package and line of each import: in the whole file, or only of those that run on import."""
+    """Yield top-level package and line of each import: of the whole file, or only of those that run on import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
@@ -94,7 +94,7 @@ def offences(source: str, forbidden: set[str], *, whole: bool) -> list[str]:
     ]
 
 
-def test_the_reader_of_imports_sees_what_it_must() -> None:
+def test_imports_are_read_from_the_source() -> None:
     tree = ast.parse(
         "import a.b\ndef f():\n    from c import d\nif TYPE_CHECKING:\n    import e\ntry:\n    import g\nfinally: pass"
     )
@@ -102,16 +102,16 @@ def test_the_reader_of_imports_sees_what_it_must() -> None:
     assert [name for name, _ in imports(tree, whole=False)] == ["a", "g"]
 
 
-def test_every_room_has_sources() -> None:
+def test_every_folder_has_sources() -> None:
     assert {source.split("/")[0] for source in sources()} == set(ROOMS)
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_rooms_import_only_what_lies_below_them(room: str) -> None:
+def test_folders_import_only_lower_ones(room: str) -> None:
     found = [
         offence
         for source in sources()
-        # The command line registers the pipeline's command, which lives with the verdicts.
+        # The command line registers the pipeline's command, which belongs to the verdicts.
         if source.startswith(f"{room}/") and not source.startswith("dispatch_core/cli/")
         for offence in offences(source, FORBIDDEN[room], whole=True)
     ]

@@ -24,7 +24,7 @@ SECRETS = (
     "OBJECT_STORE_SECRET",
 )
 PORTS = ("DISPATCH_AUDIT_PORT", "DISPATCH_AUDIT_MAIL_PORT", "OBJECT_STORE_PORT")
-#: Services that end by themselves; nothing is asked about their health.
+#: Services that end by themselves and have no health check.
 ONCE = {"airflow-init", "object-store-bucket", "object-store-volume"}
 
 
@@ -71,14 +71,14 @@ def test_landing_and_warehouse_are_one_volume_at_one_path(services: dict[str, An
 
 
 def test_settings_that_are_handed_through_are_read_somewhere(services: dict[str, Any]) -> None:
-    """A name that nothing reads would look like a setting."""
+    """An unused name would look like a setting."""
     handed = [name for name, value in services["scheduler"]["environment"].items() if value is None]
     code = "".join(
         file.read_text(encoding="utf-8")
         for folder in ("dags", "expectations", "spark_jobs")
         for file in (ROOT / folder).rglob("*.py")
     )
-    named = {f"AIRFLOW_CONN_{one.upper()}" for one in re.findall(r"\"(dispatch_audit_[a-z]+)\"", code)}
+    named = {f"AIRFLOW_CONN_{name.upper()}" for name in re.findall(r"\"(dispatch_audit_[a-z]+)\"", code)}
     assert handed
     assert not [name for name in handed if f'"{name}"' not in code and name not in named]
 

@@ -1,4 +1,4 @@
-"""Every Python example of the documents runs and prints what it says; every link between documents leads somewhere."""
+"""Every Python example of the documents prints its output; every link between documents has a target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PYTHON = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
 def examples_of(document: Path) -> str:
-    """The page with everything but its Python blocks emptied, so that a failure names the line of the page."""
+    """Return the page with only its Python blocks, at the same line numbers, for messages of failures."""
     text = document.read_text(encoding="utf-8")
     kept = [""] * (text.count("\n") + 1)
     for block in PYTHON.finditer(text):
@@ -25,7 +25,7 @@ def examples_of(document: Path) -> str:
 
 
 def run(source: str, name: str) -> list[str]:
-    """What does not print what it says, as reports for people. The examples of one page share their names."""
+    """Run the examples of a page, which share their names; return a report for each that fails."""
     test = doctest.DocTestParser().get_doctest(source, {}, name, name, 0)
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(test, out=said.append)
@@ -49,7 +49,7 @@ def test_examples_print_what_they_say(document: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_blocks_are_examples(document: Path) -> None:
-    """A block that shows Python without prompts would never be run."""
+    """A Python block without prompts would never run."""
     blocks = PYTHON.findall(document.read_text(encoding="utf-8"))
     assert [block for block in blocks if ">>> " not in block] == []
 
@@ -63,7 +63,7 @@ def test_a_wrong_example_is_found_at_its_line(tmp_path: Path) -> None:
 
 
 def anchors_of(document: Path) -> set[str]:
-    """The addresses of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as on GitHub."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The findings that docs/anomalies.md quotes from sample recordings are what the audit says of them."""
+"""The findings that docs/anomalies.md quotes from sample recordings are those of the audit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SAMPLES = {
     for folder in (ROOT / "tests" / "data" / home).glob("*/*")
     if folder.is_dir()
 }
-#: Words of an example whose log is not the recording as it is.
+#: Words of an example whose log is a changed recording.
 CHANGED = ("taken out", "beside a copy")
 
 
 def quotes() -> list[tuple[str, tuple[str, ...], str]]:
-    """Recording, options and sentence of each example of a sample recording."""
+    """Yield recording, options and sentence of each example from a sample recording."""
     text = (ROOT / "docs" / "anomalies.md").read_text(encoding="utf-8")
     found = []
     for quote in re.finditer(r"(?:^>.*\n)+", text, re.MULTILINE):

@@ -17,7 +17,7 @@ STILL_ASKING = ()
 
 
 def questions(text: str) -> list[str]:
-    """Line and first line of each docstring that opens with a question word, for people."""
+    """List line number and text of each docstring's first line that opens with a question word."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -28,7 +28,7 @@ def questions(text: str) -> list[str]:
 
 
 def asking() -> dict[str, list[str]]:
-    """The docstrings of the project that open with a question word, by file."""
+    """Return the docstrings that open with a question word, by file."""
     patterns = [f"{folder}/*.py" for folder in _FOLDERS]
     found = {
         str(path.relative_to(ROOT)): questions(path.read_text(encoding="utf-8"))

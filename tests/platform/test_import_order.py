@@ -1,4 +1,4 @@
-"""Imports point one way: no cycle of files or folders anywhere, and the rooms of each package keep their order."""
+"""Imports point one way: there are no cycles of files or folders, and the folders of each package keep their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.checkout import PACKAGE_FOLDERS
 from tests.platform.imports import Import, cycles, imports_between, module_name
 from tests.platform.test_boundaries import ROOT, tracked
 
-#: The rooms of ``dispatch_core``, lowest first. A room imports itself and lower rows only; rooms of one row do not
+#: The folders of ``dispatch_core``, lowest first. A folder imports itself and lower rows only; folders of one row do not
 #: import each other.
 CORE_ORDER = (
     ("errors",),
@@ -26,7 +26,7 @@ CORE_ORDER = (
     ("what_if",),
     ("cli",),
 )
-#: The rooms of ``spark_jobs``, by the same rule.
+#: The folders of ``spark_jobs``, by the same rule.
 SPARK_ORDER = (
     ("intervals", "progress", "run_stage", "task_grouping", "worker_memory"),
     ("session",),
@@ -49,21 +49,21 @@ def project_imports() -> list[Import]:
 
 
 def rows_of(package: str) -> dict[str, int]:
-    """The row of each room of a package."""
-    return {room: row for row, rooms in enumerate(ORDERS[package]) for room in rooms}
+    """Return the row of each folder of a package."""
+    return {folder: row for row, folders in enumerate(ORDERS[package]) for folder in folders}
 
 
 def out_of_order(imports: list[Import], package: str) -> list[str]:
-    """Imports inside a package that point up or sideways."""
+    """List imports inside a package that point up or sideways."""
     row_of = rows_of(package)
     found = []
-    for one in imports:
-        if not (one.importer.startswith(f"{package}.") and one.imported.startswith(f"{package}.")):
+    for edge in imports:
+        if not (edge.importer.startswith(f"{package}.") and edge.imported.startswith(f"{package}.")):
             continue
-        importer, imported = one.importer.split(".")[1], one.imported.split(".")[1]
+        importer, imported = edge.importer.split(".")[1], edge.imported.split(".")[1]
         if importer != imported and row_of[importer] <= row_of[imported]:
             found.append(
-                f"{one.importer}:{one.line} imports {one.imported}: {imported} is not below {importer}"
+                f"{edge.importer}:{edge.line} imports {edge.imported}: {imported} is not below {importer}"
             )
     return found
 
@@ -73,7 +73,7 @@ def test_no_files_and_no_folders_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("package", ORDERS)
-def test_the_rooms_of_a_package_keep_their_order(package: str) -> None:
+def test_the_folders_of_a_package_keep_their_order(package: str) -> None:
     assert out_of_order(project_imports(), package) == []
 
 
@@ -86,7 +86,7 @@ def test_every_part_of_a_package_has_its_place_in_the_order(package: str) -> Non
 def test_nothing_imports_a_dag_file() -> None:
     dag_files = {path.stem for path in (ROOT / "dags").glob("*.py")}
     assert len(dag_files) == 3
-    assert [one for one in project_imports() if one.imported.split(".")[0] in dag_files] == []
+    assert [edge for edge in project_imports() if edge.imported.split(".")[0] in dag_files] == []
 
 
 def test_the_folders_that_hold_packages_are_none_themselves() -> None:

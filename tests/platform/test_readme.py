@@ -1,4 +1,4 @@
-"""The README promises commands, files and output: each is held here."""
+"""The commands, files and output in the README exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_dispatch_audit_command_runs_as_written(
 ) -> None:
     arguments = [str(tmp_path) if word == "DIR" else word for word in shlex.split(line)[1:]]
     assert arguments[0] in COMMANDS
-    # They write, need a broker or its documents, or run for a minute: their own tests do it.
+    # Commands that write, need a broker or its documents, or run for a minute have tests of their own.
     if arguments[0] in ("pipeline", "generate", "import-stats", "record-messages"):
         with pytest.raises(SystemExit) as ended:
             main([arguments[0], "--help"])

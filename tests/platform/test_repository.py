@@ -1,4 +1,4 @@
-"""What is in the repository works on another machine: no hosts, no paths of one machine, versions pinned once."""
+"""The repository works on other machines: it has no hosts or paths of one machine, and pins each version once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Spelled in parts, so that this file is no hit itself.
+#: Spelled in parts, so that this file does not match.
 REGISTRY_HOSTS = [
     rf"py{'pi'}\.org", rf"python{'hosted'}\.org", rf"repo1?\.maven\.{'apache'}\.org", rf"maven\.{'org'}",
     rf"sona{'type'}\.org", rf"spark-{'packages'}\.org", rf"npm{'js'}\.(org|com)", rf"(quay|ghcr|gcr)\.{'io'}",
@@ -32,7 +32,7 @@ MACHINE_PATHS = [
 
 
 def grep(pattern: str) -> list[str]:
-    """Lines of text files in the repository (tracked, or about to be) that match."""
+    """List matching lines of the text files in the repository (tracked, or about to be)."""
     done = subprocess.run(
         [
             "git",
@@ -101,7 +101,7 @@ def test_this_environment_is_the_pinned_one() -> None:
     from importlib.metadata import distributions
 
     installed = {canonicalize_name(d.metadata["Name"]): d.version for d in distributions()}
-    # What Python itself puts into an environment; pinned for the extra whose packages ask for it.
+    # Python installs these into every environment; they are pinned for the extra that requires them.
     installed.pop("setuptools", None)
     pinned = constraints()
     assert not {n: (v, pinned[n]) for n, v in installed.items() if n in pinned and v != pinned[n]}

@@ -1,4 +1,4 @@
-"""The set-up script's answers: a wrong interpreter, a Java that is too old, a runtime that lacks a module."""
+"""Messages of the set-up script for a wrong interpreter, an old Java and a missing module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A folder with the set-up scripts and nothing else, in which set-up may fail."""
+    """Make a folder with only the set-up scripts, in which set-up may fail."""
     folder = tmp_path / "a clone"
     shutil.copytree(ROOT / ".ci", folder / ".ci")
     for name in ("pyproject.toml", "constraints.txt"):

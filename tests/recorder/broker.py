@@ -34,7 +34,7 @@ _OPENS = (
 
 
 class Broker:
-    """Everything is below ``folder``: ``recording`` (the segments), the stores, the logs of each start."""
+    """A broker whose files are all below ``folder``: ``recording`` (the segments), the stores, a log of each start."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """For clients; the same after each start."""
+        """Service URL for clients; the same after each start."""
         return f"pulsar://{_HOST}:{self._ports[0]}"
 
     def start(self) -> None:
@@ -54,9 +54,9 @@ class Broker:
         self._starts += 1
         log = self.folder / f"broker-{self._starts}.log"
         classpath = f"{TARGET / 'test-classes'}:{(TARGET / 'broker.classpath').read_text().strip()}"
-        opens = [f"--add-opens={one}=ALL-UNNAMED" for one in _OPENS]
+        opens = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS]
         memory = ["-Xmx1g", "-XX:MaxDirectMemorySize=1g", f"-Drecorder.nar.directory={TARGET}"]
-        ports = [str(one) for one in self._ports]
+        ports = [str(port) for port in self._ports]
         settings = [f"{name}={value}" for name, value in self._settings.items()]
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -83,11 +83,11 @@ class Broker:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """As an operator does: SIGTERM, and wait for it."""
+        """Stop the broker as an operator does: send SIGTERM and wait."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nobody is told."""
+        """Kill the broker with SIGKILL: it flushes nothing and notifies no client."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> None:

@@ -1,7 +1,7 @@
-"""One consumer in a process of its own: ``python -m tests.recorder.client '{"name": "c1", …}'``, see ``Terms``.
+"""One consumer in a process of its own: ``python -m tests.recorder.client '{"name": "c1", …}'``, see ``ConsumerSettings``.
 
-It takes each message at once, holds it as long as its terms say, acknowledges or refuses it, and writes all of that down.
-SIGTERM: acknowledge what is in hand (or not, see ``finish``), close, end. SIGKILL is the crash.
+It receives each message at once, holds it for ``hold_ms``, acknowledges it or sends a negative ack, and writes each step to
+its journal. SIGTERM: acknowledge the messages in hand (or not, see ``finish``), close, end. SIGKILL is the crash.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NACK_DELAY_MS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a consumer is told.
+class ConsumerSettings:
+    """Settings of a consumer.
 
-    ``hold_ms``: between receipt and acknowledgement; -1 = never acknowledge. ``nack_every``: every so many-th message is
-    refused when it comes for the first time; 0 = none. ``most_in_hand``: with so many it takes no more. ``finish``: whether
-    SIGTERM acknowledges what is in hand. ``cumulative``: acknowledge up to a message instead of each. ``ranges``: makes a
-    STICKY consumer.
+    ``hold_ms``: time between receipt and acknowledgement; -1 = never acknowledge. ``nack_every``: send a negative ack for
+    every n-th message when it comes for the first time; 0 = never. ``most_in_hand``: receive no more while so many are not
+    acknowledged. ``finish``: SIGTERM acknowledges the messages in hand. ``cumulative``: acknowledge up to a message instead
+    of each message. ``ranges``: hash ranges, which make it a STICKY consumer.
     """
 
     folder: str
@@ -49,34 +49,34 @@ class Terms:
     ranges: list[list[int]] = field(default_factory=list)
 
     def words(self) -> str:
-        """For the command line."""
+        """Return the settings as JSON, for the command line."""
         return json.dumps(asdict(self))
 
 
 class _Consumer:
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._journal = Journal(Path(terms.folder), terms.name)
-        self._client = pulsar.Client(terms.url, logger=logger(Path(terms.folder), terms.name))
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
+        self._journal = Journal(Path(settings.folder), settings.name)
+        self._client = pulsar.Client(settings.url, logger=logger(Path(settings.folder), settings.name))
         self._stop = False
         signal.signal(signal.SIGTERM, self._ask_to_stop)
         policy = None
-        if terms.ranges:
+        if settings.ranges:
             policy = pulsar.ConsumerKeySharedPolicy(
-                pulsar.KeySharedMode.Sticky, False, [(low, high) for low, high in terms.ranges]
+                pulsar.KeySharedMode.Sticky, False, [(low, high) for low, high in settings.ranges]
             )
         self._consumer = self._client.subscribe(
-            terms.topic,
+            settings.topic,
             "audit",
-            consumer_type=getattr(pulsar.ConsumerType, terms.type),
-            consumer_name=terms.name,
-            receiver_queue_size=terms.queue,
+            consumer_type=getattr(pulsar.ConsumerType, settings.type),
+            consumer_name=settings.name,
+            receiver_queue_size=settings.queue,
             negative_ack_redelivery_delay_ms=_NACK_DELAY_MS,
-            batch_index_ack_enabled=terms.batch_index_ack,
+            batch_index_ack_enabled=settings.batch_index_ack,
             key_shared_policy=policy,
             initial_position=pulsar.InitialPosition.Earliest,
         )
-        self._journal.note("joined", terms.name, type=terms.type)
+        self._journal.note("joined", settings.name, type=settings.type)
         self._in_hand: deque[tuple[float, Any]] = deque()
         self._refused: set[tuple[int, int, int]] = set()
         self._taken = 0
@@ -86,15 +86,15 @@ class _Consumer:
 
     def run(self) -> None:
         while not self._stop:
-            if len(self._in_hand) < self._terms.most_in_hand:
+            if len(self._in_hand) < self._settings.most_in_hand:
                 with suppress(pulsar.Timeout):
                     self._take(self._consumer.receive(timeout_millis=20))
             else:
                 time.sleep(0.02)
             self._acknowledge(time.monotonic())
-        if self._terms.finish:
+        if self._settings.finish:
             self._acknowledge(float("inf"))
-        self._journal.note("left", self._terms.name)
+        self._journal.note("left", self._settings.name)
         self._consumer.close()
         self._client.close()
 
@@ -104,15 +104,15 @@ class _Consumer:
         identity = message.message_id()
         known = (identity.ledger_id(), identity.entry_id(), identity.batch_index())
         if (
-            self._terms.nack_every
-            and self._taken % self._terms.nack_every == 0
+            self._settings.nack_every
+            and self._taken % self._settings.nack_every == 0
             and known not in self._refused
         ):
             self._refused.add(known)
             self._say("nacked", message)
             self._consumer.negative_acknowledge(message)
-        elif self._terms.hold_ms >= 0:
-            self._in_hand.append((time.monotonic() + self._terms.hold_ms / 1000, message))
+        elif self._settings.hold_ms >= 0:
+            self._in_hand.append((time.monotonic() + self._settings.hold_ms / 1000, message))
 
     def _acknowledge(self, now: float) -> None:
         due = []
@@ -120,21 +120,21 @@ class _Consumer:
             due.append(self._in_hand.popleft()[1])
         for message in due:
             self._say("acked", message)
-            if not self._terms.cumulative:
+            if not self._settings.cumulative:
                 self._consumer.acknowledge(message)
-        if due and self._terms.cumulative:
+        if due and self._settings.cumulative:
             self._consumer.acknowledge_cumulative(due[-1])
 
     def _say(self, what: str, message: Any) -> None:
         self._journal.message(
-            what, self._terms.name, message.message_id(), message.partition_key(), int(message.data())
+            what, self._settings.name, message.message_id(), message.partition_key(), int(message.data())
         )
 
 
 def logger(folder: Path, name: str) -> Any:
-    """Where a client of this name says what it has to say."""
+    """Return a logger that writes to the file of the client of this name."""
     return pulsar.FileLogger(pulsar.LoggerLevel.Info, str(folder / f"client-{name}.log"))
 
 
 if __name__ == "__main__":
-    _Consumer(Terms(**json.loads(sys.argv[1]))).run()
+    _Consumer(ConsumerSettings(**json.loads(sys.argv[1]))).run()

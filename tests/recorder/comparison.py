@@ -1,4 +1,4 @@
-"""What the product says about a recording, beside what the clients saw."""
+"""Compare what the product reports about a recording with what the clients saw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from tests.recorder.journal import Position
 from tests.recorder.truth import Truth
 
-#: Promises of which clients see whether they hold.
+#: Promises that clients can check themselves.
 SEEN_BY_CLIENTS = ("per_key_order", "duplicate_delivery", "completeness")
 
 
@@ -27,13 +27,13 @@ class Audit:
     verdict: dict[str, Any]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """Findings of a kind, certain ones."""
-        return [one for one in self.findings if one["kind"] == kind and not one["uncertain"]]
+        """Return the certain findings of a kind."""
+        return [finding for finding in self.findings if finding["kind"] == kind and not finding["uncertain"]]
 
     def promise(self, name: str) -> str:
-        """The worst verdict of a promise over the incarnations."""
+        """Return the worst verdict of a promise over the incarnations."""
         return min(
-            (one["verdict"] for one in self.verdict["promises"] if one["promise"] == name),
+            (verdict["verdict"] for verdict in self.verdict["promises"] if verdict["promise"] == name),
             key=("FAIL", "UNKNOWN", "PASS").index,
         )
 
@@ -45,12 +45,14 @@ def audited(recording: Path) -> Audit:
 
 
 def audited_all(recordings: Sequence[Path]) -> list[Audit]:
-    """Audit as a user does, by one command. Raises ``AssertionError`` with its words if it could not."""
+    """Audit recordings by one command, as a user does; raises ``AssertionError`` with its stderr if it fails."""
     command = [str(Path(sys.executable).parent / "dispatch-audit"), "audit", *map(str, recordings), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     found = [
-        Audit([one for one in lines if "kind" in one and one["recording"] == verdict["recording"]], verdict)
+        Audit(
+            [line for line in lines if "kind" in line and line["recording"] == verdict["recording"]], verdict
+        )
         for verdict in lines
         if "verdict" in verdict
     ]
@@ -59,28 +61,30 @@ def audited_all(recordings: Sequence[Path]) -> list[Audit]:
 
 
 def status(recording: Path) -> dict[str, int]:
-    """The counts of ``recorder-status-*.json``."""
+    """Return the counts of ``recorder-status-*.json``."""
     (file,) = recording.glob("recorder-status-*.json")
     return dict(json.loads(file.read_text()))
 
 
 def differences(truth: Truth, audit: Audit) -> list[str]:
-    """Where the audit says something else than the clients saw, or calls certain what they did not see.
+    """List the differences between the audit and what the clients saw.
 
-    The log knows more than clients: what was on its way to them when they left. So where order broke, the findings must name
-    all that clients saw, and may name more; a clean life must be clean in both. What came again after its acknowledgement
-    was sent after it (``duplicate_after_ack``) or a moment before it (``redelivered`` without a cause): clients cannot tell.
+    The log knows more than the clients: it has the deliveries that were on their way when a client left. If order broke, the
+    findings must name everything that clients saw, and may name more. A clean run must be clean in both. A message that came
+    again after its acknowledgement was delivered after the ack (``duplicate_after_ack``) or just before it (``redelivered``
+    without a cause): clients cannot tell the two apart.
     """
     backwards = {
-        (one["consumer_names"][0], one["key"], one["positions"][0]) for one in audit.of("out_of_order")
+        (finding["consumer_names"][0], finding["key"], finding["positions"][0])
+        for finding in audit.of("out_of_order")
     }
     seen_backwards = {(name, key, "{}:{}".format(*entry)) for name, key, entry in truth.out_of_order}
-    split = {one["key"] for one in audit.of("split_key")}
-    after_ack = {one["positions"][0] for one in audit.of("duplicate_after_ack")}
+    split = {finding["key"] for finding in audit.of("split_key")}
+    after_ack = {finding["positions"][0] for finding in audit.of("duplicate_after_ack")}
     seen_after_ack = {"{}:{}".format(*entry) for entry, _ in truth.after_ack}
-    doubles = {one["positions"][0] for one in audit.of("double_outstanding")}
-    unexplained = {one["positions"][0] for one in audit.of("redelivered") if "cause" not in one}
-    never = sum(len(one["positions"]) for one in audit.of("never_delivered"))
+    doubles = {finding["positions"][0] for finding in audit.of("double_outstanding")}
+    unexplained = {finding["positions"][0] for finding in audit.of("redelivered") if "cause" not in finding}
+    never = sum(len(finding["positions"]) for finding in audit.of("never_delivered"))
     doubtful = {(name, key, "{}:{}".format(*entry)) for name, key, entry in truth.doubtful}
     only_doubtful = bool(backwards) and backwards <= doubtful and not split
     expected = {
@@ -104,10 +108,10 @@ def differences(truth: Truth, audit: Audit) -> list[str]:
 
 
 def sent(recording: Path) -> dict[str, list[Position]]:
-    """For each consumer name the entries that the log says it was sent, over its connections in their order."""
+    """Return the entries that the log delivers to each consumer name, over its connections in their order."""
     names: dict[tuple[int, int], str] = {}
     found: dict[str, list[Position]] = defaultdict(list)
-    for line in sorted(events(recording), key=lambda one: (one["incarnation"], one["seq"])):
+    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
         if line["kind"] == "consumer_added":
             names[line["incarnation"], line["consumer"]] = line["name"]
         elif line["kind"] == "sent":
@@ -117,7 +121,7 @@ def sent(recording: Path) -> dict[str, list[Position]]:
 
 
 def events(recording: Path) -> Iterator[dict[str, Any]]:
-    """The event lines of all whole segments."""
+    """Yield the event lines of all whole segments."""
     for file in sorted(recording.glob("events-*.jsonl.gz")):
         for line in gzip.decompress(file.read_bytes()).splitlines():
             row = json.loads(line)
@@ -126,7 +130,7 @@ def events(recording: Path) -> Iterator[dict[str, Any]]:
 
 
 def unrecorded(truth: Truth, recording: Path) -> dict[str, Position]:
-    """Consumers that received what the log does not say they were sent, in that order, with the first such entry."""
+    """Return the first entry that each consumer received and the log does not have at this place of its deliveries."""
     found = {}
     log = sent(recording)
     for name, entries in truth.entries.items():
@@ -138,17 +142,17 @@ def unrecorded(truth: Truth, recording: Path) -> dict[str, Position]:
 
 
 def release(recording: Path) -> tuple[int, ...]:
-    """The broker's release, as the log says."""
+    """Return the broker's release from the log's header."""
     first = next(iter(sorted(recording.glob("events-*.jsonl.gz"))))
     header = json.loads(gzip.decompress(first.read_bytes()).split(b"\n", 1)[0])
     return tuple(int(part) for part in header["broker_version"].split("-")[0].split("."))
 
 
 def holes(recording: Path) -> list[str]:
-    """Where ``seq`` does not go on by one, without a gap line, in any incarnation."""
+    """List the holes in ``seq`` without a ``gap`` line, over all incarnations."""
     found = []
     last: dict[int, int] = {}
-    for line in sorted(events(recording), key=lambda one: (one["incarnation"], one["seq"])):
+    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
         expected = last.get(line["incarnation"], 0) + 1
         if line["seq"] != expected:
             found.append(f"incarnation {line['incarnation']}: seq {line['seq']}, not {expected}")

@@ -1,7 +1,7 @@
 """Folders of scenarios, the brokers in them, and one line per scenario at the end.
 
-Only ``make test-recorder`` runs the scenarios: it brings a broker by Maven and runs Java's scenarios before. Without it the
-checker of what clients see is tried, and nothing else.
+Only ``make test-recorder`` runs the scenarios: it brings a broker by Maven and runs Java's scenarios before. Without it
+only the checker of the clients' journals is tested.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.recorder.truth import Truth
 
 if "DISPATCH_AUDIT_RECORDER_TARGET" not in os.environ:
     collect_ignore = [
-        one.name for one in Path(__file__).parent.glob("test_*.py") if one.name != "test_truth.py"
+        file.name for file in Path(__file__).parent.glob("test_*.py") if file.name != "test_truth.py"
     ]
 
-#: What is told of each scenario.
+#: A summary line of each scenario.
 LINES: list[str] = []
 
 Start = Callable[..., Broker]
@@ -37,18 +37,18 @@ def broker() -> Iterator[Start]:
         folder = TARGET / "it" / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        one = Broker(folder, settings)
-        running.append(one)
-        one.start()
-        return one
+        started = Broker(folder, settings)
+        running.append(started)
+        started.start()
+        return started
 
     yield start
-    for one in running:
-        one.kill()
+    for started in running:
+        started.kill()
 
 
 def tell(recording: Path, truth: Truth, audit: Audit) -> None:
-    """Keep a scenario's line for the end."""
+    """Keep a scenario's summary line for the end."""
     counts = status(recording)
     lost = {
         name: counts[name]
@@ -63,6 +63,6 @@ def tell(recording: Path, truth: Truth, audit: Audit) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per scenario."""
+    """Print the summary lines."""
     for line in LINES:
         terminalreporter.write_line(line)

@@ -1,18 +1,18 @@
-"""What clients saw and did, one JSON line each, written at once so that a killed client keeps all but the line it was at.
+"""Journals of clients: one JSON line for each step, written at once, so that a kill loses at most the line being written.
 
 Java's ``Witness`` writes the same lines: ``t_ns`` (the machine's monotonic clock, alike in all processes), ``what``,
 ``consumer`` (a name, null for what concerns the whole subscription) and, of a message, ``position``, ``batch_index``
 (-1 = no batch), ``key`` and ``number``.
 
-What a client does is written just before it is done, for others may see what it brings about at once.
+A client writes an action just before it does it, because other clients may see the effect at once.
 
 ======================  ==============================================================================================
 ``what``                meaning
 ======================  ==============================================================================================
 published               the message is stored under this position
-joined, left, killed    the consumer has subscribed; closes; ends without a word, by its process or connection
-received                the client handed the message to its application
-acked, nacked           the application said so; of a client that was killed soon after it may not have left the machine
+joined, left, killed    the consumer has subscribed; closes; ends without closing, by its process or connection
+received                the client passed the message to its application
+acked, nacked           the application did so; if the client was killed soon after, it may not have left the machine
 reload                  the broker is about to lose its subscriptions: unload, stop, kill
 ======================  ==============================================================================================
 """
@@ -32,7 +32,7 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line. ``position`` and what follows are those of a message, else (-1, -1), -1, "" and -1."""
+    """A line of a journal. ``position`` to ``number`` are those of a message, else (-1, -1), -1, "" and -1."""
 
     t_ns: int
     what: str
@@ -41,11 +41,11 @@ class Step:
     batch_index: int = -1
     key: str = ""
     number: int = -1
-    type: str = ""  # of the subscription, in a line that says joined, where it is not Key_Shared
+    type: str = ""  # subscription type in a ``joined`` line, if not Key_Shared
 
 
 class Journal:
-    """Appends lines to ``journal-NAME.jsonl`` of a folder, each by one write to the file."""
+    """Append lines to ``journal-NAME.jsonl`` of a folder, each by one write to the file."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._file = os.open(folder / f"journal-{name}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -56,7 +56,7 @@ class Journal:
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def message(self, what: str, consumer: str | None, message_id: Any, key: str, number: int) -> None:
-        """The same of a message, by the client's id of it."""
+        """Write a line about a message, with the position from the client's message id."""
         position = f"{message_id.ledger_id()}:{message_id.entry_id()}"
         self.note(
             what,
@@ -69,7 +69,7 @@ class Journal:
 
 
 def steps(folder: Path) -> list[Step]:
-    """All journals of a folder in the order of time."""
+    """Return the steps of all journals of a folder in the order of time."""
     return sorted(_read(folder), key=lambda step: step.t_ns)
 
 

@@ -1,4 +1,4 @@
-"""The broker itself is restarted, or killed in the middle: what it had recorded is readable, and judged as what it is."""
+"""The recording of a broker that is restarted or killed is readable and judged correctly."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from threading import Thread
 from tests.recorder.comparison import SEEN_BY_CLIENTS, audited, holes, unrecorded
 from tests.recorder.conftest import Start, tell
 from tests.recorder.journal import steps
-from tests.recorder.life import Life
+from tests.recorder.scenario import Scenario
 from tests.recorder.test_clients import assert_agrees
 from tests.recorder.truth import Truth, truth
 
-#: Older lines are in the file when the broker is killed: RealBroker has them flushed every 200 ms.
+#: Lines older than this are in the file when the broker is killed: RealBroker flushes every 200 ms.
 _FLUSHED_NS = 2_000_000_000
 
 
-def live_through(life: Life, *, killed: bool) -> Truth:
-    """Clients that go on by themselves while their broker goes and comes back."""
+def restart_broker(scenario: Scenario, *, killed: bool) -> Truth:
+    """Restart or kill the broker while its clients go on; return what they saw."""
     for name in ("c1", "c2", "c3"):
-        life.join(name, hold_ms=100)
-    producer = life.producer(send_timeout_millis=0)
-    publishing = Thread(target=life.publish, args=(producer, 1600), kwargs={"every_ms": 5})
+        scenario.join(name, hold_ms=100)
+    producer = scenario.producer(send_timeout_millis=0)
+    publishing = Thread(target=scenario.publish, args=(producer, 1600), kwargs={"every_ms": 5})
     publishing.start()
-    life.until(lambda: life.truth().received > 600, "600 receipts")
+    scenario.until(lambda: scenario.truth().received > 600, "600 receipts")
     if killed:  # not between two segments
-        life.until(lambda: any(one.stat().st_size for one in opened(life)), "a segment that is written")
-    life.journal.note("reload")
+        scenario.until(
+            lambda: any(segment.stat().st_size for segment in opened(scenario)), "a segment that is written"
+        )
+    scenario.journal.note("reload")
     if killed:
-        life.broker.kill()
-        assert_readable(opened(life))
+        scenario.broker.kill()
+        assert_readable(opened(scenario))
     else:
-        life.broker.stop()
-    life.broker.start()
+        scenario.broker.stop()
+    scenario.broker.start()
     publishing.join()
-    life.drained()
-    life.restart("c2", hold_ms=100)
-    life.publish(producer, 200, every_ms=5)
-    life.drained()
-    seen = life.end()
-    life.broker.stop()
+    scenario.drained()
+    scenario.restart("c2", hold_ms=100)
+    scenario.publish(producer, 200, every_ms=5)
+    scenario.drained()
+    seen = scenario.end()
+    scenario.broker.stop()
     return seen
 
 
-def opened(life: Life) -> list[Path]:
-    """Segments of events that are being written."""
-    return sorted(life.broker.recording.glob("events-*.open"))
+def opened(scenario: Scenario) -> list[Path]:
+    """List the segments of events that are being written."""
+    return sorted(scenario.broker.recording.glob("events-*.open"))
 
 
 def assert_readable(segments: list[Path]) -> None:
-    """What a killed broker leaves open can be read up to its last whole block, with no line missing before it."""
+    """Assert that an open segment can be read up to its last whole block, with no line missing."""
     (segment,) = segments
     lines = list(whole_blocks(segment.read_bytes()))
     seqs = [row["seq"] for row in map(json.loads, lines) if "seq" in row]
@@ -60,7 +62,7 @@ def assert_readable(segments: list[Path]) -> None:
 
 
 def whole_blocks(data: bytes) -> Iterator[bytes]:
-    """The lines of all gzip members of a file that are complete."""
+    """Yield the lines of all complete gzip members of a file."""
     while data:
         member = zlib.decompressobj(wbits=31)
         text = member.decompress(data)
@@ -71,27 +73,31 @@ def whole_blocks(data: bytes) -> Iterator[bytes]:
 
 
 def test_restart(broker: Start) -> None:
-    with Life(broker("python-broker-restart")) as life:
-        seen = live_through(life, killed=False)
+    with Scenario(broker("python-broker-restart")) as scenario:
+        seen = restart_broker(scenario, killed=False)
         assert seen.reloads == 1
-        assert_agrees(life.broker.recording, seen)
+        assert_agrees(scenario.broker.recording, seen)
 
 
 def test_kill(broker: Start) -> None:
-    with Life(broker("python-broker-kill")) as life:
-        seen = live_through(life, killed=True)
-        recording = life.broker.recording
+    with Scenario(broker("python-broker-kill")) as scenario:
+        seen = restart_broker(scenario, killed=True)
+        recording = scenario.broker.recording
         audit = audited(recording)
         tell(recording, seen, audit)
         assert (seen.reloads, seen.broken_keys, seen.unseen) == (1, set(), set())
         assert not list(recording.glob("*.open")), "the next start completed what was left"
         assert holes(recording) == []
-        seen_steps = steps(life.folder)
+        seen_steps = steps(scenario.folder)
         (kill,) = [step.t_ns for step in seen_steps if step.what == "reload"]
         flushed = [step for step in seen_steps if step.t_ns < kill - _FLUSHED_NS]
         assert unrecorded(truth(flushed), recording) == {}
-        # Lines that were not flushed are gone: what they may have said must not make a finding that is called certain.
+        # Lines that were not flushed are gone: no finding may be certain because of them.
         assert audit.verdict["quarantined"] == 0
-        certain = [one for one in audit.findings if not one["uncertain"] and one["severity"] != "info"]
+        certain = [
+            finding
+            for finding in audit.findings
+            if not finding["uncertain"] and finding["severity"] != "info"
+        ]
         assert certain == []
         assert "FAIL" not in {audit.promise(name) for name in SEEN_BY_CLIENTS}

@@ -1,4 +1,4 @@
-"""Real clients come, go, crash, refuse and are restarted one by one: the audit says what they saw."""
+"""The audit agrees with real clients that join, leave, crash, send negative acks and are restarted one by one."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.recorder.comparison import (
 )
 from tests.recorder.conftest import Start, tell
 from tests.recorder.journal import steps
-from tests.recorder.life import Life
+from tests.recorder.scenario import Scenario
 from tests.recorder.truth import Truth, truth
 
 _MENDED = (4, 0, 3)
 
 
 def assert_agrees(recording: Path, seen: Truth, *, clean: bool = True) -> None:
-    """Nothing was lost, every receipt is in the log, and the audit says what the clients saw.
+    """Assert that no line was lost, that every receipt is in the log, and that the audit agrees with the clients.
 
-    ``clean``: a broker that keeps its promises lets clients see nothing wrong in this life; else they must see it. Before
-    4.0.3 a broker may have two replay reads under way at once (#23384), and then clients may see anything: only that the
-    audit agrees is asked for.
+    ``clean``: in this scenario a broker that keeps its promises lets clients see nothing wrong; else they must see it. A
+    broker before 4.0.3 may have two replay reads under way at once (#23384), and then clients may see anything: only the
+    agreement with the audit is checked.
     """
     audit = audited(recording)
     tell(recording, seen, audit)
@@ -45,8 +45,8 @@ def assert_agrees(recording: Path, seen: Truth, *, clean: bool = True) -> None:
     assert differences(seen, audit) == []
     order_and_repetition = {audit.promise(name) for name in ("per_key_order", "duplicate_delivery")}
     broken = "FAIL" in order_and_repetition
-    # Decisions may hang on an order that no log shows, on a busy machine more of them. A life of batches has some 170
-    # decisions, of which nine are the 5 % from which on conformance is not judged: that is said, and is no other verdict.
+    # Decisions may hang on an order that no log shows, on a busy machine more of them. The scenario of
+    # batches has some 170 decisions; from nine racing ones (5 %) on, conformance is UNKNOWN and no other verdict changes.
     racing = audit.promise("conformance") == "UNKNOWN" and not broken
     expected = "FAIL" if broken else "UNKNOWN" if racing else "PASS"
     assert audit.verdict["verdict"] == expected, audit.verdict["promises"]
@@ -63,21 +63,21 @@ def test_java(name: str) -> None:
 
 
 def test_python_key_shared(broker: Start) -> None:
-    with Life(broker("python-key-shared")) as life:
+    with Scenario(broker("python-key-shared")) as scenario:
         for name in ("c1", "c2", "c3"):
-            life.join(name, hold_ms=100, nack_every=13)
-        producer = life.producer()
-        life.publish(producer, 600, every_ms=3)
-        life.join("c4", hold_ms=-1)
-        life.publish(producer, 300, every_ms=3)
-        life.in_hand(20)
-        life.kill("c4")
-        life.publish(producer, 300, every_ms=3)
+            scenario.join(name, hold_ms=100, nack_every=13)
+        producer = scenario.producer()
+        scenario.publish(producer, 600, every_ms=3)
+        scenario.join("c4", hold_ms=-1)
+        scenario.publish(producer, 300, every_ms=3)
+        scenario.in_hand(20)
+        scenario.kill("c4")
+        scenario.publish(producer, 300, every_ms=3)
         for name in ("c1", "c2", "c3"):
-            life.restart(name, hold_ms=100)
-            life.publish(producer, 200, every_ms=3)
-        life.drained()
-        seen = life.end()
-        life.broker.stop()
+            scenario.restart(name, hold_ms=100)
+            scenario.publish(producer, 200, every_ms=3)
+        scenario.drained()
+        seen = scenario.end()
+        scenario.broker.stop()
         assert (seen.killed, seen.published) == (1, 1800)
-        assert_agrees(life.broker.recording, seen)
+        assert_agrees(scenario.broker.recording, seen)

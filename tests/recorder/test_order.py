@@ -1,7 +1,8 @@
-"""One life under two rules: the 3.x rule of the classic dispatcher loses the order of keys, and draining hashes keep it.
+"""A rolling restart under two rules: the classic dispatcher's 3.x rule loses the order of keys, draining hashes keep it.
 
-Consumers have less room than there is work, so entries wait in the replay set when a newcomer takes over their keys. The
-read position is behind them all, so they go to the newcomer although the consumer before still holds older ones of the key.
+Consumers take fewer messages than there are, so entries wait in the replay set when a new consumer takes over their keys.
+The read position is behind all of them, so the new consumer gets them although older entries of the key are still
+outstanding at the consumer before.
 """
 
 from __future__ import annotations
@@ -10,47 +11,49 @@ from typing import Any
 
 from tests.recorder.comparison import audited
 from tests.recorder.conftest import Start
-from tests.recorder.life import Life
+from tests.recorder.scenario import Scenario
 from tests.recorder.test_clients import assert_agrees
 from tests.recorder.truth import Truth
 
 _CLASSIC = "subscriptionKeySharedUseClassicPersistentImplementation"
 
 
-_TERMS: dict[str, Any] = {"hold_ms": 700, "queue": 5, "most_in_hand": 30, "finish": False}
+_SETTINGS: dict[str, Any] = {"hold_ms": 700, "queue": 5, "most_in_hand": 30, "finish": False}
 
 
-def rolling_restart(life: Life) -> Truth:
-    """Consumers with much in hand are replaced, one after the other, and take nothing to its end."""
+def rolling_restart(scenario: Scenario) -> Truth:
+    """Replace consumers one after the other while much is outstanding, which they do not acknowledge."""
     names = [f"w{number}" for number in range(1, 9)]
     for name in names[:3]:
-        life.join(name, **_TERMS)
-    producer = life.producer()
-    life.publish(producer, 300)
+        scenario.join(name, **_SETTINGS)
+    producer = scenario.producer()
+    scenario.publish(producer, 300)
     for before, name in zip(names, names[3:], strict=False):
-        life.in_hand(30)
-        life.join(name, **_TERMS)
-        life.publish(producer, 60)
-        life.leave(before)
-    life.drained()
-    seen = life.end()
-    life.broker.stop()
+        scenario.in_hand(30)
+        scenario.join(name, **_SETTINGS)
+        scenario.publish(producer, 60)
+        scenario.leave(before)
+    scenario.drained()
+    seen = scenario.end()
+    scenario.broker.stop()
     return seen
 
 
 def test_classic_rule_loses_the_order(broker: Start) -> None:
-    with Life(broker("python-classic", {_CLASSIC: "true"})) as life:
-        seen = rolling_restart(life)
+    with Scenario(broker("python-classic", {_CLASSIC: "true"})) as scenario:
+        seen = rolling_restart(scenario)
         assert seen.out_of_order
         assert seen.split_keys
-        assert_agrees(life.broker.recording, seen, clean=False)
+        assert_agrees(scenario.broker.recording, seen, clean=False)
         named = {
-            one["key"] for one in audited(life.broker.recording).findings if one["severity"] == "critical"
+            finding["key"]
+            for finding in audited(scenario.broker.recording).findings
+            if finding["severity"] == "critical"
         }
         assert seen.broken_keys <= named
 
 
 def test_draining_hashes_keep_it(broker: Start) -> None:
-    with Life(broker("python-rolling-restart")) as life:
-        seen = rolling_restart(life)
-        assert_agrees(life.broker.recording, seen)
+    with Scenario(broker("python-rolling-restart")) as scenario:
+        seen = rolling_restart(scenario)
+        assert_agrees(scenario.broker.recording, seen)

@@ -1,4 +1,4 @@
-"""Logs that lack lines: of a broker that does more than its recorder can write, and of a recorder whose disk is full."""
+"""Logs that lack lines: the recorder is slower than the broker, or its disk is full."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from tests.recorder.broker import TARGET
 from tests.recorder.comparison import SEEN_BY_CLIENTS, audited, events, holes, status
 from tests.recorder.conftest import Start, tell
-from tests.recorder.life import Life
+from tests.recorder.scenario import Scenario
 
 
 def test_what_the_recorder_lost_is_no_broken_promise() -> None:
-    """What ``OverloadIT`` left: clients got everything once; half of the lines are missing, and the log says so."""
+    """In the recording of ``OverloadIT`` clients got every message once, and ``gap`` lines report half of the lines lost."""
     recording = TARGET / "it" / "overload" / "recording"
     audit = audited(recording)
     assert status(recording)["lost_events"] > 0
@@ -25,15 +25,15 @@ def test_what_the_recorder_lost_is_no_broken_promise() -> None:
         SEEN_BY_CLIENTS, "UNKNOWN"
     )
     assert audit.promise("conformance") != "FAIL", (
-        "decisions behind missing lines are not held against the broker"
+        "decisions behind missing lines must not count against the broker"
     )
-    certain = {one["kind"] for one in audit.findings if not one["uncertain"]}
-    assert certain <= {"log_gap", "unknown_position"}, "only that lines are missing is certain"
+    certain = {finding["kind"] for finding in audit.findings if not finding["uncertain"]}
+    assert certain <= {"log_gap", "unknown_position"}, "the only certain findings are those of missing lines"
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB; mounting takes root."""
+    """A disk of 1 MiB; mounting needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -47,22 +47,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_harms_no_client_and_what_it_refused_is_counted(broker: Start, small_disk: Path) -> None:
     recording = small_disk / "recording"
-    with Life(broker("python-full-disk", {"dispatchAuditRecorderDirectory": str(recording)})) as life:
+    with Scenario(broker("python-full-disk", {"dispatchAuditRecorderDirectory": str(recording)})) as scenario:
         for name in ("c1", "c2"):
-            life.join(name)
-        producer = life.producer()
-        life.publish(producer, 300, every_ms=3)
+            scenario.join(name)
+        producer = scenario.producer()
+        scenario.publish(producer, 300, every_ms=3)
         filler = small_disk / "filler"
         with pytest.raises(OSError, match="No space left"):
             filler.write_bytes(bytes(1 << 20))
-        life.publish(producer, 600, every_ms=3)
-        life.drained()
+        scenario.publish(producer, 600, every_ms=3)
+        scenario.drained()
         filler.unlink()
         time.sleep(6)  # the recorder tries again every 5 s
-        life.publish(producer, 300, every_ms=3)
-        life.drained()
-        seen = life.end()
-        life.broker.stop()
+        scenario.publish(producer, 300, every_ms=3)
+        scenario.drained()
+        seen = scenario.end()
+        scenario.broker.stop()
     kept = TARGET / "it" / "python-full-disk" / "recording"
     shutil.copytree(recording, kept, dirs_exist_ok=True)  # the disk goes with the test
     assert (seen.published, seen.unseen, seen.after_ack, seen.broken_keys) == (1200, set(), set(), set())
@@ -72,9 +72,12 @@ def test_a_full_disk_harms_no_client_and_what_it_refused_is_counted(broker: Star
     lines = list(events(recording))
     sent = sum(len(line["positions"]) for line in lines if line["kind"] == "sent")
     lost = sum(line["lost_sent_entries"] for line in lines if line["kind"] == "gap")
-    # 600 were published while the disk was full; those that the recorder's queue held were written when there was room.
+    # 600 were published while the disk was full; those in the recorder's queue were written when there was room.
     assert lost > 300
     assert sent + lost == sum(map(len, seen.entries.values()))
     audit = audited(recording)
     tell(recording, seen, audit)
-    assert {one["kind"] for one in audit.findings if not one["uncertain"]} <= {"log_gap", "unknown_position"}
+    assert {finding["kind"] for finding in audit.findings if not finding["uncertain"]} <= {
+        "log_gap",
+        "unknown_position",
+    }

@@ -1,4 +1,4 @@
-"""The segments of all scenarios are pulled and go through the pipeline: from a folder, and from an object store."""
+"""The pipeline pulls and audits the segments of all scenarios, from a folder and from an object store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEY, _SECRET = "recorder", "of-the-stand-in"
 
 @pytest.fixture(scope="module")
 def pulled() -> Path:
-    """The segments of each scenario's broker in a folder of its name, as an operator gathers them."""
+    """Copy each scenario's segments to a folder of its name, as an operator gathers them."""
     folder = TARGET / "pulled"
     shutil.rmtree(folder, ignore_errors=True)
     for recording in sorted(TARGET.glob("it/*/recording")):
@@ -42,17 +42,17 @@ def pulled() -> Path:
 
 @pytest.fixture(scope="module")
 def seen(pulled: Path) -> dict[str, tuple[Truth, Audit]]:
-    """By scenario what clients saw, and what ``audit`` says."""
+    """By scenario: what the clients saw, and the output of ``audit``."""
     folders = sorted(pulled.iterdir())
     audits = audited_all(folders)
     return {
-        one.name: (truth(steps(TARGET / "it" / one.name)), audit)
-        for one, audit in zip(folders, audits, strict=True)
+        folder.name: (truth(steps(TARGET / "it" / folder.name)), audit)
+        for folder, audit in zip(folders, audits, strict=True)
     }
 
 
 def verdicts(warehouse: Path) -> dict[str, dict[str, str]]:
-    """The worst verdict of each scenario's subscription over the intervals, by promise, from the table."""
+    """Return the worst verdict of each scenario's subscription over the intervals, by promise, from the table."""
     found: dict[str, dict[str, str]] = {}
     for row in read_table(warehouse, "verdicts").to_pylist():
         promises = found.setdefault(row["topic"].rpartition("/")[2], {})
@@ -62,7 +62,7 @@ def verdicts(warehouse: Path) -> dict[str, dict[str, str]]:
 
 
 def broken_keys(warehouse: Path, scenario: str) -> set[str]:
-    """Keys that the table of anomalies names for broken order."""
+    """Return the keys with broken order in the table of anomalies."""
     return {
         row["key"]
         for row in read_table(warehouse, "anomalies").to_pylist()
@@ -71,14 +71,14 @@ def broken_keys(warehouse: Path, scenario: str) -> set[str]:
 
 
 def assert_as_seen(warehouse: Path, seen: dict[str, tuple[Truth, Audit]]) -> None:
-    """Every scenario's verdicts are those that its clients' truth asks for, and those of ``audit``."""
+    """Assert that each scenario's verdicts agree with what its clients saw and with ``audit``."""
     found = verdicts(warehouse)
     assert set(found) == set(seen)
     for scenario, (clients, audit) in seen.items():
         said = found[scenario]
         expected = {name: audit.promise(name) for name in SEEN_BY_CLIENTS} | {"all": audit.verdict["verdict"]}
         if scenario == _KILLED and clients.broken_keys == set():
-            # What waited when the last line was flushed cannot be proven to have been sent before the kill.
+            # No line proves that the last waiting entries were delivered before the kill.
             assert "FAIL" not in said.values()
         else:
             assert {name: said[name] for name in expected} == expected, scenario
@@ -89,7 +89,7 @@ def assert_as_seen(warehouse: Path, seen: dict[str, tuple[Truth, Audit]]) -> Non
 
 
 def fresh(name: str) -> Path:
-    """An empty home of the pipeline beside the recordings, where it can be looked at later."""
+    """Return an empty home for the pipeline beside the recordings, which stays for a later look."""
     home = TARGET / name
     shutil.rmtree(home, ignore_errors=True)
     return home

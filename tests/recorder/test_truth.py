@@ -1,4 +1,4 @@
-"""The checker sees what is put into a journal, and only that."""
+"""The checker of journals finds each fault that is put into them, and no other."""
 
 from __future__ import annotations
 

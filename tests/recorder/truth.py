@@ -1,19 +1,19 @@
-"""What the clients saw, judged from their journals alone: the order of each key, repetitions, what never came.
+"""Judge the clients' journals alone: the order of each key, repetitions, messages that never came.
 
-It knows nothing of logs, brokers' rules or the product. Order is that of positions, which clients see as message ids.
+Nothing here knows logs, brokers' rules or the product. The order is that of positions, which clients see as message ids.
 
-* *Out of order*: a consumer was given an entry of a key behind a later one, and had not itself refused it before. If it had,
-  it is *doubtful*: a refusal leaves the client after its delay, and whether the later entry was sent before that, no client
-  can tell.
-* *Split*: a consumer was given an entry while another held an earlier or equal one of the key: given to it, and neither
-  acknowledged, refused nor taken from it by its leave.
-* *At two*: the same, and of one and the same message. *Again in hand*: the consumer that got it held it itself.
-* *After its acknowledgement*: a message came (to anybody) although it had been acknowledged.
+* *Out of order*: a consumer received an entry of a key behind a later one, and had not sent a negative ack for it before. If
+  it had, the entry is *doubtful*: a negative ack leaves the client after a delay, and no client can tell if the later entry
+  was delivered before.
+* *Split*: a consumer received an entry while an earlier or equal entry of the key was outstanding at another: received
+  there, and neither acknowledged nor refused, and the consumer had not left.
+* *At two*: the same for the same message. *Again in hand*: the message was outstanding at the same consumer.
+* *After its acknowledgement*: a message came (to any consumer) although it had been acknowledged.
 
-Two limits of what clients can know. An acknowledgement may never have arrived, and does not count, if client or broker went
-less than ``_UNSENT_NS`` later, or if the message came from before a reload. And after a reload the cursor starts from what
-the broker had kept: the first step back of each consumer is that rewind, and what comes after its acknowledgement is counted
-apart. Failover and Exclusive rewind when a consumer comes or goes.
+Clients cannot know everything. An acknowledgement may never have arrived, and does not count, if client or broker ended
+less than ``_UNSENT_NS`` later, or if the message came from before a reload. After a reload the cursor starts from what the
+broker had kept: the first step back of each consumer is that rewind, and messages that come after their acknowledgement
+are counted apart. Failover and Exclusive rewind when a consumer comes or goes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Message = tuple[Position, int]
 
 @dataclass(slots=True)
 class Truth:
-    """The outcome. Sets name what was seen, so that findings can be compared one by one."""
+    """The outcome as clients saw it. Sets name the messages, to compare them with findings."""
 
     published: int = 0
     received: int = 0
@@ -46,21 +46,21 @@ class Truth:
     doubtful: set[tuple[str, str, Position]] = field(default_factory=set)  # as out_of_order
     after_ack: set[Message] = field(default_factory=set)
     after_ack_and_reload: set[Message] = field(default_factory=set)
-    #: For each consumer name its receipts as entries: messages of one sending of a batch are one.
+    #: Entries that each consumer name received: the messages of one delivery of a batch count as one.
     entries: dict[str, list[Position]] = field(default_factory=dict)
 
     @property
     def broken_keys(self) -> set[str]:
-        """Keys whose order did not hold."""
+        """Keys whose order broke."""
         return {key for _, key, _ in self.out_of_order} | self.split_keys
 
     @property
     def repeated(self) -> bool:
-        """Whether a message came again that was not lost, refused or rewound."""
+        """True if a message came again that was not lost, refused or rewound."""
         return bool(self.after_ack or self.at_two or self.again_in_hand)
 
     def words(self) -> str:
-        """For people."""
+        """Describe the outcome for people."""
         parts = [f"{self.published:,} messages", f"{self.received:,} receipts"]
         parts += [f"{self.killed} killed"] if self.killed else []
         parts += [f"{self.reloads} reloads"] if self.reloads else []
@@ -75,13 +75,13 @@ class Truth:
 
 
 def truth(steps: Iterable[Step]) -> Truth:
-    """Judge journals that are in the order of time."""
+    """Judge the steps of all journals, in the order of time."""
     ordered = list(steps)
     return _Observer(_unsent_acks(ordered)).observe(ordered)
 
 
 def _unsent_acks(steps: list[Step]) -> set[int]:
-    """Times of acknowledgements that an end of client or broker may have kept from arriving."""
+    """Return the times of acks that may not have arrived because the client or the broker ended."""
     ends = [step for step in steps if step.what in ("killed", "reload")]
     return {
         step.t_ns
@@ -94,13 +94,13 @@ def _unsent_acks(steps: list[Step]) -> set[int]:
 
 
 class _Observer:
-    """The fold of the steps; each method is what a step of that name does."""
+    """Fold the steps; one method for each kind of step."""
 
     def __init__(self, unsent_acks: set[int]) -> None:
         self.truth = Truth()
         self._unsent_acks = unsent_acks
         self._given: dict[str, dict[str, Position]] = {}  # consumer: key: its latest entry
-        self._held: dict[str, dict[Message, str]] = {}  # consumer: message: key
+        self._unacknowledged: dict[str, dict[Message, str]] = {}  # consumer: message: key
         self._refused: set[tuple[str, Position]] = set()
         self._may_rewind: set[str] = set()
         self._single_active = False
@@ -132,12 +132,12 @@ class _Observer:
     def _begin(self, step: Step) -> None:
         self._single_active = step.type in ("Failover", "Exclusive")
         self._change()
-        self._given[step.consumer], self._held[step.consumer] = {}, {}
+        self._given[step.consumer], self._unacknowledged[step.consumer] = {}, {}
         self._may_rewind.discard(step.consumer)
         self._last.pop(step.consumer, None)
 
     def _end(self, step: Step) -> None:
-        self._held.pop(step.consumer, None)
+        self._unacknowledged.pop(step.consumer, None)
         self._change()
 
     def _change(self) -> None:
@@ -147,7 +147,7 @@ class _Observer:
     def _reload(self, _step: Step) -> None:
         self.truth.reloads += 1
         self._may_rewind = set(self._given)
-        self._held = {name: {} for name in self._held}
+        self._unacknowledged = {name: {} for name in self._unacknowledged}
 
     def _receive(self, step: Step) -> None:
         name, message = step.consumer, _message(step)
@@ -161,30 +161,32 @@ class _Observer:
                 self._may_rewind.discard(name)
             else:
                 self.truth.out_of_order.add((name, step.key, step.position))
-        if message in self._held.get(name, ()):
+        if message in self._unacknowledged.get(name, ()):
             self.truth.again_in_hand.add(message)
-        for other, held in self._held.items():
-            if other != name and any(k == step.key and p <= step.position for (p, _), k in held.items()):
+        for other, unacknowledged in self._unacknowledged.items():
+            if other != name and any(
+                k == step.key and p <= step.position for (p, _), k in unacknowledged.items()
+            ):
                 self.truth.split_keys.add(step.key)
-            if other != name and message in held:
+            if other != name and message in unacknowledged:
                 self.truth.at_two.add(message)
         if message in self._acked:
             reloaded = self._acked[message] < self.truth.reloads
             (self.truth.after_ack_and_reload if reloaded else self.truth.after_ack).add(message)
         self._seen.add(message)
         self._given_in[name, message] = self.truth.reloads
-        if name in self._held:  # not at its end, a moment before its process is gone
-            self._held[name][message] = step.key
+        if name in self._unacknowledged:  # not at its end, a moment before its process is gone
+            self._unacknowledged[name][message] = step.key
         self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
 
     def _ack(self, step: Step) -> None:
-        self._held.get(step.consumer, {}).pop(_message(step), None)
+        self._unacknowledged.get(step.consumer, {}).pop(_message(step), None)
         given_now = self._given_in.get((step.consumer, _message(step))) == self.truth.reloads
         if step.t_ns not in self._unsent_acks and given_now:
             self._acked.setdefault(_message(step), self.truth.reloads)
 
     def _refuse(self, step: Step) -> None:
-        self._held.get(step.consumer, {}).pop(_message(step), None)
+        self._unacknowledged.get(step.consumer, {}).pop(_message(step), None)
         self._refused.add((step.consumer, step.position))
 
     def _count_entry(self, name: str, message: Message) -> None:

@@ -13,7 +13,7 @@ from dispatch_core.report.aggregate import ReportData, gather
 from dispatch_core.report.flow import Flow
 from dispatch_core.report.ring import Change
 
-#: A name as an attacker would choose it, for plotly's own markup, for a template and for HTML.
+#: A name of an attacker: markup of plotly, of a template and of HTML.
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_TOPIC = "persistent://public/default/<img src=x onerror=alert(2)>&\"'</script>"
 HOSTILE_CONSUMER = "</script><b>%{x}</b><a href='javascript:alert(3)'>w</a>"
@@ -29,7 +29,7 @@ IDENTITY = {
 
 
 def table(name: str, *rows: dict[str, Any]) -> pa.Table:
-    """Rows of a result table; what a row leaves out is zero, empty or null."""
+    """Make rows of a result table; missing values are zero, empty or null."""
     schema = tables.ALL_TABLES[name]
     zeros = {"string": "", "bool": False, "double": 0.0}
     empty = {
@@ -70,7 +70,7 @@ def report(
     seconds: int = 60,
     **more: Any,
 ) -> ReportData:
-    """A report of the given tables; the others are empty."""
+    """Make a report of the given tables; the others are empty."""
     span = START_US, START_US + seconds * 1_000_000
     all_tables = {name: table(name) for name in ("ownership", "blocked", "balance", "anomalies")}
     verdicts = [
@@ -95,7 +95,7 @@ def report(
 
 
 def hostile_report() -> ReportData:
-    """Every name in it is markup."""
+    """Make tables in which every name is markup."""
     who = {"consumer": 1, "consumer_name": HOSTILE_CONSUMER}
     us = {"from_t_us": START_US, "until_t_us": START_US + 30_000_000}
     key = {"key": HOSTILE, "explanation": f"key {HOSTILE} went backwards at {HOSTILE_CONSUMER}"}
@@ -141,7 +141,7 @@ def hostile_report() -> ReportData:
 
 
 def large_report(deliveries: int = 1_000_000, consumers: int = 20, joins: int = 200) -> ReportData:
-    """A day of load: a million deliveries, consistent hashing that was moved again and again, more findings than listed."""
+    """Make a day of load: a million deliveries, many changes of consistent hashing, more findings than a page lists."""
     random = np.random.default_rng(3)
     seconds = 3_600
     end_us = START_US + seconds * 1_000_000

@@ -1,4 +1,4 @@
-"""What a report shows, against plain counting; whatever the size, few marks."""
+"""Figures of a report against plain counting; at any size a chart has few marks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(t_us: list[int], number: int = 1) -> pa.Table:
 def test_backlog_is_what_is_stored_and_not_sent_yet(
     entries: list[tuple[int, int]], unsent: list[int], random: Random
 ) -> None:
-    """At the end of every step, by counting; in whatever order and batches the rows come."""
+    """Compare with counts at the end of every step, for rows in any order and batches."""
     stored = [START_US // 1000 + min(pair) for pair in entries] + [
         START_US // 1000 + stored_ms for stored_ms in unsent
     ]

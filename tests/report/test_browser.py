@@ -26,7 +26,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 PICTURES = ("ring", "blocked", "flow", "balance")
-#: A busy machine is slow; no figure of the page's own speed hangs on it.
+#: Time limit for a busy machine; no figure of the page's speed depends on it.
 PATIENCE_MS = 180_000
 
 
@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Shown:
-    """A report, opened; what the browser complained of and what it asked a network for."""
+    """An open report, with the browser's complaints and its network requests."""
 
     def __init__(self, browser: Browser, path: Path) -> None:
         self.complaints: list[str] = []
@@ -86,7 +86,7 @@ def test_names_from_logs_stay_text(hostile: Shown) -> None:
     assert HOSTILE_TOPIC in hostile.texts("h1")[0]
     assert hostile.texts("h1 small") == [HOSTILE]
     assert HOSTILE in hostile.texts("#findings td")
-    # In pictures too: shortened, and none of it is markup of plotly's.
+    # Charts shorten the names, too, and escape plotly's markup.
     start = HOSTILE_CONSUMER[:39]
     for picture, place in (("ring", ".legendtext"), ("blocked", ".ytick"), ("balance", ".ytick")):
         assert any(text.startswith(start) for text in hostile.texts(f"#plot-{picture} {place}")), picture
@@ -136,12 +136,12 @@ def test_search_leaves_what_matches(hostile: Shown) -> None:
 
 
 def test_a_script_from_elsewhere_does_not_run(hostile: Shown) -> None:
-    """The policy of the page holds, should escaping ever fail: a script that is not the page's own is refused."""
+    """If escaping ever fails, the page's policy refuses a script that is not its own."""
     hostile.page.evaluate(
         "() => document.body.append(Object.assign(document.createElement('script'), {text: 'window.hurt = 1'}))"
     )
     assert hostile.page.evaluate("window.hurt") is None
-    hostile.complaints.clear()  # the browser says that it refused
+    hostile.complaints.clear()  # the browser reports the refusal
 
 
 def test_a_million_deliveries_can_be_looked_at(browser: Browser, tmp_path: Path) -> None:

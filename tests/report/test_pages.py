@@ -1,4 +1,4 @@
-"""Pages of a judged interval, from the warehouse's tables; an alert leads to them."""
+"""Pages of a judged interval, from the warehouse's tables, and links to them in alerts."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
     assert f"- report: {page}\n" in alert.body
     assert "stuck_key: 4 messages wait behind 5:1 at worker-2 for 12 s" in alert.body
     assert {finding.kind for finding in alert.news} == {"stuck_key", "ack_hole"}
-    # Where no page was written, the alert goes out without.
+    # Without a page the alert has no link.
     without = build_alerts(results, {}, Places(home / "warehouse", home / "docs", home / "nowhere"))
     assert not any("report" in dict(alert.where) for alert in without)
     assert {alert.idempotency_key for alert in without} == {

@@ -1,4 +1,4 @@
-"""What ``docker-compose.yml`` says of its services: commands, environments, health checks, what is started after what."""
+"""The services of ``docker-compose.yml``: commands, environments, health checks, order of starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\$\$|\$\{(?P<name>[A-Z_]+)(?:(?P<how>:[-?])(?P<rest>[^}
 
 @dataclass(frozen=True)
 class Service:
-    """One service of the file, its variables filled in."""
+    """A service of the file, with its variables filled in."""
 
     name: str
     is_ours: bool
@@ -31,7 +31,7 @@ class Service:
 
 
 def read_services(variables: Mapping[str, str], path: Path = COMPOSE) -> dict[str, Service]:
-    """All services; a variable without a value and a default is an error, as it is for compose."""
+    """Return all services; a variable without a value and a default is an error, as for compose."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {name: _service(name, found, variables) for name, found in document["services"].items()}
 
@@ -44,7 +44,7 @@ def _service(name: str, found: Mapping[str, Any], variables: Mapping[str, str]) 
     for key, value in (found.get("environment") or {}).items():
         if value is not None:
             environment[key] = fill(str(value))
-        elif key in variables:  # handed through
+        elif key in variables:  # passed through
             environment[key] = variables[key]
     health = found.get("healthcheck") or {}
     return Service(
@@ -60,7 +60,7 @@ def _service(name: str, found: Mapping[str, Any], variables: Mapping[str, str]) 
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """``$$``, ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``."""
+    """Replace ``$$``, ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``."""
 
     def value(match: re.Match[str]) -> str:
         name = match["name"]

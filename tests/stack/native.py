@@ -1,7 +1,7 @@
 """The services of ``docker-compose.yml`` as plain processes of this machine, with the commands and settings of that file.
 
-Only what a machine without containers must have differently is replaced: names of services by 127.0.0.1, their ports by
-free ones, the image's folders by this checkout's. A service that ends is started again where the file says so.
+Replaced is only what a machine without containers needs: names of services by 127.0.0.1, ports by free ones, the image's
+folders by those of this checkout. A service that ends is started again if the file says so.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class StackError(AssertionError):
-    """A service could not be started or did something that it should not have."""
+    """A service could not be started or failed."""
 
 
 @dataclass
 class Running:
-    """One service that was started; a replica has a name of its own."""
+    """A service that was started; a replica has a name of its own."""
 
     name: str
     service: Service
@@ -96,23 +96,23 @@ class Stack:
             **self.further,
         }
         self.services = read_services(variables)
-        self._before = {(one.pid, one.started) for one in processes()}
+        self._before = {(process.pid, process.started) for process in processes()}
 
     @property
     def base(self) -> str:
-        """Airflow's address."""
+        """URL of Airflow."""
         return f"http://{HOST}:{self.ports['api-server', 8080]}"
 
     # start ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything in the order that the file asks for, each when what it waits for is healthy or done."""
-        # Orphans of killed services come to this process, so that none is lost.
+        """Start all services in the order of the file, each after the services it waits for are healthy or done."""
+        # Orphans of killed services become children of this process, which can end them.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.webhook.start()
         waiting = dict(self.services)
         while waiting:
-            ready = [one for one in waiting.values() if not set(one.after) & set(waiting)]
+            ready = [service for service in waiting.values() if not set(service.after) & set(waiting)]
             assert ready, f"services wait for each other: {sorted(waiting)}"
             for service in ready:
                 for other, condition in service.after.items():
@@ -134,7 +134,7 @@ class Stack:
         elif service.name == "object-store-volume":
             self.finished.add(service.name)  # there is no volume
         else:
-            assert service.is_ours, f"{service.name}: nothing stands for its image"
+            assert service.is_ours, f"{service.name}: there is no stand-in for its image"
             for number in range(1, service.replicas + 1):
                 name = service.name if service.replicas == 1 else f"{service.name}-{number}"
                 for port in LISTENS.get(service.name, ()) if name != service.name else ():
@@ -175,7 +175,7 @@ class Stack:
             )
 
     def environment(self, service: Service, name: str) -> dict[str, str]:
-        """What the file sets for a service, beside what the image brings: interpreter, Java, compiled code."""
+        """Return the variables of the file for a service, and those that the image has: interpreter, Java, compiled code."""
         brought = {
             k: v
             for k, v in os.environ.items()
@@ -196,7 +196,7 @@ class Stack:
         }
 
     def text(self, value: str, name: str) -> str:
-        """A word of the file as this machine must have it, for the service of this name."""
+        """Translate a word of the file for this machine, for the service called ``name``."""
         if value.startswith("{"):
             return json.dumps(self._connection(json.loads(value), name))
         own = {port: native for (owner, port), native in self.ports.items() if owner == name}
@@ -233,16 +233,16 @@ class Stack:
         elif name == "object-store":
             self.until(lambda: answers(self.ports[name, 7070]), name, START_TIMEOUT_S)
         elif name != "postgres":  # that one was waited for when it was started
-            for one in self._replicas(name):
-                self.until(lambda one=one: self.is_healthy(one), one.name, START_TIMEOUT_S)
+            for replica in self._replicas(name):
+                self.until(lambda replica=replica: self.is_healthy(replica), replica.name, START_TIMEOUT_S)
 
-    def is_healthy(self, one: Running) -> bool:
-        """What the service's own health check says."""
-        kind, *words = one.service.health
-        assert kind == "CMD", f"{one.name}: {one.service.health}"
+    def is_healthy(self, replica: Running) -> bool:
+        """Run the service's own health check."""
+        kind, *words = replica.service.health
+        assert kind == "CMD", f"{replica.name}: {replica.service.health}"
         done = subprocess.run(
-            [self.text(word, one.name) for word in words],
-            env=one.environment,
+            [self.text(word, replica.name) for word in words],
+            env=replica.environment,
             capture_output=True,
             check=False,
             timeout=60,
@@ -252,12 +252,12 @@ class Stack:
     def _is_done(self, name: str) -> bool:
         if name in self.finished:
             return True
-        one = self.running[name]
-        code = one.child.poll()
+        started = self.running[name]
+        code = started.child.poll()
         if code is None:
             return False
         if code != 0:
-            raise StackError(f"{name} ended with exit code {code}:\n{tail(one.log)}")
+            raise StackError(f"{name} ended with exit code {code}:\n{tail(started.log)}")
         self.finished.add(name)
         del self.running[name]
         return True
@@ -273,19 +273,19 @@ class Stack:
         return done.returncode == 0
 
     def _replicas(self, name: str) -> list[Running]:
-        return [one for one in self.running.values() if one.service.name == name]
+        return [replica for replica in self.running.values() if replica.service.name == name]
 
     # while it runs --------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Do what the container engine would: start again what has ended and should not have; reap orphans."""
-        for one in self.running.values():
-            if one.child.poll() is not None and one.service.is_restarted:
-                one.starts += 1
-                if one.starts > 5:
-                    raise StackError(f"{one.name} does not stay up:\n{tail(one.log)}")
-                one.child = self._spawn(one.command, one.environment, one.log)
-        own = {one.child.pid for one in self.running.values()}
+        """Restart services that ended, as the container engine would, and reap orphans."""
+        for started in self.running.values():
+            if started.child.poll() is not None and started.service.is_restarted:
+                started.starts += 1
+                if started.starts > 5:
+                    raise StackError(f"{started.name} does not stay up:\n{tail(started.log)}")
+                started.child = self._spawn(started.command, started.environment, started.log)
+        own = {started.child.pid for started in self.running.values()}
         for text in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
             child = process(int(text))
             if child is not None and child.state == "Z" and child.pid not in own:
@@ -295,7 +295,7 @@ class Stack:
                     continue
 
     def until(self, true: Callable[[], Any], what: str, timeout_s: float, every_s: float = 0.5) -> Any:
-        """Wait until a question is answered with yes; what it answers. Raises ``StackError`` after the time."""
+        """Wait until ``true()`` returns something true, and return that; raises ``StackError`` after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.tend()
@@ -303,12 +303,14 @@ class Stack:
             if answer:
                 return answer
             if time.monotonic() > deadline:
-                logs = "\n".join(f"--- {one.name}\n{tail(one.log)}" for one in self.running.values())
+                logs = "\n".join(
+                    f"--- {started.name}\n{tail(started.log)}" for started in self.running.values()
+                )
                 raise StackError(f"waited {timeout_s:.0f} s in vain for {what}\n{logs}")
             time.sleep(every_s)
 
     def kill(self, name: str) -> None:
-        """``kill -9`` of a service's own process; its children live on where nothing ends them."""
+        """Kill a service's own process with ``kill -9``; its children go on unless something ends them."""
         child = self.running[name].child
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -316,32 +318,32 @@ class Stack:
     # end ------------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End everything that was started, and everything that it started."""
-        for one in self.running.values():  # none is started again
-            one.child.terminate()
+        """End all started processes and their descendants."""
+        for started in self.running.values():  # none is started again
+            started.child.terminate()
         stubborn = end_all(self._descendants, grace_s=15.0)
         self.postgres.end() if hasattr(self.postgres, "folder") else None
         for stand_in in (self.mail, self.webhook):
             stand_in.end()
-        assert not stubborn, f"still running: {[(one.pid, one.command) for one in stubborn]}"
+        assert not stubborn, f"still running: {[(left.pid, left.command) for left in stubborn]}"
 
     def _descendants(self) -> list[Process]:
-        """This process's children and theirs, but those that were there before and the database."""
-        for one in self.running.values():
-            one.child.poll()
+        """Return the descendants of this process, except those from before the start and the database."""
+        for started in self.running.values():
+            started.child.poll()
         everyone = processes()
-        mine, found = {os.getpid()}, []
+        ours, found = {os.getpid()}, []
         spared = {self.postgres.server.pid} if self.postgres.server else set()
         while True:
-            new = [one for one in everyone if one.parent in mine and one.pid not in mine | spared]
+            new = [child for child in everyone if child.parent in ours and child.pid not in ours | spared]
             if not new:
-                return [one for one in found if (one.pid, one.started) not in self._before]
-            mine |= {one.pid for one in new}
+                return [child for child in found if (child.pid, child.started) not in self._before]
+            ours |= {child.pid for child in new}
             found += new
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Return True if something accepts connections on a port."""
     import socket
 
     try:
@@ -352,5 +354,5 @@ def answers(port: int) -> bool:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log file."""
+    """Return the last lines of a log file."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

@@ -1,6 +1,6 @@
-"""``python -m tests.stack.reference SOURCE HOME DAY...``: the days one after the other, in one process with local Spark.
+"""``python -m tests.stack.reference SOURCE HOME DAY...``: run the days in order, in one process with local Spark.
 
-What undisturbed runs give: nothing of Airflow, of a cluster or of groups of dispatchers is used here.
+The result is the reference for undisturbed runs. It uses no Airflow, no cluster and no groups of dispatchers.
 """
 
 from __future__ import annotations

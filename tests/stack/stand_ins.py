@@ -1,4 +1,4 @@
-"""What stands for services that are others' images: a Postgres of this machine, a mail catcher, a webhook."""
+"""Stand-ins for services with images of others: a Postgres of this machine, a mail catcher, a webhook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nothing listens on now."""
+    """Return a port that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -42,7 +42,7 @@ class Postgres:
     server: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Make the cluster and the database ``airflow``, and serve them on loopback."""
+        """Create the cluster and serve it on loopback."""
         user = "postgres" if os.getuid() == 0 else None
         # Not below pytest's folder, which other users must not enter.
         self.folder = Path(tempfile.mkdtemp(prefix="dispatch-audit-postgres-"))
@@ -68,11 +68,11 @@ class Postgres:
             )
 
     def create_database(self) -> None:
-        """As the image does for ``POSTGRES_DB``."""
+        """Create the database ``airflow``, as the image does for ``POSTGRES_DB``."""
         self._run("createdb", "airflow", user=None)
 
     def end(self) -> None:
-        """A fast shutdown: running queries are not waited for."""
+        """Shut down fast, without waiting for running queries."""
         if self.server is not None:
             self.server.send_signal(2)
             try:
@@ -83,11 +83,11 @@ class Postgres:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def dump(self) -> str:
-        """Everything in the database, as SQL."""
+        """Return the database as SQL."""
         return self._run("pg_dump", "airflow", user=None)
 
     def environment(self) -> dict[str, str]:
-        """How libpq finds it."""
+        """Return the variables by which libpq finds the server."""
         return {"PGHOST": HOST, "PGPORT": str(self.port), "PGUSER": "airflow", "PGPASSWORD": self.password}
 
     def _run(self, name: str, *arguments: str, user: str | None) -> str:
@@ -105,7 +105,7 @@ class Postgres:
 
 
 def program(name: str) -> str:
-    """A program of Postgres; Debian keeps the server's away from PATH."""
+    """Return the path of a program of Postgres; on Debian those of the server are not on PATH."""
     found = shutil.which(name)
     places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
     assert found or places, f"there is no {name}; on Debian or Ubuntu: apt-get install postgresql"
@@ -113,7 +113,7 @@ def program(name: str) -> str:
 
 
 class MailCatcher:
-    """An SMTP server that keeps what it is sent."""
+    """An SMTP server that keeps the mails it receives."""
 
     def __init__(self, port: int) -> None:
         self.mails: list[EmailMessage] = []
@@ -136,7 +136,7 @@ class MailCatcher:
 
 
 class Webhook:
-    """An HTTP endpoint that keeps the JSON it is posted."""
+    """An HTTP endpoint that keeps the JSON posted to it."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -165,6 +165,6 @@ def _handler(
             self.end_headers()
 
         def log_message(self, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler

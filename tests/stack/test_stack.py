@@ -27,7 +27,7 @@ from spark_jobs.warehouse.delta_tables import read_table
 from tests.checkout import PYTHONPATH
 from tests.stack.airflow import DAG, Airflow
 from tests.stack.compose import ROOT
-from tests.stack.logs import LATE, POLICY, Injected, in_segments, stretched_logs
+from tests.stack.logs import LATE, POLICY, Injected, in_segments, scaled_logs
 from tests.stack.native import Stack
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
@@ -40,19 +40,19 @@ RUN_S = 900.0
 
 @dataclass
 class Scene:
-    """The stack, its logs and what they must give."""
+    """The stack, its logs and the expected tables."""
 
     stack: Stack
     airflow: Airflow
     injected: Injected
     first: date
     reference: Path
-    #: Segments of all days of a dispatcher that nobody knew of, and what the tables hold once they have arrived.
+    #: Segments of all days of an unknown dispatcher, and the expected tables after they have arrived.
     late: Path
     reference_with_late: Path
 
     def start(self, day: int) -> datetime:
-        """Start of the interval of a day, from 0."""
+        """Return the start of the interval of a day, counted from 0."""
         at = self.first + timedelta(days=day)
         return datetime(at.year, at.month, at.day, tzinfo=UTC)
 
@@ -67,7 +67,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("stack")
     # The schedule's run audits the last whole day.
     first = datetime.now(UTC).date() - timedelta(days=DAYS)
-    injected = stretched_logs(root / "logs", first, DAYS, bad=BAD)
+    injected = scaled_logs(root / "logs", first, DAYS, bad=BAD)
     segments = root / "logs" / "segments"
     policy = root / "audit-policy.yaml"
     policy.write_text(POLICY)
@@ -76,7 +76,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     shutil.copytree(segments, root / "all" / "segments")
     shutil.copytree(late, root / "all" / "segments", dirs_exist_ok=True)
     undisturbed(root / "all" / "segments", root / "reference-with-late", first, policy)
-    # What comes late depends on the time of day; here nothing does.
+    # Lateness would depend on the time of day; with this deadline no log is late.
     further = {"DISPATCH_AUDIT_POLICY": str(policy), "DISPATCH_AUDIT_DEADLINE_HOURS": "240"}
     stack = Stack(root / "stack", further)
     try:
@@ -114,7 +114,7 @@ def upload(stack: Stack, segments: Path) -> None:
         aws_access_key_id=stack.secrets["OBJECT_STORE_KEY"],
         aws_secret_access_key=stack.secrets["OBJECT_STORE_SECRET"],
     )
-    assert [one["Name"] for one in store.list_buckets()["Buckets"]] == ["recordings"]
+    assert [bucket["Name"] for bucket in store.list_buckets()["Buckets"]] == ["recordings"]
     files = sorted(segments.rglob("*.gz"))
     assert files
     for file in files:
@@ -129,11 +129,11 @@ def log_in(stack: Stack) -> Airflow | None:
         return None
 
 
-# what came out -------------------------------------------------------------------------------------------------------
+# results -------------------------------------------------------------------------------------------------------
 
 
 def rows(warehouse: Path, name: str, start: datetime) -> Counter[str]:
-    """One interval of a table, row by row; clock times of processing are left out."""
+    """Return the rows of one interval of a table, without clock times of processing."""
     found = Counter[str]()
     for row in read_table(warehouse, name).to_pylist():
         if row["interval_start"] == start:
@@ -142,13 +142,13 @@ def rows(warehouse: Path, name: str, start: datetime) -> Counter[str]:
 
 
 def assert_as_undisturbed(scene: Scene, day: int, reference: Path | None = None) -> None:
-    """All tables hold for this day what one process in order gave, row by row."""
+    """Assert that all tables have the same rows for a day as the run in one process."""
     start, counts, expected_in = scene.start(day), {}, (reference or scene.reference) / "warehouse"
     for name in sorted(set(CONTRACTS) - set(APPENDED)):
         if not (expected_in / name).exists():
             assert not (scene.warehouse / name).exists(), name
             continue
-        expected, found = (rows(one, name, start) for one in (expected_in, scene.warehouse))
+        expected, found = (rows(tables, name, start) for tables in (expected_in, scene.warehouse))
         gone, come = list(expected - found)[:2], list(found - expected)[:2]
         assert (gone, come) == ([], []), name
         counts[name] = expected.total()
@@ -157,15 +157,15 @@ def assert_as_undisturbed(scene: Scene, day: int, reference: Path | None = None)
 
 
 def verdicts(scene: Scene, day: int, reference: Path | None = None) -> dict[str, str]:
-    """The overall verdict of each topic, in the stack's tables or in those of ``reference``."""
+    """Return the overall verdict of each topic, in the stack's tables or in those of ``reference``."""
     warehouse = scene.warehouse if reference is None else reference / "warehouse"
     table = read_table(warehouse, "verdicts").to_pylist()
-    wanted = [one for one in table if one["interval_start"] == scene.start(day) and one["promise"] == "all"]
-    return {one["topic"]: one["verdict"] for one in wanted}
+    wanted = [row for row in table if row["interval_start"] == scene.start(day) and row["promise"] == "all"]
+    return {row["topic"]: row["verdict"] for row in wanted}
 
 
 def settled(scene: Scene, run_ids: list[str], timeout_s: float) -> dict[str, str]:
-    """Wait for runs; nothing but a verdict may have made a task red."""
+    """Wait for runs; tasks may fail only because of a verdict. Return the states of the runs."""
     states = scene.airflow.wait(run_ids, timeout_s)
     for run_id in run_ids:
         assert scene.airflow.not_well(run_id) == {}
@@ -176,19 +176,19 @@ def settled(scene: Scene, run_ids: list[str], timeout_s: float) -> dict[str, str
 
 
 def test_every_service_is_healthy_by_its_own_check(scene: Scene) -> None:
-    names = {one.service.name for one in scene.stack.running.values()}
+    names = {running.service.name for running in scene.stack.running.values()}
     assert {"api-server", "scheduler", "dag-processor", "triggerer", "spark-master", "spark-worker"} <= names
     assert sum(name.startswith("spark-worker") for name in scene.stack.running) == 2
-    for one in scene.stack.running.values():
-        if one.service.is_ours:
-            assert scene.stack.is_healthy(one), one.name
-        assert one.starts == 1, one.name
+    for running in scene.stack.running.values():
+        if running.service.is_ours:
+            assert scene.stack.is_healthy(running), running.name
+        assert running.starts == 1, running.name
 
 
 def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> None:
     scene.airflow.client.set_paused(DAG, paused=False)
     found = scene.stack.until(lambda: scene.airflow.runs("scheduled"), "a run of the schedule", 120)
-    assert [one["data_interval_start"][:10] for one in found] == [scene.start(SCHEDULED).date().isoformat()]
+    assert [run["data_interval_start"][:10] for run in found] == [scene.start(SCHEDULED).date().isoformat()]
     states = settled(scene, [found[0]["dag_run_id"]], RUN_S)
     assert set(states.values()) == {"success"}
     assert set(verdicts(scene, SCHEDULED).values()) == {"PASS"}
@@ -200,7 +200,7 @@ def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> 
 
 def test_a_backfill_over_rest_judges_each_of_its_days(scene: Scene) -> None:
     scene.airflow.backfill(scene.start(BAD), scene.start(1), max_active_runs=1)
-    runs = [one["dag_run_id"] for one in scene.airflow.runs("backfill")]
+    runs = [run["dag_run_id"] for run in scene.airflow.runs("backfill")]
     assert len(runs) == 2
     states = settled(scene, runs, 2 * RUN_S)
     assert sorted(states.values()) == ["failed", "success"]
@@ -217,7 +217,7 @@ def test_the_alert_arrives_by_mail_and_webhook_with_key_positions_and_reason(sce
     mails = [str(mail["Subject"]) + "\n" + mail.get_body().get_content() for mail in scene.stack.mail.mails]
     posts = [body["text"] for _headers, body in scene.stack.webhook.posts]
     for texts in (mails, posts):
-        # What broke on one day is clear on the next, and nothing else is told.
+        # The alert of one day is cleared on the next; there is no other message.
         (broken,), (clear,) = (
             [text for text in texts if f"[dispatch-audit] {word} " in text] for word in ("FAIL", "CLEAR")
         )
@@ -237,11 +237,11 @@ def test_the_alert_arrives_by_mail_and_webhook_with_key_positions_and_reason(sce
 
 
 def test_killed_processes_change_no_table(scene: Scene) -> None:
-    """A worker while it ingests, a replay task, the scheduler while it aggregates: all with ``kill -9``, in one run."""
+    """``kill -9`` a worker that ingests, a replay task, and the scheduler during aggregation, in one run."""
     airflow, stack = scene.airflow, scene.stack
-    before = {one["dag_run_id"] for one in airflow.runs("backfill")}
+    before = {run["dag_run_id"] for run in airflow.runs("backfill")}
     airflow.backfill(scene.start(DISTURBED), scene.start(DISTURBED))
-    (run_id,) = {one["dag_run_id"] for one in airflow.runs("backfill")} - before
+    (run_id,) = {run["dag_run_id"] for run in airflow.runs("backfill")} - before
 
     airflow.wait_for_task(run_id, "ingest", 180)
     victim = stack.until(lambda: at_work(stack), "an executor of ingest", 120, every_s=0.1)
@@ -257,11 +257,11 @@ def test_killed_processes_change_no_table(scene: Scene) -> None:
 
     states = settled(scene, [run_id], 2 * RUN_S)
     assert set(states.values()) == {"success"}
-    assert {name: one.starts for name, one in stack.running.items() if one.starts > 1} == {
+    assert {name: running.starts for name, running in stack.running.items() if running.starts > 1} == {
         victim: 2,
         "scheduler": 2,
     }
-    tries = {(one["task_id"], one["map_index"]): one["try_number"] for one in airflow.tasks(run_id)}
+    tries = {(task["task_id"], task["map_index"]): task["try_number"] for task in airflow.tasks(run_id)}
     assert tries["replay", replaying["map_index"]] == 2
     assert set(verdicts(scene, DISTURBED).values()) == {"PASS"}
     for day in range(DAYS):
@@ -269,11 +269,14 @@ def test_killed_processes_change_no_table(scene: Scene) -> None:
 
 
 def at_work(stack: Stack) -> str | None:
-    """A Spark worker that holds an executor now."""
-    workers = {one.child.pid: name for name, one in stack.running.items() if name.startswith("spark-worker")}
-    executors = (one for one in processes() if one.parent in workers)
+    """Return the name of a Spark worker that has an executor now."""
+    workers = {
+        running.child.pid: name for name, running in stack.running.items() if name.startswith("spark-worker")
+    }
+    executors = (child for child in processes() if child.parent in workers)
     return next(
-        (workers[one.parent] for one in executors if "CoarseGrainedExecutorBackend" in one.command), None
+        (workers[child.parent] for child in executors if "CoarseGrainedExecutorBackend" in child.command),
+        None,
     )
 
 
@@ -282,11 +285,11 @@ def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(sce
     conf = {"interval_start": scene.start(SCHEDULED).isoformat(), "recompute_stale": True}
     run_id = scene.airflow.trigger(conf)
     settled(scene, [run_id], 3 * RUN_S)
-    states = {(one["task_id"], one["map_index"]): one["state"] for one in scene.airflow.tasks(run_id)}
+    states = {(task["task_id"], task["map_index"]): task["state"] for task in scene.airflow.tasks(run_id)}
     judged = [states["judge_stale", number] for number in range(SCHEDULED)]
     expected = [verdicts(scene, day, scene.reference_with_late) for day in range(SCHEDULED)]
     assert judged == ["failed" if "FAIL" in of_day.values() else "success" for of_day in expected]
-    # What came late is a hand-over of Failover, which breaks promises on one of its days.
+    # The late log has an active-consumer change of Failover, which breaks promises on one of its days.
     assert judged.count("failed") == 2
     assert [states["alert_stale", number] for number in range(SCHEDULED)] == ["success"] * SCHEDULED
     for day in range(DAYS):
@@ -294,28 +297,28 @@ def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(sce
         assert len(verdicts(scene, day)) == 3
 
 
-def test_nothing_is_told_twice(scene: Scene) -> None:
+def test_no_alert_is_sent_twice(scene: Scene) -> None:
     keys: list[Any] = [headers.get("Idempotency-Key") for headers, _body in scene.stack.webhook.posts]
     assert len(keys) == len(set(keys))
 
 
-#: Where a secret has to stand: the login's own file.
+#: Files that must contain a secret: the login's own.
 HOLDS_SECRETS = {"passwords.json"}
 
 
 def test_no_secret_stands_in_anything_that_was_written(scene: Scene) -> None:
-    """Logs of all services and tasks, tables, pages, Data Docs, and Airflow's database with XComs and rendered fields."""
+    """Search logs of services and tasks, tables, pages, Data Docs, and Airflow's database with XComs and rendered fields."""
     secrets = {name: value.encode() for name, value in scene.stack.secrets.items()}
     found, files = [], 0
     for path in scene.stack.root.rglob("*"):
         if not path.is_file() or path.is_symlink() or path.name in HOLDS_SECRETS:
             continue
         files += 1
-        held = path.read_bytes()
+        content = path.read_bytes()
         found += [
             (name, str(path.relative_to(scene.stack.root)))
             for name, value in secrets.items()
-            if value in held
+            if value in content
         ]
     for table in CONTRACTS:  # their files are compressed
         text = repr(read_table(scene.warehouse, table).to_pylist()).encode()

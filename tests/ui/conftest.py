@@ -1,4 +1,4 @@
-"""An Airflow as ``make up`` starts it, with recorded logs of some days, and a browser that is logged in."""
+"""Airflow as ``make up`` starts it, with recorded logs of some days, and a logged-in browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.checkout import PYTHONPATH
-from tests.stack.logs import POLICY, Injected, stretched_logs
+from tests.stack.logs import POLICY, Injected, scaled_logs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -25,9 +25,9 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-#: A backfill is made of the first days, one of which has the order violation; the schedule audits the last one.
+#: The backfill covers the first days, one of which has the order violation; the schedule audits the last day.
 DAYS, BACKFILLED, BAD = 4, 3, 0
-#: A busy machine is slow.
+#: Time limit for a busy machine.
 PATIENCE_MS = 120_000
 
 
@@ -41,7 +41,7 @@ class Up:
     injected: Injected
 
     def day(self, number: int) -> date:
-        """A day of the logs, from 0."""
+        """Return a day of the logs, counted from 0."""
         return self.first + timedelta(days=number)
 
 
@@ -49,14 +49,14 @@ class Up:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     root = tmp_path_factory.mktemp("ui")
     first = datetime.now(UTC).date() - timedelta(days=DAYS)
-    injected = stretched_logs(root / "logs", first, DAYS, bad=BAD)
+    injected = scaled_logs(root / "logs", first, DAYS, bad=BAD)
     policy = root / "audit-policy.yaml"
     policy.write_text(POLICY)
     environment = os.environ | {
         "DISPATCH_AUDIT_HOME": str(root / "home"),
         "DISPATCH_AUDIT_SOURCE": str(root / "logs" / "segments"),
         "DISPATCH_AUDIT_POLICY": str(policy),
-        # What comes late depends on the time of day; here nothing does.
+        # Lateness would depend on the time of day; with this deadline no log is late.
         "DISPATCH_AUDIT_DEADLINE_HOURS": "240",
         "PYTHONPATH": PYTHONPATH,
     }
@@ -95,7 +95,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Pages:
-    """Airflow's pages as one person sees them, with a picture of every step."""
+    """Airflow's pages in a browser, with a screenshot of every step."""
 
     def __init__(self, browser: Browser, up: Up, pictures: Path) -> None:
         self.up = up
@@ -115,7 +115,7 @@ class Pages:
         self.page.screenshot(path=self._pictures / f"{self._taken:02d}-{name}.png")
 
     def log_in(self) -> None:
-        """By the form, as the user that ``make up`` prints."""
+        """Log in by the form, as the user that ``make up`` prints."""
         page = self.open("/auth/login")
         page.get_by_role("textbox", name=re.compile("username", re.I)).fill("admin")
         page.get_by_label(re.compile("password", re.I)).fill(self.up.password)
@@ -124,7 +124,7 @@ class Pages:
         page.wait_for_url(lambda url: "/login" not in url)
 
     def api(self, path: str) -> dict[str, Any]:
-        """What the API says to the logged-in browser."""
+        """Send a request of the logged-in browser to the API; return the answer."""
         answer = self.page.request.get(f"{self.up.base}/api/v2/{path}")
         assert answer.ok, answer.text()
         found = answer.json()

@@ -1,4 +1,4 @@
-"""A person at Airflow's pages: a backfill over three days, its verdicts, reports and Data Docs, and a what-if.
+"""Airflow's pages in a browser: a backfill over three days, its verdicts, reports and Data Docs, and a what-if.
 
 The tests build on each other and go in this order.
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.slow]
 
 AUDIT, WHAT_IF = "dispatch_audit", "dispatch_what_if"
-#: Runs of a backfill go one after the other, and the schedule's run comes between them.
+#: Runs of a backfill come one after the other, with the schedule's run between them.
 RUNS_MS = 1_800_000
 
 
 def trigger_dialog(pages: Pages, dag_id: str) -> tuple[Page, Locator]:
-    """The form that *Trigger* opens on the page of a DAG."""
+    """Open the form of *Trigger* on the page of a DAG."""
     page = pages.open(f"/dags/{dag_id}")
     page.get_by_role("button", name="Trigger Dag").first.click()
     dialog = page.get_by_role("dialog").filter(has_text="Single Run")
@@ -34,7 +34,7 @@ def trigger_dialog(pages: Pages, dag_id: str) -> tuple[Page, Locator]:
 
 
 def choose_time(page: Page, field: Locator, day: date) -> None:
-    """Give a date field the beginning of a day."""
+    """Enter the beginning of a day into a date field."""
     field.get_by_test_id("datetime-input").click()
     page.get_by_placeholder("YYYY/MM/DD").fill(f"{day:%Y/%m/%d}")
     page.get_by_placeholder("HH:mm").fill("00:00")
@@ -44,14 +44,14 @@ def choose_time(page: Page, field: Locator, day: date) -> None:
 
 
 def field_of(dialog: Locator, label: str) -> Locator:
-    """The field that carries a label."""
+    """Return the field with a label."""
     return dialog.locator("[data-scope=field][data-part=root]").filter(
         has=dialog.page.get_by_text(label, exact=False)
     )
 
 
 def backfilled(pages: Pages) -> list[dict[str, Any]]:
-    """The runs of backfills, oldest interval first."""
+    """Return the runs of backfills, oldest interval first."""
     found = pages.api(f"dags/{AUDIT}/dagRuns?limit=50")["dag_runs"]
     return sorted(
         (run for run in found if run["run_type"] == "backfill"), key=lambda run: run["data_interval_start"]
@@ -59,7 +59,7 @@ def backfilled(pages: Pages) -> list[dict[str, Any]]:
 
 
 def state_of(pages: Pages, dag_id: str, run_id: str) -> str:
-    """Stay on the page of a run until it says how the run ended."""
+    """Stay on the page of a run until it shows the end of the run."""
     page = pages.open(f"/dags/{dag_id}/runs/{quote(run_id)}")
     beside = page.get_by_role("heading", name=run_id).locator("xpath=..")
     badge = beside.get_by_test_id("state-badge").filter(has_text=re.compile("Success|Failed"))
@@ -68,7 +68,7 @@ def state_of(pages: Pages, dag_id: str, run_id: str) -> str:
 
 
 def published(pages: Pages, dag_id: str, run_id: str) -> Locator:
-    """The tab *Dispatch audit* of a run: what it holds in its frame."""
+    """Return the frame of the tab *Dispatch audit* of a run."""
     page = pages.open(f"/dags/{dag_id}/runs/{quote(run_id)}")
     # By its address: the DAG in the path above the tabs has the same name, and is there earlier.
     page.locator("a[href*='plugin/dispatch-audit-run']").first.click()

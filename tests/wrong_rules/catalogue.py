@@ -1,6 +1,6 @@
 """The list of deliberately wrong rules; each one must make ``verify`` find divergent decisions.
 
-``recordings.SHOWN_BY`` says on which recordings, ``checks.CHECKS`` holds a check for each that no recording shows.
+``recordings.SHOWN_BY`` lists the recordings that show each rule; ``checks.CHECKS`` has a check for each other rule.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatch_core.broker import gates
 from tests.wrong_rules.choices import WRONG_CHOICES
-from tests.wrong_rules.rule import WrongRule, edit, release
+from tests.wrong_rules.switch import WrongRule, edit, release
 
 _LAST_SENT = "ordering.last_sent_position"
 _READ_POSITION = "ordering.read_position"

@@ -1,6 +1,6 @@
 """Checks for wrong rules that no recording shows: each holds under the right rule and fails under the wrong one.
 
-Small histories given to the core directly; consumers are numbers, entries 0, 1, … all of ``KEY`` unless said otherwise.
+The checks give small histories to the core directly. Consumers are numbers; entries 0, 1, … have ``KEY`` by default.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DELAY: Final = "activeConsumerFailoverDelayTimeMillis"
 
 
 def key_shared(version: str, sizes: list[int], **config: Any) -> KeySharedDispatcher:
-    """A dispatcher over entries of one key."""
+    """Make a dispatcher over entries of one key."""
     hashes = np.full(len(sizes), KEY, np.int64)
     return KeySharedDispatcher(resolve(version, config), hashes, np.array(sizes, np.int64), 4)
 
 
 def connect(core: KeySharedDispatcher, consumer: int, given: int) -> None:
-    """A consumer joins and grants permits."""
+    """Let a consumer join and grant permits."""
     core.join(consumer, f"c{consumer}")
     core.join_selector(consumer)
     if given and core.flow(consumer, given):
@@ -37,7 +37,7 @@ def connect(core: KeySharedDispatcher, consumer: int, given: int) -> None:
 
 
 def dispatch(core: KeySharedDispatcher, kind: str, entries: list[int]) -> dict[int, list[int]]:
-    """The result of a read that was attempted is dispatched; returns who got what."""
+    """Dispatch the result of an attempted read; return the entries of each consumer."""
     if not core.read_done(kind, entries):
         return {}
     outcome = core.round(kind, entries)
@@ -46,7 +46,7 @@ def dispatch(core: KeySharedDispatcher, kind: str, entries: list[int]) -> dict[i
 
 
 def failover(version: str = "4.2.4", **config: Any) -> SingleActiveDispatcher:
-    """A Failover dispatcher with an active consumer 2 that has 10 permits; 1 would be chosen before it."""
+    """Make a Failover dispatcher with active consumer 2, which has 10 permits; 1 would be preferred to it."""
     profile = resolve(version, config, subscription_type="Failover", partition_index=0)
     core = SingleActiveDispatcher(profile, "t", 0, exclusive=False, num_messages=np.ones(20, np.int64))
     core.join(2, "c2")
@@ -78,7 +78,7 @@ def average_is_smoothed() -> None:
 
 
 def subscription_unblocks_below_half() -> None:
-    """A limit of 4: with 2 messages unacknowledged it holds still, with 1 it does not."""
+    """A limit of 4: with 2 unacknowledged messages the consumer stays blocked, with 1 it does not."""
     core = key_shared("4.2.4", [1] * 8, maxUnackedMessagesPerSubscription=4)
     connect(core, 1, 100)
     core.attempt_read()
@@ -89,7 +89,7 @@ def subscription_unblocks_below_half() -> None:
 
 
 def everything_asked_for_sets_the_counter_to_zero_until_4_2_2() -> None:
-    """A batch half acknowledged, of which only the counter knows: "redeliver all" subtracts or forgets it."""
+    """A half acknowledged batch, known to the counter alone: "redeliver all" subtracts or forgets it."""
     for version, left in (("4.2.1", 0), ("4.2.4", 2)):
         core = key_shared(version, [4])
         connect(core, 1, 100)
@@ -101,7 +101,7 @@ def everything_asked_for_sets_the_counter_to_zero_until_4_2_2() -> None:
 
 
 def the_first_consumer_finds_a_rewound_cursor() -> None:
-    """All leave; the next one is sent everything that is not acknowledged."""
+    """All consumers leave; the next one gets all entries that are not acknowledged."""
     core = key_shared("4.2.4", [1] * 4)
     connect(core, 1, 100)
     core.attempt_read()
@@ -113,7 +113,7 @@ def the_first_consumer_finds_a_rewound_cursor() -> None:
 
 
 def a_read_from_before_all_left_is_dropped() -> None:
-    """It completes after the next first consumer has joined: nothing of it is sent, the cursor rewinds."""
+    """A read completes after the next first consumer has joined: none of it is sent, the cursor rewinds."""
     core = key_shared("4.2.4", [1] * 4)
     connect(core, 1, 100)
     assert core.attempt_read().kind == "Normal"
@@ -125,7 +125,7 @@ def a_read_from_before_all_left_is_dropped() -> None:
 
 
 def an_attempt_drops_what_mark_delete_has_passed_until_4_2_2() -> None:
-    """An entry that is acknowledged while it waits in the replay set."""
+    """An entry is acknowledged while it waits in the replay set."""
     for version, waiting in (("4.0.0", 0), ("4.2.4", 1)):
         core = key_shared(version, [1] * 2)
         connect(core, 1, 1)
@@ -138,7 +138,7 @@ def an_attempt_drops_what_mark_delete_has_passed_until_4_2_2() -> None:
 
 
 def a_joining_consumer_right_behind_mark_delete_is_free() -> None:
-    """The read position is one entry past mark-delete: nobody can hold anything that the joining consumer would overtake."""
+    """The read position is one entry past mark-delete: no entry is outstanding that the joining consumer could overtake."""
     core = key_shared("4.0.0-preview.1", [1] * 2)
     connect(core, 1, 100)
     core.attempt_read()
@@ -149,7 +149,7 @@ def a_joining_consumer_right_behind_mark_delete_is_free() -> None:
 
 
 def classic(version: str) -> ClassicKeySharedDispatcher:
-    """A classic dispatcher with two consumers, of which the first was sent entries 0 to 4."""
+    """Make a classic dispatcher with two consumers, the first of which got entries 0 to 4."""
     config = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
     core = ClassicKeySharedDispatcher(resolve(version, config), np.full(6, KEY), np.ones(6, np.int64), 4)
     connect(core, 1, 100)
@@ -159,7 +159,7 @@ def classic(version: str) -> ClassicKeySharedDispatcher:
 
 
 def a_classic_consumer_right_behind_mark_delete_is_free() -> None:
-    """As for the last sent position."""
+    """The same for the last sent position."""
     core = classic("4.2.4")
     for entry in range(4):
         core.acknowledge(entry)
@@ -199,7 +199,7 @@ def the_hash_zero_is_one() -> None:
 
 
 def the_failover_delay_does_not_hold_a_read_after_a_write() -> None:
-    """After a written batch the next read is for whoever is active now, delay or not."""
+    """After a written batch the next read is for the active consumer, even during the delay."""
     core = failover(**{DELAY: 1000})
     core.join(1, "c1")
     core.flow(1, 5)
@@ -219,7 +219,7 @@ def the_failover_delay_holds_flow() -> None:
 
 
 def a_read_for_the_old_active_consumer_is_dropped() -> None:
-    """It was running at the active-consumer change: the new one gets nothing of it, and the cursor rewinds."""
+    """A read was running at the active-consumer change: the new consumer gets none of it, and the cursor rewinds."""
     core = failover()
     assert core.attempt_read(2) == 10
     core.join(1, "c1")
@@ -231,7 +231,7 @@ def a_read_for_the_old_active_consumer_is_dropped() -> None:
 
 
 def a_replaced_read_is_ignored_since_4_2_4() -> None:
-    """A redelivery request could not cancel the running read, and made a new one."""
+    """A redelivery request could not cancel the running read and starts a new one."""
     for version, sent in (("4.2.4", None), ("4.2.3", (0, 1))):
         core = failover(version)
         core.attempt_read(2)

@@ -1,10 +1,10 @@
-"""Wrong rules about who is chosen: selectors, hashing, and the active consumer of Failover and Exclusive."""
+"""Wrong rules for the choice of consumers: selectors, hashing, the active consumer of Failover and Exclusive."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.wrong_rules.rule import WrongRule, edit, release
+from tests.wrong_rules.switch import WrongRule, edit, release
 
 WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     # --- selectors -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What ``verify`` says of a recording with a rule as it is or read wrongly, and what a rule's own check says.
+"""Run ``verify`` on recordings, or checks of rules, with a wrong rule switched on or off.
 
 ``python -m tests.wrong_rules.judge``: JSON lines on stdin, one JSON object for each on stdout. A line is ``[rule or null,
-folder]`` for a recording, ``[rule, "check"]`` for a check. To be run interpreted (``NUMBA_DISABLE_JIT=1``), by itself.
+folder]`` for a recording, ``[rule, "check"]`` for a check. Run it interpreted (``NUMBA_DISABLE_JIT=1``) by itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tests.wrong_rules.checks import CHECKS
 from tests.wrong_rules.switch import switched
 
 
-class _Shown(Exception):  # noqa: N818 - not an error: the wrong rule has shown, the rest need not be read
+class _Shown(Exception):  # noqa: N818 - not an error: the wrong rule has shown, which ends the reading
     pass
 
 
 def read(folder: Path) -> DispatcherLog:
-    """The one log of a recording."""
+    """Read the only log of a recording."""
     (source,) = find_recordings([str(folder)])
     (log,) = read_recording(source).logs
     return log
 
 
 def judged(log: DispatcherLog, rule: str | None) -> dict[str, Any]:
-    """``divergent``: seq and class of the first divergence or null; ``judged``: anything was compared at all.
+    """Verify a recording. ``divergent``: seq and class of the first divergence or null; ``judged``: decisions were compared.
 
-    Under a wrong rule the log is read up to the first divergence only.
+    Under a wrong rule it reads the log only up to the first divergence.
     """
     if rule is None:
         result = verify(log)
@@ -61,7 +61,7 @@ def judged(log: DispatcherLog, rule: str | None) -> dict[str, Any]:
 
 
 def checked(rule: str) -> dict[str, Any]:
-    """What a rule's own check fails with, under the right rule and under the wrong one; null = it holds."""
+    """Run a rule's check under the right and the wrong rule; return the failure of each, null if it passes."""
     right = _failure(CHECKS[rule])
     with switched(WRONG_RULES[rule].switches):
         return {"right": right, "wrong": _failure(CHECKS[rule])}

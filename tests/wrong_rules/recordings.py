@@ -1,4 +1,4 @@
-"""On which recordings each wrong rule shows, as ``<release>/<scenario>``: small ones, of several releases."""
+"""Recordings on which each wrong rule shows, as ``<release>/<scenario>``: small ones, of several releases."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Switch a deliberately wrong rule on: a few words of the broker's rules are read otherwise while a block runs.
+"""Declare deliberately wrong rules, and switch one on while a block runs.
 
-A wrong rule is written as what a slip of the pen would be: an ``Edit`` names a function of ``dispatch_core`` and the words
-that are replaced in its source. The function is compiled anew in its own module and put wherever the old one is known.
-An edit whose words do not stand exactly once in the function is an error, so a list of edits cannot go stale unseen.
-``Release`` turns a change of a release on or off for every release.
+A wrong rule is like a typing mistake in the source: an ``Edit`` names a function of ``dispatch_core`` and the words that
+are replaced in it. The function is compiled anew in its module and replaces the old one everywhere. It is an error if the
+words do not occur exactly once in the function, so that a list of edits cannot become outdated unnoticed. ``Release``
+inverts a change of releases.
 
-Works only where the data plane is plain Python (``NUMBA_DISABLE_JIT=1``): machine code holds its callees.
+It works only if the data plane is plain Python (``NUMBA_DISABLE_JIT=1``), because machine code keeps its callees.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dispatch_core.broker import profiles
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """``old`` reads ``new`` in ``function`` (``name`` or ``Class.name``) of ``dispatch_core.broker.<module>``."""
+    """Replace ``old`` by ``new`` in ``function`` (``name`` or ``Class.name``) of ``dispatch_core.broker.<module>``."""
 
     module: str
     function: str
@@ -43,9 +43,28 @@ class Release:
 Switch = Edit | Release
 
 
+@dataclass(frozen=True, slots=True)
+class WrongRule:
+    """A wrong rule. ``meaning``: the behaviour of a broker with this rule."""
+
+    meaning: str
+    switches: tuple[Switch, ...]
+
+
+def edit(meaning: str, where: str, old: str, new: str) -> WrongRule:
+    """Make a rule from edits in ``where`` (``module:function``): ``old`` is replaced by ``new``."""
+    module, _, function = where.partition(":")
+    return WrongRule(meaning, (Edit(module, function, old, new),))
+
+
+def release(meaning: str, change: str) -> WrongRule:
+    """Make a rule that inverts a change of releases: releases with it lose it, the others get it."""
+    return WrongRule(meaning, (Release(change),))
+
+
 @contextmanager
 def switched(switches: tuple[Switch, ...]) -> Iterator[None]:
-    """The wrong reading holds inside the block, and no longer."""
+    """Apply a wrong rule inside the block only."""
     with ExitStack() as stack:
         for switch in switches:
             if isinstance(switch, Edit):

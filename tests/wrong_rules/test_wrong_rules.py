@@ -1,7 +1,7 @@
 """A wrong rule must show: under each wrong rule ``verify`` finds a divergent decision, and none under the right one.
 
-Real recordings show most of them; for the rest there is a check of its own (``checks``) that the wrong rule fails. All of
-it runs interpreted, in one process of its own (see ``switch``).
+Real recordings show most of them; the others have a check (``checks``) that fails under the wrong rule. All of it runs
+interpreted, in a process of its own (see ``switch``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Answers = dict[tuple[str | None, str], dict[str, Any]]
 
 
 def here(recording: str) -> Path | None:
-    """The folder of a recording that this repository holds."""
+    """Return the folder of a recording in this repository."""
     return next((data / recording for data in DATA if (data / recording).is_dir()), None)
 
 
 def answers(requests: Iterable[tuple[str | None, str]]) -> Answers:
-    """What ``judge`` says, in a process of its own, without numba's compiler."""
+    """Run ``judge`` in a process of its own, without numba's compiler; return its answers."""
     asked = list(requests)
     done = subprocess.run(
         [sys.executable, "-m", "tests.wrong_rules.judge"],
@@ -89,7 +89,7 @@ def test_none_is_forgotten() -> None:
 
 
 def test_words_that_are_gone_are_an_error() -> None:
-    """A rule that was rewritten does not leave a wrong rule that changes nothing."""
+    """Every wrong rule still changes something after the right rule was rewritten."""
     for function in ("SingleActiveDispatcher.leave", "SingleActiveDispatcher.flow"):
         with (
             pytest.raises(LookupError, match="say anew"),

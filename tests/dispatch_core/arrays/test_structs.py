@@ -1,4 +1,4 @@
-"""Structs of arrays handed over by their address."""
+"""Structs of arrays passed by their address."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_up(pair: Pair, at: int) -> int:
 
 @compiled_in_place
 def add_all_up(pair: Pair, others: Pair) -> int:
-    """Call on with either struct."""
+    """Sum the differences of two structs, each passed on to another compiled function."""
     total = 0
     for at in range(len(pair.small)):
         total += add_up(pair, at) - add_up(others, at)

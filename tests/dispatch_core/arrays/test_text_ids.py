@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dispatch_core.arrays import text_ids
 from dispatch_core.arrays.text_ids import NONE, TextIds
 
-#: Texts whose hashes share all bits must still be distinguished; few letters make some of them meet again.
+#: Texts with equal hashes must get different ids; with few letters some texts come again.
 BATCHES = st.lists(st.lists(st.text("aé\0", max_size=4), max_size=12), max_size=6)
 
 

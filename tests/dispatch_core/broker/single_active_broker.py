@@ -1,7 +1,7 @@
 """A broker's single-active dispatcher as threads that interleave at random, and the trace it writes.
 
-Test only: an independent, literal model of who runs what under which lock (PersistentDispatcherSingleActiveConsumer), to
-try the verification of traces on interleavings that few recordings hold. It shares no code with the dispatch core.
+An independent, literal model of the threads and locks of PersistentDispatcherSingleActiveConsumer, to test the verification
+of traces on rare interleavings. It shares no code with the dispatch core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Steps = Generator[None, None, None]
 
 @dataclass(eq=False)
 class Read:
-    """A read given to the cursor."""
+    """A read that the cursor has to serve."""
 
     consumer: int
     size: int
@@ -30,7 +30,7 @@ class Read:
 
 @dataclass
 class Broker:
-    """State of one dispatcher and its threads; ``run`` plays ``steps`` steps of them."""
+    """State of a dispatcher and its threads; ``run`` runs ``steps`` steps of them."""
 
     seed: int
     version: str = "4.2.4"
@@ -318,7 +318,7 @@ class Broker:
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def cursor(self) -> None:
-        """The cursor serves one read: collects entries, moves the read position, passes the result to the executor."""
+        """Serve a read: collect entries, move the read position, pass the result to the executor."""
         ready = [read for read in self.reads if self.read_position < self.stored or not read.waiting]
         if not ready:
             return
@@ -348,7 +348,7 @@ class Broker:
             choices: list[object] = ["executor", *self.commands, *self.threads]
             running = [task for task in choices if task in stacks]
             if running and self.random.random() < 0.8:
-                choices = running  # who has begun goes on soon: real threads stall seldom
+                choices = running  # prefer threads that have begun: real threads seldom stall
             who = self.random.choice(choices)
             if who == "executor":
                 queue: deque[Steps] | None = self.executor

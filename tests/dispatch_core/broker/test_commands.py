@@ -1,4 +1,4 @@
-"""Commands of clients as whole steps: each equals its parts, and keeps what the counters say."""
+"""Commands of clients as whole steps: each equals its parts and keeps the counters right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 8
 
 
 def delivered(sizes: list[int], owners: list[int], *, given_permits: int = 100) -> st_.State:
-    """Batches of these sizes, each pending on the consumer in its slot; both consumers have an unacked limit."""
+    """Make batches of these sizes, each pending on the consumer in its slot; both consumers have an unacked limit."""
     n = len(sizes)
     state = st_.new_state(np.zeros(n, np.int32), np.array(sizes, np.int32), 1, 2)
     state.s[st_.MAX_UNACKED_CONSUMER] = LIMIT
@@ -39,7 +39,7 @@ def same(state: st_.State, other: st_.State) -> bool:
 
 
 def unacked_agrees(state: st_.State) -> bool:
-    """The counters of consumers, and of the subscription, are what their pending entries have unacknowledged."""
+    """The counters of consumers and subscription equal the unacknowledged messages of their pending entries."""
     open_ = state.num_messages - state.acked_indexes
     counted = [int(open_[state.holder == slot].sum()) for slot in (0, 1)]
     return counted == state.unacked.tolist() and state.s[st_.TOTAL_UNACKED] == sum(counted)
@@ -87,7 +87,7 @@ def test_an_ack_is_its_parts(batches: list[tuple[int, int]], unblock_test: int, 
         commands.flow(state, 0, 7)  # parked where the consumer is blocked
     order = list(range(len(sizes)))
     random.shuffle(order)
-    for entry in [*order, order[0]]:  # the first one twice: it is pending on nobody then
+    for entry in [*order, order[0]]:  # the first one twice: it is pending at no consumer then
         done = commands.ack(whole, entry)
         begun = commands.begin_ack(parts, entry)
         flows = begun.flows
@@ -110,13 +110,16 @@ def test_parked_permits_flow_once_where_the_unblock_rule_is_tested_twice() -> No
     assert not commands.flow(state, 0, 7)
     assert commands.ack(state, 0)[3:] == (1, 7)
     state.s[st_.MAX_UNACKED_CONSUMER] = 0
-    assert commands.ack(state, 1)[3:] == (2, 0)  # no limit: both tests notify the dispatcher, of no permits
+    assert commands.ack(state, 1)[3:] == (
+        2,
+        0,
+    )  # no limit: both variants notify the dispatcher, without permits
 
 
 @given(some.integers(1, 6).flatmap(lambda n: some.tuples(some.just(n), some.lists(some.integers(0, n)))))
 @settings(deadline=None)
 def test_batch_indexes_lower_the_counter_once_each(case: tuple[int, list[int]]) -> None:
-    """Index by index or at once: the counter falls by the batch's size, and the cursor deletes with the last index."""
+    """Acks of single indexes or of all: the counter falls by the batch size, and the last index deletes the entry."""
     size, steps = case
     state = delivered([size, 1], [0, 1])
     for left in [*sorted({*steps} - {size}, reverse=True), *([] if 0 in steps else [0])]:
@@ -184,7 +187,7 @@ def test_a_cumulative_ack_with_an_ack_set_leaves_the_rest_of_the_batch() -> None
 def test_a_redelivery_request_is_its_parts(
     batches: list[tuple[int, int]], everything: bool, in_one_batch: bool
 ) -> None:
-    """In the order of a trace, too, where the counters follow the replay set."""
+    """The same in the order of a trace, where the counters follow the replay set."""
     sizes, owners = [size for size, _ in batches], [slot for _, slot in batches]
     whole, parts = delivered(sizes, owners), delivered(sizes, owners)
     for state in (whole, parts):
@@ -220,7 +223,7 @@ def test_everything_is_what_the_consumer_holds() -> None:
 def test_a_request_for_everything_sets_the_counter_to_zero_until_25589(in_one_batch: bool, left: int) -> None:
     """A counter that is 3 too high, as after an entry that was charged and refused: subtracted, or forgotten.
 
-    The fold of logs without a trace subtracted in every release, until it called the same step.
+    The replay without a trace once subtracted in every release; now it calls the same step.
     """
     state = delivered([2], [0])
     permits.add_unacked(state, 0, 3)

@@ -1,4 +1,4 @@
-"""Gates: each predicate by itself, each order against the table that declares it, and dispatch against the gates."""
+"""Gates: each predicate alone, each order against the table that declares it, and dispatch against the gates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRIES, HASHES, CONSUMERS = 6, 2, 3
 
 @st.composite
 def states(draw: st.DrawFn) -> State:
-    """Draw any dispatcher of a few entries and consumers, legal or not in how it came about."""
+    """Draw any state of a dispatcher with a few entries and consumers, reachable or not."""
     core = state.new_state(
         np.array([0, 1] * (ENTRIES // 2), np.int32), np.ones(ENTRIES, np.int32), HASHES, CONSUMERS
     )
@@ -74,7 +74,7 @@ def attempts() -> Any:
 
 ENTRY, SLOT = st.integers(0, ENTRIES - 1), st.integers(0, CONSUMERS - 1)
 
-#: Gate → whether it is closed for an entry on the way to a consumer, by the predicates alone.
+#: Gate → predicate that is true if the gate is closed for an entry and a consumer.
 Closed = Callable[[State, bool, int, int, bool], bool]
 CLOSED: dict[int, Closed] = {
     gates.NO_CONSUMER: lambda core, classic, slot, entry, is_replay: gates.no_consumer(core),
@@ -116,7 +116,7 @@ CLOSED: dict[int, Closed] = {
 
 
 def first(order: tuple[int, ...], core: State, classic: bool, slot: int, entry: int, is_replay: bool) -> int:
-    """The first closed gate of an order, looked up one by one."""
+    """Return the first closed gate of an order, tested in turn."""
     for gate in order:
         if CLOSED[gate](core, classic, slot, entry, is_replay):
             return gate
@@ -273,7 +273,7 @@ def test_the_order_of_replays_is_for_normal_reads_only(core: State, hash_id: int
 def test_classic_dispatch_sends_up_to_the_first_closed_gate_of_each_consumer(
     core: State, is_replay: bool, chosen: set[int]
 ) -> None:
-    """By owner: all up to the first entry for which a gate is closed, by permits, R0 of the consumer or read position."""
+    """Each owner gets all entries up to the first one with a closed gate (permits, R0 of the consumer or read position)."""
     core.s[state.TRACK_DRAINING] = core.s[state.N_REPLAY] = 0
     core.in_replay[:] = 0
     core.s[state.MIN_REPLAYED] = -1

@@ -1,4 +1,4 @@
-"""Ids of hashes: one each, in the order in which they come up, in any hash space."""
+"""Ids of hashes: one for each hash, in the order of first use, in any hash space."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ WORKED = [
     ("key-30884", 1362034688, 1, 20784, 1362034689),  # slot 0, which 4.x takes for "not set"
     ("key-4415", 2103083685, 2103083685 % 65536, 1, 2103083686),
     ("standalone-0-5", 1646429396, 34004, 59127, 1646429397),
-    ("AAEC/w==", 1033688062, 54270, 4508, 1033688063),  # as text; decoded it is another key, see below
+    ("AAEC/w==", 1033688062, 54270, 4508, 1033688063),  # as text; decoded it is a different key, see below
 ]
 
 

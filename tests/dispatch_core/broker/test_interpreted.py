@@ -1,4 +1,4 @@
-"""The data plane without numba's compiler: the same source gives the same answer, byte for byte, under every rule."""
+"""The data plane without numba's compiler: the same source gives the same result, byte for byte, under every rule."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SAMPLE = [
     "verify/4.0.0-preview.1/random-0024-range-quiet",
     "verify/4.0.0-preview.1/designed-max-unacked-half-ch",
 ]
-#: What every run takes at most.
+#: Time limit of a run.
 MAX_DECISIONS = 20_000
 
 
 def outputs(*arguments: str) -> list[str]:
-    """What ``dispatch-audit`` prints compiled, and interpreted."""
+    """Return the output of ``dispatch-audit``, compiled and interpreted."""
     command = [sys.executable, "-m", "dispatch_core.cli.main", *arguments]
     said = []
     for disabled in ("0", "1"):
@@ -49,7 +49,7 @@ def outputs(*arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [["--json"], []], ids=["objects", "tables"])
 def test_both_runs_print_the_same(arguments: list[str]) -> None:
-    """Findings, counts and tables."""
+    """Findings, counts and tables are equal."""
     compiled, interpreted = outputs(
         "verify", "--jobs", "1", *arguments, *(str(DATA / name) for name in SAMPLE)
     )

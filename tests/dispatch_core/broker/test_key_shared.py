@@ -1,4 +1,4 @@
-"""The Key_Shared dispatcher by itself: PIP-282's flows under draining hashes, and invariants of any history."""
+"""The Key_Shared dispatcher alone: PIP-282's flows under draining hashes, and invariants of any history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ack(core: KeySharedDispatcher, entry: int) -> None:
 
 
 def turn(core: KeySharedDispatcher, stored: int) -> dict[int, list[int]]:
-    """One read attempt and, if it reads something, its round; returns who was sent what."""
+    """Attempt a read and, if it reads entries, dispatch them; return the entries of each consumer."""
     read = core.attempt_read()
     if read.kind == "Normal":
         first = int(core.state.s[1])

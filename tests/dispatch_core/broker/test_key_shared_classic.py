@@ -1,4 +1,4 @@
-"""Key_Shared by read position (3.x, classic of 4.x): the proposal's flows break order here, and any history's invariants."""
+"""Key_Shared by read position (3.x, classic of 4.x): PIP-282's flows break order; invariants of any history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def profile_of(version: str, **settings: int | bool) -> Profile:
 
 
 def key_that_goes(profile: Profile, first: int, then: int) -> int:
-    """The hash of a key whose owner is ``first`` with c1 and c2 connected, and ``then`` with c3 too."""
+    """Return the hash of a key whose owner is ``first`` with c1 and c2 connected, and ``then`` with c3 too."""
     selectors = [factory.build(profile), factory.build(profile)]
     for number in (1, 2):
         for selector in selectors:
@@ -37,7 +37,7 @@ def key_that_goes(profile: Profile, first: int, then: int) -> int:
 
 
 class Driver:
-    """A dispatcher over a log of hashes, with reads that complete at once by default."""
+    """A dispatcher over a log of hashes; reads complete at once by default."""
 
     def __init__(self, profile: Profile, hashes: list[int], consumers: int = 12) -> None:
         self.core = ClassicKeySharedDispatcher(
@@ -100,7 +100,7 @@ class Driver:
 
 @pytest.mark.parametrize("version", ["3.0.0", "3.0.17", "3.3.9"])
 def test_flow_1_breaks_order(version: str) -> None:
-    """Entries that wait for the older consumer's permits go to the joining one, before those the older one holds."""
+    """Entries that wait for the older consumer's permits go to the joining one, although older ones are outstanding."""
     profile = profile_of(version)
     a, b = key_that_goes(profile, 1, 3), key_that_goes(profile, 2, 2)
     driver = Driver(profile, [a, a, a, b, b, b])
@@ -116,7 +116,7 @@ def test_flow_1_breaks_order(version: str) -> None:
 
 
 def test_flow_1_race_breaks_order() -> None:
-    """The read position has passed entries that are not dispatched yet: they are before the joining consumer's position."""
+    """The read position has passed entries not yet dispatched: they are before the joining consumer's position."""
     profile = profile_of("3.3.9")
     a, b = key_that_goes(profile, 1, 3), key_that_goes(profile, 2, 2)
     driver = Driver(profile, [a, a, a, a, b, b])
@@ -149,7 +149,7 @@ def test_flow_2_breaks_order(version: str) -> None:
 
 
 def test_a_joining_consumer_gets_nothing_that_was_not_read_when_it_joined() -> None:
-    """Until all before is acknowledged; then it is free."""
+    """The consumer waits until all entries before its position are acknowledged."""
     profile = profile_of("3.3.9")
     a, b = key_that_goes(profile, 1, 3), key_that_goes(profile, 2, 2)
     driver = Driver(profile, [b, b, a, a])
@@ -214,7 +214,7 @@ def test_nobody_is_remembered_while_a_rewind_is_due_since_23802(version: str, re
 
 @pytest.mark.parametrize(("version", "kept"), [("3.3.9", True), ("4.0.0", False), ("4.2.4", False)])
 def test_the_classic_dispatcher_of_4x_forgets_the_hash_of_a_pending_ack(version: str, kept: bool) -> None:
-    """What a leaving consumer held enters the replay set with hash 0: R0 does not see its keys."""
+    """Pending entries of a leaving consumer enter the replay set with hash 0: R0 does not see their keys."""
     driver = Driver(profile_of(version), [77, 77])
     driver.stored = 1
     driver.join(1, 10)
@@ -233,7 +233,7 @@ def test_the_classic_dispatcher_of_4x_forgets_the_hash_of_a_pending_ack(version:
 
 
 def test_a_replaced_hash_is_not_counted() -> None:
-    """A position that enters with hash 0 and is put back with its own is counted under 0, and lowers its own's count."""
+    """A position that enters with hash 0 and returns with its own hash counts for 0, and lowers the count of its own."""
     driver = Driver(profile_of("4.2.4"), [77, 77])
     state = driver.core.state
     own = int(state.hash_id[0])
@@ -249,7 +249,7 @@ def test_a_replaced_hash_is_not_counted() -> None:
 
 
 def test_a_stuck_round_reads_on_once() -> None:
-    """Nothing could be sent: the next look at the replay set finds nothing, a normal read follows."""
+    """If a round sends nothing, the next replay read is skipped and a normal read follows."""
     profile = profile_of("3.3.9")
     a, b = key_that_goes(profile, 1, 1), key_that_goes(profile, 2, 2)
     driver = Driver(profile, [a, a, a, b])
@@ -294,7 +294,7 @@ EVENTS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(version=st.sampled_from(RELEASES), events=EVENTS, ordered=st.booleans())
 def test_invariants_hold_in_any_history(version: str, events: list[tuple[str, int]], ordered: bool) -> None:
-    """Recently joined consumers keep their order, counts fit, position limits hold, and all is sent in the end."""
+    """Recently joined consumers keep their order, counts are right, position limits hold, and all entries are sent."""
     profile = profiles.resolve(version, CLASSIC if version >= "4" else {}, allow_out_of_order=not ordered)
     values = [profile.hash_space.sticky(hashing.h31(b"%d" % (n % 5))) for n in range(30)]
     driver = Driver(profile, values, consumers=70)
@@ -335,7 +335,7 @@ def test_invariants_hold_in_any_history(version: str, events: list[tuple[str, in
 
 
 def drain(driver: Driver) -> None:
-    """With permits and acks enough everything that is stored gets acknowledged: nothing stays behind."""
+    """With enough permits and acks all stored entries are acknowledged in the end."""
     if not driver.core.connected():
         return
     for _ in range(3 * driver.stored + 3):

@@ -1,4 +1,4 @@
-"""The last sent position (PIP-282, 4.0.0-preview.1): the proposal's flows and table, and any history's invariants."""
+"""The last sent position (PIP-282, 4.0.0-preview.1): the proposal's flows and table; invariants of any history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROFILE = profiles.resolve("4.0.0-preview.1")
 
 
 def key_that_goes(first: int, then: int) -> int:
-    """The hash of a key whose owner is ``first`` with c1 and c2 connected, and ``then`` with c3 too."""
+    """Return the hash of a key whose owner is ``first`` with c1 and c2 connected, and ``then`` with c3 too."""
     selectors = [factory.build(PROFILE), factory.build(PROFILE)]
     for number in (1, 2):
         for selector in selectors:
@@ -39,7 +39,7 @@ B = key_that_goes(2, 2)
 
 
 class Driver:
-    """A dispatcher over a log of hashes, with reads that complete at once."""
+    """A dispatcher over a log of hashes; reads complete at once."""
 
     def __init__(self, hashes: list[int], consumers: int = 12) -> None:
         self.core = KeySharedDispatcher(
@@ -61,14 +61,14 @@ class Driver:
         self.core.ack(entry)
 
     def leave(self, number: int, turns: int = 4) -> None:
-        """The broker attempts to read before it forgets a recently joined consumer that leaves, and after."""
+        """Remove a consumer; the broker attempts a read before and after it forgets a recently joined one."""
         self.core.drop(number, self.core.select_out(number))
         self.run(turns=1)
         self.core.forget(number)
         self.run(turns)
 
     def read(self) -> tuple[str, list[int]] | None:
-        """One attempt; what its read returns."""
+        """Attempt a read; return its kind and entries, or ``None`` if it reads nothing."""
         core = self.core
         read = core.attempt_read()
         if read.kind == "Replay":
@@ -137,7 +137,7 @@ def test_flow_1_all_at_once_when_only_the_joining_consumer_is_left() -> None:
 
 @pytest.mark.parametrize("way_out", ["disconnect", "ack"])
 def test_flow_1_with_a_read_in_flight_keeps_order(way_out: str) -> None:
-    """The read has moved the read position when c3 joins, but nothing of it is dispatched; c1 holds an older entry."""
+    """A read has moved the read position when c3 joins, but is not dispatched; an older entry is outstanding at c1."""
     driver = Driver([A, A, A, A, B, B])
     driver.join(1, permits=1)
     driver.join(2, permits=1000)
@@ -163,7 +163,7 @@ def test_flow_1_with_a_read_in_flight_keeps_order(way_out: str) -> None:
 
 
 def test_flow_2_keeps_order() -> None:
-    """The second entry waits for permits when the key moves; the first one's holder leaves."""
+    """The second entry waits for permits when the key moves; the consumer with the first entry leaves."""
     driver = Driver([A, A])
     driver.join(1, permits=1)
     driver.join(2, permits=1000)
@@ -230,7 +230,7 @@ def test_nobody_is_held_back_before_the_first_round_nor_with_everything_acknowle
 
 
 def test_a_removal_reads_before_it_forgets_the_consumer_that_leaves() -> None:
-    """In the read its entries cause, the others are still held to its position."""
+    """In the read for its entries the position still limits the other consumers."""
     driver = Driver([A, B, A, B])
     driver.join(1, permits=1)
     driver.join(2, permits=1)
@@ -282,7 +282,7 @@ def test_sticky_and_out_of_order_subscriptions_are_not_tracked() -> None:
 
 
 class Model:
-    """The rule as its proposal puts it, over plain sets; recently joined consumers in the order they joined."""
+    """The rule in the proposal's words, over plain sets; recently joined consumers in the order of joining."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

@@ -1,4 +1,4 @@
-"""Membership changes with many consumers: the quick ways find what the plain ones find, and their work stays bounded."""
+"""Membership changes with many consumers: fast paths give the results of the plain ones, in bounded work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def small_points(config: dict[str, bool], points: int) -> dict[str, Any]:
     st.lists(st.dictionaries(st.integers(0, 60), st.sampled_from([NOBODY, 1, 2, 3]), max_size=8), max_size=8)
 )
 def test_a_ring_says_what_moved(changes: list[dict[int, int]]) -> None:
-    """Against a dictionary of points, hash by hash."""
+    """Compare with a dictionary of points, hash by hash."""
     ring, points = Ring(), dict[int, int]()
     hashes = range(64)
 
@@ -110,7 +110,7 @@ def test_reports_that_are_alike_at_both_ends_are_compared_in_between(
 def test_no_hash_outside_of_what_was_touched_has_another_owner(
     version: str, config: dict[str, bool], more: dict[str, Any], history: list[str | int], points: int
 ) -> None:
-    """And a look at many hashes at once is a look at each."""
+    """A lookup of many hashes equals a lookup of each."""
     selector = factory.build(profiles.resolve(version, small_points(config, points), **more))
     probes = np.concatenate([np.arange(0, 65536, 1021), np.arange(0, 1 << 31, 50_000_017)])
     live: list[int] = []
@@ -145,7 +145,7 @@ def test_no_hash_outside_of_what_was_touched_has_another_owner(
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 3)), min_size=3, max_size=20))
 @settings(max_examples=25, deadline=None)
 def test_what_drains_and_comes_back_is_found_consumer_by_consumer(steps: list[tuple[bool, int, int]]) -> None:
-    """Against a look at every pending entry of every consumer that lost or won ranges, in the order of the report."""
+    """Compare with a search of all pending entries of consumers that lost or won ranges, in the order of the report."""
     rng = np.random.default_rng(len(steps))
     hashes = rng.integers(1, 65536, 200)
     core = KeySharedDispatcher(
@@ -184,7 +184,7 @@ def test_what_drains_and_comes_back_is_found_consumer_by_consumer(steps: list[tu
         owners = [core.owner_of(int(value)) for value in hashes]
         slots = [st_.NOBODY if owner is None else core.slot(owner) for owner in owners]
         assert state.hash_owner[state.hash_id].tolist() == slots
-        for entry in range(sent, min(sent + 12 * more, 200)):  # handed to their owners, and left pending
+        for entry in range(sent, min(sent + 12 * more, 200)):  # sent to their owners, and left pending
             owner, hash_id = slots[entry], int(state.hash_id[entry])
             if owner != st_.NOBODY and state.drain_owner[hash_id] == st_.NOBODY:
                 pending_acks.hold(state, owner, entry, hash_id)
@@ -194,7 +194,7 @@ def test_what_drains_and_comes_back_is_found_consumer_by_consumer(steps: list[tu
 
 
 def send_consumer_by_consumer(state: st_.State, is_replay: bool, entries: st_.I64, outcome: st_.I64) -> None:
-    """The broker's own order: one consumer of the list after the other."""
+    """List them in the broker's order: consumer after consumer of the list."""
     for slot in state.order[: state.s[st_.N_CONSUMERS]].tolist():
         chosen = np.flatnonzero(outcome[: len(entries)] == slot).tolist()
         pending = messages = acked = 0
@@ -273,7 +273,7 @@ def test_a_thousand_consumers_come_and_go(
     sticky: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Hashes are looked up again only where they moved; the time is a bound that only another order of growth exceeds."""
+    """Only hashes that moved are looked up again; only another order of growth exceeds the time limit."""
     consumers, hashes = 1000, 20_000
     mode: dict[str, Any] = {"key_shared_mode": "STICKY"} if sticky else {}
     profile = profiles.resolve(version, config, **mode)
@@ -302,4 +302,4 @@ def test_a_thousand_consumers_come_and_go(
     took_s = time.process_time() - began
     # The n-th of equal consumers wins one hash in n: 1 + 1/2 + … + 1/1000 = 7.5 of all; range split halves a range each.
     assert looked_up < 12 * hashes
-    assert took_s < 60  # a few seconds where it is as meant
+    assert took_s < 60  # normally a few seconds

@@ -1,4 +1,4 @@
-"""Who owned which hashes for how long: spans against a table of owners, hash by hash."""
+"""Spans of hash ownership, compared hash by hash with a table of owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _report(by_hash: list[int | None]) -> list[tuple[int, int, int]]:
 
 @given(st.lists(owners, max_size=8))
 def test_spans_say_who_owned_each_hash_after_each_change(changes: list[list[int | None]]) -> None:
-    """For each hash: at most one open span covers any moment, and it is its owner's."""
+    """At any moment at most one open span covers a hash, and it is that of its owner."""
     spans = OwnershipSpans()
     for number, by_hash in enumerate(changes, 1):
         spans.reported(number * 10, number * 1000, _report(by_hash))

@@ -1,6 +1,6 @@
-"""PIP-282's flows under each ordering rule: the read position breaks order in them, the two that came after do not.
+"""PIP-282's flows under each ordering rule: the read position breaks order, the two later rules keep it.
 
-The releases stand for every change that an ordering rule or its replay reads went through. The proposal's table of
+The releases cover every change of an ordering rule or its replay reads. The proposal's table of
 individually sent positions is in ``test_last_sent_position``.
 """
 
@@ -50,7 +50,7 @@ def flow_1(profile: Profile) -> Walk:
 
 
 def flow_1r(profile: Profile) -> Walk:
-    """A read is on its way when c3 takes the key over; c1 holds an earlier entry of it."""
+    """A read is under way when c3 takes the key over; an earlier entry of the key is outstanding at c1."""
     walk = walk_of(profile, [A, A, A, A, B, B, B], "1:5", stored=1)
     assert walk.got == {"c1": ["1:5"]}
     walk.store(6)
@@ -99,7 +99,7 @@ GROUPS = (
 @of(READ_POSITION)
 @each_flow
 def test_read_position_lets_the_joining_consumer_overtake(profile: Profile, flow, entries: str) -> None:
-    """The defect itself: c3 has the later entries while c1 holds the first one, and gets that one last."""
+    """The defect itself: c3 gets the later entries while the first is outstanding at c1, and the first one last."""
     first, *later = entries.split()
     walk = flow(profile)
     walk.run()
@@ -152,7 +152,7 @@ def test_an_ack_is_a_way_out_too(profile: Profile, flow, entries: str) -> None:
 
 @of(ALL)
 def test_a_key_that_nobody_holds(profile: Profile) -> None:
-    """It moves at once under draining hashes; under the other rules it waits for another key's message."""
+    """A free key moves at once under draining hashes; under the other rules it waits for another key's message."""
     free = "key-207"  # moves as A does
     walk = walk_of(profile, [A, B, free, free], "1:0", stored=2)
     walk.join("c3", permits=1000)
@@ -166,7 +166,7 @@ def test_a_key_that_nobody_holds(profile: Profile) -> None:
 
 @of([p for p in ALL if p not in CLASSIC])
 def test_away_and_back(profile: Profile) -> None:
-    """Beyond PIP-282: what is sent again after a disconnect overtakes under every rule but the last."""
+    """Not in PIP-282: entries sent again after a disconnect overtake under every rule but the last."""
     walk = Walk(profile, [A, A])
     for name, permits in (("c1", 1), ("c2", 1000), ("c3", 1000)):
         walk.join(name, permits)
@@ -182,7 +182,7 @@ def test_away_and_back(profile: Profile) -> None:
 
 @of(CLASSIC)
 def test_away_and_back_with_classic_dispatchers(profile: Profile) -> None:
-    """Theirs keep no hash of what is pending: it is sent again when the owner of hash 0, c1 here, has permits."""
+    """Pending acks of these releases have no hash: entries are sent again when the owner of hash 0 (c1) has permits."""
     walk = Walk(profile, [A, A])
     for name, permits in (("c1", 1), ("c2", 1000), ("c3", 1000)):
         walk.join(name, permits)
@@ -203,7 +203,7 @@ SEEDS = 40
 
 
 def broken_keys(profile: Profile, seed: int) -> list[str]:
-    """A random run without redelivery requests; entries sent while an earlier one of their key was elsewhere."""
+    """Run at random without redelivery requests; return entries sent while an earlier one of their key was elsewhere."""
     chance = random.Random(seed)
     keys = [f"key-{chance.randrange(5)}" for _ in range(30)]
     walk = Walk(profile, keys, stored=0)
@@ -243,5 +243,5 @@ def test_draining_hashes_never_split_a_key(profile: Profile) -> None:
 
 @of([READ_POSITION[0], READ_POSITION[-1]])
 def test_read_position_splits_keys_in_ordinary_runs(profile: Profile) -> None:
-    """The same runs do show it, so the test above can fail."""
+    """The same runs break order under the read position, so the test above can fail."""
     assert any(broken_keys(profile, seed) for seed in range(SEEDS))

@@ -1,4 +1,4 @@
-"""The replay set as an ordered set: what is next in it, however far apart its entries lie."""
+"""The replay set as an ordered set: the next entry, however far apart the entries are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatch_core.broker.state import NO_HASH, REPLAY_HIGH, new_state
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
 @settings(deadline=None)
 def test_walk_meets_every_entry_in_order(log: tuple[int, set[int]]) -> None:
-    """From the first to the next to the next: the set, ascending; after some are taken out, what is left."""
+    """Iterating by ``next`` gives the set in ascending order, also after removals."""
     length, wanted = log
     state = new_state(np.zeros(length, np.int32), np.ones(length, np.int32), 1, 1)
     for entry in sorted(wanted, reverse=True):

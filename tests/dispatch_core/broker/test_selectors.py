@@ -61,7 +61,7 @@ names = st.sampled_from(["c1", "c11", "c110", "c2", "ключ", ""])
 
 @given(st.lists(st.one_of(names, st.integers(0, 30)), max_size=25), st.sampled_from([1, 3, 100]))
 def test_any_history_covers_the_whole_space(history: list[str | int], points: int) -> None:
-    """All hashes have an owner, ranges are disjoint and ascending, what moved is exactly the difference."""
+    """All hashes have an owner, ranges are disjoint and ascending, and the reported moves are exactly the difference."""
     selector = ConsistentHashingSelector(points)
     live: list[int] = []
     before = Assignments()

@@ -34,7 +34,7 @@ def joined(count: int, size: int = 65536) -> AutoSplitSelector:
     return selector
 
 
-#: Upper ends of the ranges, and whose they are, as five consumers join.
+#: Upper ends of the ranges, and their owners, as five consumers join.
 JOINING = [
     ((65536, 1),),
     ((32768, 2), (65536, 1)),
@@ -92,7 +92,7 @@ def test_no_range_left() -> None:
 
 
 def test_equal_consumers_share_one_entry_of_the_map() -> None:
-    """Twins cannot happen on a healthy broker: the second join hides the first one's range from a removal."""
+    """Equal consumers cannot happen on a healthy broker: the second join hides the first one's range from a removal."""
     selector = AutoSplitSelector(64, same=lambda first, second: first == second or {first, second} == {1, 2})
     for number in (1, 2, 3):
         selector.add(number, f"c{number}")
@@ -118,7 +118,7 @@ histories = st.lists(st.integers(0, 12), max_size=30)
 
 @given(histories, st.sampled_from([4, 64, 65536]))
 def test_any_history_covers_all_slots(history: list[int], size: int) -> None:
-    """Ranges stay disjoint and complete, what moved is what changed, and one call agrees with many."""
+    """Ranges stay disjoint and complete, reported moves are the changes, and a bulk lookup agrees with single ones."""
     selector = AutoSplitSelector(size)
     live: list[int] = []
     slots = np.unique(np.linspace(0, size - 1, 40).astype(np.int64))

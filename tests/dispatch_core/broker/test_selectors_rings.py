@@ -1,4 +1,4 @@
-"""The rings of Key_Shared and Failover by release: worked tables, meetings on a point, name indexes, wrong rules."""
+"""The rings of Key_Shared and Failover by release: worked tables, collisions of points, name indexes, wrong rules."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_c1_and_c11_meet_without_a_separator() -> None:
         selector.add(2, "c11")
         on_point = [owner for _, end, owner in selector.assignments().ranges if end == point]
         assert on_point == ([1, 2] if shared else [])
-    # On a shared point the two take turns by hash.
+    # The two consumers of a shared point alternate by hash.
     selector = SharedPointsSelector(100)
     selector.add(2, "c11")
     selector.add(1, "c1")
@@ -213,7 +213,7 @@ steps = st.lists(st.one_of(names, st.integers(0, 30)), max_size=25)
 
 @given(steps, st.sampled_from([1, 3, 20]), st.sampled_from(["3.0.0", "3.0.3", "3.0.7", "4.0.0", "classic"]))
 def test_any_history(history: list[str | int], points: int, variant: str) -> None:
-    """Whoever is chosen is connected, one call agrees with many, and a report's owners are who is chosen there."""
+    """The chosen consumer is connected, bulk and single lookups agree, and reported owners are the chosen consumers."""
     config = {"subscriptionKeySharedConsistentHashingReplicaPoints": points}
     profile = resolve(
         "4.2.4" if variant == "classic" else variant, config | (CLASSIC if variant == "classic" else {})

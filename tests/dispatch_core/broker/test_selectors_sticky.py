@@ -1,4 +1,4 @@
-"""Sticky ranges: every check of a joining consumer, both selection rules, and what clients may announce."""
+"""Sticky ranges: every check of a joining consumer, both selection rules, and the ranges that clients may announce."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_order_of_checks_and_which_range_is_named() -> None:
     # Sorted by start, the overlap comes before the range that is the wrong way round.
     assert refusal(exact, 1, both_wrong) == "Consumer's own ranges conflict: [0,5] overlaps with [5,6]"
     assert refusal(exact, 1, [(5, 9), (2, 1)]) == "Fixed hash range start > end for range: [2,1]"
-    points.add(1, "one", [(0, 5), (5, 6)])  # before #24730 nobody compares a consumer with itself
+    points.add(1, "one", [(0, 5), (5, 6)])  # before #24730 a consumer is not compared with itself
     assert points.select(6) == 1
 
 
@@ -103,7 +103,7 @@ def test_a_dead_consumer_in_the_way_is_probed_first(rule: type[Sticky]) -> None:
     selector.add(2, "two", [(5, 30)])
     assert selector.select(7) == 2
     with pytest.raises(SelectorRefusedError):
-        selector.in_the_way(3, [(9, 8)])  # wrong by itself: nobody is probed
+        selector.in_the_way(3, [(9, 8)])  # invalid by itself: no consumer is probed
 
 
 def test_who_is_removed_among_equal_consumers() -> None:
@@ -186,7 +186,7 @@ def test_exactly_the_announced_slots() -> None:
 
 @given(st.integers(1, 12), st.integers(1, 40))
 def test_hashed_ranges_are_a_sticky_set(nodes: int, points: int) -> None:
-    """Disjoint, complete, the same every time, and taken by the broker before and after #24730."""
+    """Ranges of hashed points are disjoint, complete and repeatable; the broker accepts them before and after #24730."""
     lists = [hashed_ranges(nodes, node, points=points) for node in range(nodes)]
     assert lists == [hashed_ranges(nodes, node, points=points) for node in range(nodes)]
     flat = sorted(pair for ranges in lists for pair in ranges)

@@ -1,4 +1,4 @@
-"""Settings under their broker.conf names: what is read, refused, ignored, and each line's defaults."""
+"""Settings under their broker.conf names: read, refused and ignored ones, and the defaults of each release line."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_assignments_of_a_command_line() -> None:
 
 
 def test_every_setting_that_counts_as_read_is_read_and_documented() -> None:
-    """A setting that no rule reads would be listed as heeded, which it is not."""
+    """An unused setting would be listed as used."""
     sources = [p for p in (ROOT / "dispatch_core").rglob("*.py") if p.name != "settings.py"]
     code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ def exclusive(
 
 
 def start(core: SingleActiveDispatcher, consumer: int, name: str, permits: int) -> None:
-    """A first consumer, active and notified, with permits."""
+    """Let a first consumer join: active and notified, with permits."""
     assert core.join(consumer, name).changed
     step, _ = core.begin_active_change()
     if step is ActiveChange.DELAY_STARTS:
@@ -51,7 +51,7 @@ def start(core: SingleActiveDispatcher, consumer: int, name: str, permits: int) 
 
 
 def dispatch(core: SingleActiveDispatcher, entries: list[int]) -> tuple[int, int]:
-    """A read that returns ``entries``, and its round."""
+    """Complete a read with ``entries`` and dispatch them."""
     assert core.attempt_read(core.active) is not None
     result = core.read_done(entries)
     assert result.entries is not None
@@ -67,7 +67,7 @@ def scalars(core: SingleActiveDispatcher) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("late_cumulative", "again"), [(None, [4, 6, 7, 8, 9]), (6, [7, 8, 9])])
 def test_what_an_active_consumer_change_sends_again(late_cumulative: int | None, again: list[int]) -> None:
-    """Mark-delete 3, 5 acknowledged, 4 to 9 sent to c1; c1 goes, c2 gets what is not acknowledged, in order."""
+    """Mark-delete 3, 5 acknowledged, 4 to 9 sent to c1; c1 leaves, c2 gets all unacknowledged entries in order."""
     core = failover()
     start(core, 1, "c1", 10)
     assert not core.join(2, "c2").changed
@@ -113,7 +113,7 @@ def test_a_read_that_returns_what_is_acknowledged_or_skips_what_is_not_is_no_rea
 
 
 def test_the_delay_does_not_hold_the_read_after_a_written_batch() -> None:
-    """The new active consumer gets entries from the cursor as it stands, and older ones after the rewind."""
+    """The new active consumer gets entries from the cursor's position, and older ones after the rewind."""
     core = failover()
     start(core, 2, "c2", 4)
     assert core.attempt_read(2) == 4
@@ -151,7 +151,7 @@ def test_a_second_change_while_the_delay_runs_starts_no_second_delay() -> None:
     assert core.begin_active_change()[0] is ActiveChange.DELAY_STARTS
     core.join(1, "c1")
     assert core.begin_active_change()[0] is ActiveChange.DELAY_RUNS
-    assert core.delay_over() == ((1, 1), (2, 1), (3, 1))  # whoever is active then
+    assert core.delay_over() == ((1, 1), (2, 1), (3, 1))  # the consumer that is active then
     with pytest.raises(IllegalTransitionError, match="no active-consumer change is under way"):
         core.delay_over()
 

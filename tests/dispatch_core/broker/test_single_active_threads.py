@@ -1,4 +1,4 @@
-"""Traces of a broker whose threads interleave at random: verified without a divergent decision, and wrong rules show."""
+"""Traces of a broker whose threads interleave at random: verification finds no divergent decision, and finds wrong rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk adds no rule: it passes events on, completes reads, and refuses what cannot happen without changing anything."""
+"""The walk adds no rule: it passes events on, completes reads, and refuses impossible events without any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command of the contract is there, and its options can be asked for."""
+"""Every command of the contract exists and has ``--help``."""
 
 from __future__ import annotations
 

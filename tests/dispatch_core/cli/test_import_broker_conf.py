@@ -1,4 +1,4 @@
-"""``import-broker-conf``: what it says and writes, and that ``--settings`` takes it."""
+"""``import-broker-conf``: its output and file, which ``--settings`` accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE = (
     Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4" / "designed-drain-one-by-one-ch"
 )
 READ = "dispatcherMaxReadBatchSize"
-#: In the form of the broker's own file, with settings of every sort.
+#: A file like the broker's own, with settings of every kind.
 CONF = f"""\
 #
 # General

@@ -1,4 +1,4 @@
-"""``record-messages``: the command on a client that is a stand-in for Pulsar's, and what it never says."""
+"""``record-messages`` with a stand-in for Pulsar's client: its output, which never has secrets."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ URL = "pulsar://broker.example:6650"
 
 
 class PulsarError(Exception):
-    """As ``pulsar.PulsarException``."""
+    """Stand-in for ``pulsar.PulsarException``."""
 
 
 class FakePulsar:
-    """The module ``pulsar``: what the command uses of it. ``topics``: partitions by topic, messages by partition."""
+    """Stand-in for the module ``pulsar``. ``topics``: partitions by topic, messages by partition."""
 
     def __init__(self) -> None:
         self.partitions: dict[str, list[str]] = {}

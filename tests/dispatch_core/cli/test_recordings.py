@@ -1,4 +1,4 @@
-"""What the subcommands that read recordings share: the rules asked for, and the logs of each dispatcher together."""
+"""Shared parts of subcommands that read recordings: the chosen rules, and the logs of each dispatcher together."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_all_commands_refuse_it_alike(
 
 
 def topics(folder: Path, **header: Any) -> str:
-    """Twelve Failover topics of one partition in a folder each; the same consumer is active for all of them."""
+    """Make a folder for each of twelve Failover topics of one partition, all with the same active consumer."""
     members = range(1, 5)
     for number in range(12):
         topic = f"persistent://public/default/t-{number}-partition-0"
@@ -139,7 +139,7 @@ def test_what_if_says_so_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def other_cluster(folder: Path, file: str, cluster: str | None) -> Path:
-    """A copy of a sample, the header of one of whose files names another cluster."""
+    """Copy a sample, with another cluster in the header of one of its files."""
     source = SAMPLES / "designed-drain-one-by-one-ch"
     folder.mkdir()
     for path in source.glob("*.jsonl.gz"):

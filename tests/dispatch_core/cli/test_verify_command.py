@@ -1,4 +1,4 @@
-"""``dispatch-audit verify`` as people and programs use it: options, order, one bad recording among good ones."""
+"""``dispatch-audit verify``: options, order of outputs, a bad recording among good ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cut_in_half(folder: Path) -> None:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Three recordings: a good one, one whose trace is cut off, a good one."""
+    """Make three recordings: a good one, one with a cut trace, a good one."""
     for name, source in (("a-good", DRAIN), ("b-cut", DRAIN), ("c-good", FAILOVER)):
         shutil.copytree(source, tmp_path / "mixed" / name)
     cut_in_half(tmp_path / "mixed" / "b-cut")
@@ -196,7 +196,7 @@ def test_the_end_of_a_process_is_its_recording_s_result(monkeypatch: pytest.Monk
     broken: Future[Any] = Future()
     broken.set_exception(BrokenProcessPool("gone"))
     again = command._result(broken, order)
-    assert again.judged == 1  # it was another one's fault
+    assert again.judged == 1  # the other recording failed
     monkeypatch.setattr(command, "_verify", die)
     lost = command._result(broken, order)
     assert (lost.judged, lost.not_judged) == (0, 1)

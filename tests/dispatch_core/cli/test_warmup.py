@@ -1,4 +1,4 @@
-"""After the warm-up nothing is left to compile, whoever comes: replay, verify, audit or simulation, under any rule."""
+"""After the warm-up no function is left to compile, for replay, verify, audit and simulation under any rule."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data"
 
-#: Simulated logs and recordings as a whole, then recordings in batches with a window that is cut at once; then what was
-#: compiled.
+#: Program: simulated logs and recordings as a whole, then recordings in batches with a window that is cut at once; it
+#: prints the compiled functions.
 USE = """
 import json, sys
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ RECORDINGS = [
 
 
 def test_nothing_is_left_to_compile() -> None:
-    """In a fresh process, on simulated logs and on recordings of real brokers."""
+    """Run a fresh process on simulated logs and on recordings of real brokers."""
     env = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
     subprocess.run(
         [sys.executable, "-m", "dispatch_core.cli.warmup"], cwd=ROOT, env=env, check=True, capture_output=True

@@ -25,7 +25,7 @@ ALL = (DRAIN, FAILOVER, NEGATIVE, OWN, CLASSIC)
 
 @functools.cache
 def known(name: str, *, level: str = "T") -> tuple[Record, WholeAudit]:
-    """A sample, read and audited once: as it is, or as its user could have recorded it."""
+    """Read and audit a sample once, with or without its trace."""
     log = read(SAMPLES / name)
     return of(log if level == "T" else user_level(log))
 

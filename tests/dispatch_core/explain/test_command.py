@@ -1,4 +1,4 @@
-"""The command: who is found in which recording, exit codes, and the shape of --json."""
+"""The command: the recordings searched, exit codes, and the format of --json."""
 
 from __future__ import annotations
 

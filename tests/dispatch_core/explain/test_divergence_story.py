@@ -1,4 +1,4 @@
-"""The story of a key: whose it is, and that it tells what the log holds around a decision."""
+"""The story of a key: the key it is about, and the lines of the log around a decision."""
 
 from __future__ import annotations
 

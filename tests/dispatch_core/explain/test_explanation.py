@@ -1,4 +1,4 @@
-"""Explanations hold every delivery once, its end, the owners of the hash and the reasons of waits."""
+"""Explanations contain every delivery once, its end, the owners of the hash and the reasons of waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.dispatch_core.explain.explanations import (
     whats,
 )
 
-#: The samples as they are, and the most eventful as its user could have recorded it.
+#: The samples with their traces, and the most eventful one without it.
 BOTH = [*((name, "T") for name in ALL), (CLASSIC, "E"), (FAILOVER, "E")]
 
 
@@ -132,7 +132,7 @@ def test_the_explanations_of_all_consumers_hold_every_delivery_once(name: str) -
 
 @pytest.mark.parametrize(("name", "level"), BOTH)
 def test_every_finding_of_the_samples_can_be_explained(name: str, level: str) -> None:
-    """By its key, its entries and its consumers: the story touches the finding and says why in its first lines."""
+    """Explain a finding by its key, entries and consumers: the story covers it and gives the reason in its first lines."""
     record, audit = known(name, level=level)
     rows = audit.anomalies.to_pylist()
     asked: dict[tuple[str, str], list[str]] = {}
@@ -143,7 +143,7 @@ def test_every_finding_of_the_samples_can_be_explained(name: str, level: str) ->
             )
         if (
             row["key"] is None or row["severity"] != "info"
-        ):  # of what is allowed there are hundreds: their keys do
+        ):  # hundreds of findings are allowed ones: their keys are enough
             for position in row["positions"][:2]:
                 asked.setdefault(("position", position), []).append(row["kind"])
         for consumer in row["consumers"]:

@@ -1,4 +1,4 @@
-"""Who is meant: keys by their bytes, positions, consumers by name or number; and what is near when nobody is."""
+"""Subjects of a question: keys by their bytes, positions, consumers by name or number; near matches if there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
         message(4, None),
         message(5, None, key_h31=hashing.h31(b"hidden")),
         message(6, "key-61"),
-        message(7, "key-76844"),  # hashes to what key-61 hashes to, in 4.x
+        message(7, "key-76844"),  # same hash as key-61 in 4.x
         message(8, "h31:5"),
         message(9, ""),
     ]

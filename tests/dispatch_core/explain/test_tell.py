@@ -1,4 +1,4 @@
-"""What people read: why first, then a timeline that is folded, bounded and harmless."""
+"""Text of an explanation: the reason first, then a timeline that is folded, bounded and harmless."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_moment_outside_the_log_is_said_to_be(t_us: int) -> None:
 
 
 def long_history(tmp_path: Path, rounds: int) -> Explanation:
-    """A key that is sent and acknowledged again and again while consumers come and go and ask for it again."""
+    """Make a log of a key that is sent and acknowledged many times, with joins, leaves and redelivery requests."""
     events: list[Event] = [added(1, "a"), flow(1)]
     messages = []
     for at in range(rounds):
@@ -137,7 +137,7 @@ EVIL = "\x1b[2J\x07\u202eevil\n\x00" + "x" * 5000
 
 
 def test_names_and_keys_cannot_reach_the_terminal_raw(tmp_path: Path) -> None:
-    """Escapes, bells, direction marks, line ends and endless words, in keys, names and the broker's version."""
+    """Escapes, bells, direction marks, line ends and long words in keys, names and the broker's version are harmless."""
     messages = [message(0, EVIL), message(1, "k")]
     rejected = {"kind": "subscribe_rejected", "name": EVIL, "ranges": [], "error": EVIL}
     events = [

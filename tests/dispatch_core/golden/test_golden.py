@@ -1,4 +1,4 @@
-"""``dispatch-audit golden`` over a sample of real vectors: exact as they are, and able to fail."""
+"""``dispatch-audit golden`` over a sample of real vectors: exact if unchanged, and a mismatch if changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(name: str) -> tuple[Line, list[Line]]:
 
 
 def write(path: Path, header: Line, lines: list[Line | str]) -> Path:
-    """A vector file whose header is right for what is in it."""
+    """Write a vector file with a header that fits its contents."""
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     body = "".join(f"{text}\n" for text in texts).encode()
     header = {"records": len(lines), "body_sha256": hashlib.sha256(body).hexdigest()} | header
@@ -236,7 +236,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
         path = tmp_path / "v.jsonl.gz"
         path.write_bytes(content)
         code, objects, err = run(capsys, path, GOLDEN / "3.0.7" / "hash.jsonl.gz")
-        assert (code, len(objects)) == (2, 1)  # the other file is judged
+        assert (code, len(objects)) == (2, 1)  # the other file is still judged
         assert str(path) in err
 
 

@@ -1,6 +1,6 @@
 """The tracker of draining hashes against a plain model: notices, batches and statistics in any history.
 
-Golden vectors say what the broker's class answers; this says that it holds for any number of consumers and hashes.
+Golden vectors have the answers of the broker's class; these tests cover any number of consumers and hashes.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_any_history_is_the_models(history: list[tuple[object, ...]], counts: bo
 
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_hash_that_came_back_before_24736_is_listed_twice_later(counts: bool) -> None:
-    """Freed lazily, it stays in the old owner's list: not shown while it is free, shown for both when it drains again."""
+    """A lazily freed hash stays in the old owner's list: not shown while free, shown for both when it drains again."""
     state = tracker(counts=counts)
     dh.drain(state, 0, 1)
     assert blocks(state, 0, 1) is False

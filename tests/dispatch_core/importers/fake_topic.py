@@ -1,4 +1,4 @@
-"""What stands for the Python client's reader in tests: the same methods, the same forms of ids and keys."""
+"""Stand-in for the Python client's reader: the same methods, the same forms of ids and keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A string that the client fails on as its binding does: bytes that are no UTF-8.
+#: A string on which the client fails, like its binding: bytes that are no UTF-8.
 Text = str | bytes
 
 
@@ -37,7 +37,7 @@ class FakeId:
         return self.index
 
     def serialize(self) -> bytes:
-        """As the client does; seen to agree with its own for these fields."""
+        """Serialize the id as the client does; compared with the client for these fields."""
         out = b"\x08" + varint(self.ledger) + b"\x10" + varint(self.entry) + b"\x18" + varint(-1)
         if self.index >= 0:
             out += b"\x20" + varint(self.index)
@@ -90,19 +90,19 @@ class FakeMessage:
 
 
 def batch(ledger: int, entry: int, keys: Sequence[Text], **fields: Any) -> list[FakeMessage]:
-    """The messages of one entry with a batch."""
+    """Make the messages of an entry with a batch."""
     return [
         FakeMessage(FakeId(ledger, entry, index, len(keys)), key, **fields) for index, key in enumerate(keys)
     ]
 
 
 class NoMessageError(Exception):
-    """As ``pulsar.Timeout``."""
+    """Stand-in for ``pulsar.Timeout``."""
 
 
 @dataclass
 class FakeReader:
-    """Gives ``messages`` one by one. ``kept_back``: the broker says that there is more, and gives nothing."""
+    """A reader that returns ``messages`` in order. ``kept_back``: the broker announces more messages and delivers none."""
 
     messages: list[FakeMessage]
     kept_back: bool = False

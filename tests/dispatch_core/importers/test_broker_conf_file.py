@@ -1,4 +1,4 @@
-"""A broker.conf as the broker reads it, and what each of its settings means to a release."""
+"""A broker.conf as the broker reads it, and the meaning of each of its settings for a release."""
 
 from __future__ import annotations
 

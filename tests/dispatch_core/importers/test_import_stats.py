@@ -1,4 +1,4 @@
-"""A log cut in the middle, with a snapshot of the broker's statistics at the cut: what is certain, the whole log has."""
+"""A log cut in the middle, with statistics of the broker from the cut: the whole log has all certain findings, too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OVERLAP = 800
 
 
 class Cut:
-    """A recording, and what the broker would have printed before one of its lines of level E."""
+    """A recording, and the broker's statistics as of one of its lines of level E."""
 
     def __init__(self, folder: Path, share: float) -> None:
         (source,) = find_recordings([folder])
@@ -50,7 +50,7 @@ class Cut:
                 break
 
     def _took(self, events: pa.Table, last: int) -> bool:
-        """Take the state there; False in the middle of a change of membership, which statistics show as done."""
+        """Take the state at a line; return False within a change of membership, which statistics show as complete."""
         self.truth = Truth(self.trace.header.get("subscription_type") in ("Failover", "Exclusive"))
         lines = events.slice(0, self.at).to_pylist()
         for line in lines:
@@ -72,7 +72,7 @@ class Cut:
         return zip(messages["ledger_id"].to_pylist(), messages["entry_id"].to_pylist(), strict=True)
 
     def _cursor(self, last: int) -> dict[str, Any]:
-        """Where the trace says that the cursor stands after the line ``last``, and whether a read of it is pending."""
+        """Return the cursor's statistics after the line ``last`` of the trace: read position, pending read."""
         reads, position = False, ""
         names = ["seq", "kind", "type", "read_position", "cancelled"]
         for line in self.trace.events.select(names).to_pylist():
@@ -101,7 +101,7 @@ class Cut:
         return [Document.of(name, json.dumps(document).encode()) for name, document in pair]
 
     def rest(self, overlap: int = 1) -> DispatcherLog:
-        """From the last lines before the snapshot on."""
+        """Return the log from the last lines before the snapshot on."""
         return replace(self.whole, events=self.whole.events.slice(max(self.at - overlap, 0)))
 
     def made(self, given: dict[int, str] | None = None, overlap: int = 1) -> Made:
@@ -233,7 +233,7 @@ def test_counts_and_owners_prove_what_was_sent_before_the_log_begins(
     line = json.loads(made.log.events["checkpoint_json"][0].as_py())
     for number, positions in line["pending_acks"].items():
         assert set(positions) <= {text(position) for position in truth.held[int(number)]}
-    # all but the ten of two draining hashes, of which later entries wait
+    # all but the ten entries of two draining hashes, which have later entries waiting
     assert made.known_pending == known
     assert sum(map(len, truth.held.values())) == known + (10 if sample.endswith("key-shared") else 0)
 
@@ -247,7 +247,7 @@ def test_a_log_that_begins_behind_the_snapshot_tells_less(
     shutil.copyfile(folder / "messages.jsonl", late / "messages.jsonl")
     lines = (folder / "events.jsonl").read_text().splitlines()
     first = next(at for at, line in enumerate(lines) if json.loads(line).get("seq", 0) == 118)
-    # its own numbers begin anew, and nobody is added before the log begins
+    # its own numbers begin anew, and no consumer is added before the log begins
     rest = [json.loads(line) for line in lines[first:]]
     rest = [line | {"seq": line["seq"] - 117} for line in rest]
     head = [json.loads(line) for line in lines if "seq" not in json.loads(line)]
@@ -267,7 +267,11 @@ def test_a_log_that_begins_behind_the_snapshot_tells_less(
     line = json.loads(part.events["checkpoint_json"][0].as_py())
     assert (line["pending_acks"], line.get("read_position")) == ({}, None)
     assert all("permits" not in consumer for consumer in line["consumers"])
-    assert part.events["seq"].to_pylist()[:3] == [2, 3, 4]  # 1 and nobody would be a new dispatcher's
+    assert part.events["seq"].to_pylist()[:3] == [
+        2,
+        3,
+        4,
+    ]  # seq 1 and no consumer would mean a new dispatcher
 
 
 @pytest.mark.parametrize(
@@ -314,7 +318,7 @@ def test_times_that_cannot_be_are_refused(
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in RECORDINGS.iterdir()))
 def test_what_happens_while_the_snapshot_is_taken_is_not_taken_for_its_state(name: str) -> None:
-    """A span over lines: of those who were sent something or acknowledged in it, no counts are taken."""
+    """Statistics taken over a span of lines: counts of consumers with deliveries or acks in the span are not used."""
     cut = Cut(RECORDINGS / name, 0.3)
     later = cut.whole.events.slice(cut.at).to_pylist()
     stop = next(at for at, row in enumerate(later) if row["kind"] == "ack")

@@ -1,4 +1,4 @@
-"""Topics are read to their end into segments: whole, in order, once, and a further run goes on behind them."""
+"""Topics are read to their end into segments: complete, in order, once; a further run continues behind them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMS = ("jsonl", "jsonl.gz", "jsonl.zst")
 
 
 class Clock:
-    """A clock that goes on by a second at each look."""
+    """A clock that advances by a second at each call."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,14 +53,14 @@ def record(*logs: TopicLog, until_ms: int | None = 10**12, **how: Any) -> None:
 
 
 def rows(folder: Path, table: str = "messages") -> list[dict[str, Any]]:
-    """What the product's own reader finds in the files that it takes."""
+    """Read the files with the product's own reader."""
     files = sorted(path for path in folder.iterdir() if file_format(path.name))
     batches = [batch for path in files for batch in read_file(path)]
     return [row for batch in batches if batch.table == table for row in batch.rows.to_pylist()]
 
 
 def positions(folder: Path) -> list[str]:
-    """In the order of the files; footers are checked."""
+    """Return the lines in the order of the files; check the footers."""
     assert rows(folder, "quarantine") == []
     return [f"{row['ledger_id']}:{row['entry_id']}" for row in rows(folder)]
 
@@ -75,7 +75,7 @@ def test_a_topic_is_read_to_its_end_and_again_from_there(form: str, tmp_path: Pa
     record(log)
     assert (log.entries, log.messages, log.size_bytes, log.ended) == (2500, 2500, 25_000, CAUGHT_UP)
     assert positions(tmp_path) == named(0, 2500)
-    # A reader that begins too early gives what is known once more.
+    # A reader that begins too early returns known messages once more.
     again = opened(tmp_path, FakeReader(entries(2000, 2600)), form=form)
     assert again.segments.last == (5, 2499)
     record(again)

@@ -1,4 +1,4 @@
-"""Documents of ``topics stats`` and ``stats-internal``: what is read of each release, and what is refused."""
+"""Documents of ``topics stats`` and ``stats-internal``: fields read for each release, and documents refused."""
 
 from __future__ import annotations
 

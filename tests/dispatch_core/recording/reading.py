@@ -1,4 +1,4 @@
-"""Helpers of these tests: read bytes or lines through the one reader and get tables back."""
+"""Helpers of these tests: read bytes or lines with the product's reader and return tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Read:
 
     @property
     def refused(self) -> list[tuple[int | None, str | None, str]]:
-        """(line, field, reason) of each quarantined line."""
+        """List line, field and reason of each quarantined line."""
         return [(row["source_line"], row["field"], row["reason"]) for row in self.quarantine.to_pylist()]
 
     def same_as(self, other: Read) -> bool:
@@ -48,7 +48,7 @@ class Read:
         )
 
     def _tables(self) -> list[pa.Table]:
-        # A header row stands somewhere before its dispatcher's events: where exactly, nobody may rely on.
+        # A header row is somewhere before its dispatcher's events; its exact place is not defined.
         is_header = pc.equal(self.events["kind"], "header")
         headers = self.events.filter(is_header).sort_by([(name, "ascending") for name in IDENTITY])
         return [self.messages, headers, self.events.filter(pc.invert(is_header)), self.quarantine]
@@ -62,7 +62,7 @@ def read(
     line_by_line: bool = False,
     threads: int | None = None,
 ) -> Read:
-    """Read bytes, a list of lines (objects become JSON) or a path; counts must add up, whatever is in it."""
+    """Read bytes, a list of lines (objects become JSON) or a path, and check that the counts add up."""
     if isinstance(source, list):
         source = b"".join(line_of(line) + b"\n" for line in source)
     if isinstance(source, bytes):

@@ -1,4 +1,4 @@
-"""Work done ahead in threads comes in order, with what was raised in its place, and leaves no thread behind."""
+"""Results of work done ahead in threads come in order, with exceptions in their place, and no thread is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoint lines: what they mean, and what is refused of them."""
+"""Checkpoint lines: their meaning, and values that are refused."""
 
 from __future__ import annotations
 

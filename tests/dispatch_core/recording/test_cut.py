@@ -1,4 +1,4 @@
-"""Cut: the same lines in the same order, spread over the intervals asked for."""
+"""``cut`` spreads the same lines in the same order over the given intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/log-format.md says what the code does: tables in step, examples read, quoted messages true."""
+"""docs/log-format.md agrees with the code: its tables, examples and quoted messages."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Files as a whole: which belong to a recording, damage, encodings, and what the reader does when it cannot go on."""
+"""Files as a whole: those of a recording, damage, encodings, and files that the reader has to give up."""
 
 import gzip
 import io
@@ -109,7 +109,7 @@ def test_a_truncated_file_keeps_what_came_before(name, packed):
 
 def test_a_damaged_gzip_keeps_what_came_before():
     packed = bytearray(gzip.compress(LOG))
-    packed[-6] ^= 1  # the checksum at the end: every line is there, none can be vouched for
+    packed[-6] ^= 1  # the checksum at the end: every line is there, but may be wrong
     result = read(bytes(packed), "events.jsonl.gz")
     assert result.counts.accepted == 5000
     assert "damaged gzip data" in result.refused[0][2]
@@ -167,7 +167,7 @@ def test_line_ends_and_byte_order_mark():
 
 
 class TestParquet:
-    """What only Parquet can do wrong."""
+    """Faults that only Parquet files can have."""
 
     @pytest.fixture
     def events(self):

@@ -1,4 +1,4 @@
-"""Files that once broke the reader, each as small as it can be; ``tests/fuzz`` looks for more."""
+"""Files that once broke the reader, each as small as possible; ``tests/fuzz`` searches for more."""
 
 import gzip
 import io
@@ -61,7 +61,7 @@ def test_lines_of_very_deep_json_do_not_end_the_process():
 
 
 def test_a_block_has_a_bounded_number_of_lines():
-    """What is kept of a line takes some hundred bytes, however short the line is."""
+    """A kept line takes some hundred bytes of memory, however short it is."""
     found = list(blocks(io.BytesIO(b"x\n" * 300_000), "plain", Limits()))
     assert max(block.data.count(b"\n") for block in found) <= 1 << 16
     assert b"".join(block.data for block in found) == b"x\n" * 300_000
@@ -142,7 +142,7 @@ def test_a_parquet_text_that_is_no_utf8_is_one_rows_fault(column):
     [pa.timestamp("ms"), pa.timestamp("ns"), pa.string(), pa.bool_(), pa.float64(), pa.decimal128(20, 0)],
 )
 def test_a_parquet_column_that_means_something_else_is_not_read_as_if_it_did(kind):
-    """Milliseconds would be taken for microseconds, and every time of the log be wrong without a word."""
+    """Milliseconds would be taken for microseconds, and every time of the log would be wrong without a message."""
     times = pa.array([True]) if kind == pa.bool_() else pa.array([1]).cast(kind)
     result = read(packed(events(END).drop_columns("t_us").append_column("t_us", times)), "events.parquet")
     assert result.counts.file_problems == 1
@@ -229,7 +229,7 @@ def test_quarantine_shows_a_parquet_row_as_json():
 
 
 def test_a_read_of_no_known_type_is_quarantined():
-    """The rules count reads by their type: another one broke the audit of the whole recording."""
+    """The rules count reads by type: an unknown type broke the audit of the whole recording."""
     line = {"seq": 1, "t_us": 1, "kind": "read_done", "type": "normal", "positions": ["3:0"]}
     result = read([HEADER, line, line | {"seq": 2, "type": "Replay"}], "trace.jsonl")
     assert result.refused == [(2, "type", "'normal' is none of Normal, Replay")]

@@ -1,4 +1,4 @@
-"""Parquet files whose parts contradict each other: Arrow takes the smaller number, or none, and says nothing of it."""
+"""Parquet files whose parts contradict each other: Arrow uses the smaller number of rows, or none, without an error."""
 
 import io
 import struct
@@ -34,7 +34,7 @@ def whole() -> bytes:
 
 
 def places(data: bytes) -> list[int]:
-    """Where 1000 may stand: in the footer, and in the headers of pages, among which are bytes that only look so."""
+    """Find the bytes of 1000: in the footer, in page headers, and by chance elsewhere."""
     return [at for at in range(4, len(data) - 8) if data[at : at + 2] == WRITTEN]
 
 

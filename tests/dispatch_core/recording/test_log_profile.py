@@ -1,4 +1,4 @@
-"""One derivation of the rules a log was recorded under, whoever asks."""
+"""The rules under which a log was recorded, derived in one place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_header(log: DispatcherLog, **changes: Any) -> DispatcherLog:
 
 
 def joined(tmp_path: Path, *dispatchers: list[dict[str, Any]]) -> DispatcherLog:
-    """A log in which, one dispatcher after another, consumers with these policies join and then all leave."""
+    """Make a log in which consumers with these policies join, dispatcher after dispatcher, and then all leave."""
     lines: list[dict[str, Any]] = [
         {"format": "pulsar-dispatch-trace", "format_version": 1, "broker_version": "4.2.4"}
         | {"topic": "persistent://public/default/t", "subscription": "s", "subscription_type": "Key_Shared"}

@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds: every line is accounted for, and how the file was cut into blocks changes nothing."""
+"""For any bytes of a file: every line is counted, and the cut into blocks changes no result."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ MESSAGE_LINES = [
 
 
 def mutated(lines):
-    """A line as it is, or with one run of bytes replaced."""
+    """Draw a line, unchanged or with some adjacent bytes replaced."""
 
     def change(line, at, cut, put):
         at = min(at, len(line))
@@ -69,7 +69,7 @@ def mutated(lines):
 
 
 def files(lines):
-    """A file of such lines, with either line end, with or without byte order mark and last line end."""
+    """Draw a file of such lines, with either line end, with or without byte order mark and last line end."""
 
     def join(parts, end, mark, last):
         return (b"\xef\xbb\xbf" if mark else b"") + end.join(parts) + (end if last else b"")
@@ -113,13 +113,13 @@ def test_a_cut_file_keeps_every_whole_line_before_the_cut(data, draw):
 
 
 def rows(events):
-    """Events as objects, without headers and file names."""
+    """Return the events as objects, without headers and file names."""
     return [row | {"source_file": None} for row in events.to_pylist() if row["kind"] != "header"]
 
 
 @given(mutated([*LINES, *MESSAGE_LINES]), st.sampled_from([RAW_EVENTS, RAW_MESSAGES]))
 def test_python_explains_only_what_the_bulk_parser_refuses(line, schema):
-    """Otherwise a line's fate would hang on whether another line of its block was bad."""
+    """Otherwise a bad line could change the result of other lines in its block."""
     line = line.strip(b" \t\r\n")
     if b"\n" in line or not line:
         return

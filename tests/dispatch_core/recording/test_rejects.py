@@ -1,4 +1,4 @@
-"""What is put into quarantine, and in which words; docs/log-format.md quotes these."""
+"""Lines put into quarantine, with their reasons, which docs/log-format.md quotes."""
 
 import pytest
 

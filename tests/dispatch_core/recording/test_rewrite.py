@@ -1,4 +1,4 @@
-"""Recordings written anew: ``convert`` keeps every row in every form, ``strip`` keeps what a user could have recorded."""
+"""Rewritten recordings: ``convert`` keeps every row in every format, ``strip`` keeps the log without a trace."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """Two incarnations of one dispatcher and another dispatcher, with foreign names, a gap and a checkpoint."""
+    """Make two incarnations of a dispatcher and another dispatcher, with foreign names, a gap and a checkpoint."""
     folder = tmp_path / "in" / "parent" / "run"
     write_lines(
         folder / "messages.jsonl.gz",
@@ -194,7 +194,7 @@ def test_numbers_of_kept_lines_grow_as_before(lines: list[tuple[int, str]]) -> N
     assert np.all(np.diff(anew) >= 0)
     if any(kind == "gap" for _, kind in lines) or len(kept) < 2:
         return
-    # what was missing between two lines that are kept is still missing
+    # a hole between two kept lines is still a hole
     before, after = gaps(events, [])[0], gaps(kept, [])[0]
     for at in range(len(anew) - 1):
         was = before.between(int(source[at]), int(source[at + 1]))

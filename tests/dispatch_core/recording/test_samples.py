@@ -1,4 +1,4 @@
-"""The recordings that ship with the project, through the reader."""
+"""The reader over the recordings that ship with the project."""
 
 import gzip
 import json
@@ -58,7 +58,7 @@ def test_sample_is_read_without_a_reject(source):
 
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
 def test_every_field_of_every_line_arrives(folder):
-    """Against plain ``json``: each known field of each event, and nothing besides."""
+    """Compare each known field of each event with plain ``json``; there are no other fields."""
     events = read(folder / "trace.jsonl.gz", "trace.jsonl.gz").events
     for line, row in zip(lines(folder / "trace.jsonl.gz")[1:], events.slice(1).to_pylist(), strict=True):
         expected = dict.fromkeys(EVENTS.names) | {
@@ -116,7 +116,7 @@ def test_parquet_and_back(folder, content, tmp_path):
 
 
 def test_all_samples_at_once_come_apart_again():
-    """Shuffled rows of several dispatchers give the logs that each recording gives by itself."""
+    """Shuffled rows of several dispatchers give the same logs as each recording alone."""
     recordings = [read_recording(source) for source in find_recordings([RECORDINGS])]
     messages = pa.concat_tables(recording.logs[0].messages for recording in recordings)
     events = pa.concat_tables(

@@ -1,4 +1,4 @@
-"""Each dispatcher's rows out of a row group that many share, unpacked once."""
+"""Rows of each dispatcher from a row group shared by many, unpacked once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_row_group_is_unpacked_once_for_all_its_dispatchers(path, monkeypatch)
     for _ in range(3):
         for topic in "abc":
             entries(path, 0, topic)
-            entries(path, 0, topic, ["entry_id"])  # whatever is asked of it
+            entries(path, 0, topic, ["entry_id"])  # for any question
     assert len(opened) == 1
 
 

@@ -15,14 +15,14 @@ RING: Final = "subscriptionKeySharedUseConsistentHashing"
 
 
 def small(**wanted: Any) -> Scenario:
-    """A few hundred messages in about a second, consumers with short queues."""
+    """Make a small load: a few hundred messages in about a second, consumers with short queues."""
     return Scenario(
         **{"messages": 600, "rate": 1000, "keys": 40, "consumers": 4, "queue": 40, "seed": 5, **wanted}
     )
 
 
 def logs(folder: Path) -> list[DispatcherLog]:
-    """What the reader finds in a folder; nothing of it may be set aside."""
+    """Read a folder; no line may be quarantined."""
     found = []
     for source in find_recordings([str(folder)]):
         recording = read_recording(source)
@@ -32,13 +32,13 @@ def logs(folder: Path) -> list[DispatcherLog]:
 
 
 def simulated(folder: Path, form: str = "parquet", **wanted: Any) -> DispatcherLog:
-    """The log of one simulated dispatcher."""
+    """Return the log of one simulated dispatcher."""
     list(generate(small(**wanted), folder, form=form))
     (log,) = logs(folder)
     return log
 
 
 def made(folder: Path, **wanted: Any) -> Made:
-    """What the generator says of it."""
+    """Return the generator's summary."""
     (dispatcher,) = generate(small(**wanted), folder)
     return dispatcher

@@ -1,4 +1,4 @@
-"""What the load generator promises of its logs, and its command line."""
+"""Properties of the load generator's logs, and its command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sent_positions(events: pa.Table) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl.gz", "jsonl.zst"])
 def test_same_arguments_same_bytes(form: str, tmp_path: Path) -> None:
-    """Twice the same, and another run with another seed."""
+    """A seed gives the same log every time, and another seed another log."""
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         simulated(tmp_path / name, form, seed=seed, churn="random", nack_share=0.01)
     first, same, other = (contents(tmp_path / name) for name in ("one", "same", "other"))
@@ -54,7 +54,7 @@ def test_all_formats_hold_the_same(tmp_path: Path) -> None:
 
 
 def test_dispatchers_are_partitions_of_as_many_topics_as_asked_for(tmp_path: Path) -> None:
-    """One partition each, two each, and without the option all of one topic."""
+    """Dispatchers of one partition each, of two each, and without the option all of one topic."""
     named = {}
     for partitions in (1, 2, 0):
         arguments = [
@@ -85,7 +85,7 @@ def test_dispatchers_are_partitions_of_as_many_topics_as_asked_for(tmp_path: Pat
     ids=["draining hashes", "read position", "failover"],
 )
 def test_level_e_is_the_trace_without_its_inside(rule: dict[str, Any], tmp_path: Path) -> None:
-    """Header and E lines of the same run, numbered anew, in the same order."""
+    """A log of level E has the header and level-E lines of the same run, numbered anew, in the same order."""
     wanted = {"churn": "rolling-restart", "crashing_consumers": 1, "nack_share": 0.01, **rule}
     user = simulated(tmp_path / "E", **wanted)
     trace = simulated(tmp_path / "T", trace=True, **wanted)
@@ -105,7 +105,7 @@ def test_level_e_is_the_trace_without_its_inside(rule: dict[str, Any], tmp_path:
 
 
 def test_every_message_is_sent_and_acknowledged(tmp_path: Path) -> None:
-    """What is published arrives, whoever comes and goes; only what a consumer did not finish is sent again."""
+    """All published entries arrive despite joins and leaves; only unacknowledged entries come again."""
     log = simulated(tmp_path, churn="random", crashing_consumers=2, membership_changes=12)
     published = list(
         zip(log.messages["ledger_id"].to_pylist(), log.messages["entry_id"].to_pylist(), strict=True)
@@ -113,13 +113,13 @@ def test_every_message_is_sent_and_acknowledged(tmp_path: Path) -> None:
     assert published == sorted(published)
     sent = Counter(sent_positions(log.events))
     assert set(sent) == set(published)
-    assert sum(sent.values()) > len(published)  # somebody crashed
+    assert sum(sent.values()) > len(published)  # a consumer crashed
     acked = log.events.filter(pc.equal(log.events["kind"], "ack"))["positions"].to_pylist()
     assert {(p["ledger_id"], p["entry_id"]) for positions in acked for p in positions} == set(published)
 
 
 def test_slow_consumers_hold_their_keys_back(tmp_path: Path) -> None:
-    """A consumer without permits left keeps its entries waiting in the replay set; without slow ones hardly any wait."""
+    """Entries for consumers without permits wait in the replay set; without slow consumers hardly any wait."""
 
     def most_waiting(folder: str, slow: int) -> int:
         log = simulated(tmp_path / folder, trace=True, slow_consumers=slow, ack_us=5_000, rate=3000)
@@ -129,7 +129,7 @@ def test_slow_consumers_hold_their_keys_back(tmp_path: Path) -> None:
 
 
 def test_churn_changes_the_membership(tmp_path: Path) -> None:
-    """As many joins and leaves as asked for; a name that comes back is a new connection."""
+    """The log has the given number of joins and leaves; a returning name is a new connection."""
     log = simulated(tmp_path, churn="rolling-restart", membership_changes=6)
     added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
     assert len(added) == 4 + 3
@@ -139,7 +139,7 @@ def test_churn_changes_the_membership(tmp_path: Path) -> None:
 
 
 def test_keys_are_skewed(tmp_path: Path) -> None:
-    """Zipf: the first key is the most frequent; with skew 0 all are alike."""
+    """Keys follow Zipf: the first is the most frequent; with skew 0 all are equally frequent."""
 
     def largest_share(folder: str, skew: float) -> float:
         log = simulated(tmp_path / folder, key_skew=skew, keys=1000, messages=2000)
@@ -149,7 +149,7 @@ def test_keys_are_skewed(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_over(tmp_path: Path) -> None:
-    """A run says how many entries nobody was done with in the end: none, under rules that lose sight of none."""
+    """The summary counts entries unacknowledged at the end: none, under rules that lose none."""
     assert made(tmp_path, churn="random").unacknowledged == 0
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_left_over(tmp_path: Path) -> None:
     ids=["draining hashes", "read position", "failover"],
 )
 def test_compiled_and_interpreted_write_the_same(rule: dict[str, Any], tmp_path: Path) -> None:
-    """The same bytes with ``NUMBA_DISABLE_JIT=1``."""
+    """The log has the same bytes with ``NUMBA_DISABLE_JIT=1``."""
     settings = {
         "messages": 150,
         "rate": 1000,
@@ -187,7 +187,7 @@ def test_compiled_and_interpreted_write_the_same(rule: dict[str, Any], tmp_path:
 
 
 def test_command_writes_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing on stdout; one line on stderr."""
+    """The command prints nothing on stdout and one line on stderr."""
     out = tmp_path / "out"
     options = [
         "--messages",
@@ -211,7 +211,7 @@ def test_command_writes_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every option with its default."""
+    """The help shows every option with its default."""
     with pytest.raises(SystemExit) as exit_:
         main(["generate", "--help"])
     assert exit_.value.code == 0
@@ -247,7 +247,7 @@ def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_arguments_are_refused(
     options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2, what is wrong in words, and nothing written."""
+    """Bad options exit with 2 and a message, and nothing is written."""
     out = tmp_path / "out"
     assert main(["generate", str(out), *options]) == 2
     assert says in capsys.readouterr().err
@@ -265,7 +265,7 @@ def test_unknown_words_are_refused(options: list[str], tmp_path: Path) -> None:
 def test_folder_with_something_in_it_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is overwritten."""
+    """Existing files are not overwritten."""
     (tmp_path / "mine.txt").write_text("keep")
     assert main(["generate", str(tmp_path), "--messages", "10"]) == 2
     assert "not an empty folder" in capsys.readouterr().err
@@ -273,7 +273,7 @@ def test_folder_with_something_in_it_is_left_alone(
 
 
 def test_scenario_without_messages(tmp_path: Path) -> None:
-    """Consumers come, nothing is published: a log all the same."""
+    """Consumers without published messages give a valid log."""
     (made,) = generate(Scenario(messages=0, consumers=2), tmp_path)
     assert (made.messages, made.unacknowledged) == (0, 0)
     with pytest.raises(ScenarioError, match="is none of none, rolling-restart"):

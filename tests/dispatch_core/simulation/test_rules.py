@@ -1,4 +1,4 @@
-"""What is simulated keeps the rules it claims: ``verify`` finds every decision exact, under every rule and every churn."""
+"""Simulated logs keep their rules: ``verify`` finds every decision exact, under every rule and any churn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LOADS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_every_decision_is_exact(rule: dict[str, Any], load: dict[str, Any], tmp_path: Path) -> None:
-    """Nothing is divergent, nothing uncertain, and no line of it could not have happened."""
+    """Check that no decision is divergent or uncertain, and that no line is impossible."""
     wanted = {**rule, **load, "trace": True}
     wanted["settings"] = {**rule.get("settings", {}), **wanted.pop("limits", {})}
     result = verify(simulated(tmp_path, **wanted))
@@ -65,7 +65,7 @@ def test_every_decision_is_exact(rule: dict[str, Any], load: dict[str, Any], tmp
 
 
 def test_positions_cross_ledgers_and_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short ledgers and a log in short batches: entries are forgotten and taken in while others are under way."""
+    """Short ledgers and a log in short batches: entries are dropped and added while others are under way."""
     monkeypatch.setattr(tables, "LEDGER_ENTRIES", 70)
     monkeypatch.setattr(publishing, "BATCH_MESSAGES", 130)
     for rule in ("draining hashes, ring", "classic of 4.x", "last sent position", "failover"):
@@ -80,7 +80,7 @@ def test_positions_cross_ledgers_and_windows(tmp_path: Path, monkeypatch: pytest
 def test_how_many_lines_are_passed_on_at_once_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same lines, in many small batches."""
+    """Return the same lines in many small batches."""
     whole = simulated(tmp_path / "whole", churn="random", slow_consumers=1)
     monkeypatch.setattr(dispatcher_run, "LINES", 50)
     small = simulated(tmp_path / "small", churn="random", slow_consumers=1)
@@ -88,7 +88,7 @@ def test_how_many_lines_are_passed_on_at_once_changes_nothing(
 
 
 def test_many_dispatchers_in_one_file(tmp_path: Path) -> None:
-    """Each line finds its dispatcher, in Parquet and in JSON lines."""
+    """Each line belongs to the right dispatcher, in Parquet and in JSON lines."""
     for form in ("parquet", "jsonl"):
         scenario = small(dispatchers=3, messages=301, trace=True, churn="rolling-restart")
         made = list(generate(scenario, tmp_path / form, form=form, dispatchers_per_file=2))

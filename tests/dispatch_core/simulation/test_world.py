@@ -1,4 +1,4 @@
-"""The simulated world's parts: the heap, the plan of who comes and goes, when consumers answer."""
+"""Parts of the simulated world: the heap, the plan of joins and leaves, the times of consumers' answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def empty_world(**arrays: Any) -> w_.World:
 @given(st.lists(st.one_of(st.none(), st.integers(0, 50)), max_size=60))
 @settings(deadline=None)
 def test_events_come_out_in_the_order_of_their_times(steps: list[int | None]) -> None:
-    """None takes one out, a number puts one in; what comes out is the earliest of what is in."""
+    """Taking out (``None``) returns the earliest of the numbers put in."""
     world = empty_world(heap_at=np.zeros(64, np.int64), heap_what=np.zeros(64, np.int64))
     inside: list[tuple[int, int]] = []
     for number, step in enumerate(steps):
@@ -59,7 +59,7 @@ def test_an_event_keeps_its_parts(kind: int, slot: int, number: int) -> None:
 def test_consumers_alternate_and_are_all_there_in_the_end(
     plan: str, consumers: int, wanted: int, crashing: int, seed: int
 ) -> None:
-    """Nobody joins twice or leaves unconnected; a pause lies between; as many as in the beginning stay."""
+    """No consumer joins twice or leaves unconnected; there are pauses; the number of consumers stays the same."""
     scenario = small(
         churn=plan,
         consumers=consumers,
@@ -82,7 +82,7 @@ def test_consumers_alternate_and_are_all_there_in_the_end(
 
 
 def test_answers_depend_on_the_delivery_alone() -> None:
-    """The same delivery always has the same answer; slow consumers take a multiple of it; the mean is the one asked for."""
+    """A delivery always has the same answer time; slow consumers take a multiple of it; the mean is as set."""
     random = np.random.default_rng(1)
     world = empty_world(
         latency_us=answers.latencies(random, 5_000),
@@ -96,11 +96,11 @@ def test_answers_depend_on_the_delivery_alone() -> None:
     again = [bool(answers.requests_redelivery(world, 0, number, 0)) for number in range(20_000)]
     assert np.mean(again) == pytest.approx(0.1, rel=0.2)
     both = [n for n in range(20_000) if again[n] and answers.requests_redelivery(world, 0, n, 1)]
-    assert len(both) < 0.2 * sum(again)  # who asks again does not do so for ever
+    assert len(both) < 0.2 * sum(again)  # redelivery requests end
 
 
 def test_permits_come_half_a_queue_at_a_time() -> None:
-    """As ConsumerImpl grants them; a queue of one message grants each."""
+    """Permits are granted as by ConsumerImpl; a queue of one message grants each."""
     queue = np.array([10, 1])
     world = empty_world(queue=queue, taken=np.zeros(2, np.int64), granted=queue.copy())
     assert [int(answers.permits_due(world, 0, 1)) for _ in range(10)] == [0, 0, 0, 0, 5, 0, 0, 0, 0, 5]

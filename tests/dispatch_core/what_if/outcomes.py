@@ -1,4 +1,4 @@
-"""What a recorded and a simulated log are compared by: first deliveries and findings."""
+"""Outcomes that a recorded and a simulated log are compared by: first deliveries and findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatch_core.recording.log import DispatcherLog
 
 
 def first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
-    """Who was sent each entry first, by ledger and entry id."""
+    """Return the consumer of each entry's first delivery, by ledger and entry id."""
     found: dict[tuple[int, int], int] = {}
     sent = log.events.filter(pc.equal(log.events["kind"], "sent"))
     for consumer, positions in zip(sent["consumer"].to_pylist(), sent["positions"].to_pylist(), strict=True):
@@ -22,6 +22,6 @@ def first_consumers(log: DispatcherLog) -> dict[tuple[int, int], int]:
 
 
 def findings(log: DispatcherLog) -> Counter[tuple[str, str | None]]:
-    """Kind and key of every finding."""
+    """Return kind and key of every finding."""
     rows = audit_log(log, interval_start=datetime(2020, 1, 1, tzinfo=UTC)).anomalies
     return Counter(zip(rows["kind"].to_pylist(), rows["key"].to_pylist(), strict=True))

@@ -1,4 +1,4 @@
-"""Which broker a log speaks for: acknowledgements tell slow moments, and never decide who is sent what."""
+"""Estimate of the broker's delays: acknowledgements show slow moments, and never decide which consumer gets an entry."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_ack_needs_a_delivery_before_it_and_a_second_one_a_second_delivery(dr
 
 
 def test_a_slow_moment_explains_what_was_acknowledged_twice() -> None:
-    """4.0.0: a replay read that is forgotten while it is under way is sent again (#23384); its acks come twice."""
+    """4.0.0: a forgotten replay read that is under way is delivered again (#23384); its acks come twice."""
     log = log_of(TWICE)
     load = load_of(log)
     assert load.profile is not None
@@ -140,7 +140,7 @@ def test_moments_laid_over_each_other_are_in_order_and_the_last_one_holds(
 
 
 class Explains:
-    """A simulation in which so many acknowledgements are borne out, by how the broker starts; the others never."""
+    """A stand-in for the simulation that explains a given number of acks: ``usually``, or by the factor of the start-up."""
 
     def __init__(self, load: RecordedLoad, usually: int, **by_first_pace: int) -> None:
         self.load, self.usually = load, usually
@@ -159,7 +159,7 @@ class Explains:
 
 
 def with_entries(load: RecordedLoad, count: int) -> RecordedLoad:
-    """A load of so many entries, each acknowledged once by the first consumer."""
+    """Make a load of some entries, each acknowledged once by the first consumer."""
     entry = np.arange(count, dtype=np.int64)
     first_us = int(load.stored_us[0]) + 10 * entry
     acks = Acks(first_us + 5_000, np.full(count, load.joins[0].number), entry, np.zeros(count, np.int64), {})
@@ -226,7 +226,7 @@ def test_a_moment_of_a_broker_that_starts_is_slower_than_its_start(drained: Reco
 
 @pytest.mark.parametrize("entries", [1, 300, 5_000, 60_000, 400_000, 1_300_000])
 def test_a_search_costs_no_more_than_its_bound_whatever_the_size(drained: RecordedLoad, entries: int) -> None:
-    """The first simulation is always made, and none at all once the bound is reached."""
+    """The first simulation always runs; no further one runs once the bound is reached."""
     assert drained.profile is not None
     load = with_entries(drained, entries)
     simulate_ = Explains(load, 0)

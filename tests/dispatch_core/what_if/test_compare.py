@@ -1,4 +1,4 @@
-"""How sure a prediction is, what makes a group of topics, and what cannot be predicted."""
+"""Confidence of predictions, groups of topics, and logs that cannot be predicted."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def row(
     [
         ((0, 0, 0, 0, 0), 0, 0, 1.0, "high"),
         ((3, 9, 1, 2, 2), 7, 4, 0.99, "high"),
-        ((3, 0, 1, 2, 2), 7, 4, 0.99, "medium"),  # one seed has none
+        ((3, 0, 1, 2, 2), 7, 4, 0.99, "medium"),  # one seed has no violations
         ((3, 0, 0, 2, 2), 7, 4, 0.99, "low"),
-        ((0, 0, 0, 0, 0), 0, 0, 0.5, "medium"),  # the control sends half of them elsewhere
-        ((0, 0, 0, 0, 0), 7, 0, 1.0, "low"),  # the control misses what was recorded
+        ((0, 0, 0, 0, 0), 0, 0, 0.5, "medium"),  # the control sends half of the entries elsewhere
+        ((0, 0, 0, 0, 0), 7, 0, 1.0, "low"),  # the control misses the recorded violations
         ((1, 1, 1, 1, 1), 0, 4, 1.0, "low"),
     ],
 )
@@ -154,7 +154,7 @@ def test_the_recorded_rules_do_what_was_recorded_and_draining_hashes_keep_order(
 
 
 def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: DispatcherLog) -> None:
-    """As a Spark task: pickled case and profile in, pickled outcome out, the same however often."""
+    """A pickled case and profile give a pickled outcome, as in a Spark task, the same every time."""
     case, profile = compare.case_of(classic), named("range").profile_for(classic)
     here = compare.outcome(case, profile, 1)
     sent_away = pickle.loads(pickle.dumps((case, profile)))

@@ -1,4 +1,4 @@
-"""What became of a load, in figures: checked by hand on small logs, and against numpy."""
+"""Figures of a load's outcome: checked by hand on small logs, and against numpy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_recording_with_violations_has_the_counts_of_its_audit() -> None:
 
 
 def test_waits_are_of_messages_and_of_keys_the_longest(tmp_path: Path) -> None:
-    """Everything is published at midnight; entries are sent 2, 3 and 4 seconds later; the second holds three messages."""
+    """Make a log with entries published at midnight and sent 2, 3 and 4 seconds later; the second has three messages."""
     messages = [message(0, "a"), message(1, "b", num_messages=3), message(2, "a")]
     found = measured(tmp_path, messages, [added(1), sent(1, 0), sent(1, 1), sent(1, 2)])
     assert found.wait_ms == Spread(3000.0, 3960.0, 4000.0)

@@ -1,4 +1,4 @@
-"""What is taken from a log: everything that clients and producers did, and nothing of what the broker decided."""
+"""Loads taken from logs: all actions of clients and producers, and no decision of the broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log_of(path: Path) -> DispatcherLog:
 
 
 def alike(value: Any, other: Any) -> bool:
-    """Whether two loads, or parts of them, are equal."""
+    """Return True if two loads, or parts of them, are equal."""
     if isinstance(value, np.ndarray):
         return bool(np.array_equal(value, other))
     if isinstance(value, RecordedLoad | Acks):
@@ -56,7 +56,7 @@ def alike(value: Any, other: Any) -> bool:
 
 
 def with_sent(log: DispatcherLog, change: Any) -> DispatcherLog:
-    """The log with other ``sent`` lines: ``change`` gets a list of them and returns one."""
+    """Return the log with other ``sent`` lines: ``change`` gets a list of them and returns one."""
     rows = log.events.to_pylist()
     at = [i for i, row in enumerate(rows) if row["kind"] == "sent"]
     assert at
@@ -98,7 +98,7 @@ def test_a_load_can_be_sent_to_another_process() -> None:
 
 
 def small_log(folder: Path, events: list[dict[str, Any]], **header: Any) -> DispatcherLog:
-    """Four messages and these lines."""
+    """Make a log of four messages and these lines."""
     write(folder, [message(entry, f"key-{entry}") for entry in range(4)], numbered(events), **header)
     return read(folder)
 
@@ -129,7 +129,7 @@ def test_acks_of_parts_cumulative_ones_and_positions_that_nobody_stored(tmp_path
     assert [request.entries for request in load.requests] == [(2,), None]
     assert load.unknown == 2
     acts = RecordedClients(load).acts
-    # the cumulative ack is the end of 1 and 2 as well, where nothing else was
+    # the cumulative ack also ends 1 and 2, which have no other ack
     assert [int(acts.acked_us[entry] == NEVER) for entry in range(4)] == [0, 0, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""Rules by name, and the matrix of them."""
+"""Rules by name, and the matrix of all rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated load is a log like any other: legal under its rules, repeatable, and as recorded under recorded rules."""
+"""A simulated log is legal under its rules, repeatable, and equal to the recording under the recorded rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SAMPLES = sorted(path for part in ("recordings", "verify") for path in (DATA / p
 SAMPLE_IDS = [f"{path.parent.name}/{path.name}" for path in SAMPLES]
 KEY_SHARED = ("4.2.4/designed-rolling-restart-classic-ch", "4.2.4/designed-drain-one-by-one-ch")
 DAY = datetime(2020, 1, 1, tzinfo=UTC)
-#: Samples whose ms decide (bench/results/what-if-accuracy.md): the share of first consumers, and whether findings are alike.
+#: Samples that depend on milliseconds (bench/results/what-if-accuracy.md): share of first consumers, True = same findings.
 UNLIKE = {
     "4.2.4/designed-rolling-restart-ch": (0.95, False),
 }
@@ -88,9 +88,8 @@ def test_other_rules_hold_in_what_they_make(name: str, version: str, changed: di
     assert row["divergent"] == 0
     recorded = set(first_consumers(log))
     assert set(first_consumers(found)) <= recorded
-    if (
-        version != "4.0.0-preview.1"
-    ):  # which holds back what its clients, gone at their times, cannot take then
+    # 4.0.0-preview.1 holds entries back longer, and the clients leave at their recorded times.
+    if version != "4.0.0-preview.1":
         assert set(first_consumers(found)) == recorded
 
 
@@ -136,7 +135,7 @@ def test_a_log_that_does_not_say_its_rules_can_be_simulated_all_the_same() -> No
 
 
 def shown(load: RecordedLoad) -> int:
-    """Acknowledgements, and how many of them come from who holds the entry."""
+    """Count the acknowledgements that come from a connection that got the entry before."""
     deliveries = deliveries_of(load)
     assert deliveries is not None
     return acks_borne_out(load, deliveries)
@@ -152,7 +151,7 @@ def shown(load: RecordedLoad) -> int:
 def test_a_simulation_of_a_simulation_sends_what_it_did(
     seed: int, churn: str, nacks: float, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever is generated: entries go to whom they went, and nearly all acknowledgements are explained."""
+    """For generated logs entries go to the recorded consumers, and nearly all acknowledgements are explained."""
     wanted = {"seed": seed, "churn": churn, "nack_share": nacks, "subscription_type": kind, "messages": 200}
     log = simulated(tmp_path_factory.mktemp("made"), **wanted)
     load = load_of(log)
@@ -168,7 +167,7 @@ def test_a_simulation_of_a_simulation_sends_what_it_did(
 
 @pytest.mark.parametrize("value", [200, "200"])
 def test_the_timers_of_the_header_are_kept(value: object) -> None:
-    """A freed hash waits for the unblock timer, whatever else it waits for."""
+    """A freed hash waits for the unblock timer, whatever other reasons it has to wait."""
     load = load_of(log_of(DATA / "recordings" / KEY_SHARED[1]))
     assert load.profile is not None
     usual = simulate(load, load.profile).events

@@ -1,4 +1,4 @@
-"""``dispatch-audit what-if``: what it prints, where, and with which exit code."""
+"""``dispatch-audit what-if``: its output, files and exit codes."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_failover_goes_to_the_ring(capsys: pytest.CaptureFixture[str]) -> None:
 def test_pip_392_a_hundred_topics_of_one_partition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Modulo makes the first of ten consumers active for all of them; on a ring each gets about ten."""
+    """Modulo makes the first of ten consumers active for all topics; on a ring each gets about ten."""
     out = tmp_path / "topics"
     shape = ["--dispatchers", "100", "--partitions", "1", "--consumers", "10", "--messages", "1000"]
     where = ["--dispatchers-per-file", "100", "--format", "jsonl"]

@@ -1,4 +1,4 @@
-"""A recording as raw lines, and what a mutator has to know of them. Nothing of the product is used here."""
+"""A recording as raw lines, with what a mutator needs to know of them. Uses no code of the product."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Self
 
 Line = dict[str, Any]
 
-#: What a user can record (format 1.0, level E).
-USER_LEVEL = (
+#: Kinds of lines in a log without a trace (format 1.0, level E).
+LEVEL_E = (
     "consumer_added", "consumer_removed", "flow", "sent", "ack", "redeliver", "subscribe_rejected", "active_notified",
 )  # fmt: skip
 #: Fields of these lines that only a trace has.
@@ -27,8 +27,8 @@ def lines_of(path: Path) -> list[Line]:
 
 
 @dataclass(frozen=True)
-class Sending:
-    """An entry handed to a connection: place ``at`` of the line with index ``line``."""
+class Delivery:
+    """A delivery of an entry to a connection: place ``at`` of the line with index ``line``."""
 
     line: int
     at: int
@@ -37,8 +37,8 @@ class Sending:
 
 
 @dataclass
-class Life:
-    """The lines of one recording; a mutator works on a copy."""
+class Recording:
+    """The lines of a recording; a mutator works on a copy."""
 
     name: str
     header: Line
@@ -51,21 +51,21 @@ class Life:
         messages = lines_of(folder / "messages.jsonl.gz")
         return cls(f"{folder.parent.name}/{folder.name}", header, messages, events)
 
-    def user_level(self) -> Life:
-        """The lines that a user could have recorded, numbered anew."""
+    def without_trace(self) -> Recording:
+        """Return the log without a trace of the same events, numbered anew."""
         events = [
             {name: value for name, value in line.items() if name not in TRACE_ONLY}
             for line in self.events
-            if line["kind"] in USER_LEVEL
+            if line["kind"] in LEVEL_E
         ]
         header = dict(self.header, format="pulsar-consumer-events")
-        return Life(self.name, header, self.messages, events).numbered()
+        return Recording(self.name, header, self.messages, events).numbered()
 
-    def copied(self) -> Life:
-        return Life(self.name, dict(self.header), self.messages, copy.deepcopy(self.events))
+    def copied(self) -> Recording:
+        return Recording(self.name, dict(self.header), self.messages, copy.deepcopy(self.events))
 
-    def numbered(self) -> Life:
-        """The same with ``seq`` 1, 2, 3 …"""
+    def numbered(self) -> Recording:
+        """Number the lines anew: ``seq`` 1, 2, 3 …"""
         for seq, line in enumerate(self.events, start=1):
             line["seq"] = seq
         return self
@@ -85,32 +85,32 @@ class Life:
         return {line["position"]: line for line in self.messages if "position" in line}
 
     def key(self, position: str) -> str | None:
-        """The key as it is shown: text or base64."""
+        """Return the key as reports show it: text or base64."""
         message = self.stored.get(position, {})
         key = message.get("ordering_key_b64") or message.get("key")
         return None if key is None else str(key)
 
     @cached_property
-    def sendings(self) -> list[Sending]:
+    def deliveries(self) -> list[Delivery]:
         return [
-            Sending(number, at, line["consumer"], position)
+            Delivery(number, at, line["consumer"], position)
             for number, line in enumerate(self.events)
             if line["kind"] == "sent"
             for at, position in enumerate(line["positions"])
         ]
 
     @cached_property
-    def of_key(self) -> dict[str, list[Sending]]:
+    def deliveries_of_key(self) -> dict[str, list[Delivery]]:
         found = defaultdict(list)
-        for sending in self.sendings:
-            key = self.key(sending.position)
+        for delivery in self.deliveries:
+            key = self.key(delivery.position)
             if key is not None:
-                found[key].append(sending)
+                found[key].append(delivery)
         return found
 
     @cached_property
     def acked(self) -> dict[str, int]:
-        """Position → index of the line that acknowledges it, of entries that are acknowledged once, as a whole."""
+        """Index of the line that acknowledges each position, for entries acknowledged once and as a whole."""
         found: dict[str, list[int]] = defaultdict(list)
         for number, line in enumerate(self.events):
             if line["kind"] == "ack" and line["ack_type"] == "Individual":
@@ -120,20 +120,20 @@ class Life:
         return {position: numbers[0] for position, numbers in found.items() if len(numbers) == 1}
 
     @cached_property
-    def asked_again(self) -> set[str]:
+    def redelivery_requested(self) -> set[str]:
         return {p for line in self.events if line["kind"] == "redeliver" for p in line.get("positions") or ()}
 
     @cached_property
     def times_sent(self) -> Counter[str]:
-        return Counter(sending.position for sending in self.sendings)
+        return Counter(delivery.position for delivery in self.deliveries)
 
     def is_plain(self, position: str) -> bool:
-        """Sent once, acknowledged once, one message, with a text key."""
+        """Return True for an entry of one message with a text key that was sent once and acknowledged once."""
         message = self.stored.get(position, {})
         return (
             self.times_sent[position] == 1
             and position in self.acked
-            and position not in self.asked_again
+            and position not in self.redelivery_requested
             and message.get("num_messages", 1) == 1
             and message.get("key") is not None
             and not message.get("key_b64")
@@ -142,7 +142,7 @@ class Life:
 
     @cached_property
     def connected(self) -> list[frozenset[int]]:
-        """Before each line: who is connected."""
+        """Consumers connected before each line."""
         now: frozenset[int] = frozenset()
         found = []
         for line in self.events:
@@ -155,8 +155,8 @@ class Life:
 
     @cached_property
     def last_change(self) -> int:
-        """Index of the last line in which somebody joins, or leaves while others go on to be sent something."""
-        last_sent = self.sendings[-1].line
+        """Index of the last line in which a consumer joins, or leaves before the last delivery."""
+        last_sent = self.deliveries[-1].line
         changes = [
             number
             for number, line in enumerate(self.events)
@@ -165,7 +165,7 @@ class Life:
         return max(changes)
 
     def slack(self, consumer: int, since: int) -> int:
-        """Fewest permits that a consumer has to spare from a line on."""
+        """Return the fewest permits that a consumer has left from the line with index ``since`` on."""
         permits, least = 0, 10**9
         for number, line in enumerate(self.events):
             if line.get("consumer") != consumer:

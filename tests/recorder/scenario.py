@@ -1,4 +1,4 @@
-"""A scenario's clients: a producer here, consumers in processes of their own, and what they wrote down."""
+"""A scenario's clients: a producer in this process, consumers in processes of their own, and their journals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pulsar
 from dispatch_airflow.processes import end_with_parent
 from tests.checkout import PYTHONPATH
 from tests.recorder.broker import ROOT, Broker
-from tests.recorder.client import Terms, logger
+from tests.recorder.client import ConsumerSettings, logger
 from tests.recorder.journal import Journal, steps
 from tests.recorder.truth import Truth, truth
 
@@ -25,8 +25,8 @@ _PATIENCE_S = 180
 _QUIET_S = 2.0
 
 
-class Life:
-    """Clients of the topic that is named after the broker's folder, subscription ``audit``."""
+class Scenario:
+    """Clients of subscription ``audit`` on the topic that is named after the broker's folder."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -39,7 +39,7 @@ class Life:
         self._unstored = 0
         self._condition = threading.Condition()
 
-    def __enter__(self) -> Life:
+    def __enter__(self) -> Scenario:
         return self
 
     def __exit__(
@@ -52,13 +52,13 @@ class Life:
 
     # consumers ------------------------------------------------------------------------------------------------------
 
-    def join(self, name: str, **terms: Any) -> None:
+    def join(self, name: str, **settings: Any) -> None:
         """Start a consumer and wait until it has subscribed."""
         before = self._joins(name)
-        told = Terms(str(self.folder), self.broker.url, self.topic, name, **terms)
+        consumer = ConsumerSettings(str(self.folder), self.broker.url, self.topic, name, **settings)
         with (self.folder / f"client-{name}.log").open("ab") as log:
             self._consumers[name] = subprocess.Popen(
-                [sys.executable, "-m", "tests.recorder.client", told.words()],
+                [sys.executable, "-m", "tests.recorder.client", consumer.words()],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": PYTHONPATH},
                 stdin=subprocess.DEVNULL,
@@ -69,25 +69,25 @@ class Life:
         self.until(lambda: self._joins(name) > before, f"{name} to subscribe")
 
     def leave(self, name: str) -> None:
-        """SIGTERM, and wait: the consumer closes."""
+        """Close a consumer: send SIGTERM and wait for its end."""
         process = self._consumers.pop(name)
         process.terminate()
         assert process.wait(30) == 0, f"{name} ended badly; see {self.folder / f'client-{name}.log'}"
 
     def kill(self, name: str) -> None:
-        """SIGKILL, with whatever is in hand."""
+        """Kill a consumer with SIGKILL, whatever it has not acknowledged."""
         process = self._consumers.pop(name)
         self.journal.note("killed", name)
         process.kill()
         process.wait()
 
-    def restart(self, name: str, **terms: Any) -> None:
-        """One step of a rolling restart: the consumer closes and comes again under its name."""
+    def restart(self, name: str, **settings: Any) -> None:
+        """Close a consumer and start it again under its name, as a step of a rolling restart."""
         self.leave(name)
-        self.join(name, **terms)
+        self.join(name, **settings)
 
     def end(self) -> Truth:
-        """All consumers close, one by one; then what was seen."""
+        """Close all consumers, one by one; return what the clients saw."""
         for name in list(self._consumers):
             self.leave(name)
         return self.truth()
@@ -95,11 +95,11 @@ class Life:
     # messages -------------------------------------------------------------------------------------------------------
 
     def producer(self, **more: Any) -> Any:
-        """A producer of the topic; without batches, unless told otherwise."""
+        """Create a producer of the topic; without batches, unless ``more`` sets them."""
         return self._client.create_producer(self.topic, block_if_queue_full=True, **more)
 
     def publish(self, producer: Any, count: int, *, every_ms: float = 0) -> None:
-        """Publish so many messages, round over the keys. Does not wait until they are stored, see ``stored``."""
+        """Publish ``count`` messages, with the keys in turn. Does not wait until they are stored, see ``stored``."""
         for _ in range(count):
             number, key = self._number, f"key-{self._number % KEYS}"
             self._number += 1
@@ -120,14 +120,14 @@ class Life:
         return done
 
     def stored(self) -> None:
-        """Wait until everything published is stored."""
+        """Wait until all published messages are stored."""
         with self._condition:
             assert self._condition.wait_for(lambda: self._unstored == 0, _PATIENCE_S), (
                 "messages are not stored"
             )
 
     def drained(self) -> None:
-        """Wait until everything is stored, received and acknowledged, and nothing more comes."""
+        """Wait until all messages are stored, received and acknowledged, and the journals no longer grow."""
         self.stored()
         self.until(self._all_acknowledged, "all messages to be acknowledged")
         size = -1
@@ -142,24 +142,24 @@ class Life:
     # what is seen ---------------------------------------------------------------------------------------------------
 
     def truth(self) -> Truth:
-        """What the clients saw so far."""
+        """Return what the clients saw so far."""
         return truth(steps(self.folder))
 
     def latest(self) -> str:
-        """Who received a message last."""
+        """Return the name of the consumer that received a message last."""
         return [step.consumer for step in steps(self.folder) if step.what == "received"][-1]
 
     def in_hand(self, count: int) -> None:
-        """Wait until so many messages were received and not acknowledged."""
+        """Wait until ``count`` messages were received and not acknowledged."""
 
-        def held() -> bool:
+        def reached() -> bool:
             seen = [step.what for step in steps(self.folder)]
             return seen.count("received") - seen.count("acked") - seen.count("nacked") >= count
 
-        self.until(held, f"{count} messages in hand")
+        self.until(reached, f"{count} messages in hand")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something that clients do; raises ``AssertionError`` if it does not come."""
+        """Wait for a condition; raises ``AssertionError`` when it does not hold in time."""
         end = time.monotonic() + _PATIENCE_S
         while not condition():
             assert time.monotonic() < end, f"{self.folder}: waited {_PATIENCE_S} s in vain for {what}"
