@@ -67,16 +67,16 @@ class Replay:
             head: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves). Of a
                 ``trace`` it is the log itself.
             interval_start: a row belongs to the interval of the event that proves it; UTC.
-            interval_end: events from then on are not looked at.
+            interval_end: events from then on are ignored.
             earlier: incarnations before this one, oldest first; see ``AuditFold``.
             after: the replay of the lines before these, finished: of the incarnation before, or of this one before lines
                 were lost (``resumes``).
             resumes: the log goes on from a checkpoint behind lost lines.
-            stored: counts the entries of the topic for all incarnations; its count for the first is this one's otherwise.
+            stored: counts the entries of the topic for all incarnations; by default this replay counts for itself.
             whole: one batch will bring everything.
             trace: compare every decision of a dispatcher trace; only with ``whole``.
             limits: how long is too long.
-            closed: the log is all there is; else it goes on behind the interval.
+            closed: the log is complete: what waits at its end will never be sent. Otherwise it goes on after the interval.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
         """
         self._head = head
@@ -139,7 +139,7 @@ class Replay:
         if self._skipped is not None:
             self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
-        # Deliveries of earlier intervals are told apart by their times, which may go back.
+        # A batch with deliveries of an earlier interval is rare: its pairs are found anew.
         self.pairs = audit.pairs if deliveries.num_rows == count else None
         self._counted["entries_sent"] += deliveries.num_rows
         window = self._audit.window

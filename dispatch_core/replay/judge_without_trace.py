@@ -1,7 +1,7 @@
 """Judge the deliveries of a log without a trace: would the broker's rule have sent each entry to its consumer?
 
-Reads and rounds are unseen in such a log; ``verify.without_trace`` infers them. The judge hands it each batch of operations
-with the entries that are new in the audit's window, so both work on one window of the log.
+Such a log does not show reads and rounds; ``verify.without_trace`` infers them. It gets each batch of operations with the
+entries that are new in the audit's window, so both work on one window of the log.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class WithoutTraceJudge(Judge):
         )
 
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
-        """See ``Judge``: waits that ended, then those that go on, and what waited too shortly to be told one by one."""
+        """See ``Judge``: waits that ended, those that go on, and the sum of those too short to be reported one by one."""
         return [] if self._fold is None else self._ended_waits + self._fold.waits(seq, as_of_us)
 
     def ownership(self) -> OwnershipSpans:

@@ -12,7 +12,7 @@ Names and formats are those of the release:
 =================  ====================================  =========================================  ====================
 hash ranges        ``keyHashRanges``: ``"[0, 99]"``      ``keyHashRanges``                          ``keyHashRangeArrays``
 joined             ``readPositionWhenJoining``           ``lastSentPositionWhenJoining``            nothing
-newcomers          ``consumersAfterMarkDeletePosition``  the same, ``consumerName=…, consumerId=…,  the same, always empty
+recently joined    ``consumersAfterMarkDeletePosition``  the same, ``consumerName=…, consumerId=…,  the same, always empty
                    by name: equal names overwrite        address=…`` as name
 sent               nothing                               ``lastSentPosition``,                      nothing
                                                          ``individuallySentPositions``
