@@ -15,7 +15,7 @@ from dispatch_core.explain.tell import headline, tell
 from dispatch_core.replay.whole_log import audit_whole
 from tests.conformance.sample import some
 from tests.conformance.test_audit import RECORDINGS, folders
-from tests.dispatch_core.audit.small_logs import read, user_level
+from tests.dispatch_core.audit.small_logs import read, without_trace
 
 pytestmark = [
     pytest.mark.conformance,
@@ -90,7 +90,7 @@ def test_known_stories_are_explained(
     name: str, whom: dict[str, str], words: tuple[str, ...], level: str
 ) -> None:
     log = read(RECORDINGS / name)
-    log = log if level == "T" else user_level(log)
+    log = log if level == "T" else without_trace(log)
     record = Record.of(log)
     explanation = explanation_of(record, subject_of(record, **whom), audit_whole(log, tick_us=tick_for(log)))
     said = " ".join(headline(explanation))
@@ -108,7 +108,7 @@ def test_findings_of_all_recordings_can_be_explained(tenth: int) -> None:
     """From the log without a trace: the first three of each kind, by key, entry and consumer."""
     asked = 0
     for folder in small_ones()[tenth::10]:
-        log = user_level(read(folder))
+        log = without_trace(read(folder))
         record, audit = Record.of(log), audit_whole(log, tick_us=tick_for(log))
         met: Counter[str] = Counter()
         for row in audit.anomalies.to_pylist():

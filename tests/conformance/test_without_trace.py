@@ -1,4 +1,4 @@
-"""Every recording of a real broker, without its trace: no sending may differ from the rule."""
+"""Every recording of a real broker, without its trace: no delivery may differ from the rule."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def judged(folder: str) -> tuple[str, dict[str, int], Counter[str]]:
     return recording.name, counts, Counter(tables["divergences"]["reason"].to_pylist())
 
 
-def test_no_sending_of_a_real_broker_differs_from_its_rule() -> None:
-    folders = [str(one.folder) for one in find_recordings([RECORDINGS])]
+def test_no_delivery_of_a_real_broker_differs_from_its_rule() -> None:
+    folders = [str(source.folder) for source in find_recordings([RECORDINGS])]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         found = list(workers.map(judged, folders, chunksize=8))
     divergent = [name for name, counts, _ in found if counts["divergent"]]

@@ -1,7 +1,7 @@
-"""What waits, is lost or stays unacknowledged: a user-level log must say what the trace says, on every recording.
+"""Waiting, lost and unacknowledged entries: a log without its trace must show what the trace shows, on every recording.
 
 Limits are lowered to 100 ms, so that real recordings have stalls. A wait is the same on both levels if it is of the same
-hash, overlaps in time and has the same leading reason; where the user-level log calls it uncertain it is not the same.
+hash, overlaps in time and has the same leading reason; where the log without a trace calls it uncertain it is not the same.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ pytestmark = [
 ]
 
 Agreed = Counter[tuple[str, bool]]  # reason, whether both levels say it → waits
-Told = set[tuple[str, str | None, str | None, tuple[str, ...]]]
+Findings = set[tuple[str, str | None, str | None, tuple[str, ...]]]
 
 
-def holds_of(log: DispatcherLog, *, without_trace: bool) -> list[SampledWait]:
+def waits_of(log: DispatcherLog, *, without_trace: bool) -> list[SampledWait]:
     """Waits of 100 ms and more."""
-    holds: list[SampledWait] = []
+    waits: list[SampledWait] = []
     replay(
         log,
         interval_start=START,
@@ -63,41 +63,41 @@ def holds_of(log: DispatcherLog, *, without_trace: bool) -> list[SampledWait]:
         closed=True,
         limits=LOWERED,
         without_trace=without_trace,
-        reported_waits=holds,
+        reported_waits=waits,
     )
-    return [hold for hold in holds if hold.first_position is not None]
+    return [wait for wait in waits if wait.first_position is not None]
 
 
-def agreed(traced: list[SampledWait], user_level: list[SampledWait]) -> Agreed:
-    """For every wait of the trace whether the user-level log has it with the same reason."""
+def agreed(traced: list[SampledWait], without: list[SampledWait]) -> Agreed:
+    """Count the waits of the trace by reason, and by whether the log without a trace has them with that reason."""
     by_hash = defaultdict(list)
-    for hold in user_level:
-        by_hash[hold.hash].append(hold)
+    for wait in without:
+        by_hash[wait.hash].append(wait)
     found: Agreed = Counter()
-    for hold in traced:
-        if hold.reason is None or hold.waited_us < 1000 * LOWERED.stuck_key_ms:
+    for wait in traced:
+        if wait.reason is None or wait.waited_us < 1000 * LOWERED.stuck_key_ms:
             continue
-        nearest = max(by_hash[hold.hash], key=lambda other: overlap(hold, other), default=None)
+        nearest = max(by_hash[wait.hash], key=lambda other: overlap(wait, other), default=None)
         same = (
             nearest is not None
-            and overlap(hold, nearest) > 0
-            and nearest.reason == hold.reason
+            and overlap(wait, nearest) > 0
+            and nearest.reason == wait.reason
             and not nearest.uncertain
         )
-        found[hold.reason, same] += 1
+        found[wait.reason, same] += 1
     return found
 
 
-def overlap(one: SampledWait, other: SampledWait) -> int:
+def overlap(wait: SampledWait, other: SampledWait) -> int:
     """Microseconds in which both waited."""
-    ends = [end for end in (one.until_t_us, other.until_t_us) if end is not None]
-    return min(ends, default=1 << 62) - max(one.from_t_us, other.from_t_us)
+    ends = [end for end in (wait.until_t_us, other.until_t_us) if end is not None]
+    return min(ends, default=1 << 62) - max(wait.from_t_us, other.from_t_us)
 
 
-def told(log: DispatcherLog, *, without_trace: bool) -> Told:
+def findings_of(log: DispatcherLog, *, without_trace: bool) -> Findings:
     """Findings of stalls and losses under the default limits; of stalls, whose and why."""
     tables = replay(log, interval_start=START, interval_end=END, closed=True, without_trace=without_trace)
-    found: Told = set()
+    found: Findings = set()
     for row in tables["anomalies"].to_pylist():
         if row["kind"] in LOSSES:
             found.add((row["kind"], row["reason"], row["key"], tuple(row["positions"])))
@@ -107,16 +107,17 @@ def told(log: DispatcherLog, *, without_trace: bool) -> Told:
     return found
 
 
-def compared(folder: str) -> tuple[str, Agreed, Told, Told]:
+def compared(folder: str) -> tuple[str, Agreed, Findings, Findings]:
     recording = read_recording(find_recordings([folder])[0])
     log = recording.logs[0]
-    waits = agreed(holds_of(log, without_trace=False), holds_of(log, without_trace=True))
-    return recording.name, waits, told(log, without_trace=False), told(log, without_trace=True)
+    waits = agreed(waits_of(log, without_trace=False), waits_of(log, without_trace=True))
+    return recording.name, waits, findings_of(log, without_trace=False), findings_of(log, without_trace=True)
 
 
 @pytest.fixture(scope="module")
-def everything() -> list[tuple[str, Agreed, Told, Told]]:
-    folders = [str(one.folder) for one in find_recordings([RECORDINGS]) if "large-" not in str(one.folder)]
+def everything() -> list[tuple[str, Agreed, Findings, Findings]]:
+    folders = [str(source.folder) for source in find_recordings([RECORDINGS])]
+    folders = [folder for folder in folders if "large-" not in folder]
     waiting = [folder for folder in folders if any(part in folder for part in WAITING)]
     folders = sorted({*some(folders, 4), *waiting})
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
@@ -124,7 +125,7 @@ def everything() -> list[tuple[str, Agreed, Told, Told]]:
 
 
 def test_both_levels_give_the_same_reason_for_nine_waits_in_ten(
-    everything: list[tuple[str, Agreed, Told, Told]],
+    everything: list[tuple[str, Agreed, Findings, Findings]],
 ) -> None:
     total: Agreed = Counter()
     for _, waits, _, _ in everything:
@@ -142,35 +143,41 @@ def test_both_levels_give_the_same_reason_for_nine_waits_in_ten(
 
 
 def test_only_recordings_in_which_work_really_waits_have_stalls(
-    everything: list[tuple[str, Agreed, Told, Told]],
+    everything: list[tuple[str, Agreed, Findings, Findings]],
 ) -> None:
     unexpected = []
-    for name, _, traced, user_level in everything:
+    for name, _, traced, without in everything:
         known = [reasons for part, reasons in WAITING.items() if part in name]
         allowed = set().union(*known)
-        for kind, reason, *_ in traced | user_level:
+        for kind, reason, *_ in traced | without:
             if kind in STALLS and reason not in allowed:
                 unexpected.append((name, kind, reason))
     assert unexpected == []
 
 
 def test_nothing_is_lost_in_real_recordings_and_both_levels_see_the_same_holes(
-    everything: list[tuple[str, Agreed, Told, Told]],
+    everything: list[tuple[str, Agreed, Findings, Findings]],
 ) -> None:
     holes = 0
-    for name, _, traced, user_level in everything:
-        lost = [{one for one in found if one[0] == "never_delivered"} for found in (traced, user_level)]
+    for name, _, traced, without in everything:
+        lost = [
+            {finding for finding in found if finding[0] == "never_delivered"} for found in (traced, without)
+        ]
         assert lost == [set(), set()], name
-        seen = [{one for one in found if one[0] == "ack_hole"} for found in (traced, user_level)]
+        seen = [{finding for finding in found if finding[0] == "ack_hole"} for found in (traced, without)]
         assert seen[0] == seen[1], name
         holes += len(seen[0])
     assert holes > 0
 
 
-def test_stalls_of_the_user_level_log_are_in_the_trace(
-    everything: list[tuple[str, Agreed, Told, Told]],
+def test_stalls_without_a_trace_are_in_the_trace(
+    everything: list[tuple[str, Agreed, Findings, Findings]],
 ) -> None:
-    traced = {(name, *one) for name, _, found, _ in everything for one in found if one[0] in STALLS}
-    alone = {(name, *one) for name, _, _, found in everything for one in found if one[0] in STALLS}
+    traced = {
+        (name, *finding) for name, _, found, _ in everything for finding in found if finding[0] in STALLS
+    }
+    alone = {
+        (name, *finding) for name, _, _, found in everything for finding in found if finding[0] in STALLS
+    }
     assert len(alone & traced) >= 0.9 * len(traced)
     assert len(alone - traced) <= 0.02 * len(alone)

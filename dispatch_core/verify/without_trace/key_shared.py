@@ -170,8 +170,19 @@ class KeySharedFold(DispatcherFold):
             self._count_spare(batch, most, begins=not batched_before)
         behind_us = self._clock_behind(batch.op_t_us)
         lengths = np.diff(batch.op_start)[batch.op_code == SENT]
-        scratch = rounds.scratch(max(1024, int(lengths.max(initial=0))))
-        attempts = np.zeros(3, np.int64)
+        arrays = rounds.BatchArrays(
+            batch.op_code,
+            batch.op_consumer,
+            batch.op_value,
+            batch.op_start,
+            batch.op_ordinals,
+            self._slot_of,
+            self._stored_at_join,
+            rounds.scratch(max(1024, int(lengths.max(initial=0)))),
+            np.zeros(3, np.int64),
+            expected,
+            reason,
+        )
         at, begun, end = 0, 0, len(batch.op_code)
         checkpoint = batch.checkpoint
         while at < end:
@@ -182,23 +193,7 @@ class KeySharedFold(DispatcherFold):
             stop = end if sampler is None else sampler.stop(at)
             if checkpoint is not None:
                 stop = min(stop, checkpoint.joins if at < checkpoint.joins else checkpoint.count)
-            at = rounds.fold(
-                self.core.state,
-                self._classic,
-                batch.op_code,
-                batch.op_consumer,
-                batch.op_value,
-                batch.op_start,
-                batch.op_ordinals,
-                self._slot_of,
-                at,
-                stop,
-                self._stored_at_join,
-                scratch,
-                attempts,
-                expected,
-                reason,
-            )
+            at = rounds.fold(self.core.state, self._classic, arrays, at, stop)
             if at == stop:
                 if at < end and sampler is not None and sampler.stop(at) == at:
                     sampler.look(self, at)

@@ -16,12 +16,13 @@ Operations are those of ``audit.operations``; consumers of operations are mapped
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.structs import by_address
 from dispatch_core.audit.deliveries.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, SENT
 from dispatch_core.broker import read_loop_classic
 from dispatch_core.broker.commands import ack, apply_flow, flow, redeliver, redeliver_all
@@ -62,67 +63,55 @@ _INDEX_BITS: Final = 24  # entries of a round are sorted as (ordinal, place in t
 MOST_PER_ROUND: Final = (1 << _INDEX_BITS) - 1
 
 
+@by_address
+class BatchArrays(NamedTuple):
+    """Arrays of one batch for ``fold``: its operations, and what the fold reads and fills in.
+
+    ``op_code``, ``op_consumer``, ``op_value``: one element per operation; ``op_start`` one more. Operation ``i`` names the
+    entries ``op_ordinals[op_start[i]:op_start[i + 1]]``.
+    """
+
+    op_code: Array
+    op_consumer: Array
+    op_value: Array  # permits of a FLOW
+    op_start: Array
+    op_ordinals: Array
+    slot_of: Array  # by number in ``op_consumer``: the slot, -1 = never added
+    stored_at_join: I64  # by slot: entries that were stored when the consumer joined, the furthest that may have been read
+    scratch: I64  # four times the room for a round
+    attempts: I64  # scratch of the dispatch loop
+    expected: Array  # filled in per element of ``op_ordinals`` of a ``sent`` operation: slot by the rule, NOBODY = held back
+    reason: Array  # filled in likewise: why the rule's slot is not the recorded one, OPEN = it is
+
+
 @compiled
-def fold(
-    st: State,
-    classic: bool,
-    op_code: Array,
-    op_consumer: Array,
-    op_value: Array,
-    op_start: Array,
-    op_ordinals: Array,
-    slot_of: Array,
-    first: int,
-    stop: int,
-    stored_at_join: I64,
-    scratch: I64,
-    attempts: I64,
-    expected: Array,
-    reason: Array,
-) -> int:
+def fold(st: State, classic: bool, batch: BatchArrays, first: int, stop: int) -> int:
     """Take the operations [first, stop) up to the next one that concerns membership; returns where it stopped.
 
-    ``expected``, ``reason``: per element of ``op_ordinals`` of a ``sent`` operation the slot that the rule chooses (NOBODY
-    = it is held back) and why it is not the recorded one. ``stored_at_join``: per slot how many entries were stored when the
-    consumer joined, the furthest that may have been read. ``scratch``: four times the room for a round.
+    ``classic``: the dispatcher of 3.x or the classic one of 4.x. Fills in ``expected`` and ``reason``.
     """
     op = first
     while op < stop:
-        code = op_code[op]
+        code = batch.op_code[op]
         if code == SENT:
-            op = _round(
-                st,
-                classic,
-                op_code,
-                op_consumer,
-                op_start,
-                op_ordinals,
-                slot_of,
-                op,
-                stop,
-                stored_at_join,
-                scratch,
-                attempts,
-                expected,
-                reason,
-            )
+            op = _round(st, classic, batch, op, stop)
             continue
-        slot = slot_of[op_consumer[op]] + WIDE if op_consumer[op] >= 0 else NOBODY
+        slot = batch.slot_of[batch.op_consumer[op]] + WIDE if batch.op_consumer[op] >= 0 else NOBODY
         if code == FLOW:
             if slot != NOBODY:
-                flow(st, slot, op_value[op])
+                flow(st, slot, batch.op_value[op])
         elif code == ACK:
-            for at in range(op_start[op], op_start[op + 1]):
-                _ack(st, op_ordinals[at] + WIDE)
+            for at in range(batch.op_start[op], batch.op_start[op + 1]):
+                _ack(st, batch.op_ordinals[at] + WIDE)
         elif code == REDELIVER:
             if slot != NOBODY:
-                named = op_ordinals[op_start[op] : op_start[op + 1]]
-                flows = redeliver(st, slot, named, False, attempts[:0])
+                named = batch.op_ordinals[batch.op_start[op] : batch.op_start[op + 1]]
+                flows = redeliver(st, slot, named, False, batch.attempts[:0])
                 apply_flow(st, slot, flows.permits)
         elif code == REDELIVER_ALL:
             if slot != NOBODY:
                 last = max(st.s[READ_POSITION], st.s[REPLAY_HIGH])
-                flows = redeliver_all(st, slot, st.s[MARK_DELETE] + 1, last, attempts[:0])
+                flows = redeliver_all(st, slot, st.s[MARK_DELETE] + 1, last, batch.attempts[:0])
                 apply_flow(st, slot, flows.permits)
         else:
             return op
@@ -141,37 +130,23 @@ def _ack(st: State, entry: int) -> None:
 
 
 @compiled
-def _round(
-    st: State,
-    classic: bool,
-    op_code: Array,
-    op_consumer: Array,
-    op_start: Array,
-    op_ordinals: Array,
-    slot_of: Array,
-    first: int,
-    stop: int,
-    stored_at_join: I64,
-    scratch: I64,
-    attempts: I64,
-    expected: Array,
-    reason: Array,
-) -> int:
-    """One inferred round: returns the operation behind it."""
+def _round(st: State, classic: bool, batch: BatchArrays, first: int, stop: int) -> int:
+    """Judge and book one inferred round; returns the operation behind it."""
+    scratch, op_start = batch.scratch, batch.op_start
     room = len(scratch) // 4
     sorted_, entries, outcome = scratch[:room], scratch[room : 2 * room], scratch[2 * room : 3 * room]
     chosen = scratch[3 * room :]
     start = op_start[first]
-    last, is_replay = _extent(st, op_code, op_consumer, op_start, op_ordinals, first, stop, room)
+    last, is_replay = _extent(st, batch, first, stop, room)
     count = op_start[last] - start
     ascending = True
     owner = first
     for i in range(count):
         while op_start[owner + 1] <= start + i:
             owner += 1
-        entry = op_ordinals[start + i]
+        entry = batch.op_ordinals[start + i]
         sorted_[i] = np.int64(entry) << _INDEX_BITS | i
-        outcome[i] = slot_of[op_consumer[owner]]
+        outcome[i] = batch.slot_of[batch.op_consumer[owner]]
         ascending = ascending and (i == 0 or sorted_[i - 1] < sorted_[i])
     slots = entries[:count]  # recorded slot by place in the round, until the entries are known
     for i in range(count):
@@ -183,11 +158,9 @@ def _round(
     for i in range(count):
         entries[i] = sorted_[i] >> _INDEX_BITS
     if classic:
-        _decide_classic(
-            st, is_replay, start, count, sorted_, entries, outcome, chosen, stored_at_join, expected, reason
-        )
+        _decide_classic(st, is_replay, start, count, sorted_, entries, outcome, chosen, batch)
     else:
-        _decide(st, is_replay, start, count, sorted_, entries, outcome, attempts, expected, reason)
+        _decide(st, is_replay, start, count, sorted_, entries, outcome, batch)
     _book(st, is_replay, entries[:count], outcome[:count], chosen[:count])
     return last
 
@@ -205,35 +178,27 @@ def _sort(values: I64, count: int) -> None:
 
 
 @compiled
-def _extent(
-    st: State,
-    op_code: Array,
-    op_consumer: Array,
-    op_start: Array,
-    op_ordinals: Array,
-    first: int,
-    stop: int,
-    room: int,
-) -> tuple[int, bool]:
+def _extent(st: State, batch: BatchArrays, first: int, stop: int, room: int) -> tuple[int, bool]:
     """Return the end of the round that begins with operation ``first``, and True if it is one of a replay read."""
-    is_replay = _is_behind(st, op_start, op_ordinals, first)
+    op_consumer, op_start = batch.op_consumer, batch.op_start
+    is_replay = _is_behind(st, batch, first)
     last = first + 1
-    while last < stop and op_code[last] == SENT and op_start[last + 1] - op_start[first] <= room:
+    while last < stop and batch.op_code[last] == SENT and op_start[last + 1] - op_start[first] <= room:
         for before in range(first, last):
             if op_consumer[before] == op_consumer[last]:
                 return last, is_replay
-        if _is_behind(st, op_start, op_ordinals, last) != is_replay:
+        if _is_behind(st, batch, last) != is_replay:
             break
         last += 1
     return last, is_replay
 
 
 @compiled
-def _is_behind(st: State, op_start: Array, op_ordinals: Array, op: int) -> bool:
+def _is_behind(st: State, batch: BatchArrays, op: int) -> bool:
     """Check whether a ``sent`` line names an entry that was read before."""
     lowest = st.s[READ_POSITION]
-    for at in range(op_start[op], op_start[op + 1]):
-        lowest = min(lowest, op_ordinals[at])
+    for at in range(batch.op_start[op], batch.op_start[op + 1]):
+        lowest = min(lowest, batch.op_ordinals[at])
     return lowest < st.s[READ_POSITION]
 
 
@@ -255,14 +220,12 @@ def _decide(
     sorted_: I64,
     entries: I64,
     recorded: I64,
-    attempts: I64,
-    expected: Array,
-    reason: Array,
+    batch: BatchArrays,
 ) -> None:
     """4.x: put each entry, in position order, to ``choose``."""
     st.s[STAMP] += 1
     stamp = st.s[STAMP]
-    attempts[0] = 0
+    batch.attempts[0] = 0
     track = st.s[TRACK_LAST_SENT] == 1
     if track:
         begin_round(st)
@@ -270,11 +233,11 @@ def _decide(
         entry = entries[i]
         if entry >= st.s[READ_POSITION]:
             _pass_over(st, entry)
-        chosen = choose(st, is_replay, entry, stamp, False, attempts)
+        chosen = choose(st, is_replay, entry, stamp, False, batch.attempts)
         slot = recorded[i]
         at = start + (sorted_[i] & MOST_PER_ROUND)
-        expected[at] = max(chosen, NOBODY)
-        reason[at] = OPEN if chosen == slot else _why_not(st, False, slot, entry, is_replay)
+        batch.expected[at] = max(chosen, NOBODY)
+        batch.reason[at] = OPEN if chosen == slot else _why_not(st, False, slot, entry, is_replay)
         moved_by_read(st, entry)
         if track:
             note_sent(st, entry)
@@ -292,11 +255,10 @@ def _decide_classic(
     entries: I64,
     recorded: I64,
     chosen: I64,
-    stored_at_join: I64,
-    expected: Array,
-    reason: Array,
+    batch: BatchArrays,
 ) -> None:
     """3.x, classic: put the entries of the round to ``group``; what was passed over waits from the next round on."""
+    stored_at_join, reason = batch.stored_at_join, batch.reason
     before = st.s[READ_POSITION]
     for i in range(count):
         chosen[i] = recorded[i]
@@ -306,7 +268,7 @@ def _decide_classic(
         if chosen[i] == read_loop_classic.TO_REPLAY:
             remove_from_replay(st, entry)  # it was sent: ``group`` put it there
         at = start + (sorted_[i] & MOST_PER_ROUND)
-        expected[at] = max(chosen[i], NOBODY)
+        batch.expected[at] = max(chosen[i], NOBODY)
         reason[at] = OPEN
         if chosen[i] != slot:
             reason[at] = _why_not(st, True, slot, entry, is_replay)

@@ -56,8 +56,12 @@ def ack(consumer: int, *entries: int, sets: list[list[int]] | None = None, cumul
     return event | ({"ack_sets": sets} if sets is not None else {})
 
 
+def flow(consumer: int, permits: int = 100) -> Event:
+    return {"kind": "flow", "consumer": consumer, "permits": permits}
+
+
 def redeliver(consumer: int, *entries: int) -> Event:
-    """A request for these entries; without any, for all that the consumer has not acked."""
+    """A redelivery request for these entries; without any, for all that the consumer has not acknowledged."""
     return {
         "kind": "redeliver",
         "consumer": consumer,
@@ -79,7 +83,7 @@ def message(entry: int, key: str | None, **fields: Any) -> Event:
 
 
 def numbered(events: Iterable[Event]) -> list[Event]:
-    """Events one second apart, numbered from 1; what an event says of itself stands."""
+    """Number events from 1, one second apart; ``seq`` and ``t_us`` of an event are kept."""
     return [
         {"seq": index, "t_us": T0_US + index * 1_000_000} | event
         for index, event in enumerate(events, start=1)
@@ -134,8 +138,8 @@ def kinds(audit: Audit) -> dict[str, list[str]]:
     return found
 
 
-def user_level(log: DispatcherLog) -> DispatcherLog:
-    """The log as a user could have recorded it: required kinds of level E only, numbered anew."""
+def without_trace(log: DispatcherLog) -> DispatcherLog:
+    """The log with the required kinds of level E only, numbered anew."""
     optional = ("active_notified", "subscribe_rejected")
     wanted = {name for name, kind in KINDS.items() if kind.level == "E" and name not in optional}
     rows = pa.array([kind in wanted for kind in log.events["kind"].to_pylist()])

@@ -14,15 +14,11 @@ from dispatch_core.audit.catalogue import PROMISES
 from dispatch_core.cli.main import main
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
-from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, sent, write
+from tests.dispatch_core.audit.small_logs import Event, ack, added, flow, message, numbered, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
 CLASSIC = SAMPLES / "4.2.4" / "designed-rolling-restart-classic-ch"
 ROLLING = SAMPLES / "4.2.4" / "designed-rolling-restart-ch"
-
-
-def flow(consumer: int, permits: int = 100) -> Event:
-    return {"kind": "flow", "consumer": consumer, "permits": permits}
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -41,7 +37,7 @@ def test_json_lists_every_anomaly_and_then_the_verdict(capsys: pytest.CaptureFix
         "unnecessary_blocking": 9,
     }
     assert verdict["levels"] == ["T"]
-    assert [one["promise"] for one in verdict["promises"]] == list(PROMISES)
+    assert [promise["promise"] for promise in verdict["promises"]] == list(PROMISES)
     assert len(anomalies) == sum(verdict["counts"].values())
     for name in ("recording", "kind", "severity", "topic", "subscription", "key", "hash", "positions"):
         assert all(name in anomaly for anomaly in anomalies)
@@ -140,7 +136,7 @@ def test_without_rules_only_order_duplicates_and_the_log_are_judged(
     assert main(["audit", "--json", "--no-rules", str(CLASSIC)]) == 1
     verdict = lines(capsys)[-1]
     assert verdict["counts"] == {"out_of_order": 23, "split_key": 40, "redelivered": 238}
-    assert [one["promise"] for one in verdict["promises"]] == [
+    assert [promise["promise"] for promise in verdict["promises"]] == [
         "per_key_order",
         "duplicate_delivery",
         "input_quality",

@@ -52,15 +52,15 @@ def test_totals_are_the_sums_of_the_deliveries() -> None:
     rows = audit.deliveries.to_pylist()
     assert audit.balance.schema == tables.BALANCE
     total = sum(row["num_messages"] for row in rows)
-    for one in audit.balance.to_pylist():
-        mine = [row for row in rows if row["consumer_name"] == one["consumer_name"]]
-        assert one["entries"] == len(mine)
-        assert one["messages"] == sum(row["num_messages"] for row in mine)
-        assert one["size_bytes"] == sum(row["size_bytes"] for row in mine)
-        assert one["keys"] == len({row["key"] for row in mine})
-        assert one["connections"] == len({row["consumer"] for row in mine})
-        assert one["message_share"] == one["messages"] / total
-    assert sum(one["hash_share"] for one in audit.balance.to_pylist()) == pytest.approx(1)
+    for consumer in audit.balance.to_pylist():
+        own = [row for row in rows if row["consumer_name"] == consumer["consumer_name"]]
+        assert consumer["entries"] == len(own)
+        assert consumer["messages"] == sum(row["num_messages"] for row in own)
+        assert consumer["size_bytes"] == sum(row["size_bytes"] for row in own)
+        assert consumer["keys"] == len({row["key"] for row in own})
+        assert consumer["connections"] == len({row["consumer"] for row in own})
+        assert consumer["message_share"] == consumer["messages"] / total
+    assert sum(consumer["hash_share"] for consumer in audit.balance.to_pylist()) == pytest.approx(1)
     (waits,) = audit.waits.to_pylist()
     first = [row for row in rows if row["delivery_number"] == 1]
     took = sorted((row["t_us"] - row["publish_time_ms"] * 1000) / 1000 for row in first)

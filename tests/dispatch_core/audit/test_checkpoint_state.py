@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, AuditFold
 from dispatch_core.audit.deliveries.rows import Audit
 from dispatch_core.cli.main import main
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
+from tests.dispatch_core.audit.batches import in_batches, same
 from tests.dispatch_core.audit.small_logs import (
-    MIDNIGHT,
     Event,
     ack,
     added,
@@ -39,13 +37,12 @@ from tests.dispatch_core.audit.small_logs import (
     redeliver,
     removed,
     sent,
-    user_level,
+    without_trace,
     write,
 )
-from tests.dispatch_core.audit.test_fold import head_of, same
 from tests.dispatch_core.audit.test_second_opinion import CONSUMERS, ENTRIES, SAMPLES, TYPES, from_lines
 
-#: Kinds that who holds what at the cut, and what was acknowledged by then, decide entirely.
+#: Kinds that the pending and acknowledged entries at the cut decide entirely.
 OF_STATE = ("split_key", "double_outstanding", "duplicate_after_ack")
 OF_ORDER = ("out_of_order",)
 Position = tuple[int, int]
@@ -53,11 +50,11 @@ Position = tuple[int, int]
 
 @dataclass
 class Truth:
-    """Who is connected in which order, what each holds, what is acknowledged, and the highest entry ever sent."""
+    """Connected consumers in order, the entries pending on each, the acknowledged ones, and the highest entry ever sent."""
 
     single_active: bool
     connected: list[int] = field(default_factory=list)
-    held: dict[int, set[Position]] = field(default_factory=dict)
+    pending: dict[int, set[Position]] = field(default_factory=dict)
     acked: set[Position] = field(default_factory=set)
     sent: set[Position] = field(default_factory=set)
     left: dict[Position, list[int]] = field(
@@ -67,27 +64,29 @@ class Truth:
 
     def take(self, line: dict[str, Any]) -> None:
         kind, consumer = line["kind"], line["consumer"]
-        named = {(one["ledger_id"], one["entry_id"]) for one in line["positions"] or ()}
+        named = {(named["ledger_id"], named["entry_id"]) for named in line["positions"] or ()}
         if kind == "consumer_added" and consumer not in self.connected:
             self.connected.append(consumer)
         elif kind == "consumer_removed" and consumer in self.connected:
             self.connected.remove(consumer)
-            self.held.pop(consumer, None)
+            self.pending.pop(consumer, None)
         elif kind == "sent":
-            self.held.setdefault(consumer, set()).update(named)
+            self.pending.setdefault(consumer, set()).update(named)
             self.sent |= named
         elif kind == "ack" and line["ack_type"] == "Cumulative":
             if self.single_active:
-                self.settle({one for one in self.sent if one <= max(named)} | named, upto=max(named))
+                upto = max(named)
+                self.settle({position for position in self.sent if position <= upto} | named, upto=upto)
         elif kind == "ack":
-            self.settle({one for one in named if self.whole(one, line)})
+            self.settle({position for position in named if self.whole(position, line)})
         elif kind == "redeliver":
-            lost = self.held.get(consumer, set()) if line["positions"] is None else named
-            self.held[consumer] = self.held.get(consumer, set()) - lost
+            lost = self.pending.get(consumer, set()) if line["positions"] is None else named
+            self.pending[consumer] = self.pending.get(consumer, set()) - lost
 
     def whole(self, position: Position, line: dict[str, Any]) -> bool:
-        """Whether an acknowledgement of a position, with those before, is for all messages of the entry."""
-        at = [(one["ledger_id"], one["entry_id"]) for one in line["positions"]].index(position)
+        """Check whether an acknowledgement of a position, with those before, is for all messages of the entry."""
+        named = [(named["ledger_id"], named["entry_id"]) for named in line["positions"]]
+        at = named.index(position)
         words = line["ack_sets"][at] if line["ack_sets"] else None
         if not words:
             return True
@@ -98,24 +97,25 @@ class Truth:
     def settle(self, named: set[Position], upto: Position = (-1, -1)) -> None:
         self.acked |= named
         self.upto = max(self.upto, upto)
-        for consumer in self.held:
-            self.held[consumer] -= named
+        for consumer in self.pending:
+            self.pending[consumer] -= named
 
     def line(self, stored: Iterable[Position], first: Position) -> dict[str, Any]:
         """The checkpoint; entries before ``first`` were not for this subscription."""
         mark_delete = (-1, -1)
-        for one in sorted(stored):
-            if not (one < first or one in self.acked or one <= self.upto):
+        for position in sorted(stored):
+            if not (position < first or position in self.acked or position <= self.upto):
                 break
-            mark_delete = one
-        holes = sorted(one for one in self.acked if one > mark_delete)
+            mark_delete = position
+        holes = sorted(position for position in self.acked if position > mark_delete)
         highest = max(self.sent, default=(-1, -1))
         return {
             "consumers": self.connected,
             "mark_delete": text(mark_delete),
-            "ack_holes": [text(one) for one in holes],
+            "ack_holes": [text(position) for position in holes],
             "pending_acks": {
-                str(c): [text(one) for one in sorted(self.held.get(c, ()))] for c in self.connected
+                str(consumer): [text(position) for position in sorted(self.pending.get(consumer, ()))]
+                for consumer in self.connected
             },
             "read_position": text((highest[0], highest[1] + 1)),
         }
@@ -123,7 +123,7 @@ class Truth:
 
 def as_consumer(line: dict[str, Any]) -> dict[str, Any]:
     """A ``consumer_added`` line as the consumer of a checkpoint."""
-    ranges = [[one["start"], one["end"]] for one in line["ranges"] or ()]
+    ranges = [[bounds["start"], bounds["end"]] for bounds in line["ranges"] or ()]
     policy = {"mode": line["key_shared_mode"], "allow_out_of_order": line["key_shared_allow_out_of_order"]}
     names = ("consumer", "name", "consumer_id", "address", "priority_level")
     return {name: line[name] for name in names} | {"key_shared": policy | {"ranges": ranges}}
@@ -147,13 +147,13 @@ def cut(log: DispatcherLog, at: int, *, queued: int = 0) -> DispatcherLog:
         truth.take(line)
     stored = zip(log.messages["ledger_id"].to_pylist(), log.messages["entry_id"].to_pylist(), strict=True)
     added_as = {line["consumer"]: as_consumer(line) for line in lines if line["kind"] == "consumer_added"}
-    named = [one for row in log.events["positions"].to_pylist() for one in row or ()]
-    first_named = min((one["ledger_id"], one["entry_id"]) for one in named)
-    held = set(truth.connected)
+    named = [position for row in log.events["positions"].to_pylist() for position in row or ()]
+    first_named = min((position["ledger_id"], position["entry_id"]) for position in named)
+    still_connected = set(truth.connected)
     truth.connected = connected
     said = truth.line(stored, first_named)
     said["pending_acks"] = {
-        number: them for number, them in said["pending_acks"].items() if int(number) in held
+        number: pending for number, pending in said["pending_acks"].items() if int(number) in still_connected
     }
     if queued:
         said["state_t_us"] = log.events["t_us"][at + queued - 1].as_py()
@@ -180,7 +180,7 @@ def found(
 
 
 def compare(log: DispatcherLog, at: int) -> Audit:
-    """What the cut log's audit says against the whole log's; returns it."""
+    """Compare the cut log's audit with the whole log's; returns it."""
     whole, part = audited(log), audited(cut(log, at))
     last = log.events["seq"][at - 1].as_py()
     assert found(part, OF_STATE) == found(whole, OF_STATE, after=last)
@@ -188,12 +188,12 @@ def compare(log: DispatcherLog, at: int) -> Audit:
     assert not found(whole, OF_ORDER, after=last, all_after=last) - everything
     certain = (*OF_STATE, *OF_ORDER)
     assert not found(part, certain, certain=True) - found(whole, certain, after=last)
-    sendings = [
+    expected = [
         row | {"delivery_number": 0, "cause": None}
         for row in whole.deliveries.to_pylist()
         if row["seq"] > last
     ]
-    assert [row | {"delivery_number": 0, "cause": None} for row in part.deliveries.to_pylist()] == sendings
+    assert [row | {"delivery_number": 0, "cause": None} for row in part.deliveries.to_pylist()] == expected
     assert not of_kind(part, "unknown_consumer")
     assert not of_kind(part, "log_gap")
     return part
@@ -202,15 +202,15 @@ def compare(log: DispatcherLog, at: int) -> Audit:
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
 def test_a_recording_cut_anywhere_says_the_same_behind_the_cut(folder: Path, share: float) -> None:
-    log = user_level(read(folder))
+    log = without_trace(read(folder))
     compare(log, int(share * log.events.num_rows))
 
 
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
 @pytest.mark.parametrize("queued", [1, 20, 150])
 def test_lines_that_were_queued_when_the_state_was_read_happen_once(folder: Path, queued: int) -> None:
-    """What the state holds of them already is no second sending, and what stands behind them is judged as ever."""
-    log = user_level(read(folder))
+    """Lines that the state includes already are no second delivery, and the lines behind them are judged as ever."""
+    log = without_trace(read(folder))
     at = log.events.num_rows // 2
     queued = min(queued, log.events.num_rows - at)
     last, read_at = (log.events["seq"][row].as_py() for row in (at - 1, at + queued - 1))
@@ -229,8 +229,8 @@ def _is_whole_ack(line: dict[str, Any]) -> bool:
 
 
 def test_a_split_whose_first_half_lies_before_the_cut_rests_on_the_checkpoint() -> None:
-    (folder,) = [one for one in SAMPLES if one.name == "designed-rolling-restart-classic-ch"]
-    log = user_level(read(folder))  # numbered from 1
+    (folder,) = [folder for folder in SAMPLES if folder.name == "designed-rolling-restart-classic-ch"]
+    log = without_trace(read(folder))  # numbered from 1
     proven = sorted({row["seqs"][-1] for row in of_kind(audited(log), "split_key")})
     assert len(proven) > 3
     for seq in proven:
@@ -248,8 +248,8 @@ def test_a_cumulative_acknowledgement_settles_nothing_above_it() -> None:
         compare(log, at)
 
 
-#: What a connected consumer may do; without acknowledgements of parts of batches, which no checkpoint holds.
-LIVES = st.lists(
+#: Events of connected consumers, without acknowledgements of parts of batches, which no checkpoint holds.
+EVENT_LISTS = st.lists(
     st.one_of(
         st.builds(lambda c, e: sent(c, *e), CONSUMERS, st.lists(ENTRIES, min_size=1, max_size=3)),
         st.builds(lambda c, e: sent(c, *e), CONSUMERS, st.lists(ENTRIES, min_size=1, max_size=3)),
@@ -281,8 +281,8 @@ def possible(events: list[Event]) -> list[Event]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(LIVES, TYPES, st.floats(0, 1))
-def test_a_random_life_cut_anywhere_says_the_same_behind_the_cut(
+@given(EVENT_LISTS, TYPES, st.floats(0, 1))
+def test_a_random_log_cut_anywhere_says_the_same_behind_the_cut(
     events: list[Event], subscription_type: str, share: float
 ) -> None:
     log = from_lines(numbered(possible(events)), subscription_type)
@@ -291,28 +291,17 @@ def test_a_random_life_cut_anywhere_says_the_same_behind_the_cut(
 
 
 @settings(max_examples=60, deadline=None)
-@given(LIVES, TYPES, st.floats(0, 1), st.lists(st.integers(1, 42), max_size=5))
-def test_in_pieces_a_log_with_a_checkpoint_gives_the_same(
+@given(EVENT_LISTS, TYPES, st.floats(0, 1), st.lists(st.integers(1, 42), max_size=5))
+def test_in_batches_a_log_with_a_checkpoint_gives_the_same(
     events: list[Event], subscription_type: str, share: float, cuts: list[int]
 ) -> None:
     whole = from_lines(numbered(possible(events)), subscription_type)
     assume("sent" in whole.events["kind"].to_pylist())
     log = cut(whole, 1 + int(share * (whole.events.num_rows - 1)))
-    cuts = [one for one in cuts if one < log.events.num_rows]
-    same(in_pieces(log, cuts), audited(log))
+    cuts = [cut for cut in cuts if cut < log.events.num_rows]
+    same(in_batches(log, cuts, all_messages=True), audited(log))
     with contextlib.suppress(NotStreamableError):  # a line that names what has left the window
-        same(in_pieces(log, cuts, trim_above=0, keep_behind=0), audited(log))
-
-
-def in_pieces(log: DispatcherLog, cuts: Sequence[int], **options: Any) -> list[Audit]:
-    """The audits of the events between ``cuts``; the first piece brings all entries, for a checkpoint may name any."""
-    fold = AuditFold(head_of(log), interval_start=MIDNIGHT, **options)
-    ends = [*sorted(set(cuts) - {0}), log.events.num_rows]
-    audits = []
-    for first, last in pairwise([0, *ends]):
-        messages = log.messages.slice(0, 0 if first else None).select(MESSAGE_COLUMNS)
-        audits.append(fold.feed(messages, log.events.select(EVENT_COLUMNS).slice(first, last - first)))
-    return audits
+        same(in_batches(log, cuts, all_messages=True, trim_above=0, keep_behind=0), audited(log))
 
 
 CHECKPOINT = {

@@ -39,9 +39,9 @@ def test_waits_are_exact(entries: int, in_memory: int) -> None:
     assert (row["entries"], row["never_delivered"]) == (entries, 3)
     assert (row["blocked_message_ms"], row["needless_message_ms"]) == (80, 30)
     measured = [
-        (one["t_us"] - T0) / 1000
-        for one in rows
-        if one["delivery_number"] == 1 and one["publish_time_ms"] is not None
+        (delivery["t_us"] - T0) / 1000
+        for delivery in rows
+        if delivery["delivery_number"] == 1 and delivery["publish_time_ms"] is not None
     ]
     figures = [row[name] for name in ("wait_ms_p50", "wait_ms_p99", "wait_ms_max")]
     if measured:

@@ -1,27 +1,24 @@
-"""The audit piece by piece against the audit in one piece: the same rows, or a refusal, and memory that stays bounded."""
+"""The audit batch by batch against the audit of the whole log: the same rows, or a refusal, and bounded memory."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, AuditFold
+from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, AuditFold
 from dispatch_core.audit.deliveries.operations import FLOW
-from dispatch_core.audit.deliveries.rows import Audit
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS, POSITION
+from tests.dispatch_core.audit.batches import head_of, in_batches, reached, same
 from tests.dispatch_core.audit.small_logs import (
     MIDNIGHT,
     T0_US,
@@ -34,7 +31,7 @@ from tests.dispatch_core.audit.small_logs import (
     redeliver,
     removed,
     sent,
-    user_level,
+    without_trace,
 )
 from tests.dispatch_core.audit.test_second_opinion import EVENTS as ANY_EVENT
 from tests.dispatch_core.audit.test_second_opinion import SAMPLES, TYPES, from_lines
@@ -42,78 +39,36 @@ from tests.dispatch_core.audit.test_second_opinion import SAMPLES, TYPES, from_l
 CLEAN = next(folder for folder in SAMPLES if folder.name == "designed-drain-one-by-one-ch")
 
 
-def head_of(log: DispatcherLog, *, foresight: bool = True) -> DispatcherLog:
-    """What is known of a log before its first piece, with or without its rare lines."""
-    rare = log.events.filter(pc.is_in(log.events["kind"], value_set=pa.array(RARE_KINDS)))
-    return replace(log, messages=log.messages.slice(0, 0), events=rare if foresight else rare.slice(0, 0))
-
-
-def reached(log: DispatcherLog) -> list[int]:
-    """Per event: how many rows of the message log hold every position named up to it."""
-    row_of = {(m["ledger_id"], m["entry_id"]): row for row, m in enumerate(log.messages.to_pylist(), start=1)}
-    needed = [
-        max((row_of.get((p["ledger_id"], p["entry_id"]), 0) for p in positions or []), default=0)
-        for positions in log.events["positions"].to_pylist()
-    ]
-    return list(itertools.accumulate(needed, max))
-
-
-def in_pieces(
-    log: DispatcherLog, cuts: Sequence[int], *, foresight: bool = True, **options: Any
-) -> list[Audit]:
-    """The audits of the events between ``cuts``; entries come as late as they can."""
-    fold = AuditFold(head_of(log, foresight=foresight), interval_start=MIDNIGHT, **options)
-    needed = reached(log)
-    audits, stored, last = [], 0, 0
-    for cut in [*sorted(set(cuts) - {0}), log.events.num_rows]:
-        upto = log.messages.num_rows if cut == log.events.num_rows else max([*needed[last:cut], stored])
-        audits.append(
-            fold.feed(
-                log.messages.select(MESSAGE_COLUMNS).slice(stored, upto - stored),
-                log.events.select(EVENT_COLUMNS).slice(last, cut - last),
-            )
-        )
-        stored, last = upto, cut
-    end = fold.finish()
-    return [*audits, end]
-
-
-def same(pieces: Sequence[Audit], whole: Audit) -> None:
-    for name in ("deliveries", "anomalies"):
-        joined = pa.concat_tables([getattr(piece, name) for piece in pieces])
-        assert joined.to_pylist() == getattr(whole, name).to_pylist()
-
-
 CUTS = st.lists(st.integers(0, 42), max_size=8)
 
 
 @settings(max_examples=80)
 @given(st.lists(ANY_EVENT, min_size=6, max_size=40), TYPES, CUTS, st.integers(0, 2), st.booleans())
-def test_any_log_in_any_pieces_gives_the_same_or_is_refused(
+def test_any_log_in_any_batches_gives_the_same_or_is_refused(
     events: list[Any], subscription_type: str, cuts: list[int], keep_behind: int, foresight: bool
 ) -> None:
     log = from_lines(numbered([added(1), added(2), *events]), subscription_type)
     whole = audited(log)
     cuts = [cut for cut in cuts if cut < log.events.num_rows]
-    pieces = None
+    batches = None
     with contextlib.suppress(NotStreamableError):
-        pieces = in_pieces(log, cuts, foresight=foresight, keep_behind=keep_behind, trim_above=0)
-    if pieces is None and foresight:
+        batches = in_batches(log, cuts, foresight=foresight, keep_behind=keep_behind, trim_above=0)
+    if batches is None and foresight:
         # what is kept is judged; only what was dropped was missing
-        pieces = in_pieces(log, cuts)
-    if pieces is not None:
-        same(pieces, whole)
+        batches = in_batches(log, cuts)
+    if batches is not None:
+        same(batches, whole)
 
 
 def settling(steps: int, seed: int) -> list[Any]:
-    """A life in which entries come, go back and are settled in the end, so that the window moves on."""
+    """Make events in which entries are sent, requested again and settled in the end, so that the window moves on."""
     rng = np.random.default_rng(seed)
     events = [added(1), added(2), added(3)]
-    held: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    pending: dict[int, list[int]] = {1: [], 2: [], 3: []}
     number, entry = 3, 0
     waiting: list[int] = []
     for _ in range(steps):
-        consumer = int(rng.choice(list(held)))
+        consumer = int(rng.choice(list(pending)))
         match int(rng.integers(0, 12)):
             case 0 | 1 | 2 | 3:
                 count = int(rng.integers(1, 4))
@@ -123,32 +78,32 @@ def settling(steps: int, seed: int) -> list[Any]:
                     fresh.reverse()
                 again = [waiting.pop(0) for _ in range(min(len(waiting), 4))]
                 events.append(sent(consumer, *again, *fresh))
-                held[consumer] += again + fresh
-            case 4 | 5 | 6 | 7 | 8 if held[consumer]:
-                consumer = max(held, key=lambda c: len(held[c]))
-                count = int(rng.integers(1, len(held[consumer]) + 1))
-                events.append(ack(consumer, *held[consumer][:count]))
-                del held[consumer][:count]
-            case 9 if held[consumer]:
-                asked = [held[consumer].pop(int(rng.integers(0, len(held[consumer]))))]
-                events.append(redeliver(consumer, *asked))
-                waiting += asked
-            case 10 if held[consumer]:
+                pending[consumer] += again + fresh
+            case 4 | 5 | 6 | 7 | 8 if pending[consumer]:
+                consumer = max(pending, key=lambda c: len(pending[c]))
+                count = int(rng.integers(1, len(pending[consumer]) + 1))
+                events.append(ack(consumer, *pending[consumer][:count]))
+                del pending[consumer][:count]
+            case 9 if pending[consumer]:
+                requested = [pending[consumer].pop(int(rng.integers(0, len(pending[consumer]))))]
+                events.append(redeliver(consumer, *requested))
+                waiting += requested
+            case 10 if pending[consumer]:
                 events.append(redeliver(consumer))
-                waiting += held[consumer]
-                held[consumer] = []
+                waiting += pending[consumer]
+                pending[consumer] = []
             case 11 if rng.random() < 0.5:
                 events.append(removed(consumer))
-                waiting += held.pop(consumer)
+                waiting += pending.pop(consumer)
                 number += 1
-                held[number] = []
+                pending[number] = []
                 events.append(added(number, f"worker-{number % 4}"))
             case _:
                 pass
     return events
 
 
-def life(steps: int, seed: int, subscription_type: str = "Key_Shared") -> DispatcherLog:
+def settling_log(steps: int, seed: int, subscription_type: str = "Key_Shared") -> DispatcherLog:
     from tests.dispatch_core.audit import test_second_opinion as small
 
     events = settling(steps, seed)
@@ -168,47 +123,37 @@ def life(steps: int, seed: int, subscription_type: str = "Key_Shared") -> Dispat
 @pytest.mark.parametrize("subscription_type", ["Key_Shared", "Failover", "Shared"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_moving_window_finds_what_the_whole_log_shows(subscription_type: str, seed: int) -> None:
-    log = life(200, seed, subscription_type)
+    log = settling_log(200, seed, subscription_type)
     whole = audited(log)
     assert set(whole.anomalies["kind"].to_pylist()) - {"redelivered"} or subscription_type == "Shared"
     dropped = []
     for size in (3, 7, 50):
         fold = AuditFold(head_of(log), interval_start=MIDNIGHT, keep_behind=0, trim_above=0)
-        needed, pieces, stored = reached(log), [], 0
+        needed, batches, stored = reached(log), [], 0
         for start in range(0, log.events.num_rows, size):
             upto = max([*needed[start : start + size], stored])
-            pieces.append(fold.feed(log.messages.slice(stored, upto - stored), log.events.slice(start, size)))
+            batches.append(
+                fold.feed(log.messages.slice(stored, upto - stored), log.events.slice(start, size))
+            )
             stored = upto
             dropped.append(fold.dropped)
-        same(pieces, whole)
+        same(batches, whole)
     assert sum(dropped) > 3 * 30
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
-def test_the_samples_in_pieces(folder: Path, size: int) -> None:
-    log = user_level(read(folder))
+def test_the_samples_in_batches(folder: Path, size: int) -> None:
+    log = without_trace(read(folder))
     cuts = range(size, min(log.events.num_rows, 100 * size), size)
-    same(in_pieces(log, cuts, keep_behind=20, trim_above=0), audited(log))
-
-
-def pieces_of(log: DispatcherLog, *cuts: int, **options: Any) -> list[Audit]:
-    """The log in pieces, its messages all in the first."""
-    fold = AuditFold(head_of(log), interval_start=MIDNIGHT, **options)
-    bounds = [0, *cuts, log.events.num_rows]
-    return [
-        fold.feed(
-            log.messages if not start else log.messages.slice(0, 0), log.events.slice(start, stop - start)
-        )
-        for start, stop in itertools.pairwise(bounds)
-    ]
+    same(in_batches(log, cuts, keep_behind=20, trim_above=0), audited(log))
 
 
 LINES = [added(1), added(2), sent(1, 0, 1), ack(1, 0, 1), sent(1, 2, 3), ack(1, 2), sent(2, 4), ack(2, 4)]
 
 
 def test_what_the_log_says_about_itself_is_carried_over() -> None:
-    """Holes, clock steps, missing connections at the border of pieces; gaps make findings of later pieces uncertain."""
+    """Holes, clock steps, missing connections at the border of batches; gaps make findings of later batches uncertain."""
     lines = numbered([*LINES, sent(7, 3), removed(2), sent(2, 5), ack(2, 5)])
     lines[4]["t_us"] -= 5_000_000
     del lines[6]
@@ -217,7 +162,7 @@ def test_what_the_log_says_about_itself_is_carried_over() -> None:
     kinds = set(whole.anomalies["kind"].to_pylist())
     assert {"log_gap", "clock_step", "unknown_consumer", "double_outstanding"} <= kinds
     for cut in range(1, log.events.num_rows):
-        same(pieces_of(log, cut), whole)
+        same(in_batches(log, [cut], all_messages=True), whole)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +185,7 @@ def test_what_a_window_cannot_judge_is_refused(lines: list[Any], cuts: tuple[int
     log = from_lines(numbered(lines), "Key_Shared")
     assert audited(log).deliveries.num_rows
     with pytest.raises(NotStreamableError, match=says):
-        pieces_of(log, *cuts, keep_behind=0, trim_above=0)
+        in_batches(log, cuts, all_messages=True, keep_behind=0, trim_above=0)
 
 
 def test_lines_and_entries_that_are_not_in_order_are_refused() -> None:
@@ -265,11 +210,11 @@ def test_a_name_that_was_not_foreseen_is_refused_only_where_words_would_change()
     log = from_lines(numbered([*LINES, *again]), "Key_Shared")
     whole = audited(log)
     assert "worker-1 (connection 1)" in whole.anomalies["explanation"][0].as_py()
-    same(in_pieces(log, [10]), whole)
+    same(in_batches(log, [10]), whole)
     with pytest.raises(NotStreamableError, match="has the name of one that findings already name"):
-        in_pieces(log, [10], foresight=False)
+        in_batches(log, [10], foresight=False)
     other = from_lines(numbered([*LINES, removed(1), sent(2, 3), added(3), sent(3, 5)]), "Key_Shared")
-    same(in_pieces(other, [10], foresight=False), audited(other))
+    same(in_batches(other, [10], foresight=False), audited(other))
 
 
 def test_a_key_that_is_given_in_another_way_later_is_refused() -> None:
@@ -282,7 +227,7 @@ def test_a_key_that_is_given_in_another_way_later_is_refused() -> None:
     assert set(whole.deliveries["key"].to_pylist()) == {"k0", "k1"}
     for keep_behind in (0, 100):  # with the first entries dropped, and with them there
         with pytest.raises(NotStreamableError, match="base64"):
-            in_pieces(log, [4, 5, 6], keep_behind=keep_behind, trim_above=0)
+            in_batches(log, [4, 5, 6], keep_behind=keep_behind, trim_above=0)
 
 
 def test_flows_become_operations_that_no_rule_looks_at() -> None:
@@ -301,7 +246,7 @@ def test_flows_become_operations_that_no_rule_looks_at() -> None:
     assert last.anomalies.to_pylist() == audited(log).anomalies.to_pylist()
 
 
-def clean_piece(first: int, count: int, keys: int) -> tuple[pa.Table, pa.Table]:
+def clean_batch(first: int, count: int, keys: int) -> tuple[pa.Table, pa.Table]:
     """Entries of ever new keys, each sent and acked; one line each."""
     entries = np.arange(first, first + count)
     messages = pa.table(
@@ -335,13 +280,13 @@ def clean_piece(first: int, count: int, keys: int) -> tuple[pa.Table, pa.Table]:
 
 
 def test_memory_stays_where_it_is_however_long_the_log() -> None:
-    """Every piece has keys of its own, and neither rows nor keys pile up."""
+    """Every batch has keys of its own, and neither rows nor keys pile up."""
     start = from_lines(numbered([added(1), added(2)]), "Key_Shared")
     fold = AuditFold(head_of(start), interval_start=MIDNIGHT, keep_behind=500, trim_above=1000)
     fold.feed(start.messages.slice(0, 0), start.events)
     rooms, dropped, deliveries = [], 0, 0
-    for piece in range(120):
-        audit = fold.feed(*clean_piece(piece * 1000, 1000, keys=1000))
+    for batch in range(120):
+        audit = fold.feed(*clean_batch(batch * 1000, 1000, keys=1000))
         assert audit.anomalies.num_rows == 0
         deliveries += audit.deliveries.num_rows
         dropped += fold.dropped
@@ -358,7 +303,7 @@ def test_keys_that_no_entry_of_the_window_has_are_forgotten() -> None:
     start = from_lines(numbered([added(1), added(2)]), "Key_Shared")
     fold = AuditFold(head_of(start), interval_start=MIDNIGHT, keep_behind=0, trim_above=0)
     fold.feed(start.messages.slice(0, 0), start.events)
-    for piece in range(4):
-        fold.feed(*clean_piece(piece * 100, 100, keys=50))
+    for batch in range(4):
+        fold.feed(*clean_batch(batch * 100, 100, keys=50))
         assert len(fold.window.keys) == 50
-        assert fold.window.keys.texts[0].as_py() == f"k{piece * 2}-0"
+        assert fold.window.keys.texts[0].as_py() == f"k{batch * 2}-0"

@@ -39,7 +39,7 @@ def audit(tmp_path: Path) -> Any:
     return run
 
 
-def test_a_quiet_life_has_no_finding(audit: Any) -> None:
+def test_a_quiet_log_has_no_finding(audit: Any) -> None:
     result = audit(added(1), sent(1, 0, 1, 2), ack(1, 0, 1, 2), added(2), sent(2, 3), ack(2, 3), removed(1))
     assert kinds(result) == {}
     deliveries = result.deliveries.to_pylist()
@@ -170,10 +170,10 @@ def test_duplicate_after_ack_whoever_acked(audit: Any) -> None:
     assert kinds(result) == {"duplicate_after_ack": ["5:0"]}
 
 
-def test_a_sending_right_behind_an_ack_is_uncertain_unless_a_trace_shows_its_effect(audit: Any) -> None:
+def test_a_delivery_right_behind_an_ack_is_uncertain_unless_a_trace_shows_its_effect(audit: Any) -> None:
     at = 1_795_219_200_000_000
 
-    def life(*between: Event) -> Audit:
+    def deliver_after_ack(*between: Event) -> Audit:
         ack_then_send = [
             ack(1, 0) | {"t_us": at + 3_000_000},
             *between,
@@ -181,12 +181,12 @@ def test_a_sending_right_behind_an_ack_is_uncertain_unless_a_trace_shows_its_eff
         ]
         return audit(added(1), sent(1, 0), *ack_then_send)  # type: ignore[no-any-return]
 
-    (alone,) = of_kind(life(), "duplicate_after_ack")
+    (alone,) = of_kind(deliver_after_ack(), "duplicate_after_ack")
     assert (alone["uncertain"], alone["reason"]) == (True, "ack_racing")
     effect = {"kind": "pending_ack_removed", "consumer": 1, "positions": ["5:0"], "t_us": at + 3_000_500}
-    (applied,) = of_kind(life(effect), "duplicate_after_ack")
+    (applied,) = of_kind(deliver_after_ack(effect), "duplicate_after_ack")
     assert (applied["uncertain"], applied["reason"]) == (False, None)
-    (other,) = of_kind(life(effect | {"positions": ["5:1"]}), "duplicate_after_ack")
+    (other,) = of_kind(deliver_after_ack(effect | {"positions": ["5:1"]}), "duplicate_after_ack")
     assert (other["uncertain"], other["reason"]) == (True, "ack_racing")
 
 
@@ -220,13 +220,13 @@ def test_failover_hand_over_excuses_order_but_not_double_delivery(audit: Any) ->
 
 
 def test_failover_rewind_after_entries_went_out_from_the_old_read_position(audit: Any) -> None:
-    """The new active consumer may get later entries before the hand-over's rewind shows (failover delay)."""
+    """The new active consumer may get later entries before the rewind of its change shows (failover delay)."""
     events = (added(1), added(2), sent(1, 0, 1), removed(1), sent(2, 2), sent(2, 0, 1, 2))
     result = audit(*events, subscription_type="Failover", partition_index=0)
     assert set(kinds(result)) == {"redelivered"}
     again = audit(*events, sent(2, 1), subscription_type="Failover", partition_index=0)
     assert set(kinds(again)) == {"redelivered"}, (
-        "going back over what one hand-over covers is one rewind's work"
+        "going back over the entries of one change is one rewind's work"
     )
 
 

@@ -81,7 +81,7 @@ def test_what_a_gap_may_explain_is_uncertain_and_what_it_cannot_is_not(audit: An
     for seq, event in enumerate(again[-2:], start=8):
         event["seq"], event["t_us"] = seq, T0_US + seq * 1_000_000
     (double,) = of_kind(audit(again), "double_outstanding")
-    assert not double["uncertain"], "both sendings stand behind the gap"
+    assert not double["uncertain"], "both deliveries stand behind the gap"
 
 
 def test_a_line_that_stands_twice_counts_once_and_is_reported(audit: Any) -> None:
@@ -183,9 +183,9 @@ def test_chunked_tables_give_the_same(tmp_path: Path) -> None:
     log = read(
         write(tmp_path / "a" / "b", KEYS, numbered([added(1), sent(1, 1), sent(1, 0), ack(1, 1), sent(1, 2)]))
     )
-    pieces = pa.concat_tables([log.events.slice(i, 1) for i in range(log.events.num_rows)])
+    events = pa.concat_tables([log.events.slice(i, 1) for i in range(log.events.num_rows)])
     messages = pa.concat_tables([log.messages.slice(i, 2) for i in range(0, log.messages.num_rows, 2)])
-    whole, cut = audited(log), audited(replace(log, events=pieces, messages=messages))
+    whole, cut = audited(log), audited(replace(log, events=events, messages=messages))
     assert cut.anomalies.equals(whole.anomalies)
     assert cut.deliveries.equals(whole.deliveries)
 

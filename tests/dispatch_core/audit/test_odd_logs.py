@@ -22,9 +22,10 @@ ADDED = {"kind": "consumer_added", "consumer": 1, "name": "a"}
 
 def audited(folder: Path, *events: dict[str, Any], **header: Any) -> int:
     lines = [
-        {"seq": seq, "t_us": 1_700_000_000_000_000 + seq * 1000} | one for seq, one in enumerate(events, 1)
+        {"seq": seq, "t_us": 1_700_000_000_000_000 + seq * 1000} | event
+        for seq, event in enumerate(events, 1)
     ]
-    text = "".join(json.dumps(one) + "\n" for one in [HEADER | header, *lines])
+    text = "".join(json.dumps(line) + "\n" for line in [HEADER | header, *lines])
     (folder / "events.jsonl").write_text(text)
     (folder / "messages.jsonl").write_text('{"topic":"t","position":"5:0","key":"k"}\n')
     return main(["audit", str(folder)])

@@ -1,4 +1,4 @@
-"""The audit against the brute-force checker, which shares no line with it: on the samples and on random small lives."""
+"""The audit against the brute-force checker, which shares no line with it: on the samples and on random small logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.dispatch_core.audit.small_logs import (
     redeliver,
     removed,
     sent,
-    user_level,
+    without_trace,
     write,
 )
 
@@ -76,9 +76,9 @@ def test_both_find_the_same_in_the_samples(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
-def test_the_user_level_log_says_the_same_as_the_trace(folder: Path) -> None:
+def test_the_log_without_a_trace_says_the_same_as_the_trace(folder: Path) -> None:
     log = read(folder)
-    assert kinds(audited(user_level(log))) == kinds(audited(log))
+    assert kinds(audited(without_trace(log))) == kinds(audited(log))
 
 
 def test_the_sample_with_violations_has_them() -> None:
@@ -135,7 +135,7 @@ def from_lines(events: list[Event], subscription_type: str) -> DispatcherLog:
 
 @settings(max_examples=300)
 @given(st.lists(EVENTS, min_size=6, max_size=40), TYPES)
-def test_both_find_the_same_in_random_lives(events: list[Event], subscription_type: str) -> None:
+def test_both_find_the_same_in_random_logs(events: list[Event], subscription_type: str) -> None:
     lines = numbered([added(1), added(2), *events])
     keys = {checker.position(m["position"]): checker.key_of(m) for m in MESSAGES}
     expected = Counter(checker.Checker(subscription_type, keys).run(lines))
@@ -212,7 +212,7 @@ def tampered(folder: Path, tmp_path: Path, change: Any) -> Path:
 CLEAN = ROOT / "tests/data/recordings/4.2.4/designed-drain-one-by-one-ch"
 
 
-def test_a_sending_moved_behind_a_later_one_of_its_key_is_found(tmp_path: Path) -> None:
+def test_a_delivery_moved_behind_a_later_one_of_its_key_is_found(tmp_path: Path) -> None:
     keys = {
         m["position"]: m.get("key")
         for m in checker.lines(str(CLEAN / "messages.jsonl.gz"))
@@ -240,7 +240,7 @@ def test_a_sending_moved_behind_a_later_one_of_its_key_is_found(tmp_path: Path) 
     assert findings(audited(read(folder))) == second_opinion(folder)
 
 
-def test_a_sending_repeated_after_its_ack_is_found(tmp_path: Path) -> None:
+def test_a_delivery_repeated_after_its_ack_is_found(tmp_path: Path) -> None:
     def repeat(lines: list[Event]) -> list[Event]:
         first = next(line for line in lines if line["kind"] == "sent" and len(line["positions"]) == 1)
         ack_at = next(
@@ -260,7 +260,7 @@ def test_a_sending_repeated_after_its_ack_is_found(tmp_path: Path) -> None:
     assert findings(audited(read(folder))) == second_opinion(folder)
 
 
-def test_a_sending_given_to_another_consumer_as_well_is_found(tmp_path: Path) -> None:
+def test_a_delivery_to_another_consumer_as_well_is_found(tmp_path: Path) -> None:
     def double(lines: list[Event]) -> list[Event]:
         connected: list[int] = []
         for i, line in enumerate(lines):

@@ -72,7 +72,7 @@ def test_a_name_within_the_limit_is_shown_whole() -> None:
     assert shown("k" * 101) == "k" * 99 + "…"
 
 
-def test_names_that_look_alike_are_told_apart() -> None:
+def test_names_that_look_alike_are_distinguished() -> None:
     consumers = [Consumer(1, "a\n"), Consumer(2, "a\\n"), Consumer(3, ""), Consumer(4, "b")]
     expected = ["a\\n (connection 1)", "a\\n (connection 2)", "consumer 3", "b"]
     assert display_names(consumers) == expected
@@ -103,7 +103,7 @@ def test_an_ordering_rule_is_named_and_so_is_what_it_waits_for(reason: str) -> N
     assert "w1" in text
 
 
-def test_a_setting_is_told_with_its_value_where_that_is_known() -> None:
+def test_a_setting_is_shown_with_its_value_where_that_is_known() -> None:
     limit = "maxUnackedMessagesPerConsumer"
     assert f"{limit} = 50 allows" in why(Cause("unacked_limit_consumer", settings={limit: 50}))
     assert f"{limit} allows" in why(Cause("unacked_limit_consumer"))
@@ -119,7 +119,7 @@ def test_the_look_ahead_limit_names_whom_the_entries_wait_for() -> None:
     )
 
 
-def test_a_drain_without_messages_is_told_beside_one_with_messages() -> None:
+def test_a_drain_without_messages_is_described_beside_one_with_messages() -> None:
     real = Cause("draining_hash", waiting="w2", holder="w1", positions=["3:7"], count=1)
     phantom = Cause("draining_hash", waiting="w2", holder="w1", phantom=True)
     both = Cause(
@@ -130,5 +130,5 @@ def test_a_drain_without_messages_is_told_beside_one_with_messages() -> None:
     assert ". But from 08:24:21.936 on w1 held nothing of it any more" in why(both)
 
 
-def test_a_time_that_no_calendar_has_is_told_as_its_number() -> None:
+def test_a_time_that_no_calendar_has_is_shown_as_its_number() -> None:
     assert date_and_clock(10**18) == clock(10**18) == f"{10**18} us"

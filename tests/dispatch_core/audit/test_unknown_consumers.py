@@ -1,4 +1,4 @@
-"""A connection that no line added is told of from the first line of a trace on that names it, and once."""
+"""A connection that no line added is reported once, from the first line of a trace that names it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FAILOVER = "recordings/4.2.4/designed-failover-modulo-p1"
 
 
 def without_join(log: DispatcherLog, consumer: int, *also: str) -> DispatcherLog:
-    mine = pc.equal(log.events["consumer"], consumer)
+    own = pc.equal(log.events["consumer"], consumer)
     kinds = pc.is_in(log.events["kind"], value_set=pa.array(["consumer_added", *also]))
-    return replace(log, events=log.events.filter(pc.invert(pc.fill_null(pc.and_(mine, kinds), False))))
+    return replace(log, events=log.events.filter(pc.invert(pc.fill_null(pc.and_(own, kinds), False))))
 
 
 def line(log: DispatcherLog, kind: str, consumer: int) -> int:
-    mine = pc.and_(pc.equal(log.events["kind"], kind), pc.equal(log.events["consumer"], consumer))
-    return int(log.events.filter(mine)["seq"][0].as_py())
+    lines = pc.and_(pc.equal(log.events["kind"], kind), pc.equal(log.events["consumer"], consumer))
+    return int(log.events.filter(lines)["seq"][0].as_py())
 
 
 def renumbered(log: DispatcherLog) -> DispatcherLog:
@@ -63,7 +63,7 @@ def test_a_connection_that_only_lines_of_a_trace_tell_of_is_unknown_too() -> Non
     assert [(row["consumers"], row["seqs"]) for row in found] == [([2], [line(log, "selector_added", 2)])]
 
 
-def test_a_decision_is_told_of_the_entry_that_stands_first_in_another_s_place() -> None:
+def test_a_decision_names_the_entry_that_stands_first_in_another_s_place() -> None:
     row = {
         "seq": 9, "t_us": 0, "decision_class": "dispatch", "status": "divergent", "reason": None, "racing_seq": None,
         "expected": "consumer 2 gets [5:3, 5:4, 5:5] (3)", "recorded": "consumer 2 gets [5:3, 5:5, 5:4] (3)",
@@ -81,4 +81,4 @@ def test_a_decision_is_told_of_the_entry_that_stands_first_in_another_s_place() 
     ]
     for anomalies in (beside, beside[:1]):
         found = of_decisions(pa.Table.from_pylist([row]), pa.table(entries), "rules", anomalies)
-        assert [(one.positions, one.key) for one in found] == [(["5:4", "5:5"], "k")]
+        assert [(finding.positions, finding.key) for finding in found] == [(["5:4", "5:5"], "k")]

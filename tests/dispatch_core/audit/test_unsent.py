@@ -57,21 +57,21 @@ def test_of_many_the_first_are_named_and_all_are_counted_by_key(
     lost = [row for row in found if row["kind"] == "never_delivered"]
     first = 5 if gone_over else 11
     entries = Counter(f"k{entry % keys}" for entry in range(first, first + MANY))
-    told = 0
+    counted = 0
     for row in lost:
         words = row["explanation"].split(f" (key {row['key']})")[0]
         more = re.search(r" and (\d+) more$", words)
         named = len(re.findall(r"\d+:\d+", words))
         assert named + (int(more.group(1)) if more else 0) == entries[row["key"]]
-        told += entries[row["key"]]
+        counted += entries[row["key"]]
     rest = re.search(r"; so were (\d+) more of (\d+) other keys?$", lost[-1]["explanation"])
-    assert [int(count) for count in (rest.groups() if rest else (0, 0))] == [MANY - told, keys - len(lost)]
+    assert [int(count) for count in (rest.groups() if rest else (0, 0))] == [MANY - counted, keys - len(lost)]
     assert all("so were" not in row["explanation"] for row in lost[:-1])
     assert sum(row["unsent"] for row in lost) == MANY
 
 
 def test_what_was_sent_in_the_end_explains_nothing(tmp_path: Path) -> None:
-    """It waited too long, and was sent: what else was not sent is not told by that."""
+    """An entry that waited too long and was sent explains no other entry that was not sent."""
     found = audit(tmp_path, 1, 0, 0, 1_000, "Key_Shared", AT_ONCE)
     assert "stuck_key" in found.anomalies["kind"].to_pylist()
     assert sum(found.anomalies["unsent"].fill_null(0).to_pylist()) == 0

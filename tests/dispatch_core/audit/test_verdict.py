@@ -105,7 +105,7 @@ def test_a_policy_may_bear_a_number_or_a_cause() -> None:
     assert judged(hand_over, policy=lenient)["duplicate_delivery"].verdict == "PASS"
 
 
-def test_the_first_findings_told_are_of_different_keys() -> None:
+def test_the_first_findings_listed_are_of_different_keys() -> None:
     rows = [row("split_key", key="a", explanation=f"a{n}") for n in range(5)]
     rows.append(row("split_key", key="b", explanation="b0"))
     rows.insert(0, row("split_key", key="c", explanation="unsure", uncertain=True))
@@ -205,9 +205,9 @@ def test_what_follows_from_other_findings_still_breaks_conformance() -> None:
 
 
 def test_of_a_log_without_events_nothing_is_known_and_the_next_step_is_said() -> None:
-    given = {one.promise: one for one in verdicts([], seen=ALL_SEEN, recorded=False)}
+    given = {verdict.promise: verdict for verdict in verdicts([], seen=ALL_SEEN, recorded=False)}
     assert overall(given.values()) == "UNKNOWN"
-    unknown = {name for name, one in given.items() if one.verdict == "UNKNOWN"}
+    unknown = {name for name, verdict in given.items() if verdict.verdict == "UNKNOWN"}
     assert unknown == {"per_key_order", "duplicate_delivery", "completeness", "conformance"}
     assert all("see that the recorder ran" in given[name].reason for name in unknown)
     assert overall(verdicts([], recorded=False)) == "UNKNOWN", "without the rules, too"

@@ -20,6 +20,7 @@ from tests.dispatch_core.audit.small_logs import (
     Event,
     ack,
     added,
+    flow,
     message,
     read,
     removed,
@@ -32,10 +33,6 @@ SECOND = 1_000_000
 
 def at(seconds: float, event: Event) -> Event:
     return event | {"t_us": T0_US + int(seconds * SECOND)}
-
-
-def flow(consumer: int, permits: int) -> Event:
-    return {"kind": "flow", "consumer": consumer, "permits": permits}
 
 
 def log_of(folder: Path, keys: list[str | None], events: list[Event], **fields: Any) -> DispatcherLog:

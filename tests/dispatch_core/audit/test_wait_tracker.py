@@ -1,4 +1,4 @@
-"""Waits as they are sampled: what must hold however often it is looked, and however many waits are told one by one."""
+"""Sampled waits: conditions that hold for any number of samples, and of waits that are listed one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits import tracker as holds_module
+from dispatch_core.audit.waits import tracker
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.replay_log import replay
@@ -42,37 +42,37 @@ def waits(log: DispatcherLog, *, tick_us: int | None = None, limit_ms: int = 100
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_wait_is_the_sum_of_its_reasons(name: str) -> None:
-    found = [hold for hold in waits(recorded(name), tick_us=0) if hold.first_position is not None]
+    found = [wait for wait in waits(recorded(name), tick_us=0) if wait.first_position is not None]
     assert len(found) > 3
-    for hold in found:
-        if hold.until_t_us is not None:
-            assert hold.waited_us == hold.until_t_us - hold.from_t_us
-            assert hold.until_seq is not None
-            assert hold.until_seq > hold.from_seq
-        assert hold.shares[0][0] == hold.reason
-        assert hold.positions[0] == hold.first_position
-        assert 1 <= hold.entries <= hold.messages
-        assert hold.waited_us <= hold.message_us
-        assert 0 <= hold.needless_us <= hold.message_us
-        assert hold.holder_pending >= len(hold.holder_positions)
+    for wait in found:
+        if wait.until_t_us is not None:
+            assert wait.waited_us == wait.until_t_us - wait.from_t_us
+            assert wait.until_seq is not None
+            assert wait.until_seq > wait.from_seq
+        assert wait.shares[0][0] == wait.reason
+        assert wait.positions[0] == wait.first_position
+        assert 1 <= wait.entries <= wait.messages
+        assert wait.waited_us <= wait.message_us
+        assert 0 <= wait.needless_us <= wait.message_us
+        assert wait.holder_pending >= len(wait.holder_positions)
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_sums_do_not_hang_on_how_many_waits_are_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_do_not_depend_on_the_number_of_listed_waits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = recorded(name)
 
     def sums() -> tuple[int, dict[tuple[str | None, int | None], int]]:
         found = waits(log, limit_ms=1_000)
         total: Counter[tuple[str | None, int | None]] = Counter()
-        for hold in found:
-            if hold.reason is not None:
-                total[hold.reason, hold.waiting] += hold.message_us
+        for wait in found:
+            if wait.reason is not None:
+                total[wait.reason, wait.waiting] += wait.message_us
         return len(found), dict(total)
 
-    told, all_of_them = sums()
-    monkeypatch.setattr(holds_module, "SHORT_WAITS", 0)
-    told_fewer, the_same = sums()
-    assert told_fewer <= told
+    listed, all_of_them = sums()
+    monkeypatch.setattr(tracker, "SHORT_WAITS", 0)
+    fewer, the_same = sums()
+    assert fewer <= listed
     assert the_same == all_of_them
 
 
@@ -83,13 +83,13 @@ def test_looking_less_often_finds_the_same_long_waits(name: str) -> None:
     exact, coarse = waits(log, tick_us=0), waits(log, tick_us=20_000)
     for found, others in ((exact, coarse), (coarse, exact)):
         reasons = {
-            (hold.first_position, reason)
-            for hold in others
-            for reason, lasted_us in hold.shares
+            (wait.first_position, reason)
+            for wait in others
+            for reason, lasted_us in wait.shares
             if lasted_us >= 100_000
         }
-        long_ones = [hold for hold in found if hold.first_position is not None and hold.waited_us >= 300_000]
-        assert {(hold.first_position, hold.reason) for hold in long_ones} <= reasons
+        long_ones = [wait for wait in found if wait.first_position is not None and wait.waited_us >= 300_000]
+        assert {(wait.first_position, wait.reason) for wait in long_ones} <= reasons
         assert long_ones
 
 
@@ -102,8 +102,8 @@ def test_a_clock_that_goes_back_adds_no_time() -> None:
         log.events.column_names.index("t_us"), log.events.schema.field("t_us"), pa.array(stepped)
     )
     found = waits(replace(log, events=events))
-    assert sum(hold.message_us for hold in found) <= sum(hold.message_us for hold in waits(log))
-    assert all(us >= 0 for hold in found for _, us in hold.shares)
+    assert sum(wait.message_us for wait in found) <= sum(wait.message_us for wait in waits(log))
+    assert all(us >= 0 for wait in found for _, us in wait.shares)
 
 
 def test_the_same_log_gives_the_same_waits() -> None:

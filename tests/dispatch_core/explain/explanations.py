@@ -12,7 +12,7 @@ from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.whole_log import WholeAudit, audit_whole
-from tests.dispatch_core.audit.small_logs import Event, message, numbered, read, user_level, write
+from tests.dispatch_core.audit.small_logs import Event, message, numbered, read, without_trace, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
 DRAIN = "designed-drain-one-by-one-ch"
@@ -27,7 +27,7 @@ ALL = (DRAIN, FAILOVER, NEGATIVE, OWN, CLASSIC)
 def known(name: str, *, level: str = "T") -> tuple[Record, WholeAudit]:
     """Read and audit a sample once, with or without its trace."""
     log = read(SAMPLES / name)
-    return of(log if level == "T" else user_level(log))
+    return of(log if level == "T" else without_trace(log))
 
 
 def of(log: DispatcherLog, earlier: Sequence[DispatcherLog] = ()) -> tuple[Record, WholeAudit]:

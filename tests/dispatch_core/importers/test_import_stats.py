@@ -205,7 +205,7 @@ def test_a_real_brokers_documents_say_what_its_recorder_saw(
     assert [consumer["consumer"] for consumer in line["consumers"]] == truth.connected
     assert set(line["ack_holes"]) == {text(position) for position in truth.acked}
     assert line["pending_acks"]
-    pending = {str(number): {text(position) for position in its} for number, its in truth.held.items() if its}
+    pending = {str(number): {text(position) for position in its} for number, its in truth.pending.items() if its}
     assert {n: set(its) for n, its in line["pending_acks"].items()} == pending
     assert main(["audit", str(tmp_path), "--json"]) in (0, 1, 2)
     rows = [json.loads(text_) for text_ in capsys.readouterr().out.splitlines()]
@@ -232,10 +232,10 @@ def test_counts_and_owners_prove_what_was_sent_before_the_log_begins(
     made = from_snapshot(log, snapshot_of(documents(sample), subscription), (taken[0], taken[1]), names)
     line = json.loads(made.log.events["checkpoint_json"][0].as_py())
     for number, positions in line["pending_acks"].items():
-        assert set(positions) <= {text(position) for position in truth.held[int(number)]}
+        assert set(positions) <= {text(position) for position in truth.pending[int(number)]}
     # all but the ten entries of two draining hashes, which have later entries waiting
     assert made.known_pending == known
-    assert sum(map(len, truth.held.values())) == known + (10 if sample.endswith("key-shared") else 0)
+    assert sum(map(len, truth.pending.values())) == known + (10 if sample.endswith("key-shared") else 0)
 
 
 def test_a_log_that_begins_behind_the_snapshot_tells_less(
@@ -343,6 +343,6 @@ def test_what_happens_while_the_snapshot_is_taken_is_not_taken_for_its_state(nam
         touched
     )
     for number, positions in line["pending_acks"].items():
-        assert set(positions) <= {text(position) for position in cut.truth.held[int(number)]}
+        assert set(positions) <= {text(position) for position in cut.truth.pending[int(number)]}
     ledger, entry = (int(part) for part in line["read_position"].split(":"))
     assert max(cut.truth.sent) < (ledger, entry)

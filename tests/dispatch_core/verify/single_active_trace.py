@@ -50,7 +50,7 @@ class Trace:
     def picked(self, active: int, order: list[int], *, changed: bool = True) -> None:
         self("active_picked", consumer=active, changed=changed, sorted=order, partition_index=0)
 
-    def told(self, active: int, *consumers: int) -> None:
+    def notified(self, active: int, *consumers: int) -> None:
         for consumer in consumers:
             self("active_notified", consumer=consumer, active=active)
 
@@ -65,7 +65,7 @@ class Trace:
         self("handover_scheduled", pending_read=False)
         self("rewind", read_position=0)
         if self.header["subscription_type"] == "Failover":
-            self.told(consumer, consumer)
+            self.notified(consumer, consumer)
         self("read_attempt", consumer=consumer)
         self.picked(consumer, [consumer])
         self.added(consumer, name, ranges)

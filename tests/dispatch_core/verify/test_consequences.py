@@ -1,4 +1,4 @@
-"""Sendings that differ only because of what another finding tells are not told again."""
+"""Deliveries that differ only as a consequence of another finding are not reported again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finding(
     ("entry", "seq", "explained"),
     [(8, 20, True), (8, 4, False), (8, 31, False), (7, 20, False), (6, 20, False)],
 )
-def test_what_is_never_acknowledged_holds_newcomers_back_from_what_is_later(
+def test_an_entry_that_is_never_acknowledged_holds_recently_joined_consumers_back(
     entry: int, seq: int, explained: bool
 ) -> None:
     consequences = Consequences([finding("ack_hole", ["5:7"], [5, 30])])
@@ -35,7 +35,7 @@ def test_what_is_never_acknowledged_holds_newcomers_back_from_what_is_later(
 
 
 @pytest.mark.parametrize("kind", ["out_of_order", "split_key", "double_outstanding", "duplicate_after_ack"])
-def test_newcomers_wait_for_what_was_sent_out_of_turn_from_then_on(kind: str) -> None:
+def test_recently_joined_consumers_wait_for_entries_sent_out_of_turn_from_then_on(kind: str) -> None:
     wrong = finding(kind, ["5:3", "5:9"], [5, 8])
     consequences = Consequences([wrong])
     assert not consequences.explain((5, 4), 4, RECENTLY_JOINED)
@@ -45,7 +45,7 @@ def test_newcomers_wait_for_what_was_sent_out_of_turn_from_then_on(kind: str) ->
     assert not consequences.explain((5, 2), 9, RECENTLY_JOINED)
 
 
-def test_what_the_rule_allows_makes_no_newcomer_wait() -> None:
+def test_deliveries_that_the_rule_allows_have_no_consequences() -> None:
     allowed = [
         finding(kind, ["5:3"], [5, 8]) | {"cause": "recently_joined"}
         for kind in ("out_of_order", "split_key")

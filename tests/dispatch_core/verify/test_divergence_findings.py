@@ -14,6 +14,7 @@ from tests.dispatch_core.audit.small_logs import (
     Event,
     ack,
     added,
+    flow,
     message,
     numbered,
     read,
@@ -36,10 +37,6 @@ def of(folder: Path, events: list[Event], entries: int = 6, **header: Any) -> Di
     return read(write(folder / "a" / "b", stored, events, format="pulsar-consumer-events", **header))
 
 
-def flow(consumer: int, permits: int) -> Event:
-    return {"kind": "flow", "consumer": consumer, "permits": permits}
-
-
 def test_what_went_to_another_than_the_rule_says_names_both() -> None:
     log = with_overrides(log_of(DRAIN), None, OTHER_RING)
     rows = divergences(audit_whole(stripped(log)))
@@ -52,7 +49,7 @@ def test_what_went_to_another_than_the_rule_says_names_both() -> None:
     assert "it was for c1: the key's hash belongs to another consumer" in first["explanation"]
 
 
-def test_of_a_trace_the_first_decision_is_told_and_how_many_differ() -> None:
+def test_of_a_trace_the_first_decision_is_a_finding_with_the_number_of_all() -> None:
     log = with_overrides(log_of(DRAIN), None, OTHER_RING)
     audit = audit_whole(log)
     first, *others = divergences(audit)
@@ -65,21 +62,23 @@ def test_of_a_trace_the_first_decision_is_told_and_how_many_differ() -> None:
 
 
 def test_nothing_is_certain_behind_what_is_missing(tmp_path: Path) -> None:
-    life = [added(1), flow(1, 1), sent(1, 0), ack(1, 0), flow(1, 9), sent(1, 1), sent(1, 2)]
-    lines = numbered(life)
+    events = [added(1), flow(1, 1), sent(1, 0), ack(1, 0), flow(1, 9), sent(1, 1), sent(1, 2)]
+    lines = numbered(events)
     whole = audit_whole(of(tmp_path / "whole", lines))
     assert divergences(whole) == []
     cut = audit_whole(of(tmp_path / "cut", [line for line in lines if line["seq"] != 5]))
     assert "log_gap" in cut.anomalies["kind"].to_pylist()
     assert divergences(cut) == []
     assert cut.doubted == 2
-    told = audit_whole(of(tmp_path / "told", numbered([line for line in life if line["kind"] != "flow"])))
-    assert [row["positions"] for row in divergences(told)] == [["5:0"]]
-    assert told.doubted == 0
+    without_flow = audit_whole(
+        of(tmp_path / "without", numbered([line for line in events if line["kind"] != "flow"]))
+    )
+    assert [row["positions"] for row in divergences(without_flow)] == [["5:0"]]
+    assert without_flow.doubted == 0
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_permit_that_another_finding_explains_is_not_told_again(tmp_path: Path, asked: bool) -> None:
+def test_a_permit_that_another_finding_explains_is_not_reported_again(tmp_path: Path, asked: bool) -> None:
     again = [flow(1, 1)] if asked else []
     lines = [
         added(1),
@@ -97,7 +96,7 @@ def test_a_permit_that_another_finding_explains_is_not_told_again(tmp_path: Path
     assert [row["positions"] for row in divergences(audit) if row["positions"] != ["5:0"]] == []
 
 
-def test_what_overtook_an_entry_that_was_left_out_is_not_told_again(tmp_path: Path) -> None:
+def test_an_entry_that_overtook_one_that_was_left_out_is_not_reported(tmp_path: Path) -> None:
     lines = [added(1), flow(1, 50), sent(1, 0), ack(1, 0), sent(1, 2), ack(1, 2), sent(1, 3), ack(1, 3)]
     audit = audit_whole(of(tmp_path, numbered(lines), entries=4))
     found = audit.anomalies.to_pylist()

@@ -186,7 +186,7 @@ def test_a_real_log_has_nothing_of_the_kind(tmp_path: Path, recording: str) -> N
 SOME = np.array([11858, 51461, 11858, 8785], dtype=np.int64)
 
 
-def a_key_shared_life() -> KeySharedDispatcher:
+def key_shared_dispatcher() -> KeySharedDispatcher:
     core = KeySharedDispatcher(profiles.resolve("4.2.4"), SOME, np.ones(4, np.int64), 4)
     for consumer in (1, 2, 3):
         core.join(consumer, f"c{consumer}")
@@ -225,7 +225,7 @@ ILLEGAL: dict[str, Callable[[KeySharedDispatcher], object]] = {
 
 @pytest.mark.parametrize("name", sorted(ILLEGAL))
 def test_an_illegal_transition_of_key_shared_leaves_the_state_unchanged(name: str) -> None:
-    core = a_key_shared_life()
+    core = key_shared_dispatcher()
     if name.startswith("more"):
         core.join(7, "c7")
         before = arrays(core)

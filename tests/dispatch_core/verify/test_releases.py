@@ -160,7 +160,7 @@ def test_the_tip_of_a_line_holds_what_came_behind_its_newest_release() -> None:
     assert "out_of_order_by_permits" not in resolve("4.1.4").changes
 
 
-def test_a_suffix_is_told_apart_from_a_release() -> None:
+def test_a_suffix_is_distinguished_from_a_release() -> None:
     assert (suffix("4.2.4"), suffix(PREVIEW)) == ("", "preview.1")
 
 

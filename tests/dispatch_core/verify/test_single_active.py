@@ -39,7 +39,7 @@ def test_a_running_read_at_a_hand_over_is_dropped(tmp_path: Path) -> None:
     trace.added(2, "b")
     trace.flow(2, 5)
     trace("rewind", read_position=0)
-    trace.told(2, 2)
+    trace.notified(2, 2)
     trace.reads(2, 5)
     trace("handover_scheduled", pending_read=True)
     trace("read_cancelled", cancelled=False)
@@ -49,7 +49,7 @@ def test_a_running_read_at_a_hand_over_is_dropped(tmp_path: Path) -> None:
     trace("flow_applied", consumer=1)
     trace.done(2, [0, 1, 2, 3, 4])
     trace("rewind", read_position=0)
-    trace.told(1, 1, 2)
+    trace.notified(1, 1, 2)
     trace.reads(1, 3)
     trace.done(1, [0, 1, 2])
     trace.round(1, [0, 1, 2], 3)
@@ -101,7 +101,7 @@ def test_a_redelivery_request_of_another_consumer_is_not_heard(tmp_path: Path) -
     trace = Trace()
     trace.first(1, "a")
     trace.picked(1, [1, 2], changed=False)
-    trace.told(1, 2)
+    trace.notified(1, 2)
     trace.added(2, "b")
     trace("redeliver", consumer=2, positions=None)
     at = trace("rewind", read_position=0)
@@ -192,7 +192,7 @@ def test_an_attempt_that_a_membership_change_overtakes_issues_nothing(tmp_path: 
     trace("read_attempt", consumer=2)
     trace("handover_scheduled", pending_read=False)
     trace("rewind", read_position=0)
-    trace.told(1, 1, 2)
+    trace.notified(1, 1, 2)
     trace("read_attempt", consumer=1)
     trace.picked(1, [1, 2])
     trace.added(1, "a")
@@ -217,7 +217,7 @@ def test_a_change_while_the_delay_task_runs(tmp_path: Path, gap: bool, status: s
         for _ in range(10):
             trace("step", note="waits")
     trace("rewind", read_position=0)
-    trace.told(2, 1, 2)
+    trace.notified(2, 1, 2)
     trace.added(1, "a")
     trace.reads_all(1)
     findings = trace.verified(tmp_path).tally.findings
@@ -229,7 +229,7 @@ def test_a_change_while_the_delay_task_runs(tmp_path: Path, gap: bool, status: s
 # --- what must be found ----------------------------------------------------------------------------------------------
 
 
-def plain_life() -> Trace:
+def plain_trace() -> Trace:
     trace = Trace()
     trace.first(1, "a")
     trace.flow(1, 4)
@@ -247,8 +247,8 @@ def plain_life() -> Trace:
     return trace
 
 
-def test_a_plain_life_is_exact(tmp_path: Path) -> None:
-    exact(plain_life().verified(tmp_path))
+def test_a_plain_trace_is_exact(tmp_path: Path) -> None:
+    exact(plain_trace().verified(tmp_path))
 
 
 def edit(kind: str, nth: int = 0, **fields: Any) -> Callable[[Trace], int]:
@@ -277,7 +277,7 @@ def edit(kind: str, nth: int = 0, **fields: Any) -> Callable[[Trace], int]:
     ],
 )
 def test_a_changed_line_is_found(tmp_path: Path, change: Callable[[Trace], int], decision_class: str) -> None:
-    trace = plain_life()
+    trace = plain_trace()
     at = change(trace)
     assert divergences(trace.verified(tmp_path))[0] == (at, decision_class)
 
@@ -296,10 +296,10 @@ def test_a_changed_line_is_found(tmp_path: Path, change: Callable[[Trace], int],
 def test_a_dropped_line_is_found_at_the_first_line_that_shows_it(
     tmp_path: Path, kind: str, shows_at: str
 ) -> None:
-    trace = plain_life()
+    trace = plain_trace()
     if kind == "active_notified":  # a trace without any has none to miss
         trace.picked(2, [2])
-        trace.told(2, 2)
+        trace.notified(2, 2)
     index = next(i for i, line in enumerate(trace.lines) if line["kind"] == kind)
     del trace.lines[index]
     shown = next((line for line in trace.lines[index:] if line["kind"] == shows_at), None)
@@ -343,7 +343,7 @@ def running_read_at_a_hand_over() -> Trace:
     trace.added(1, "a")
     trace.done(2, [0, 1])
     trace("rewind", read_position=0)
-    trace.told(1, 1, 2)
+    trace.notified(1, 1, 2)
     trace("read_attempt", consumer=1)
     return trace
 
@@ -366,7 +366,7 @@ def flow_in_the_delay() -> Trace:
     trace.flow(1, 5)
     trace("flow_applied", consumer=1)
     trace("rewind", read_position=0)
-    trace.told(1, 1)
+    trace.notified(1, 1)
     trace.reads(1, 10)
     trace.done(1, [0])
     trace.round(1, [0], 10)
@@ -379,14 +379,14 @@ def test_a_line_of_the_delay_task_that_is_missing_is_found(tmp_path: Path, kind:
     for _ in range(10):  # a change while the task may still tell would explain it
         trace("step", note="waits")
     trace.picked(1, [1, 2], changed=False)
-    trace.told(1, 2)
+    trace.notified(1, 2)
     trace.added(2, "b")
     trace.lines.remove(next(line for line in trace.lines if line["kind"] == kind))
     assert {decision_class for _, decision_class in divergences(trace.verified(tmp_path))} >= {"active"}
 
 
 def test_a_cancel_that_is_missing_is_found(tmp_path: Path) -> None:
-    trace = plain_life()
+    trace = plain_trace()
     trace.lines.remove(next(line for line in trace.lines if line["kind"] == "read_cancelled"))
     at = next(line["seq"] for line in trace.lines if line["kind"] == "consumer_removed")
     assert divergences(trace.verified(tmp_path)) == [(at, "active")]

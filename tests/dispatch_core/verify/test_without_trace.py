@@ -33,7 +33,7 @@ def tables_of(log: DispatcherLog) -> dict[str, list[dict[str, Any]]]:
 
 
 def counts(log: DispatcherLog) -> tuple[int, int, int]:
-    """Exact, uncertain and divergent sendings."""
+    """Return the numbers of exact, uncertain and divergent deliveries."""
     state = tables_of(log)["dispatcher_state"][0]
     assert state["not_judged_reason"] is None
     assert state["decisions"] == state["exact"] + state["uncertain"] + state["divergent"]
@@ -47,7 +47,7 @@ def test_a_broker_keeps_its_own_rule(name: str) -> None:
     assert (uncertain, divergent) == (0, 0)
 
 
-def test_what_was_read_before_a_newcomer_joined_is_not_known_from_outside() -> None:
+def test_reads_before_a_consumer_joined_are_not_known_without_a_trace() -> None:
     exact, uncertain, divergent = counts(recorded(CLASSIC))
     assert divergent == 0
     assert uncertain < exact / 50
@@ -94,13 +94,15 @@ def test_an_entry_sent_to_somebody_else_is_found_at_its_line(name: str) -> None:
         if line["kind"] == "sent" and calm and len(connected) > 1:
             found = [row, min(connected - {line["consumer"]})]
             break
-    row, other = found  # some sending is far from every membership change
+    row, other = found  # some delivery is far from every membership change
     line = lines[row]
     tampered = tables_of(with_line(log, row, consumer=other))
-    differing = [one for one in tampered["divergences"] if one["seq"] == line["seq"]]
-    assert {(one["status"], one["recorded"]) for one in differing} == {("divergent", f"consumer {other}")}
-    assert "divergence" in {one["kind"] for one in tampered["anomalies"]}
-    judged = {one["judgement"] for one in tampered["deliveries"] if one["seq"] == line["seq"]}
+    differing = [decision for decision in tampered["divergences"] if decision["seq"] == line["seq"]]
+    assert {(decision["status"], decision["recorded"]) for decision in differing} == {
+        ("divergent", f"consumer {other}")
+    }
+    assert "divergence" in {finding["kind"] for finding in tampered["anomalies"]}
+    judged = {delivery["judgement"] for delivery in tampered["deliveries"] if delivery["seq"] == line["seq"]}
     assert judged == {"divergent"}
 
 
@@ -123,9 +125,9 @@ def test_a_consumer_that_asked_for_nothing_is_sent_nothing_whoever_joins_meanwhi
     lines = log.events.to_pylist()
     for consumer in {line["consumer"] for line in lines if line["kind"] == "sent"}:
         tables = tables_of(without_lines(log, flows_of(log, consumer)))
-        sent = [one["judgement"] for one in tables["deliveries"] if one["consumer"] == consumer]
+        sent = [row["judgement"] for row in tables["deliveries"] if row["consumer"] == consumer]
         assert set(sent) == {"divergent"}
-        assert "divergence" in {one["kind"] for one in tables["anomalies"]}
+        assert "divergence" in {row["kind"] for row in tables["anomalies"]}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_a_consumer_that_asked_for_nothing_is_sent_nothing_whoever_joins_meanwhi
         (DRAINING, "another's", 20_000, "divergent"),
     ],
 )
-def test_only_what_its_own_consumer_asks_for_races_with_a_sending_without_permits(
+def test_only_flows_of_its_own_consumer_race_with_a_delivery_without_permits(
     name: str, whose: str, late_us: int, status: str
 ) -> None:
     log = recorded(name)
@@ -150,10 +152,10 @@ def test_only_what_its_own_consumer_asks_for_races_with_a_sending_without_permit
     lines[row + 1 : row + 1] = [asks]
     lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
     late = replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
-    found = [one for one in tables_of(late)["divergences"] if one["seq"] == row + 1]
-    assert {one["status"] for one in found} == {status}
-    assert {one["reason"] for one in found} == {"the consumer has no permits left"}
-    assert {one["racing_seq"] for one in found} == {row + 2 if status == "uncertain" else None}
+    found = [decision for decision in tables_of(late)["divergences"] if decision["seq"] == row + 1]
+    assert {decision["status"] for decision in found} == {status}
+    assert {decision["reason"] for decision in found} == {"the consumer has no permits left"}
+    assert {decision["racing_seq"] for decision in found} == {row + 2 if status == "uncertain" else None}
 
 
 def set_back(log: DispatcherLog, row: int, back_us: int) -> DispatcherLog:
@@ -164,26 +166,26 @@ def set_back(log: DispatcherLog, row: int, back_us: int) -> DispatcherLog:
     return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
 
 
-def newcomers_told(log: DispatcherLog) -> int:
-    """How many findings say that a newcomer was sent something too early."""
+def sent_too_early(log: DispatcherLog) -> int:
+    """Count the findings that a recently joined consumer was sent an entry too early."""
     rows = tables_of(log)["anomalies"]
     return sum(row["kind"] == "divergence" and "joined later" in row["explanation"] for row in rows)
 
 
 @pytest.mark.parametrize("back_us", [20_000, 3_600_000_000])
 @pytest.mark.parametrize("version", ["4.0.0-preview.1", None])
-def test_a_newcomer_that_did_not_wait_is_told_behind_a_clock_that_went_back_too(
+def test_a_recently_joined_consumer_that_did_not_wait_is_found_behind_a_clock_that_went_back(
     version: str | None, back_us: int
 ) -> None:
     classic = {} if version else {"subscriptionKeySharedUseClassicPersistentImplementation": True}
     log = with_overrides(recorded(DRAINING), version, classic)
-    told = newcomers_told(log)
-    assert told
-    assert newcomers_told(set_back(log, 5, back_us)) == told
+    expected = sent_too_early(log)
+    assert expected
+    assert sent_too_early(set_back(log, 5, back_us)) == expected
 
 
 @pytest.mark.parametrize("back_us", [100_000, 300_000_000])
-def test_what_was_read_when_a_newcomer_joined_is_not_known_by_a_clock_that_went_back(back_us: int) -> None:
+def test_reads_when_a_consumer_joined_are_not_known_behind_a_clock_that_went_back(back_us: int) -> None:
     log = recorded(CLASSIC)
     joins = [at for at, line in enumerate(log.events.to_pylist()) if line["kind"] == "consumer_added"]
     for row in {1, *(join for join in joins if join)}:
