@@ -205,7 +205,9 @@ def test_a_real_brokers_documents_say_what_its_recorder_saw(
     assert [consumer["consumer"] for consumer in line["consumers"]] == truth.connected
     assert set(line["ack_holes"]) == {text(position) for position in truth.acked}
     assert line["pending_acks"]
-    pending = {str(number): {text(position) for position in its} for number, its in truth.pending.items() if its}
+    pending = {
+        str(number): {text(position) for position in its} for number, its in truth.pending.items() if its
+    }
     assert {n: set(its) for n, its in line["pending_acks"].items()} == pending
     assert main(["audit", str(tmp_path), "--json"]) in (0, 1, 2)
     rows = [json.loads(text_) for text_ in capsys.readouterr().out.splitlines()]
