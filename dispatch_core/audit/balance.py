@@ -30,7 +30,7 @@ _SUMMED: Final = ("entries", "messages", "size_bytes")
 
 
 def not_judged(balance: pa.Table, limits: Limits) -> str | None:
-    """The reason why a ``balance`` table holds too little to be judged; ``None`` = it holds enough."""
+    """Return the reason why a ``balance`` table holds too little to be judged; ``None`` = it holds enough."""
     messages = int(pc.sum(balance["messages"]).as_py() or 0)
     keys = int(pc.sum(balance["keys"]).as_py() or 0)
     if messages < limits.min_messages:
@@ -221,7 +221,7 @@ def _finding(uneven: Uneven, totals: pa.Table, deliveries: int) -> Finding:
 
 
 def _beginning(names: list[str]) -> str:
-    """The beginning that all names share."""
+    """Return the prefix that all names share."""
     first, last = min(names), max(names)
     differ = (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(differ, len(first))]

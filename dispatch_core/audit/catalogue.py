@@ -225,5 +225,5 @@ KIND_ORDER: Final[dict[str, int]] = {kind.name: index for index, kind in enumera
 
 
 def worst(severities: list[str]) -> str | None:
-    """The worst of some severities, ``None`` of none."""
+    """Return the worst of some severities; ``None`` if there are none."""
     return min(severities, key=SEVERITIES.index, default=None)

@@ -1,9 +1,9 @@
 """Find deliveries that differ from the rules only as a consequence of another finding.
 
 Rules that hold a recently joined consumer back look at all entries, whatever their key. Example: 3:7 is never acknowledged,
-a finding ``ack_hole``. By the rule, a consumer that joined when 3:9 had been read gets nothing from 3:10 on for good. The
-broker lost track of 3:7 and sends it dozens of entries, each of which differs from the rule. In the same way an entry that
-was sent out of turn makes the consumer wait for entries that had seemingly been read by then.
+a finding ``ack_hole``. By the rule, a consumer that joined when 3:9 had been read gets nothing from 3:10 on for good. If
+the broker sends it entries all the same, dozens of deliveries differ from the rule, although 3:7 is the only fault. In the
+same way an entry that was sent out of turn makes the consumer wait for entries that had seemingly been read by then.
 
 Only later entries can be consequences, since the limit of a recently joined consumer lies behind what had been read. And
 only faults that nothing explains have consequences: where the rules themselves let a key overtake (the finding has a

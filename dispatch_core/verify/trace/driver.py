@@ -54,7 +54,7 @@ class Driver(ABC):
 
     @abstractmethod
     def class_of(self, kind: str) -> str:
-        """The class of decision under which an illegal line of this kind is counted."""
+        """Return the class of decision under which an illegal line of this kind is counted."""
 
     def _differ(
         self,

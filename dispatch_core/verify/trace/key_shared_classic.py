@@ -90,7 +90,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             self.core.all_written(outcome)
 
     def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
-        """A round reads on by itself if the writes are complete before the turn of the last consumer that gets nothing.
+        """Settle a round that reads on by itself: writes were complete before the turn of the last consumer without entries.
 
         Writes complete on I/O threads, from the line of the send on: the trace does not show when. No excuse is taken
         where the turns of all those consumers come before the last send: the broker's order of consumers is a hash map's,

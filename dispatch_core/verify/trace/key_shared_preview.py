@@ -47,7 +47,7 @@ class _Part:
 
 
 class PreviewVerifier(RecentlyJoinedVerifier):
-    """As for 4.x, except for when acks take effect, and for the steps of a removal."""
+    """State of one verification, as for 4.x, except for the effect of acks and the steps of a removal."""
 
     acks_are_logged: ClassVar[bool] = False
 
@@ -62,7 +62,7 @@ class PreviewVerifier(RecentlyJoinedVerifier):
         self._counted[who(line)] = self._counted.get(who(line), 0) + 1
 
     def _on_flow_applied(self, line: Line) -> None:
-        """The dispatcher counts, as the consumer did before. An ack that unblocked may not have gone further."""
+        """Count permits in the dispatcher, as the consumer did before. An ack that unblocked it may be at its first part."""
         consumer, permits = who(line), self._permits(line)
         ahead = self._counted.get(consumer, 0)
         late = self.connection(consumer).late
@@ -91,12 +91,12 @@ class PreviewVerifier(RecentlyJoinedVerifier):
                     connection.late.append(late)
 
     def begin_command(self, command: Command) -> object:
-        """All of an ack that has arrived; no line to come says more."""
+        """Apply an ack that has arrived in full; no later line shows more of it."""
         self.core.ack(command.entry)
         return None
 
     def finish_command(self, command: Command) -> None:
-        """The last step of a redelivery request; a part of an ack, or all of one that arrived in the window."""
+        """Apply the last step of a redelivery request, a part of an ack, or an ack that arrived in the window in full."""
         if command.result is _PARKED:
             self.core.flow_parked(command.connection)
         elif isinstance(command.result, _Part):
@@ -105,7 +105,7 @@ class PreviewVerifier(RecentlyJoinedVerifier):
             self.core.ack(command.entry)
 
     def _on_redeliver(self, line: Line) -> None:
-        """The client's thread lowers the counter, tells the dispatcher (the line), then counts parked permits."""
+        """Apply a redelivery request: lower the counter, call the dispatcher (the line), then count parked permits."""
         consumer, wanted = who(line), line.inputs["positions"]
         self._settle(self.connection(consumer), flows=True)
         pending = self.core.pending_on(consumer)
@@ -129,7 +129,7 @@ class PreviewVerifier(RecentlyJoinedVerifier):
     # --- windows -------------------------------------------------------------------------------------------------
 
     def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
-        """Acks of the window that come after it in the plain order may have come before its sends."""
+        """Include acks that come after the window in the plain order: they may have come before its sends."""
         for command in self._peeked.values():
             if not command.applied:
                 waiting.setdefault(command.connection, []).append(command)

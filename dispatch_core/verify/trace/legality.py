@@ -70,7 +70,7 @@ def _finding(log: DispatcherLog, row: int, message: str, rule: str, *, refused: 
 
 
 def _unknown_consumers(log: DispatcherLog) -> list[Illegal]:
-    """Events of a connection that was never added, or that was removed before."""
+    """Find events of a connection that was never added, or that was removed before."""
     rows = _row_of(log)
     found = []
     for finding in log_checks.unknown_consumers(log.events, log):
@@ -89,7 +89,7 @@ def _unknown_consumers(log: DispatcherLog) -> list[Illegal]:
 
 
 def _added_twice(log: DispatcherLog) -> list[Illegal]:
-    """A connection that is added a second time, to the dispatcher or to its selector."""
+    """Find connections that are added a second time, to the dispatcher or to its selector."""
     found = []
     for kind in ("consumer_added", "selector_added"):
         added = np.flatnonzero(np.asarray(pc.equal(log.events["kind"], kind)))
@@ -107,7 +107,7 @@ def _added_twice(log: DispatcherLog) -> list[Illegal]:
 
 
 def _never_stored(log: DispatcherLog, entries: Entries) -> list[Illegal]:
-    """Sent, acknowledged or requested positions that the message log does not hold."""
+    """Find sent, acknowledged or requested positions that the message log does not hold."""
     wanted = np.flatnonzero(
         np.asarray(pc.is_in(log.events["kind"], value_set=pa.array(_NAMES_ENTRIES)))
         & np.asarray(pc.is_valid(log.events["positions"]))
@@ -145,7 +145,7 @@ def _stored(
 
 
 def _clock_steps(log: DispatcherLog) -> list[Illegal]:
-    """Times before the time of the line in front."""
+    """Find lines whose time is before that of the line in front."""
     rows = _row_of(log)
     return [
         _finding(
@@ -156,7 +156,7 @@ def _clock_steps(log: DispatcherLog) -> list[Illegal]:
 
 
 def _holes(log: DispatcherLog) -> list[Illegal]:
-    """Lines that are missing, or that share their ``seq``."""
+    """Find missing lines, and lines that share their ``seq``."""
     rows = _row_of(log)
     shared = np.flatnonzero(np.diff(_seqs(log)) == 0) + 1
     repeated = [(int(_seqs(log)[row]), 0) for row in shared.tolist()]
@@ -173,7 +173,7 @@ def _holes(log: DispatcherLog) -> list[Illegal]:
 
 
 def _cut_off(log: DispatcherLog) -> list[Illegal]:
-    """A log that ends inside a round, where its other rounds end."""
+    """Find the end of a log inside a round, if its other rounds end."""
     kinds = log.events["kind"]
     begun = np.flatnonzero(np.asarray(pc.equal(kinds, "round_begin")))
     ended = np.flatnonzero(np.asarray(pc.equal(kinds, "round_end")))

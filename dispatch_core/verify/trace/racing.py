@@ -193,7 +193,7 @@ class RacingDriver(Driver):
                 self.finish_late(command)
 
     def finish_late(self, command: Command) -> None:
-        """The later steps of a command whose effect was logged."""
+        """Apply the later steps of a command whose effect was logged."""
         if command.permits:
             command.result = self.core.flow(command.connection, command.permits)
         else:
@@ -207,23 +207,23 @@ class RacingDriver(Driver):
 
     @abstractmethod
     def begin_command(self, command: Command) -> object:
-        """All effects of an ack that has arrived, before its line says so; returns what that line is compared with."""
+        """Apply an ack that has arrived before the line of its effect; returns the result to compare with this line."""
 
     @abstractmethod
     def finish_command(self, command: Command) -> None:
-        """The later steps of an ack whose effect was logged."""
+        """Apply the later steps of an ack whose effect was logged."""
 
     # --- windows -------------------------------------------------------------------------------------------------
 
     def _section(self) -> Window:
-        """The membership change of the present line: up to the next line that the dispatcher writes under its lock."""
+        """Return the membership change of the present line: up to the dispatcher's next line under its lock."""
         at = self._at + 1
         while at < len(self._lines) and self._lines[at].kind not in NEXT_SECTION:
             at += 1
         return Window(self._line, at - 1, closed=at < len(self._lines))
 
     def _frame(self, line: Line, finish: str) -> Window:
-        """The window from the present line to the line of kind ``finish`` that ends it.
+        """Return the window from the present line to the line of kind ``finish`` that ends it.
 
         Without one it ends where the next of its kind begins, or is cut off with the log.
         """
@@ -236,7 +236,7 @@ class RacingDriver(Driver):
         return Window(line, len(self._lines) - 1, closed=False)
 
     def _within(self, end: int) -> Sequence[tuple[int, Line]]:
-        """Lines after the present one up to index ``end``, with their indexes."""
+        """Return the lines after the present one up to index ``end``, with their indexes."""
         return [(at, self._lines[at]) for at in range(self._at + 1, end + 1)]
 
     def _decide(
@@ -273,7 +273,7 @@ class RacingDriver(Driver):
         return outcome
 
     def _peek(self, line: Line, logged: int) -> None:
-        """A command that arrives within the window, when so many of its steps are over."""
+        """Note a command that arrives within the window, when ``logged`` of its steps are over."""
         entries = [-1] if line.kind == "flow" else []
         if line.kind == "ack" and line.inputs["ack_type"] == "Individual":
             entries = [entry for entry in line.inputs["positions"] if entry >= 0]

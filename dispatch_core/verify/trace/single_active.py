@@ -87,7 +87,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
     # --- reads ---------------------------------------------------------------------------------------------------
 
     def _executor_line(self) -> None:
-        """A line of the dispatcher's executor: what it did before is done, an attempt of its own has issued its read."""
+        """Take a line of the dispatcher's executor: its earlier work is done, and its own attempt has issued its read."""
         self._unsent()
         self._task_is_through()
         attempt, owed = self._attempt, self._owed
@@ -141,7 +141,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
     def _racing_flow(
         self, consumer: int | None, since: int, answers: Callable[[int], bool]
     ) -> tuple[int, str] | None:
-        """The flow whose counting overlaps the decision begun at ``since`` and gives the recorded answer the other way."""
+        """Find a flow that overlaps the decision begun at ``since`` and gives the recorded answer in another order."""
         if consumer is not None:
             for permits, seq in self._flows.other_permits(consumer, self.core.permits[consumer], since):
                 if answers(permits):
@@ -174,7 +174,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def _undispatched(self) -> None:
-        """The next read completes: what the one before returned should have begun a round."""
+        """Report read results that should have begun a round before the next read completed."""
         while self._results:
             entries = self._results.popleft()
             self._differ("dispatch", f"{self._positions(entries)} dispatched", "dropped", decisions=0)
