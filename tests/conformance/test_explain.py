@@ -105,7 +105,7 @@ def small_ones() -> tuple[Path, ...]:
 
 @pytest.mark.parametrize("tenth", some(range(10), 5))
 def test_findings_of_all_recordings_can_be_explained(tenth: int) -> None:
-    """From the log without a trace: the first three of each kind, by key, entry and consumer."""
+    """Explain, in the log without a trace, the first three findings of each kind by key, entry and consumer."""
     asked = 0
     for folder in small_ones()[tenth::10]:
         log = without_trace(read(folder))

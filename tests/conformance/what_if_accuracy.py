@@ -189,7 +189,7 @@ class Score:
 
     @classmethod
     def of(cls, pairs: Iterable[Pair]) -> Score:
-        """Of some pairs; controls among them do not count."""
+        """Score some pairs; controls among them do not count."""
         some = [pair for pair in pairs if pair.source is not pair.target]
         violating = [pair for pair in some if pair.target.violates]
         return cls(

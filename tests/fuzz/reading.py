@@ -104,7 +104,7 @@ def check_values(row: dict[str, Any], values: dict[str, Any]) -> None:
 def check_cut(document: Document, result: Read) -> None:
     """Check that a cut file is reported and that the lines before the cut are read."""
     whole = read(document.text, _plain(document.name), limits=document.limits, threads=1)
-    assert result.counts.file_problems == 1 or _stop(whole) is not None, "a cut that nobody noticed"
+    assert result.counts.file_problems == 1 or _stop(whole) is not None, "the cut was not reported"
     kept, expected = outcomes(result), outcomes(whole)
     # All but the last line: the cut may have made another of it.
     last = max((number for number, _ in kept), default=0)

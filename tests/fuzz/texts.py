@@ -195,7 +195,7 @@ def _read_policy(text: bytes) -> int:
     return 1
 
 
-# ---- limits handed down as JSON ----
+# ---- limits passed on as JSON ----
 
 
 def limits(rng: Random) -> Made:

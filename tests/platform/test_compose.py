@@ -70,17 +70,17 @@ def test_landing_and_warehouse_are_one_volume_at_one_path(services: dict[str, An
     assert services["scheduler"]["environment"]["DISPATCH_AUDIT_HOME"] == "/var/lib/dispatch-audit"
 
 
-def test_settings_that_are_handed_through_are_read_somewhere(services: dict[str, Any]) -> None:
+def test_settings_that_are_passed_through_are_used(services: dict[str, Any]) -> None:
     """An unused name would look like a setting."""
-    handed = [name for name, value in services["scheduler"]["environment"].items() if value is None]
+    passed = [name for name, value in services["scheduler"]["environment"].items() if value is None]
     code = "".join(
         file.read_text(encoding="utf-8")
         for folder in ("dags", "expectations", "spark_jobs")
         for file in (ROOT / folder).rglob("*.py")
     )
     named = {f"AIRFLOW_CONN_{name.upper()}" for name in re.findall(r"\"(dispatch_audit_[a-z]+)\"", code)}
-    assert handed
-    assert not [name for name in handed if f'"{name}"' not in code and name not in named]
+    assert passed
+    assert not [name for name in passed if f'"{name}"' not in code and name not in named]
 
 
 def test_only_loopback_ports_are_published(services: dict[str, Any]) -> None:

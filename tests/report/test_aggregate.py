@@ -126,7 +126,7 @@ def test_many_ownerships_are_drawn_coarsely_and_cover_the_same_area() -> None:
 def test_a_part_is_shown_as_its_largest_owners() -> None:
     from dispatch_core.report.ring import _largest_owners
 
-    # owner, from, until, low, high: owner 1 has 60 of the first 100 hashes in two parts, nobody the last.
+    # owner, from, until, low, high: owner 1 has 60 of the first 100 hashes in two parts, no owner has the last.
     cut = np.array([[1, 0, 1, 0, 30], [2, 0, 1, 30, 70], [1, 0, 1, 70, 160], [2, 0, 1, 160, 200]]).T
     assert _largest_owners(cut, np.array([0, 100, 200, 300])).tolist() == [1, 1, -1]
 

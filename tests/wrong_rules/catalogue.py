@@ -18,7 +18,7 @@ _RECENTLY_JOINED = "ordering.recently_joined"
 WRONG_RULES: Final[dict[str, WrongRule]] = {
     # --- the dispatch loop ---------------------------------------------------------------------------------------
     "r0_off": edit(
-        "a normal read overtakes what waits in the replay set",
+        "a normal read overtakes entries that wait in the replay set",
         "gates:replay_order",
         "st.replay_count[hash_id] > 0",
         "False",
@@ -30,7 +30,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "False",
     ),
     "replay_filter_off": edit(
-        "every replay position is read again, whoever could take it",
+        "every replay position is read again, even if no consumer can take it",
         "read_loop:replayable",
         "if hash_id == NO_HASH or",
         "if True or",
@@ -66,7 +66,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "return UNLIMITED",
     ),
     "look_ahead_limit_of_the_subscription_only": edit(
-        "the look-ahead limit per consumer is not asked",
+        "the look-ahead limit per consumer is not tested",
         "permits:look_ahead_limit",
         "if per_consumer > 0:",
         "if False:",
@@ -89,7 +89,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "cancel_clears_replay_read",
     ),
     "trim_at_attempts": release(
-        "read attempts drop, or keep, what mark-delete has passed (#25581)", "trim_only_on_expiry"
+        "read attempts drop, or keep, positions that mark-delete has passed (#25581)", "trim_only_on_expiry"
     ),
     # --- permits and unacked counters ----------------------------------------------------------------------------
     "permits_in_entries": edit(
@@ -174,7 +174,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "add_to_replay(st, entry, st.hash_id[entry] + 0)",
     ),
     "redeliver_all_counts_each": release(
-        "a request for everything subtracts what is pending where it sets 0, and the other way round (#25589)",
+        "a request for all entries subtracts pending messages instead of setting 0, and the other way round (#25589)",
         "redeliver_in_one_batch",
     ),
     "disconnect_drops_the_hash": edit(
@@ -230,7 +230,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "pass",
     ),
     "third_consumer_takes_over": edit(
-        "a hash that drains is taken over by whoever loses it next",
+        "a draining hash is taken over by the next consumer that loses it",
         "ordering.draining_hashes:should_block",
         "if owner == slot:",
         "if owner != NOBODY:",
@@ -276,7 +276,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if False:",
     ),
     "sent_entries_are_not_noted": edit(
-        "what is sent above the last sent position is forgotten",
+        "entries sent above the last sent position are forgotten",
         f"{_LAST_SENT}:note_sent",
         "if entry > st.s[LAST_SENT]:",
         "if False:",
@@ -332,13 +332,13 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "recently_joined_sorted",
     ),
     "classic_r0_off": edit(
-        "a normal read overtakes what waits in the replay set",
+        "a normal read overtakes entries that wait in the replay set",
         "gates:replay_order",
         "st.replay_count[hash_id] > 0",
         "False",
     ),
     "classic_pre_filter_off": release(
-        "a replay read asks for what cannot be sent too, or not (#22245)", "replay_pre_filter"
+        "a replay read also requests entries that cannot be sent, or does not (#22245)", "replay_pre_filter"
     ),
     "classic_normal_reads_for_recently_joined": edit(
         "a normal read is made for recently joined consumers too",
@@ -352,7 +352,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if sent or st.s[N_RECENT] > 0:",
         "if True:",
     ),
-    "classic_stuck_with_newcomers": edit(
+    "classic_stuck_with_recently_joined": edit(
         "a round is stuck although a recently joined consumer is the reason",
         "read_loop_classic:is_stuck",
         "if sent or st.s[N_RECENT] > 0:",
@@ -363,7 +363,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "no_stuck_consumers",
     ),
     "classic_keeps_the_pending_hash": edit(
-        "what a leaving consumer of the classic dispatcher held enters the replay set with its hash",
+        "pending entries of a consumer that leaves a classic dispatcher enter the replay set with their hash",
         "key_shared_classic:keeps_pending_hash",
         '"classic_dispatchers" not in profile.changes',
         "True",

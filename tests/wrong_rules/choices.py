@@ -39,7 +39,7 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
         "        boundary = lower\n",
     ),
     "name_index_never_reused": edit(
-        "a consumer that comes back gets another index, so other points",
+        "a returning consumer gets another index, and so other points",
         "selectors.names:NameIndexes.release",
         "self._used[name].discard(index)",
         "pass",
@@ -154,8 +154,8 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     "failover_epochs": release(
         "a read that a redelivery request has replaced is sent, or is not (#26174)", "failover_read_epoch"
     ),
-    "failover_nobody_is_told": edit(
-        "an active-consumer change notifies nobody",
+    "failover_notifies_no_consumer": edit(
+        "an active-consumer change notifies no consumer",
         "single_active:SingleActiveDispatcher.notices_of_change",
         "if active is None or self._exclusive:",
         "if True:",

@@ -243,7 +243,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-all-leave-classic-ch",
         "4.0.0/designed-all-leave-classic-ch",
     ),
-    "classic_stuck_with_newcomers": (
+    "classic_stuck_with_recently_joined": (
         "4.2.4/random-0008-classic-ch-quiet",
         "4.0.0/random-0008-classic-ch-quiet",
     ),
@@ -360,7 +360,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0/designed-failover-modulo-p-1",
         "4.0.0-preview.1/designed-failover-modulo-p-1",
     ),
-    "failover_nobody_is_told": (
+    "failover_notifies_no_consumer": (
         "4.2.4/designed-failover-modulo-p1",
         "4.0.0/designed-failover-modulo-p-1",
         "4.0.0-preview.1/designed-failover-modulo-p-1",

@@ -56,7 +56,7 @@ def test_a_part_of_an_array_is_that_part() -> None:
     assert whole.tolist() == [0, 1, 2, 3, 4, 5, 7, 7, 8, 9]
 
 
-def test_the_state_is_handed_over_so() -> None:
+def test_the_state_is_passed_by_address() -> None:
     state = new_state(np.zeros(2, np.int32), np.ones(2, np.int32), n_hashes=1, n_consumers=1)
     kind = typeof(state)
     assert isinstance(kind, ByAddress)

@@ -127,7 +127,7 @@ def test_last_sent_position_waits_for_the_ack(profile: Profile, flow, entries: s
 
 @of(DRAINING)
 @each_flow
-def test_draining_hashes_hand_over_in_one_go(profile: Profile, flow, entries: str) -> None:
+def test_draining_hashes_move_at_once(profile: Profile, flow, entries: str) -> None:
     walk = flow(profile)
     walk.run()
     assert "c3" not in walk.got

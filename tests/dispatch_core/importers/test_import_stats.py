@@ -325,7 +325,7 @@ def test_what_happens_while_the_snapshot_is_taken_is_not_taken_for_its_state(nam
     later = cut.whole.events.slice(cut.at).to_pylist()
     stop = next(at for at, row in enumerate(later) if row["kind"] == "ack")
     if any(row["kind"] in ("consumer_added", "consumer_removed") for row in later[: stop + 1]):
-        pytest.skip("somebody joins or leaves in the span")
+        pytest.skip("a consumer joins or leaves in the span")
     snapshot = snapshot_of(cut.documents(), cut.trace.subscription)
     taken_us = cut.taken_us[0], later[stop]["t_us"]
     names = {n: cut.names[n] for n in cut.truth.connected}

@@ -112,7 +112,7 @@ def without_texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_stripped_trace_is_a_user_level_log(name: str, tmp_path: Path) -> None:
+def test_a_stripped_trace_is_a_log_of_level_e(name: str, tmp_path: Path) -> None:
     assert main(["strip", str(DATA / name), "--out", str(tmp_path)]) == 0
     folder = tmp_path / name.split("/", 1)[1]
     before, after = recording(DATA / name).logs[0], recording(folder).logs[0]

@@ -87,7 +87,7 @@ def test_nothing_of_sent_is_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
-def test_a_trace_says_no_more_than_its_user_level_log(path: Path) -> None:
+def test_a_trace_gives_the_same_load_as_the_log_without_it(path: Path) -> None:
     log = log_of(path)
     assert alike(load_of(log), load_of(stripped(log)))
 
