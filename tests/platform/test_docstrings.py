@@ -14,19 +14,7 @@ _QUESTION = re.compile(r"\W*(What|Whether|How|Which|Who|Whose|Where|When|Why)\b"
 _FOLDERS = ("bench", "dags", "dispatch_core", "expectations", "spark_jobs", "tests")
 
 #: Files whose docstrings are still to be rewritten; nothing may be added.
-STILL_ASKING: tuple[str, ...] = (
-    "tests/dispatch_core/audit/test_checkpoint_state.py",
-    "tests/dispatch_core/audit/test_log_checks.py",
-    "tests/dispatch_core/audit/test_subscription_start.py",
-    "tests/dispatch_core/audit/test_wait_findings.py",
-    "tests/dispatch_core/audit/test_wait_reasons.py",
-    "tests/dispatch_core/audit/test_wait_tracker.py",
-    "tests/dispatch_core/replay/test_checkpoints.py",
-    "tests/dispatch_core/replay/traced_stats.py",
-    "tests/dispatch_core/verify/tampering.py",
-    "tests/dispatch_core/verify/test_without_trace.py",
-    "tests/spark_jobs/replay/test_dispatcher_files.py",
-)
+STILL_ASKING: tuple[str, ...] = ()
 
 
 def questions(text: str) -> list[str]:

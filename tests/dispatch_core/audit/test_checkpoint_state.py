@@ -240,7 +240,7 @@ def test_a_split_whose_first_half_lies_before_the_cut_rests_on_the_checkpoint() 
 
 
 def test_a_cumulative_acknowledgement_settles_nothing_above_it() -> None:
-    """What comes again behind its acknowledgement is held until it is acknowledged again, also where the log is cut."""
+    """An entry that comes again behind its acknowledgement is open until it is acknowledged again, also in a cut log."""
     events = [sent(1, 0), ack(1, 1, cumulative=True), sent(1, 1), ack(1, 0, cumulative=True), sent(2, 1)]
     log = from_lines(numbered(possible(events)), "Failover")
     assert [row["seqs"] for row in of_kind(audited(log), "double_outstanding")] == [[5, 7]]

@@ -1,4 +1,4 @@
-"""What the log says about itself: gaps, clock steps, consumers and positions that cannot be."""
+"""Findings about the log itself: gaps, clock steps, consumers and positions that cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a subscription begins: the very first entry can be left out too, but the topic's past cannot."""
+"""Begin of a subscription: the very first entry can be left out too, but the topic's past cannot."""
 
 from __future__ import annotations
 

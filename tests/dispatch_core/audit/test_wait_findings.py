@@ -174,7 +174,7 @@ def test_a_key_that_does_not_go_on_is_stuck_as_well(tmp_path: Path) -> None:
 
 
 def test_a_log_that_goes_on_has_lost_nothing_yet(tmp_path: Path) -> None:
-    """What was stored a moment before the interval's end may be on its way."""
+    """An entry stored a moment before the interval's end may be on its way."""
     log = log_of(tmp_path, ["a", "b"], [*JOINED, at(1.1, sent(1, 0)), at(1.2, ack(1, 0))])
     soon, late = from_micros(T0_US + 5 * SECOND), from_micros(T0_US + 30 * SECOND)
     assert found(log, closed=False, interval_end=soon) == []

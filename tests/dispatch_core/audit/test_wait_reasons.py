@@ -1,4 +1,4 @@
-"""Why an entry waits: each rule by itself, their order, and that asking changes nothing."""
+"""Reasons why an entry waits: each rule by itself, their order, and that asking changes nothing."""
 
 from __future__ import annotations
 

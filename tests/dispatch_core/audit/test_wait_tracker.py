@@ -78,7 +78,7 @@ def test_sums_do_not_depend_on_the_number_of_listed_waits(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", [LOGS[0], LOGS[1], LOGS[3]])
 def test_looking_less_often_finds_the_same_long_waits(name: str) -> None:
-    """What waited long is seen waiting for the same reason; two waits with a moment between them may become one."""
+    """An entry that waited long is seen waiting for the same reason; two waits with a moment between them may become one."""
     log = recorded(name)
     exact, coarse = waits(log, tick_us=0), waits(log, tick_us=20_000)
     for found, others in ((exact, coarse), (coarse, exact)):

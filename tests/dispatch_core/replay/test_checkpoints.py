@@ -75,7 +75,7 @@ def test_what_differs_from_the_rules_is_uncertain_where_a_checkpoint_says_too_li
     line = part.events.slice(0, 1).to_pylist()[0]
     said = json.loads(line["checkpoint_json"])
     # without their priorities another one of the consumers is active
-    said["consumers"] = [one["consumer"] for one in said["consumers"]]
+    said["consumers"] = [consumer["consumer"] for consumer in said["consumers"]]
     first = pa.Table.from_pylist([line | {"checkpoint_json": json.dumps(said)}], schema=part.events.schema)
     found = replay(replace(part, events=pa.concat_tables([first, part.events.slice(1)])), **spanned(log))
     assert set(found["deliveries"]["judgement"].to_pylist()) == {"uncertain"}
@@ -106,16 +106,16 @@ def with_ranges(part: DispatcherLog, whole: Tables) -> DispatcherLog:
             owned.setdefault(row["consumer"], []).append([row["range_start"], row["range_end"]])
     said = json.loads(line["checkpoint_json"])
     said["consumers"] = [
-        (one if isinstance(one, dict) else {"consumer": one}) | {"hash_ranges": owned[number]}
-        for one in said["consumers"]
-        if (number := one["consumer"] if isinstance(one, dict) else one) in owned
+        (consumer if isinstance(consumer, dict) else {"consumer": consumer}) | {"hash_ranges": owned[number]}
+        for consumer in said["consumers"]
+        if (number := consumer["consumer"] if isinstance(consumer, dict) else consumer) in owned
     ]
     first = pa.Table.from_pylist([line | {"checkpoint_json": json.dumps(said)}], schema=part.events.schema)
     return replace(part, events=pa.concat_tables([first, part.events.slice(1)]))
 
 
 def test_split_ranges_go_on_from_those_of_the_checkpoint() -> None:
-    """Who split whose range is not to be seen from who is connected: some that did so have left."""
+    """The connected consumers do not show which of them split a range: some that did so have left."""
     log = recorded("verify/4.2.4/random-0000-range-quiet")
     whole = replay(log, **spanned(log))
     without = 0
@@ -136,30 +136,30 @@ def test_hashes_of_pending_entries_drain_and_what_the_checkpoint_leaves_open_is_
     part = cut(replace(trace, events=events), at)
     expected = stats_at(trace, int(source_seq[at]) - 1)  # what the last line asked for has been done
     draining = [
-        [(one["hash"], one["unackMsgs"]) for one in consumer["drainingHashes"]]
+        [(row["hash"], row["unackMsgs"]) for row in consumer["drainingHashes"]]
         for consumer in expected["consumers"]
     ]
     assert any(draining)
     line = part.events.slice(0, 1).to_pylist()[0]
-    for told in (True, False):
+    for counted in (True, False):
         said = json.loads(line["checkpoint_json"])
-        for one, shown in zip(said["consumers"], expected["consumers"], strict=True):
-            if told:
-                one |= {"permits": shown["availablePermits"], "unacked": shown["unackedMessages"]}
+        for consumer, shown in zip(said["consumers"], expected["consumers"], strict=True):
+            if counted:
+                consumer |= {"permits": shown["availablePermits"], "unacked": shown["unackedMessages"]}
         first = pa.Table.from_pylist(
             [line | {"checkpoint_json": json.dumps(said)}], schema=part.events.schema
         )
         found = replay(replace(part, events=first), **spanned(part))
         state = json.loads(found["dispatcher_state"]["state_json"][0].as_py())
         names = ["availablePermits", "unackedMessages", "drainingHashesCount"]
-        for one, shown, its in zip(state["consumers"], expected["consumers"], draining, strict=True):
-            assert "drainingHashesClearedTotal" not in one
-            if told:
-                assert [one[name] for name in names] == [shown[name] for name in names]
-                assert [(row["hash"], row["unackMsgs"]) for row in one["drainingHashes"]] == its
+        for consumer, shown, its in zip(state["consumers"], expected["consumers"], draining, strict=True):
+            assert "drainingHashesClearedTotal" not in consumer
+            if counted:
+                assert [consumer[name] for name in names] == [shown[name] for name in names]
+                assert [(row["hash"], row["unackMsgs"]) for row in consumer["drainingHashes"]] == its
             else:
-                assert set(one).isdisjoint([*names, "drainingHashes"])
-        assert ("unackedMessages" in state) == told
+                assert set(consumer).isdisjoint([*names, "drainingHashes"])
+        assert ("unackedMessages" in state) == counted
 
 
 def test_other_rules_are_not_tried_on_a_dispatcher_at_work() -> None:
@@ -249,7 +249,7 @@ def test_what_is_split_behind_lost_lines_is_certain_where_the_checkpoint_shows_w
     whole = replay(log, **spanned(log))["anomalies"].to_pylist()
     times = dict(zip(log.events["seq"].to_pylist(), log.events["t_us"].to_pylist(), strict=True))
     splits = [row["seqs"] for row in whole if row["kind"] == "split_key"]
-    sent, proof = next(one for one in splits if times[one[-1]] - times[one[0]] > 100_000)
+    sent, proof = next(seqs for seqs in splits if times[seqs[-1]] - times[seqs[0]] > 100_000)
     found = replay(with_gap(log, sent - 20, sent), **spanned(log))["anomalies"].to_pylist()
     there = [row for row in found if row["kind"] == "split_key" and row["seqs"][-1] == proof]
     # seq counts from 1: the checkpoint stands in the place of the line that sent it

@@ -144,7 +144,7 @@ def test_permits_of_batches_are_counted_over_all_batches(small_batches: int, tmp
     in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(cut, interval_start=DAY, interval_end=NEXT)
     assert in_batches["divergences"] == whole["divergences"].to_pylist()
-    assert {one["status"] for one in in_batches["divergences"]} == {"divergent"}
+    assert {difference["status"] for difference in in_batches["divergences"]} == {"divergent"}
 
 
 @pytest.mark.parametrize("ends_behind", [-1, 0, 1])
@@ -167,7 +167,9 @@ def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
     in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)
     assert in_batches["divergences"] == whole["divergences"].to_pylist()
-    raced = [one["racing_seq"] for one in in_batches["divergences"] if one["seq"] == row + 1]
+    raced = [
+        difference["racing_seq"] for difference in in_batches["divergences"] if difference["seq"] == row + 1
+    ]
     assert set(raced) == {row + 2}
 
 
@@ -192,7 +194,9 @@ def test_who_left_in_the_piece_before_still_races(monkeypatch: pytest.MonkeyPatc
     in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)
     assert in_batches["divergences"] == whole["divergences"].to_pylist()
-    assert {one["status"] for one in in_batches["divergences"] if one["seq"] == row + 2} == {"uncertain"}
+    assert {
+        difference["status"] for difference in in_batches["divergences"] if difference["seq"] == row + 2
+    } == {"uncertain"}
 
 
 @pytest.mark.parametrize("most", [3, 10_000])

@@ -157,7 +157,7 @@ def test_a_tampered_delivery_is_a_divergence_with_both_answers(rolling: Dispatch
     assert (first["seq"], first["decision_class"], first["status"]) == (sent["seq"], "dispatch", "divergent")
     found = [row for row in result["anomalies"].to_pylist() if row["kind"] == "divergence"]
     position = "{ledger_id}:{entry_id}".format_map(sent["positions"][0])
-    assert position in [told for row in found for told in row["positions"]]
+    assert position in [shown for row in found for shown in row["positions"]]
     judged = result["deliveries"].filter(pc.equal(result["deliveries"]["seq"], sent["seq"]))
     assert set(judged["judgement"].to_pylist()) == {"divergent"}
 
@@ -168,15 +168,15 @@ def test_divergences_of_a_trace_are_told_as_the_whole_audit_tells_them(rolling: 
     log = with_overrides(log_of("designed-drain-one-by-one-ch"), None, other_ring)
     result = replay(log, interval_start=DAY, interval_end=NEXT, closed=True)
 
-    def told(anomalies: pa.Table) -> list[dict[str, object]]:
+    def divergences(anomalies: pa.Table) -> list[dict[str, object]]:
         rows = anomalies.drop_columns("interval_start").to_pylist()
         return [row for row in rows if row["kind"] == "divergence"]
 
-    assert told(result["anomalies"]) == told(audit_whole(log).anomalies)
+    assert divergences(result["anomalies"]) == divergences(audit_whole(log).anomalies)
     differing = pc.sum(pc.equal(result["divergences"]["status"], "divergent")).as_py()
-    assert 1 < len(told(result["anomalies"])) < differing
+    assert 1 < len(divergences(result["anomalies"])) < differing
     later = replay(log, interval_start=NEXT, interval_end=NEXT + timedelta(days=1))
-    assert told(later["anomalies"]) == []
+    assert divergences(later["anomalies"]) == []
 
 
 def test_divergences_are_reported_alike_when_a_log_comes_in_batches() -> None:
@@ -192,7 +192,7 @@ def test_divergences_are_reported_alike_when_a_log_comes_in_batches() -> None:
         yield again.feed(log.messages.slice(0, 0), log.events.slice(cut))
         yield again.finish()
 
-    found = pa.concat_tables([one["anomalies"] for one in in_batches(head, DAY, batches())])
+    found = pa.concat_tables([batch["anomalies"] for batch in in_batches(head, DAY, batches())])
     assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, whole["anomalies"].to_pylist()))
     assert "divergence" in found["kind"].to_pylist()
 

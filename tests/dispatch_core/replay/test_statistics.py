@@ -365,9 +365,9 @@ def test_statistics_at_a_line() -> None:
     assert [h["hash"] for h in c1["drainingHashes"]] == [8664, 11858, 32525, 37479, 55278, 58952]
     assert c1["address"] == "127.0.0.1"
     assert sum(end - start + 1 for c in (c1, c2) for start, end in c["keyHashRangeArrays"]) == 65535
-    held = draining_pending_acks_at(log, 200, consumer=1)
-    assert held[0]["messageIds"] == ["3:27", "3:37"]
-    assert [len(h["messageIds"]) for h in held] == [h["unackMsgs"] for h in held]
+    pending_acks = draining_pending_acks_at(log, 200, consumer=1)
+    assert pending_acks[0]["messageIds"] == ["3:27", "3:37"]
+    assert [len(h["messageIds"]) for h in pending_acks] == [h["unackMsgs"] for h in pending_acks]
     assert stats_at(log, 200, pip_379_names=True)["draining_hashes_pending_messages"] == 12
 
 
@@ -432,11 +432,11 @@ def test_sums_over_consumers_are_the_subscriptions(
             life.turn(stored=min(choice + 4, life.stored))
         elif step in ("ack", "nack") and connected:
             consumer = connected[choice % len(connected)]
-            held = core.pending_on(consumer)
-            if held and step == "ack":
-                life.ack(held[choice % len(held)])
-            elif held:
-                core.redeliver(consumer, held[:1])
+            pending = core.pending_on(consumer)
+            if pending and step == "ack":
+                life.ack(pending[choice % len(pending)])
+            elif pending:
+                core.redeliver(consumer, pending[:1])
         stats = life.stats()
         assert stats["unackedMessages"] == sum(c["unackedMessages"] for c in stats["consumers"])
         assert stats["msgInReplay"] == int(core.state.in_replay.sum())

@@ -30,7 +30,7 @@ def raw(folder: Path) -> list[dict[str, Any]]:
 
 
 def compare(folder: Path) -> Counter[str]:
-    """How many figures were compared, by name; those that differ under the name with ``differs`` behind it.
+    """Number of figures compared, by name; those that differ under the name with ``differs`` behind it.
 
     ``counters``: permits and unacknowledged messages of all consumers, at the end of each read attempt. ``in_replay``:
     size of the replay set after each round. ``draining``: all draining hashes with their counts, at each read attempt, by

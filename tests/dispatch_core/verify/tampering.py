@@ -74,7 +74,7 @@ def raw(folder: Path) -> Trace:
 
 
 def verified(folder: Path) -> Verification:
-    """What ``verify`` says of a recording."""
+    """Return the result of ``verify`` for a recording."""
     (source,) = find_recordings([str(folder)])
     (log,) = read_recording(source).logs
     return verify(log)
@@ -173,7 +173,7 @@ def one_not_sent(trace: Trace, at: int, _keys: Keys) -> int | None:
 
 
 def sent_line_dropped(trace: Trace, at: int, _keys: Keys) -> int | None:
-    """What was sent to one consumer in a round is missing: its end shows it."""
+    """A delivery to one consumer in a round is missing: the end of the round shows it."""
     _, last = _round(trace, at)
     after = next((line for line in trace[at + 1 : last + 1] if line["kind"] in ("sent", "round_end")), None)
     del trace[at]

@@ -1,4 +1,4 @@
-"""What a log without a trace shows of the rules: real logs keep theirs, and break those of others."""
+"""Rules that a log without a trace shows: real logs keep theirs, and break those of others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STICKY = "verify/4.2.4/designed-sticky-in-order"
 
 
 def tables_of(log: DispatcherLog) -> dict[str, list[dict[str, Any]]]:
-    """What a replay makes of the log, as rows."""
+    """Return the result tables of a log, as rows."""
     return {
         name: table.to_pylist() for name, table in replay(log, interval_start=DAY, interval_end=NEXT).items()
     }

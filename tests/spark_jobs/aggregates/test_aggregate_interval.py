@@ -60,13 +60,13 @@ def test_balance_counts_what_was_delivered(sample: Home) -> None:
         assert by_name[who]["keys"] == len(keys[who] - {None}), who
     assert sum(row["entries"] for row in found) == sum(entries.values())
     for topic in {topic for topic, _name in entries}:
-        mine = [row for row in found if row["topic"] == topic]
-        assert sum(row["message_share"] for row in mine) == pytest.approx(1.0)
-        shares = [row["hash_share"] for row in mine]
+        of_topic = [row for row in found if row["topic"] == topic]
+        assert sum(row["message_share"] for row in of_topic) == pytest.approx(1.0)
+        shares = [row["hash_share"] for row in of_topic]
         if topic in owned:
             assert sum(shares) == pytest.approx(1.0)
         else:
-            assert shares == [None] * len(mine)
+            assert shares == [None] * len(of_topic)
     assert 0 < len(owned) < 5
 
 
@@ -125,9 +125,9 @@ def times(spark: SparkSession, active_of: list[int], *, left: int | None = None)
     ]
     member = {"kind": "consumer_added", "t_us": T0 - 20}
     events = [
-        member | {"topic": topic(number), "consumer": one, "name": f"w{one}"}
+        member | {"topic": topic(number), "consumer": consumer, "name": f"w{consumer}"}
         for number in range(len(active_of))
-        for one in range(CONSUMERS)
+        for consumer in range(CONSUMERS)
     ]
     if left is not None:
         events += [
@@ -151,11 +151,11 @@ def test_one_consumer_active_for_every_topic_is_found_and_told(spark: SparkSessi
     rows = measured.to_pylist()
     assert len(rows) == TOPICS * CONSUMERS
     assert {(row["consumer_name"] == "w0", row["active_us"]) for row in rows} == {(True, 100), (False, 0)}
-    (one,) = uneven_topics(measured, DAY, LimitRules())
-    assert one["kind"] == "failover_imbalance"
-    assert one["interval_start"] == DAY.start
-    assert "w0 is active for 100 of 100 topics" in one["explanation"]
-    assert "PIP-392" in one["explanation"]
+    (finding,) = uneven_topics(measured, DAY, LimitRules())
+    assert finding["kind"] == "failover_imbalance"
+    assert finding["interval_start"] == DAY.start
+    assert "w0 is active for 100 of 100 topics" in finding["explanation"]
+    assert "PIP-392" in finding["explanation"]
 
 
 def test_active_topics_that_are_spread_evenly_are_no_finding(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Which rows of whom a data file holds: told by its footer, by its names where that does not say enough."""
+"""Rows of each dispatcher in a data file: by its footer, by its names where the footer does not say enough."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def test_groups_of_two_runs_give_the_tables_of_one_replay_each(
     monkeypatch.setattr(replay_groups, "EVENTS_PER_TASK", 1_000)
     whole = tables_of(sample.warehouse)
     planned = plan(spark, warehouse, DAY, "run one", groups=3, limits=LimitRules())
-    assert sum(one["dispatchers"] for one in planned["groups"]) == planned["dispatchers"] == 5
-    assert [one["group"] for one in planned["groups"]] == [0, 1, 2]
+    assert sum(group["dispatchers"] for group in planned["groups"]) == planned["dispatchers"] == 5
+    assert [group["group"] for group in planned["groups"]] == [0, 1, 2]
     fold_group(spark, warehouse, DAY, "run one", 0)
     with pytest.raises(InputsChangedError, match="group 1 of 3 of 2026-11-21 is not folded"):
         publish_groups(warehouse, DAY, "run one")

@@ -50,8 +50,8 @@ def tables_of(warehouse: Path) -> dict[str, list[str]]:
 
 def test_the_tables_are_what_the_core_returns(sample: Home) -> None:
     direct: dict[str, list[str]] = {name: [] for name in REPLAY_TABLES}
-    for one in find_recordings([SAMPLE]):
-        for log in read_recording(one).logs:
+    for source in find_recordings([SAMPLE]):
+        for log in read_recording(source).logs:
             for name, table in core.replay(log, interval_start=DAY.start, interval_end=DAY.end).items():
                 direct[name] += rows(table)
     assert {name: len(found) for name, found in direct.items()} == sample.summaries["replay"]["rows"]

@@ -39,7 +39,7 @@ def replayed(folder: Path, *logs: DispatcherLog) -> tuple[dict[str, list[Any]], 
     for name, table in (("consumer_events", "events"), ("messages", "messages")):
         path = folder / f"{name}.parquet"
         pq.write_table(
-            pa.concat_tables(conform(getattr(one, table), file_schema(name)) for one in logs), path
+            pa.concat_tables(conform(getattr(log, table), file_schema(name)) for log in logs), path
         )
         dispatcher[{"consumer_events": "event_files", "messages": "message_files"}[name]] = [str(path)]
     staging = folder / "staging"
