@@ -263,7 +263,7 @@ def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) ->
     if percent > policy.uncertain_percent:
         return f"{percent:.1f} % of {seen.decisions} decisions hang on an order that the log does not show"
     if seen.sent and not seen.decisions:
-        return f"none of {seen.sent} sendings could be compared with the rules"
+        return f"none of {seen.sent} deliveries could be compared with the rules"
     return None
 
 

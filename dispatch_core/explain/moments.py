@@ -57,7 +57,7 @@ _RANK: Final = {
 _SAID_AGAIN: Final = {
     "disconnect": "after {who} had left with it",
     "all_left": "after {who} had left with it as the last consumer",
-    "nack": "because {who} had asked for it again",
+    "nack": "because {who} had requested its redelivery",
     "rewind": "after the cursor was rewound to the mark-delete position",
     "topic_reload": "after the topic was loaded anew",
 }

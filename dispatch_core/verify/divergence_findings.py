@@ -123,7 +123,7 @@ def of_the_rest(
         return []
     first = rest.slice(0, 1).to_pylist()[0]
     text = (
-        f"{rest.num_rows + unseen:,} more sendings, from {clock(first['t_us'])} (seq {first['seq']}) on, differ from the "
+        f"{rest.num_rows + unseen:,} more deliveries, from {clock(first['t_us'])} (seq {first['seq']}) on, differ from the "
         f"rules of {rule}; all of them are rows of divergences. Where so many differ the rules are most likely not those "
         "of this broker: see the settings in the header of the log"
     )

@@ -203,7 +203,7 @@ class Findings:
             f"at {self._when(delivery)} while {self._to(other)} still held it, sent to it at {self._when(other)}"
         )
         if self._cause(delivery) == "rewind":
-            text += "; the hand-over to a new active consumer rewound to the mark-delete position"
+            text += "; the change of the active consumer rewound the cursor to the mark-delete position"
         return self._finding("double_outstanding", delivery, [other], text, cause=self._cause(delivery))
 
     def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
@@ -280,7 +280,7 @@ class Findings:
         if cause == "all_left":
             return f", which {holder} still held when it left as the last consumer"
         if cause == "nack":
-            return f", which {holder} had asked for again"
+            return f", after {holder} had requested its redelivery"
         if cause == "rewind":
             return f"{sent}; the cursor had been rewound to the mark-delete position"
         if cause == "topic_reload":
@@ -289,7 +289,7 @@ class Findings:
 
     def _rule(self, delivery: int) -> str:
         if self._window.single_active:
-            return "; a Failover hand-over does not wait for what the old active consumer still holds"
+            return "; a change of Failover's active consumer does not wait for entries that are pending on the old one"
         if self._window.consumers[self._sent[delivery].consumer].allow_out_of_order:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
         if self._profile is None:

@@ -215,9 +215,9 @@ def test_a_log_by_other_rules_is_reported_alike_and_within_bounds(
     assert differing > 3
     if most == 3:
         assert 1 < len(texts) <= 4
-        assert texts[-1].startswith(f"{differing - 3} more sendings, from "), texts[-1]
+        assert texts[-1].startswith(f"{differing - 3} more deliveries, from "), texts[-1]
     else:
-        assert not any("more sendings" in text for text in texts)
+        assert not any("more deliveries" in text for text in texts)
 
 
 def test_a_trace_is_left_to_the_exact_comparison(tmp_path: Path) -> None:
