@@ -73,7 +73,7 @@ _KINDS: Final = (
         "overtaken_redelivery",
         INFO,
         PER_KEY_ORDER,
-        "a later entry of the key came first, but the connection itself had requested this one's redelivery: allowed, counted",
+        "a later entry of the key came first, but the connection had requested this one's redelivery: allowed, counted",
         None,
     ),
     AnomalyKind(
