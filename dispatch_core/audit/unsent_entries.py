@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import Ints, ints, marked
 from dispatch_core.arrays.positions import ascending, distinct, locate
+from dispatch_core.recording.log import DispatcherLog
 
 _NONE = np.empty(0, np.int64)
 
@@ -73,13 +74,13 @@ class UnsentEntries:
         return int(np.count_nonzero(behind)) + self._behind
 
 
-def unsent_of(messages: pa.Table, logs: Sequence[pa.Table], begin: tuple[int, int] | None = None) -> int:
-    """Count the unsent entries of a message log; ``logs``: events of all incarnations; ``begin``: see ``count``."""
+def unsent_of(log: DispatcherLog, earlier: Sequence[DispatcherLog]) -> int:
+    """Count the entries of a log's topic that neither it nor an ``earlier`` incarnation has sent."""
     unsent = UnsentEntries()
-    unsent.stored(*positions_of(messages))
-    for events in logs:
-        unsent.sent(*positions_sent(events))
-    return unsent.count(begin)
+    unsent.stored(*positions_of(log.messages))
+    for incarnation in (*earlier, log):
+        unsent.sent(*positions_sent(incarnation.events))
+    return unsent.count()
 
 
 def positions_of(rows: pa.Table) -> tuple[Ints, Ints]:

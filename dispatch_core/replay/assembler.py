@@ -33,10 +33,10 @@ from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
+from dispatch_core.replay.incarnation_ends import StoredEntries
 from dispatch_core.replay.judge import Judge
 from dispatch_core.replay.judge_trace import TraceJudge
 from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
-from dispatch_core.replay.stored_entries import StoredEntries
 from dispatch_core.times import micros
 
 _NO_TIMES: Final = np.empty(0, np.int64)

@@ -6,7 +6,7 @@ A part of a log (``recording.resumed_parts``) or a further incarnation continues
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -29,7 +29,6 @@ from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import (
     INCARNATION,
-    Incarnation,
     LogBatch,
     incarnations,
     kept,
@@ -38,10 +37,10 @@ from dispatch_core.recording.stream import (
 )
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import in_batches
+from dispatch_core.replay.incarnation_ends import StoredEntries, judged_until
 from dispatch_core.replay.interval_totals import IntervalTotals
 from dispatch_core.replay.join_parts import joined
-from dispatch_core.replay.stored_entries import StoredEntries
-from dispatch_core.times import from_micros, micros
+from dispatch_core.times import micros
 
 
 class DispatcherTraceError(DispatchAuditError):
@@ -194,9 +193,10 @@ def _logs(
     for at, incarnation in enumerate(known):
         of_this = [key == (incarnation.broker, incarnation.number) for key in of_row]
         rare = found.rare.filter(pa.array(of_this, pa.bool_()))
+        later_begins_us = [later.first_t_us for later in known[at + 1 :] if later.first_t_us is not None]
         log = _Log(
             _parts(identity, incarnation.broker, incarnation.number, rare, overrides),
-            _end(known[at:], interval_end),
+            judged_until(incarnation.last_t_us, later_begins_us, interval_end),
             incarnation.lines,
             last_t_us=incarnation.last_t_us,
         )
@@ -223,20 +223,6 @@ def _parts(
     )
     parts = parts_of(overrides.of(whole))
     return [replace(part, events=kept(part.events, ~marked(part.events["kind"], "gap"))) for part in parts]
-
-
-def _end(logs: Sequence[Incarnation], interval_end: datetime) -> datetime:
-    """Return as of when the waits of the first of these incarnations are judged.
-
-    That is the interval's end, or the time when the next incarnation began: what this one had not sent is then the next
-    one's. Where the two overlap it is behind this one's last line.
-    """
-    begins = [log.first_t_us for log in logs[1:] if log.first_t_us is not None]
-    if not begins:
-        return interval_end
-    last_us = logs[0].last_t_us
-    until_us = min(begins) if last_us is None else max(min(begins), last_us + 1)
-    return min(interval_end, from_micros(until_us))
 
 
 def _first_unread(rare: pa.Table, first_seq: int) -> Position | None:

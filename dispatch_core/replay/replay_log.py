@@ -82,8 +82,7 @@ def replay(
             for number, part in enumerate(parts)
         ]
         found = of_parts[0] if len(parts) == 1 else joined(parts, of_parts, micros(interval_start))
-    logs = [*(before.events for before in earlier), log.events]
-    never_delivered = unsent_of(log.messages, logs) if last else 0
+    never_delivered = unsent_of(log, earlier) if last else 0
     return with_totals(log, found, interval_start, limits, never_delivered=never_delivered)
 
 

@@ -150,8 +150,7 @@ def _without_rules(
         "deliveries": pa.concat_tables([audit.deliveries for audit in audits]),
         "anomalies": pa.concat_tables([audit.anomalies for audit in audits]),
     }
-    logs = [*(before.events for before in earlier), log.events]
-    never_delivered = unsent_of(log.messages, logs) if last else 0
+    never_delivered = unsent_of(log, earlier) if last else 0
     return with_totals(log, found, start, limits, never_delivered=never_delivered)
 
 

@@ -37,8 +37,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.stream import named_extent
 from dispatch_core.replay import result_rows
+from dispatch_core.replay.incarnation_ends import judged_until
 from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
-from dispatch_core.times import from_micros, micros
+from dispatch_core.times import micros
 from spark_jobs.intervals import Interval
 from spark_jobs.replay.dispatcher_log import load_logs
 from spark_jobs.warehouse.contracts import PARTITION, conform
@@ -252,8 +253,10 @@ def _results(
                 parts[name].append(table)
             continue
         try:
-            end = _judged_until(log, logs[number + 1 :], span)
-            log = _with_what_it_had(log, logs[number + 1 :])  # noqa: PLW2901 - the same log, of its own entries
+            later = logs[number + 1 :]
+            begins_us = [other.start_t_us for other in later if other.start_t_us is not None]
+            end = judged_until(pc.max(log.events["t_us"]).as_py(), begins_us, span.end)
+            log = _with_what_it_had(log, later)  # noqa: PLW2901 - the same log, of its own entries
             results = rule(log, interval_start=span.start, interval_end=end, earlier=earlier, last=last)
             tables = _checked(results, span)
         except Exception as error:  # noqa: BLE001 - as above
@@ -269,19 +272,6 @@ def _results(
         name: pa.concat_tables([REPLAY_TABLES[name].empty_table(), *tables]) for name, tables in parts.items()
     }
     return merged, "; ".join(reasons) or None
-
-
-def _judged_until(log: DispatcherLog, later: Sequence[DispatcherLog], span: Interval) -> datetime:
-    """The interval's end; for an incarnation that another one followed, when that began: what it had not sent is the next's.
-
-    Where the two overlap it is behind its own last line, so that none is passed over.
-    """
-    begins = [first for log in later if (first := pc.min(log.events["t_us"]).as_py()) is not None]
-    if not begins:
-        return span.end
-    last = pc.max(log.events["t_us"]).as_py()
-    until_us = min(begins) if last is None else max(min(begins), last + 1)
-    return min(span.end, from_micros(until_us))
 
 
 def _with_what_it_had(log: DispatcherLog, later: Sequence[DispatcherLog]) -> DispatcherLog:
@@ -322,8 +312,7 @@ def _audit_alone(
             "anomalies": _of_interval(audit.anomalies, span),
         }
         found = _nothing_but(_state_row(identity, log, span, reason)) | found
-        logs = [*(before.events for before in earlier), log.events]
-        never_delivered = unsent_of(log.messages, logs) if last else 0
+        never_delivered = unsent_of(log, earlier) if last else 0
         return with_totals(log, found, span.start, limits, never_delivered=never_delivered)
     except Exception as error:  # noqa: BLE001 - as above
         both = f"{reason}; and the audit failed: {describe(error)}"

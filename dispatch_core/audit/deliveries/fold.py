@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
@@ -37,7 +36,6 @@ from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
-from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
 from dispatch_core.broker.hashing import HashSpace
@@ -45,7 +43,6 @@ from dispatch_core.errors import NotStreamableError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.recording.resumed_parts import resumes_at
-from dispatch_core.tables import ANOMALIES, DELIVERIES
 
 #: Entries kept behind the last one that still matters, so that late repetitions find their evidence.
 KEEP_BEHIND: Final = 65_536
@@ -224,11 +221,6 @@ class AuditFold:
         self._last = LastLine.of(events, self._last)
         self._fed = True
         return audit
-
-    def finish(self) -> Audit:
-        """Return what only the end of the log proves: no kind of finding, so both tables are empty."""
-        nothing = np.empty(0, dtype=np.int32)
-        return Audit(no_rows(DELIVERIES), no_rows(ANOMALIES), Pairs(nothing, nothing))
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,38 @@
-"""Count the entries of a topic that were published in an interval, for each incarnation up to its end."""
+"""Ends of the incarnations of a dispatcher: as of when each is judged, and the entries published by then.
+
+An incarnation is judged until the next one begins: what it had not sent by then is the next one's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import ints
+from dispatch_core.times import from_micros
+
+
+def judged_until(last_us: int | None, later_begins_us: Sequence[int], interval_end: datetime) -> datetime:
+    """Return as of when the waits of an incarnation are judged.
+
+    >>> end = from_micros(86_400_000_000)
+    >>> [str(judged_until(5_000_000, begins_us, end)) for begins_us in ([], [9_000_000], [2_000_000])]
+    ['1970-01-02 00:00:00+00:00', '1970-01-01 00:00:09+00:00', '1970-01-01 00:00:05.000001+00:00']
+
+    Args:
+        last_us: time of its last line, in microseconds since the epoch; ``None`` where no line has a time.
+        later_begins_us: times of the first lines of the incarnations after it. Where the first of them begins before this
+            one's last line, this one is judged until just behind that line, so that none of its lines is left out.
+        interval_end: end of the interval; never later than that.
+    """
+    if not later_begins_us:
+        return interval_end
+    begins_us = min(later_begins_us)
+    until_us = begins_us if last_us is None else max(begins_us, last_us + 1)
+    return min(interval_end, from_micros(until_us))
 
 
 class StoredEntries:
