@@ -71,3 +71,19 @@ def give_back_what_is_free() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
+
+
+class FreeMemory:
+    """Give back unused memory after so much work. Call ``used_for`` after each step."""
+
+    def __init__(self, rows_between: int) -> None:
+        """``rows_between``: rows of work from one time to the next; each time takes as long as replaying some 100 rows."""
+        self._rows_between = rows_between
+        self._rows = 0
+
+    def used_for(self, rows: int) -> None:
+        """Count the rows of a step, and give back what is free when there were enough."""
+        self._rows += rows
+        if self._rows >= self._rows_between:
+            self._rows = 0
+            give_back_what_is_free()

@@ -34,6 +34,17 @@ def encoded(values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], pa.Array]:
     return np.asarray(codes.fill_null(0) if codes.null_count else codes), column.dictionary
 
 
+def codes_with_null(values: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
+    """Return codes of the rows and the value of each code; the last code is that of null, whether a row has it or not.
+
+    >>> codes, words = codes_with_null(pa.chunked_array([["a", None], ["a"]]))
+    >>> codes.tolist(), words
+    ([0, 1, 0], ['a', None])
+    """
+    codes, words = encoded(values)
+    return np.where(valid(values), codes, len(words)).astype(np.int64), [*words.to_pylist(), None]
+
+
 def encode(table: pa.Table, name: str) -> pa.Table:
     """Encode a text column of a table, so that later readers of its values need not."""
     column = _encoded(table[name])

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.columns import Ints, ints, valid
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.hash_share import FairPart
 from dispatch_core.audit.key_totals import EVIDENCE
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import listed, plural
-from dispatch_core.audit.sentences.names import names_in, shown
+from dispatch_core.audit.sentences.names import Connections, connections_in, shown
 from dispatch_core.tables import BALANCE
 
 _NAMED_AT_MOST: Final = 5
@@ -46,7 +46,7 @@ def not_judged(balance: pa.Table, limits: Limits) -> str | None:
 
 
 def balance_rows(
-    totals: pa.Table, ownership: pa.Table, fair: Mapping[str, FairPart] | None, identity: Mapping[str, Any]
+    totals: pa.Table, owners: Connections, fair: Mapping[str, FairPart] | None, identity: Mapping[str, Any]
 ) -> pa.Table:
     """Compare what each consumer name got with its share of the hash space: the table ``balance``, ordered by name.
 
@@ -55,53 +55,53 @@ def balance_rows(
 
     Args:
         totals: rows of ``key_totals.TOTALS``; redeliveries count too.
-        ownership: rows of ``tables.OWNERSHIP`` of the same incarnation.
+        owners: connections that owned hashes in the same incarnation (Failover: were active).
         fair: fair parts by name; ``None`` for subscriptions whose consumers own no hashes. Their ``hash_share`` is null, as
             it is where nothing was sent while anything was owned.
         identity: columns that every row begins with.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    connections: dict[str, set[int]] = defaultdict(set)
-    sums = [*((column, "sum") for column in _SUMMED), ("key", "count")]
-    for row in _grouped(totals, sums):
-        of_name = rows.setdefault(row["name"], dict.fromkeys((*_SUMMED, "keys"), 0))
-        for column in _SUMMED:
-            of_name[column] += row[f"{column}_sum"]
-        of_name["keys"] += row["key_count"]
-        connections[row["name"]].add(row["consumer"])
-    if any(len(numbers) > 1 for numbers in connections.values()):
-        # Two connections of one name may have got the same key.
-        keyed = totals.append_column("name", names_in(totals)).filter(pc.is_valid(totals["key"]))
-        pairs = keyed.group_by(["name", "key", "key_b64"], use_threads=False).aggregate([])["name"]
-        for name, count in zip(*pairs.value_counts().flatten(), strict=True):
-            rows[name.as_py()]["keys"] = count.as_py()
-    for row in _grouped(ownership, []):
-        if fair is not None or row["name"] in rows:
-            connections[row["name"]].add(row["consumer"])
-    messages = sum(row["messages"] for row in rows.values())
-    hashes = 0.0 if fair is None else sum(part.by_hashes for part in fair.values())
-    nothing = dict.fromkeys((*_SUMMED, "keys"), 0)
-    found = []
-    for name, numbers in sorted(connections.items()):
-        row = nothing | rows.get(name, {})
-        part = None if fair is None or not hashes else fair.get(name, FairPart(0.0, 0.0))
-        found.append(
-            {
-                **identity,
-                **row,
-                "consumer_name": name,
-                "connections": len(numbers),
-                "message_share": row["messages"] / messages if messages else 0.0,
-                "hash_share": None if part is None else part.by_hashes / hashes,
-            }
-        )
-    return pa.Table.from_pylist(found, schema=BALANCE)
+    got = connections_in(totals)
+    connections: dict[str, set[int | None]] = defaultdict(set)
+    for number, name in zip(got.numbers, got.names, strict=True):
+        connections[name].add(number)
+    for number, name in zip(owners.numbers, owners.names, strict=True):
+        if fair is not None or name in connections:
+            connections[name].add(number)
+    names = sorted(connections)
+    place = {name: at for at, name in enumerate(names)}
+    row_of = np.array([place[name] for name in got.names], np.int64)[got.of_row]
+    sums = {name: _summed(row_of, ints(totals[name]), len(names)) for name in _SUMMED}
+    sums["keys"] = _keys(totals, row_of, len(names), same_name=len(set(got.names)) < len(got.names))
+    messages, hashes = int(sums["messages"].sum()), sum(part.by_hashes for part in (fair or {}).values())
+    columns = {
+        **{name: pa.repeat(pa.scalar(value), len(names)) for name, value in identity.items()},
+        **sums,
+        "consumer_name": names,
+        "connections": [len(connections[name]) for name in names],
+        "message_share": sums["messages"] / max(messages, 1),
+        "hash_share": [
+            fair.get(name, FairPart(0.0, 0.0)).by_hashes / hashes if fair and hashes else None
+            for name in names
+        ],
+    }
+    return pa.table(columns, schema=BALANCE)
 
 
-def _grouped(table: pa.Table, sums: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Sum up by connection; each row has the display name of the consumer as ``name``."""
-    grouped = table.group_by(["consumer", "consumer_name"], use_threads=False).aggregate(sums)
-    return grouped.append_column("name", names_in(grouped)).to_pylist()  # type: ignore[no-any-return]
+def _summed(row_of: Ints, values: Ints, rows: int) -> Ints:
+    """Sum up values by the row of the result that each belongs to."""
+    sums = np.zeros(rows, np.int64)
+    np.add.at(sums, row_of, values)
+    return sums
+
+
+def _keys(totals: pa.Table, row_of: Ints, rows: int, *, same_name: bool) -> Ints:
+    """Count the different keys of each row of ``balance``. ``same_name``: two connections share a name, and maybe keys."""
+    keyed = valid(totals["key"])
+    if not same_name:
+        return np.bincount(row_of[keyed], minlength=rows)
+    pairs = pa.table([row_of, totals["key"], totals["key_b64"]], names=["row", "key", "key_b64"])
+    different = pairs.filter(pa.array(keyed)).group_by(pairs.column_names, use_threads=False).aggregate([])
+    return np.bincount(ints(different["row"]), minlength=rows)
 
 
 class Uneven(NamedTuple):
@@ -131,7 +131,8 @@ def load_findings(
     """
     if not_judged(balance, limits) is not None:
         return []
-    totals = totals.append_column("name", names_in(totals))
+    found = connections_in(totals)
+    totals = totals.append_column("name", pa.array(found.names, pa.string()).take(pa.array(found.of_row)))
     return [_finding(uneven, totals, deliveries) for uneven in _uneven(totals, balance, fair, limits)]
 
 

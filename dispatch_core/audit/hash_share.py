@@ -13,19 +13,16 @@ up the messages between changes of ownership, ``fair_parts`` shares the sums out
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, ints
-from dispatch_core.audit.sentences.names import names_in
+from dispatch_core.arrays.columns import Ints, ints, valid
+from dispatch_core.audit.sentences.names import Connections
 
 Floats = npt.NDArray[np.float64]
-
-_NO_END: Final = np.iinfo(np.int64).max
 
 
 class FairPart(NamedTuple):
@@ -69,11 +66,14 @@ class MessagesByOwnership:
         return np.concatenate([first, self._changes])[some], self._messages[some]
 
 
-def fair_parts(ownership: pa.Table, seq: Ints, messages: Ints) -> dict[str, FairPart]:
+def fair_parts(
+    ownership: pa.Table, connections: Connections, seq: Ints, messages: Ints
+) -> dict[str, FairPart]:
     """Share the messages of one log out to the consumer names that owned hashes.
 
     Args:
         ownership: rows of ``tables.OWNERSHIP`` of one incarnation.
+        connections: those of its rows (``connections_in``).
         seq: lines at which messages were sent, in any order. A line may stand for all between two changes of ownership.
         messages: messages sent there.
 
@@ -83,39 +83,38 @@ def fair_parts(ownership: pa.Table, seq: Ints, messages: Ints) -> dict[str, Fair
     """
     if not ownership.num_rows:
         return {}
-    names = names_in(ownership).combine_chunks().dictionary_encode()
-    name = np.asarray(names.indices, np.int64)
-    hashes = ints(ownership["range_end"]) - ints(ownership["range_start"]) + 1
-    start, until, line = _ranked(ints(ownership["from_seq"]), ints(ownership["until_seq"], _NO_END), seq)
-    order = np.argsort(line, kind="stable")
-    sent = messages.astype(np.float64)[order]
-    first, last = np.searchsorted(line[order], start), np.searchsorted(line[order], until)
+    names = {name: number for number, name in enumerate(dict.fromkeys(connections.names))}
+    name_of = np.array([names[name] for name in connections.names], np.int64)
+    order = np.argsort(seq, kind="stable")
+    line, sent = seq[order], messages.astype(np.float64)[order]
+    first = np.searchsorted(line, ints(ownership["from_seq"]))
+    last = np.searchsorted(line, ints(ownership["until_seq"]))
+    last[~valid(ownership["until_seq"])] = len(line)
     before = np.concatenate([[0.0], np.cumsum(sent)])
-    count = len(names.dictionary)
-    by_hashes = np.bincount(name, hashes * (before[last] - before[first]), count).astype(np.float64)
-    by_number = _by_number(ints(ownership["consumer"]), name, count, first, last, sent)
+    hashes = ints(ownership["range_end"]) - ints(ownership["range_start"]) + 1
+    by_hashes = _by_name(name_of[connections.of_row], hashes * (before[last] - before[first]), len(names))
+    joined = np.full(len(name_of), len(sent))
+    left = np.zeros(len(name_of), np.int64)
+    np.minimum.at(joined, connections.of_row, first)
+    np.maximum.at(left, connections.of_row, last)
+    by_number = _by_name(name_of, _equal_parts(joined, np.maximum(left, joined), sent), len(names))
     total = float(messages.sum())
     parts = zip(_scaled(by_hashes, total).tolist(), _scaled(by_number, total).tolist(), strict=True)
-    return dict(zip(names.dictionary.to_pylist(), map(FairPart._make, parts), strict=True))
+    return dict(zip(names, map(FairPart._make, parts), strict=True))
 
 
-def _by_number(consumer: Ints, name: Ints, names: int, first: Ints, last: Ints, sent: Floats) -> Floats:
-    """Fair messages of each name, if all connections that had joined and not left had got the same of each delivery."""
-    # A connection has one name, but a log may give its number twice.
-    numbers, place = np.unique(consumer, return_inverse=True)
-    connections, span_of = np.unique(name * len(numbers) + place, return_inverse=True)
-    joined = np.full(len(connections), len(sent))
-    left = np.zeros(len(connections), np.int64)
-    np.minimum.at(joined, span_of, first)
-    np.maximum.at(left, span_of, last)
-    left = np.maximum(left, joined)
+def _by_name(name: Ints, parts: Floats, names: int) -> Floats:
+    return np.bincount(name, parts, names).astype(np.float64)
+
+
+def _equal_parts(joined: Ints, left: Ints, sent: Floats) -> Floats:
+    """Share out each delivery in equal parts to the connections that had joined and not left; returns their sums."""
     change = np.zeros(len(sent) + 1)
     np.add.at(change, joined, 1)
     np.add.at(change, left, -1)
     present = np.maximum(np.cumsum(change)[:-1], 1)
     before = np.concatenate([[0.0], np.cumsum(sent / present)])
-    of_name = connections // max(len(numbers), 1)
-    return np.bincount(of_name, before[left] - before[joined], names).astype(np.float64)
+    return before[left] - before[joined]  # type: ignore[no-any-return]
 
 
 def _scaled(fair: Floats, total: float) -> Floats:
@@ -124,12 +123,6 @@ def _scaled(fair: Floats, total: float) -> Floats:
     return fair * (total / whole if whole > 0 else 0.0)
 
 
-def _ranked(*seqs: Ints) -> list[Ints]:
-    """Line numbers as ranks among all of them: they may be as large as 64 bits hold."""
-    ranks = np.unique(np.concatenate(seqs), return_inverse=True)[1].astype(np.int64)
-    return np.split(ranks, np.cumsum([len(part) for part in seqs])[:-1])
-
-
 def messages_of(deliveries: pa.Table) -> Ints:
     """Number of messages of each row; an entry that does not say counts as one."""
-    return ints(pc.fill_null(deliveries["num_messages"].cast(pa.int64()), 1))
+    return ints(deliveries["num_messages"], absent=1)

@@ -6,14 +6,14 @@ much. Memory follows the different pairs of connection and key, some 150 bytes e
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, ints, plain
+from dispatch_core.arrays.columns import Ints, codes_with_null, ints
 from dispatch_core.arrays.jit import compiled
 from dispatch_core.audit.hash_share import messages_of
 
@@ -37,6 +37,9 @@ TOTALS: Final = pa.schema(
 _MERGE_FROM: Final = 262_144
 
 
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+
 class Pairs(NamedTuple):
     """Small integers that stand for the connection and the key of each delivery; a key of -1 = none."""
 
@@ -58,13 +61,17 @@ class KeyTotals:
         count = deliveries.num_rows
         if not count:
             return
+        if pairs is None:
+            connection, key = _connection_codes(deliveries), _key_codes(deliveries)
+        else:
+            connection, key = pairs.connection.astype(np.int64), pairs.key.astype(np.int64) + 1
+        sums = np.empty((len(_SUMS), count), np.int64)
+        sums[0], sums[1], sums[2] = 1, messages_of(deliveries), ints(deliveries["size_bytes"])
         number = pa.array(np.arange(self._deliveries, self._deliveries + count))
         self._deliveries += count
         evidence = [number, *(deliveries[name] for name in EVIDENCE[1:])]
-        sums = [pa.repeat(1, count), messages_of(deliveries), pc.fill_null(deliveries["size_bytes"], 0)]
-        group = [deliveries[name] for name in _GROUP]
-        totals = _summed(pa.table([*group, *sums, *evidence, *evidence], names=TOTALS.names), pairs)
-        self._waiting.append(plain(totals).cast(TOTALS))
+        totals = _summed(connection, key, sums, [deliveries[name] for name in _GROUP], evidence, evidence)
+        self._waiting.append(totals)
         self._waiting_rows += totals.num_rows
         if self._waiting_rows > max(_MERGE_FROM, 2 * self._merged.num_rows):
             self._merge()
@@ -76,43 +83,66 @@ class KeyTotals:
         return self._merged
 
     def _merge(self) -> None:
-        whole = pa.concat_tables([self._merged, *self._waiting])
-        self._merged = (
-            whole if len(self._waiting) == 1 and whole.num_rows == self._waiting_rows else _summed(whole)
-        )
+        if len(self._waiting) == 1 and not self._merged.num_rows:
+            self._merged = self._waiting[0]
+        else:
+            rows = pa.concat_tables([self._merged, *self._waiting])
+            sums = np.stack([ints(rows[name]) for name in _SUMS])
+            first, last = ([rows[f"{end}_{name}"] for name in EVIDENCE] for end in ("first", "last"))
+            group = [rows[name] for name in _GROUP]
+            self._merged = _summed(_connection_codes(rows), _key_codes(rows), sums, group, first, last)
         self._waiting, self._waiting_rows = [], 0
 
 
-def _summed(rows: pa.Table, pairs: Pairs | None = None) -> pa.Table:
-    """Bring rows of the same connection and key together; ``rows`` are in the order of the log."""
-    if pairs is None:
-        names = _codes(rows["consumer_name"])
-        consumer = _codes(rows["consumer"]) * (int(names.max(initial=0)) + 1) + names
-        key = 2 * _codes(rows["key"]) + np.asarray(rows["key_b64"])
-    else:
-        consumer, key = pairs.connection.astype(np.int64), pairs.key.astype(np.int64) + 1
-    sums = np.stack([ints(rows[name]) for name in _SUMS])
+def _summed(
+    connection: Ints,
+    key: Ints,
+    sums: Ints,
+    group: Sequence[Column],
+    first: Sequence[Column],
+    last: Sequence[Column],
+) -> pa.Table:
+    """Bring rows of the same connection and key together: rows of ``TOTALS``, in the order of the first row of each.
+
+    Args:
+        connection: a number for the connection of each row.
+        key: a number for its key, not negative.
+        sums: a row for each of ``_SUMS``; overwritten.
+        group: columns of the rows for ``_GROUP``.
+        first: columns for ``EVIDENCE``, of which those of a pair's first row are kept.
+        last: the same for the last row.
+    """
     ends = np.empty((2, len(key)), np.int64)
-    count = _gather(key, consumer, sums, ends, np.full(int(key.max(initial=0)) + 1, -1, np.int64))
-    first, last = (pa.array(ends[at, :count]) for at in (0, 1))
-    columns = [rows[name].take(first) for name in _GROUP]
-    columns += [pa.array(sums[at, :count]) for at in range(len(_SUMS))]
-    columns += [rows[f"first_{name}"].take(first) for name in EVIDENCE]
-    columns += [rows[f"last_{name}"].take(last) for name in EVIDENCE]
-    return pa.table(columns, names=TOTALS.names)
+    count = _gather(key, connection, sums, ends, np.full(int(key.max(initial=0)) + 1, -1, np.int64))
+    first_row, last_row = (pa.array(ends[at, :count]) for at in (0, 1))
+    columns = [
+        *(column.take(first_row) for column in group),
+        *(pa.array(sums[at, :count]) for at in range(len(_SUMS))),
+        *(column.take(first_row) for column in first),
+        *(column.take(last_row) for column in last),
+    ]
+    return pa.table(
+        [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, TOTALS, strict=True)
+        ],
+        schema=TOTALS,
+    )
 
 
-def _codes(column: pa.ChunkedArray) -> Ints:
-    """Number the values of a column from 1; 0 = null."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return ints(encoded.indices, -1) + 1
+def _connection_codes(rows: pa.Table) -> Ints:
+    number, _numbers = codes_with_null(rows["consumer"])
+    name, names = codes_with_null(rows["consumer_name"])
+    return number * len(names) + name
+
+
+def _key_codes(rows: pa.Table) -> Ints:
+    return 2 * codes_with_null(rows["key"])[0] + ints(rows["key_b64"].cast(pa.int8()))
 
 
 @compiled
-def _gather(key: Ints, consumer: Ints, sums: Ints, ends: Ints, head: Ints) -> int:
-    """Sum up rows of the same pair (``key``, ``consumer``), in place; returns the number of pairs.
+def _gather(key: Ints, connection: Ints, sums: Ints, ends: Ints, head: Ints) -> int:
+    """Sum up rows of the same pair (``key``, ``connection``), in place; returns the number of pairs.
 
     Columns of ``sums`` (a row per sum) and ``ends`` (the first and the last row of each pair) are then those of the pairs,
     in the order of their first rows. ``head``: -1 for each key.
@@ -121,7 +151,7 @@ def _gather(key: Ints, consumer: Ints, sums: Ints, ends: Ints, head: Ints) -> in
     following = np.empty(len(key), np.int64)  # the next pair of the same key
     for row in range(len(key)):
         pair = head[key[row]]
-        while pair >= 0 and consumer[ends[0, pair]] != consumer[row]:
+        while pair >= 0 and connection[ends[0, pair]] != connection[row]:
             pair = following[pair]
         if pair < 0:
             pair = count

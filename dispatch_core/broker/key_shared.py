@@ -281,8 +281,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """Look up the owners of these hash ids in the selector."""
         if not len(ids):
             return
-        owners = self._selector.select_array(self._hash_ids.values[ids]).tolist()
-        self.state.hash_owner[ids] = [self._slots.get(owner, st_.NOBODY) for owner in owners]
+        self.state.hash_owner[ids] = self._slots_of(self._selector.select_array(self._hash_ids.values[ids]))
 
     # --- the window of the log -------------------------------------------------------------------------------
 

@@ -512,6 +512,17 @@ class MultipleConsumersDispatcher:
                 "an entry that was never stored", rule="only stored entries are read, sent, acknowledged"
             )
 
+    def _slots_of(self, consumers: st_.I64) -> st_.I64:
+        """Return the slots of many consumers, ``NOBODY`` for a number that is none of theirs."""
+        if not self._numbers:
+            return np.full(len(consumers), st_.NOBODY)
+        numbers = np.array(self._numbers, np.int64)
+        order = np.argsort(numbers, kind="stable")
+        at = np.minimum(np.searchsorted(numbers, consumers, sorter=order), len(order) - 1)
+        slots = order[at]
+        slots[numbers[slots] != consumers] = st_.NOBODY
+        return slots
+
     def _connected_slots(self) -> list[int]:
         slots: list[int] = self.state.order[: self.state.s[st_.N_CONSUMERS]].tolist()
         return slots

@@ -21,6 +21,7 @@ from dispatch_core.audit.entry_waits import EntryWaits
 from dispatch_core.audit.hash_share import MessagesByOwnership, fair_parts, messages_of
 from dispatch_core.audit.key_totals import KeyTotals, Pairs
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.sentences.names import connections_in
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay import result_rows
@@ -76,8 +77,9 @@ class IntervalTotals:
             never_delivered: entries that no incarnation has sent by the end of the interval; 0 for all but the last one.
         """
         totals = self._keys.table()
-        fair = fair_parts(ownership, *self._messages.columns()) if self._owns_hashes else None
-        balance = balance_rows(totals, ownership, fair, self._identity)
+        owners = connections_in(ownership)
+        fair = fair_parts(ownership, owners, *self._messages.columns()) if self._owns_hashes else None
+        balance = balance_rows(totals, owners, fair, self._identity)
         uneven = load_findings(totals, balance, fair or {}, self._limits, self._deliveries)
         return {
             "balance": balance,

@@ -35,7 +35,7 @@ from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
-from dispatch_core.recording.stream import named_extent
+from dispatch_core.recording.stream import BATCH_ROWS, named_extent
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import judged_until
 from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
@@ -44,14 +44,14 @@ from spark_jobs.intervals import Interval
 from spark_jobs.replay.dispatcher_log import load_logs
 from spark_jobs.warehouse.contracts import PARTITION, conform
 from spark_jobs.warehouse.staging import Sink
-from spark_jobs.worker_memory import give_back_what_is_free, take_little_memory
+from spark_jobs.worker_memory import FreeMemory, take_little_memory
 
 #: ``replay.replay``'s shape: one log in, the tables of ``REPLAY_TABLES`` out.
 Rule = Callable[..., dict[str, pa.Table]]
 
 MAX_WORKER_DEATHS: Final = 2
-#: Arrays of many sizes come and go; after so many batches of a log the gaps between them are given back.
-_BATCHES_BETWEEN: Final = 4
+#: Arrays of many sizes come and go; after so many deliveries, of one log or many, the gaps between them are given back.
+_DELIVERIES_BETWEEN: Final = 2 * BATCH_ROWS
 #: The limits that hold where no policy is given.
 NO_RULES: Final = LimitRules()
 
@@ -105,10 +105,13 @@ def replay_dispatchers(
     identities = [{name: dispatcher[name] for name in schema.DISPATCHER_KEY} for dispatcher in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
+    memory = FreeMemory(_DELIVERIES_BETWEEN)
     with Sink(staging, part) as sink:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
             of_topic = limits.limits_for(identity["topic"], identity["subscription"])
-            outcome = _replay_one(identity, dispatcher, sink, staging, span, rule, of_topic, overrides)
+            outcome = _replay_one(
+                identity, dispatcher, sink, memory, staging, span, rule, of_topic, overrides
+            )
             sink.keep()
             rows.append({**identity, "table": "", "path": "", "rows": 0} | asdict(outcome))
         staged = sink.close()
@@ -130,6 +133,7 @@ def _replay_one(
     identity: dict[str, str],
     dispatcher: dict[str, Any],
     sink: Sink,
+    memory: FreeMemory,
     staging: Path,
     span: Interval,
     rule: Rule | None,
@@ -151,7 +155,7 @@ def _replay_one(
     attempts[deaths].touch()
     outcome = Outcome() if rule is None else Outcome(whole_log_reason="another rule takes whole logs")
     if rule is None:
-        outcome = _in_batches(dispatcher, sink, span, limits, overrides)
+        outcome = _in_batches(dispatcher, sink, memory, span, limits, overrides)
     if outcome != Outcome():
         chosen = rule or partial(recorded_rule, limits=limits)
         results, reason = _results(
@@ -166,7 +170,12 @@ def _replay_one(
 
 
 def _in_batches(
-    dispatcher: dict[str, Any], sink: Sink, span: Interval, limits: Limits, overrides: Overrides
+    dispatcher: dict[str, Any],
+    sink: Sink,
+    memory: FreeMemory,
+    span: Interval,
+    limits: Limits,
+    overrides: Overrides,
 ) -> Outcome:
     """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
     # Imported late: they bring the compiled kernels along.
@@ -181,11 +190,10 @@ def _in_batches(
             overrides=overrides,
             open_file=tempfile.TemporaryFile,
         )
-        for number, tables in enumerate(batches, 1):
+        for tables in batches:
             for name, table in tables.items():
                 sink.write(name, table)
-            if number % _BATCHES_BETWEEN == 0:
-                give_back_what_is_free()
+            memory.used_for(tables["deliveries"].num_rows if "deliveries" in tables else 0)
     except (DispatcherTraceError, NotStreamableError) as error:
         sink.discard()
         return Outcome(whole_log_reason=describe(error))

@@ -4,17 +4,20 @@ Names and keys come out of logs: invisible characters are escaped and long texts
 
 A consumer is called by the name its client gave it. Two connections with one name are distinguished by their numbers in the
 log; a consumer without a name is called by its number. The column ``consumer_name`` of ``balance`` does the same
-(``names_in``).
+(``connections_in``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from dispatch_core.arrays.columns import Ints, codes_with_null
 
 _LONGEST_NAME: Final = 100
 #: Characters of a name on a page or in a mail.
@@ -111,9 +114,37 @@ class ConsumerNames:
         return self._names.get(number) or consumer_name(number, None)
 
 
-def names_in(table: pa.Table) -> pa.ChunkedArray:
-    """Return the column ``consumer_name``, with ``consumer`` (the connection's number) in place of missing names."""
-    if not table["consumer_name"].null_count:
-        return table["consumer_name"]
-    number = pc.binary_join_element_wise(NAMELESS, table["consumer"].cast(pa.string()), " ")
-    return pc.coalesce(table["consumer_name"], number)
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The connections that the rows of a table name.
+
+    Attributes:
+        of_row: index of the connection of each row.
+        numbers: number of each connection in the log.
+        names: display name of each: its own, or its number in place of a missing one (``consumer_name``).
+    """
+
+    of_row: Ints
+    numbers: list[int | None]
+    names: list[str]
+
+
+def connections_in(table: pa.Table) -> Connections:
+    """Find the connections in the columns ``consumer`` and ``consumer_name``, in the order of their first rows.
+
+    >>> found = connections_in(pa.table({"consumer": [7, 8, 7], "consumer_name": ["a", None, "a"]}))
+    >>> found.of_row.tolist(), found.numbers, found.names
+    ([0, 1, 0], [7, 8], ['a', 'consumer 8'])
+    """
+    number, numbers = codes_with_null(table["consumer"])
+    name, names = codes_with_null(table["consumer_name"])
+    pairs = pa.array(number * len(names) + name).dictionary_encode()
+    index: dict[tuple[int | None, str], int] = {}
+    of_pair = []
+    for pair in pairs.dictionary.to_pylist():
+        consumer = numbers[pair // len(names)]
+        of_pair.append(
+            index.setdefault((consumer, consumer_name(consumer, names[pair % len(names)])), len(index))
+        )
+    of_row = np.array(of_pair, np.int64)[np.asarray(pairs.indices)]
+    return Connections(of_row, [consumer for consumer, _ in index], [shown_name for _, shown_name in index])

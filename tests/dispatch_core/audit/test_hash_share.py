@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch_core.arrays.columns import Ints
-from dispatch_core.audit.hash_share import MessagesByOwnership, fair_parts
+from dispatch_core.audit.hash_share import FairPart, MessagesByOwnership, fair_parts
+from dispatch_core.audit.sentences.names import connections_in
 from dispatch_core.replay.interval_totals import changes_in
 from dispatch_core.tables import OWNERSHIP
 from tests.dispatch_core.audit.table_rows import table
@@ -73,6 +74,10 @@ def columns(sent: list[tuple[int, int]]) -> tuple[Ints, Ints]:
     return np.array([seq for seq, _ in sent], np.int64), np.array([n for _, n in sent], np.int64)
 
 
+def parts_of(ownership: pa.Table, seq: Ints, messages: Ints) -> dict[str, FairPart]:
+    return fair_parts(ownership, connections_in(ownership), seq, messages)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_SPAN, max_size=8), st.lists(_DELIVERY, max_size=12), st.integers(0, 12))
 def test_parts_are_as_counted_message_by_message(owned: Rows, sent: list[tuple[int, int]], cut: int) -> None:
@@ -82,7 +87,7 @@ def test_parts_are_as_counted_message_by_message(owned: Rows, sent: list[tuple[i
     sums = MessagesByOwnership()
     for batch in (sent[:cut], sent[cut:]):
         sums.add(*columns(batch), changes_in(ownership))
-    for found in (fair_parts(ownership, *columns(sent)), fair_parts(ownership, *sums.columns())):
+    for found in (parts_of(ownership, *columns(sent)), parts_of(ownership, *sums.columns())):
         assert found.keys() == expected.keys()
         for name, parts in expected.items():
             assert found[name] == pytest.approx(tuple(parts)), name
@@ -94,7 +99,7 @@ def test_lines_may_be_numbered_as_high_as_64_bits_hold() -> None:
         {"consumer_name": "a", "consumer": 1, "from_seq": 1, "until_seq": top, "range_end": 2},
         {"consumer_name": "b", "consumer": 2, "from_seq": top, "until_seq": None, "range_end": 2},
     ]
-    found = fair_parts(table(OWNERSHIP, owned), *columns([(seq, 2) for seq in (1, top - 1, top)]))
+    found = parts_of(table(OWNERSHIP, owned), *columns([(seq, 2) for seq in (1, top - 1, top)]))
     assert {name: part.by_hashes for name, part in found.items()} == {"a": 4, "b": 2}
 
 
@@ -106,4 +111,4 @@ def test_a_change_in_front_of_what_was_counted_is_refused() -> None:
 
 
 def test_nobody_has_a_part_of_what_nobody_owned() -> None:
-    assert fair_parts(pa.Table.from_pylist([], schema=OWNERSHIP), *columns([(1, 1)])) == {}
+    assert parts_of(pa.Table.from_pylist([], schema=OWNERSHIP), *columns([(1, 1)])) == {}

@@ -12,9 +12,9 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import listed, positions_listed
 from dispatch_core.audit.sentences.names import (
     ConsumerNames,
+    connections_in,
     consumer_name,
     display_names,
-    names_in,
     numbered,
     printable,
     shown,
@@ -83,7 +83,8 @@ def test_names_that_look_alike_are_distinguished() -> None:
 
 def test_tables_and_sentences_call_a_nameless_consumer_alike() -> None:
     table = pa.table({"consumer_name": ["w1", None], "consumer": [1, 7]})
-    assert names_in(table).to_pylist() == [consumer_name(1, "w1"), consumer_name(7, None)]
+    found = connections_in(table)
+    assert [found.names[at] for at in found.of_row] == [consumer_name(1, "w1"), consumer_name(7, None)]
     assert numbered(7, None) == "consumer 7"
 
 
