@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, ints, valid
+from dispatch_core.arrays.columns import Ints, Mask, ints, valid
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.hash_share import FairPart
-from dispatch_core.audit.key_totals import EVIDENCE
+from dispatch_core.audit.key_totals import EVIDENCE, key_codes
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import listed, plural
 from dispatch_core.audit.sentences.names import Connections, connections_in, shown
@@ -104,13 +104,60 @@ def _keys(totals: pa.Table, row_of: Ints, rows: int, *, same_name: bool) -> Ints
     return np.bincount(ints(different["row"]), minlength=rows)
 
 
+class _Totals:
+    """Rows of ``key_totals.TOTALS`` with codes for the names and keys that they are summed up by."""
+
+    def __init__(self, totals: pa.Table) -> None:
+        self.rows = totals
+        self.messages = ints(totals["messages"])
+        connections = connections_in(totals)
+        self.names = list(dict.fromkeys(connections.names))
+        place = {name: at for at, name in enumerate(self.names)}
+        self.name = np.array([place[name] for name in connections.names], np.int64)[connections.of_row]
+        self.key = np.where(valid(totals["key"]), key_codes(totals), -1)
+
+    def of_name(self, name: str) -> Mask:
+        """Mark the rows of a consumer name."""
+        return self.name == (self.names.index(name) if name in self.names else -1)
+
+    def keys_above(self, messages: float) -> list[_Key]:
+        """Return keys that carry more than ``messages``, whoever got them; most first."""
+        return self._keys(self.key >= 0, messages)
+
+    def hottest_key(self, name: str) -> _Key | None:
+        """Return the key of which a consumer got most messages; ``None`` where it got none with a key."""
+        return next(iter(self._keys(self.of_name(name) & (self.key >= 0), None)), None)
+
+    def _keys(self, rows: Mask, above: float | None) -> list[_Key]:
+        """Sum up messages of these rows by key; ``above``: see ``keys_above``, ``None`` = those with most."""
+        codes = self.key[rows]
+        sums = _summed(codes, self.messages[rows], int(codes.max(initial=-1)) + 1)
+        wanted = np.flatnonzero(sums > above if above is not None else (sums == sums.max(initial=1)))
+        row_of = np.zeros(len(sums), np.int64)
+        row_of[codes] = np.flatnonzero(rows)
+        found = self.rows.select(["key", "key_b64"]).take(pa.array(row_of[wanted])).to_pylist()
+        keys = [
+            _Key(row["key"], row["key_b64"], code, count)
+            for row, code, count in zip(found, wanted.tolist(), sums[wanted].tolist(), strict=True)
+        ]
+        return sorted(keys, key=lambda key: (-key.messages, key.key, key.key_b64))
+
+
+class _Key(NamedTuple):
+    """A key, its code in ``_Totals.key`` and its messages."""
+
+    key: str
+    key_b64: bool
+    code: int
+    messages: int
+
+
 class Uneven(NamedTuple):
-    """A consumer name, or a key, that carries too much."""
+    """A consumer name, or a key, that carries too much; and the rows of the totals that say so."""
 
     kind: str
-    consumer_name: str | None
-    key: str | None
-    key_b64: bool
+    key: _Key | None
+    rows: Mask
     explanation: str
 
 
@@ -131,14 +178,12 @@ def load_findings(
     """
     if not_judged(balance, limits) is not None:
         return []
-    found = connections_in(totals)
-    totals = totals.append_column("name", pa.array(found.names, pa.string()).take(pa.array(found.of_row)))
-    return [_finding(uneven, totals, deliveries) for uneven in _uneven(totals, balance, fair, limits)]
+    return [
+        _finding(uneven, totals, deliveries) for uneven in _uneven(_Totals(totals), balance, fair, limits)
+    ]
 
 
-def _uneven(
-    totals: pa.Table, balance: pa.Table, fair: Mapping[str, FairPart], limits: Limits
-) -> list[Uneven]:
+def _uneven(totals: _Totals, balance: pa.Table, fair: Mapping[str, FairPart], limits: Limits) -> list[Uneven]:
     got = dict(zip(balance["consumer_name"].to_pylist(), balance["messages"].to_pylist(), strict=True))
     total = sum(got.values())
     found = []
@@ -152,50 +197,27 @@ def _uneven(
                 f"{shown(name)} got {_percent(messages, total)} of {total:,} messages, "
                 f"{messages / expected:.1f} times {means} ({_percent(expected, total)})"
             )
-            key, of_key = _hottest_key(totals, name)
-            if key is not None and 2 * of_key >= messages:
-                text += f"; key {shown(key)} alone is {of_key / messages:.0%} of what it got"
+            hottest = totals.hottest_key(name)
+            if hottest is not None and 2 * hottest.messages >= messages:
+                text += (
+                    f"; key {shown(hottest.key)} alone is {hottest.messages / messages:.0%} of what it got"
+                )
             elif kind == "hot_consumer":
                 text += f"; it owned {_percent(part.by_hashes, total)} of the hash space"
-            found.append(Uneven(kind, name, None, False, text))
-    for key, key_b64, messages in _keys_above(totals, limits.hot_key_share * total):
+            found.append(Uneven(kind, None, totals.of_name(name), text))
+    for key in totals.keys_above(limits.hot_key_share * total):
         text = (
-            f"key {shown(key)} carries {_percent(messages, total)} of {total:,} messages: "
+            f"key {shown(key.key)} carries {_percent(key.messages, total)} of {total:,} messages: "
             "whoever owns its hash gets at least as much, however the ranges are cut; split the key, or give its "
             "consumer room"
         )
-        found.append(Uneven("hot_key", None, key, key_b64, text))
+        found.append(Uneven("hot_key", key, totals.key == key.code, text))
     return found
-
-
-def _hottest_key(totals: pa.Table, name: str) -> tuple[str | None, int]:
-    """Return the key of which a consumer got most messages, and their number."""
-    keyed = totals.filter(pc.and_(pc.equal(totals["name"], name), pc.is_valid(totals["key"])))
-    by_key = keyed.group_by(["key", "key_b64"], use_threads=False)
-    rows: list[dict[str, Any]] = by_key.aggregate([("messages", "sum")]).to_pylist()
-    if not rows:
-        return None, 0
-    first = min(rows, key=lambda row: (-row["messages_sum"], row["key"], row["key_b64"]))
-    return first["key"], first["messages_sum"]
-
-
-def _keys_above(totals: pa.Table, most: float) -> list[tuple[str, bool, int]]:
-    """Return keys that carry more than ``most`` messages, whoever got them: key, ``key_b64``, messages; most first."""
-    keyed = totals.filter(pc.is_valid(totals["key"])).group_by(["key", "key_b64"], use_threads=False)
-    summed = keyed.aggregate([("messages", "sum")])
-    above = summed.filter(pc.greater(summed["messages_sum"], most)).to_pylist()
-    above.sort(key=lambda row: (-row["messages_sum"], row["key"], row["key_b64"]))
-    return [(row["key"], row["key_b64"], row["messages_sum"]) for row in above]
 
 
 def _finding(uneven: Uneven, totals: pa.Table, deliveries: int) -> Finding:
     """Make the finding, with its first and last delivery as evidence."""
-    if uneven.key is None:
-        concerned = pc.equal(totals["name"], uneven.consumer_name)
-    else:
-        same_key = pc.equal(totals["key"], uneven.key)
-        concerned = pc.and_(same_key, pc.equal(totals["key_b64"], uneven.key_b64))
-    rows = totals.filter(pc.fill_null(concerned, False))
+    rows = totals.filter(pa.array(uneven.rows))
     first, last = (
         {name: rows[f"{end}_{name}"][at].as_py() for name in EVIDENCE}
         for end, at in (
@@ -206,8 +228,8 @@ def _finding(uneven: Uneven, totals: pa.Table, deliveries: int) -> Finding:
     return Finding(
         kind=uneven.kind,
         severity=KINDS[uneven.kind].severity,
-        key=uneven.key,
-        key_b64=uneven.key_b64,
+        key=None if uneven.key is None else uneven.key.key,
+        key_b64=uneven.key is not None and uneven.key.key_b64,
         hash=None if uneven.key is None else last["hash"],
         positions=list(dict.fromkeys(f"{end['ledger_id']}:{end['entry_id']}" for end in (first, last))),
         consumers=sorted(pc.unique(rows["consumer"]).to_pylist()),

@@ -62,7 +62,7 @@ class KeyTotals:
         if not count:
             return
         if pairs is None:
-            connection, key = _connection_codes(deliveries), _key_codes(deliveries)
+            connection, key = _connection_codes(deliveries), key_codes(deliveries)
         else:
             connection, key = pairs.connection.astype(np.int64), pairs.key.astype(np.int64) + 1
         sums = np.empty((len(_SUMS), count), np.int64)
@@ -90,7 +90,7 @@ class KeyTotals:
             sums = np.stack([ints(rows[name]) for name in _SUMS])
             first, last = ([rows[f"{end}_{name}"] for name in EVIDENCE] for end in ("first", "last"))
             group = [rows[name] for name in _GROUP]
-            self._merged = _summed(_connection_codes(rows), _key_codes(rows), sums, group, first, last)
+            self._merged = _summed(_connection_codes(rows), key_codes(rows), sums, group, first, last)
         self._waiting, self._waiting_rows = [], 0
 
 
@@ -136,7 +136,8 @@ def _connection_codes(rows: pa.Table) -> Ints:
     return number * len(names) + name
 
 
-def _key_codes(rows: pa.Table) -> Ints:
+def key_codes(rows: pa.Table) -> Ints:
+    """Number the keys of ``rows`` (``key``, ``key_b64``); rows without a key have numbers too."""
     return 2 * codes_with_null(rows["key"])[0] + ints(rows["key_b64"].cast(pa.int8()))
 
 
