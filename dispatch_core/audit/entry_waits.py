@@ -31,6 +31,31 @@ def waits_us(deliveries: pa.Table) -> tuple[Ints, Mask]:
     return ints(deliveries["t_us"]) - ints(published_ms) * 1000, valid(published_ms)
 
 
+def percentiles(
+    count: int, shares: Sequence[float], at_ranks: Callable[[list[int]], Sequence[int]]
+) -> list[float | None]:
+    """Return the values below which these shares of all lie, interpolated between two ranks as numpy does it.
+
+    Args:
+        count: number of values; without any, all percentiles are ``None``.
+        shares: 0 to 1 each.
+        at_ranks: returns the values of ranks, ascending, counted from 0.
+
+    >>> percentiles(3, [0.5, 0.75], lambda ranks: [[10, 20, 40][rank] for rank in ranks])
+    [20.0, 30.0]
+    """
+    if not count:
+        return [None] * len(shares)
+    places = [share * (count - 1) for share in shares]
+    ranks = sorted({rank for place in places for rank in (int(place), min(int(place) + 1, count - 1))})
+    value = dict(zip(ranks, map(int, at_ranks(ranks)), strict=True))
+    return [_between(value[int(at)], value[min(int(at) + 1, count - 1)], at % 1) for at in places]
+
+
+def _between(low: int, high: int, fraction: float) -> float:
+    return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
+
+
 class EntryWaits:
     """Waits of the entries first sent in an interval. Feed it every delivery of the interval."""
 
@@ -80,16 +105,7 @@ class EntryWaits:
         >>> waits.percentiles_us([0.5, 1.0])
         [2000.0, 3000.0]
         """
-        if not self._total:
-            return [None] * len(shares)
-        places = [share * (self._total - 1) for share in shares]
-        ranks = sorted(
-            {rank for place in places for rank in (int(place), min(int(place) + 1, self._total - 1))}
-        )
-        at = dict(zip(ranks, self._at_ranks(ranks), strict=True))
-        return [
-            _between(at[int(place)], at[min(int(place) + 1, self._total - 1)], place % 1) for place in places
-        ]
+        return percentiles(self._total, shares, self._at_ranks)
 
     def row(self, identity: Mapping[str, Any], blocked: pa.Table, never_delivered: int) -> pa.Table:
         """Return the row of ``waits``.
@@ -145,8 +161,3 @@ class EntryWaits:
             while data := self._file.read(8 * _IN_MEMORY):
                 yield np.frombuffer(data, np.int64)
         yield from self._values
-
-
-def _between(low: int, high: int, fraction: float) -> float:
-    """Interpolate as numpy's percentiles do."""
-    return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
-from dispatch_core.audit.entry_waits import waits_us
+from dispatch_core.audit.entry_waits import percentiles, waits_us
 from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
@@ -75,7 +75,14 @@ class Waits:
         if not len(self.us):
             return Spread()
         upto = np.cumsum(self.count)
-        p50, p99 = (_percentile(self.us, upto, share) for share in (0.5, 0.99))
+        p50, p99 = (
+            None if us is None else round(us / 1000, 3)
+            for us in percentiles(
+                int(upto[-1]),
+                (0.5, 0.99),
+                lambda ranks: self.us[np.searchsorted(upto, ranks, "right")].tolist(),
+            )
+        )
         return Spread(p50, p99, int(self.us[-1]) / 1000)
 
     def coarse(self) -> Waits:
@@ -86,13 +93,6 @@ class Waits:
         middle = np.expm1((bucket + 0.5) * np.log1p(_BUCKET)).astype(np.int64)
         middle[-1] = self.us[-1]
         return Waits.of(np.minimum(middle, self.us[-1]), self.count)
-
-
-def _percentile(us: Ints, upto: Ints, share: float) -> float:
-    """A percentile in milliseconds. ``upto``: the number of waits up to each of ``us``."""
-    place = share * float(upto[-1] - 1)
-    below, above = (us[np.searchsorted(upto, rank, "right")] for rank in (np.floor(place), np.ceil(place)))
-    return round(float(below + (place - np.floor(place)) * (above - below)) / 1000, 3)
 
 
 @dataclass(frozen=True, slots=True)

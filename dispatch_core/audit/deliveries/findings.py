@@ -183,7 +183,7 @@ class Findings:
         to, entry = self._to(delivery), self._position(delivery)
         text = (
             f"{self._key(delivery)}: {to} got {self._position(other)} at {self._when(other)} before {entry} came again at "
-            f"{self._when(delivery)}, because {to} had itself asked for {entry} again at {self._at(op)}; this is allowed"
+            f"{self._when(delivery)}, because {to} had itself requested its redelivery at {self._at(op)}; this is allowed"
         )
         return self._finding("overtaken_redelivery", delivery, [other], text, cause="nack", proof=[op])
 

@@ -127,7 +127,7 @@ class ActiveChangeVerifier(Driver):
         if not self._handing_over:
             self._join_next()
         if not self._handing_over:
-            self._differ("active", "no hand-over", "a hand-over begins", decisions=0)
+            self._differ("active", "no change of the active consumer", "a change begins", decisions=0)
             return
         self._handing_over = False
         if line.recorded["pending_read"] not in (None, self.core.pending):
@@ -158,7 +158,7 @@ class ActiveChangeVerifier(Driver):
         pick = self._picks.popleft() if self._picks else None
         if self._handing_over:
             self._handing_over = False
-            self._differ("active", "a hand-over begins", "none", decisions=0)
+            self._differ("active", "a change of the active consumer begins", "none", decisions=0)
         expected = described_pick(pick)
         recorded = described(line.consumer, line.recorded["changed"], line.recorded["sorted"] or ())
         if expected == recorded:
@@ -237,7 +237,10 @@ class ActiveChangeVerifier(Driver):
         while self._redeliveries:
             asked = who(self._redeliveries.popleft())
             if self._lost is not None and asked == self.core.active and not self.core.hears_redelivery(asked):
-                racing = (self._lost.seq, "the hand-over began while an earlier delay's task ended")
+                racing = (
+                    self._lost.seq,
+                    "the change of the active consumer began while an earlier delay's task ended",
+                )
                 self._differ("active", "the failover delay runs", "it does not", decisions=0, racing=racing)
                 self.core.delay_never_began()
             if self.core.hears_redelivery(asked):
@@ -247,7 +250,7 @@ class ActiveChangeVerifier(Driver):
                 self._rewinds += 1
                 return
         raise IllegalTransitionError(
-            "a read is cancelled or the cursor rewinds without a hand-over or a redelivery request",
+            "a read is cancelled or the cursor rewinds without a change of the active consumer or a redelivery request",
             rule="a rewind has a cause",
         )
 
@@ -287,7 +290,13 @@ class ActiveChangeVerifier(Driver):
         """Report notices that should have been sent by now."""
         racing = notices.overtaken_by(self._changes)
         for consumer, active in notices.due if self._notices_shown else ():
-            self._differ("active", f"{consumer} told {active}", "no notice", decisions=0, racing=racing)
+            self._differ(
+                "active",
+                f"{consumer} notified that {active} is active",
+                "no notice",
+                decisions=0,
+                racing=racing,
+            )
         notices.due = []
 
     def _task_is_through(self) -> None:
@@ -319,8 +328,8 @@ class ActiveChangeVerifier(Driver):
         racing = self._by_task.otherwise(
             notice, self._changes, self.core.active, self.core.members, self.core.notices_of_change
         )
-        described = "no notice" if expected is None else f"{notice[0]} told {expected}"
-        self._differ("active", described, f"{notice[0]} told {notice[1]}", racing=racing)
+        described = "no notice" if expected is None else f"{notice[0]} notified that {expected} is active"
+        self._differ("active", described, f"{notice[0]} notified that {notice[1]} is active", racing=racing)
 
     def _no_rewind_due(self) -> None:
         rewinds, self._rewinds = self._rewinds, 0
