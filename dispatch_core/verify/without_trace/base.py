@@ -164,7 +164,10 @@ class DispatcherFold(ABC):
         return BatchJudgement(judgement, expected, findings)
 
     def waits(self, seq: int, t_us: int) -> list[SampledWait]:
-        """Return the waits that go on at the end of the log (line ``seq``, time ``t_us``), and the sums of short ones."""
+        """Return the waits that go on at the end of the log (line ``seq``, time ``t_us``), and the sums of short ones.
+
+        Waits that ended since the last sample, which this one finds, are among them.
+        """
         if self.wait_tracker is None or self._begins_us is None:
             return []  # without an event there is no subscription that anything could wait for
         first = 0
@@ -175,7 +178,7 @@ class DispatcherFold(ABC):
         self.wait_tracker.sample(
             self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
         )
-        return self.wait_tracker.finish(self.core)
+        return self.wait_tracker.take() + self.wait_tracker.finish(self.core)
 
     def reason_of_all(self) -> int | None:
         """Return the gate that has held all waiting entries since the last sample; None = there is no single one."""
