@@ -181,8 +181,12 @@ class AuditFold:
 
     @property
     def in_doubt(self) -> bool:
-        """True if lines are missing: a gap, lines before a checkpoint, or the line that adds a consumer of some delivery."""
-        if self.window.checkpoint_state is not None:
+        """True if lines are missing: a gap, lines before a checkpoint, or the line that adds a consumer of some delivery.
+
+        Before the checkpoint of a new dispatcher there are none.
+        """
+        checkpoint_state = self.window.checkpoint_state
+        if checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher:
             return True
         numbers = [consumer.number for consumer in self.window.consumers]
         never_added = [at for at, number in enumerate(numbers) if number in self._connected.never_added]

@@ -1,7 +1,12 @@
 """Find the first entry of a subscription, which a log without a trace does not record.
 
 Normally it is the first entry that was sent. If a broker skipped the first entries, it lies before: an entry that was stored
-after the first consumer joined was for the subscription. Older entries are the topic's past.
+after the first consumer joined was for the subscription. Older entries are the topic's past. The checkpoint of a new
+dispatcher says where the cursor stood: all entries behind that were for the subscription, whatever the clocks say.
+
+Entries have the publish times of their producers, and the clocks of producers and broker may differ. Example: a consumer
+joins at 12:00:00, and every delivery comes 2 s after its publish time. Then the producer's clock may be 2 s behind, and an
+entry published at 11:59:59 may have been stored after the join. So it was *perhaps* for the subscription.
 """
 
 from __future__ import annotations
@@ -46,10 +51,68 @@ def begins_us(window: LogWindow, scan: Scan, before: int) -> int | None:
     return earliest_us + _ROUNDED_US + _SLACK_US
 
 
+def settled_by_checkpoint(window: LogWindow, scan: Scan) -> Mask:
+    """Mask the entries of the window that the checkpoint which the last log begins with names as acknowledged."""
+    acknowledged_by = scan.acknowledged_by
+    return (acknowledged_by >= window.first_op_of_state) & (acknowledged_by < window.first_op_of_last_log)
+
+
+def begins_at_checkpoint(window: LogWindow) -> bool:
+    """Check whether the last log begins with the checkpoint of a new dispatcher that says where its cursor stood."""
+    state = window.checkpoint_state
+    return state is not None and state.of_a_new_dispatcher and state.checkpoint.mark_delete is not None
+
+
+def least_lag_us(window: LogWindow, scan: Scan) -> int | None:
+    """Return the shortest time from publishing to delivery, microseconds; ``None`` if no delivery has a publish time.
+
+    The clock of a producer is behind the broker's by at most so much. A negative lag shows that it is ahead.
+    """
+    published, known = window.publish_time_ms
+    sent = np.maximum(scan.deliveries[:, ENTRY], 0)
+    sent_us = window.op_t_us[scan.deliveries[:, OPERATION]]
+    lag_us = (sent_us - 1000 * published[sent])[known[sent]]
+    return int(lag_us.min()) if len(lag_us) else None
+
+
+def perhaps_for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
+    """Mask those of the first ``before`` entries that were stored after the first join if clocks differ enough."""
+    joined = np.flatnonzero(window.op_code == ADDED)
+    lag_us = least_lag_us(window, scan)
+    if not before or not len(joined) or lag_us is None:
+        return np.zeros(before, np.bool_)
+    published, known = window.publish_time_ms
+    offset_us = latest_join_us(0, lag_us)
+    if offset_us is None:
+        return np.zeros(before, np.bool_)
+    after_join = 1000 * published[:before] + offset_us >= int(window.op_t_us[joined[0]])
+    return (
+        window.stored[:before] & known[:before] & after_join & ~settled_by_checkpoint(window, scan)[:before]
+    )
+
+
+def latest_join_us(published_us: int, lag_us: int) -> int | None:
+    """Return the latest join after which an entry may have been stored, by its publish time and ``least_lag_us``.
+
+    ``None`` where the lag shows that the clocks agree: then ``for_subscription`` takes the times as they are.
+
+    >>> latest_join_us(11_000_000, 2_000_000), latest_join_us(11_000_000, 20_000)
+    (13001000, None)
+    """
+    return None if 0 <= lag_us <= _SLACK_US else published_us + lag_us + _ROUNDED_US
+
+
 def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
-    """Mask those of the window's first ``before`` entries, none of them sent, that were stored after the first join."""
+    """Mask those of the window's first ``before`` entries, none of them sent, that were certainly for the subscription.
+
+    They were stored after the first join, or behind the cursor that a new dispatcher's checkpoint names. Where a producer's
+    clock is ahead of the broker's, times say nothing for certain.
+    """
+    if begins_at_checkpoint(window):
+        return window.stored[:before] & ~settled_by_checkpoint(window, scan)[:before]
     since_us = begins_us(window, scan, before) if before else None
-    if since_us is None:
+    lag_us = least_lag_us(window, scan)
+    if since_us is None or (lag_us is not None and lag_us < -_SLACK_US):
         return np.zeros(before, np.bool_)
     published, known = window.publish_time_ms
     return window.stored[:before] & known[:before] & (1000 * published[:before] >= since_us)

@@ -132,7 +132,7 @@ def never_delivered(
                     seqs=_seqs(wait.from_seq, end.seq),
                     t_us=end.as_of_us,
                     cause=None,
-                    reason=_why_uncertain(waited_us, end) if uncertain else None,
+                    reason=(wait.doubt or _why_uncertain(waited_us, end)) if uncertain else None,
                     uncertain=uncertain,
                     explanation=words.never_delivered(
                         key, positions, count, rest, wait, end.as_of_us, end.gap

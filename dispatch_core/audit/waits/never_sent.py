@@ -2,7 +2,8 @@
 
 Failover and Exclusive send everything in the order of positions, so a skipped entry was left out. Example: 3:1 and 3:3 were
 sent, 3:2 was not. Where no rule is replayed (Shared, or a release whose rules are not known) a limit may have held the
-entry: then the finding is uncertain.
+entry: then the finding is uncertain. So it is for entries before the first one that was sent, if only a clock says that they
+were for the subscription, and for entries that the cursor passed between two loads of the topic.
 """
 
 from __future__ import annotations
@@ -13,12 +14,27 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
-from dispatch_core.audit.deliveries.subscription_start import begins_us, first_of, for_subscription
+from dispatch_core.audit.deliveries.subscription_start import (
+    begins_at_checkpoint,
+    begins_us,
+    first_of,
+    for_subscription,
+    latest_join_us,
+    least_lag_us,
+    perhaps_for_subscription,
+    settled_by_checkpoint,
+)
 from dispatch_core.audit.deliveries.window import LogWindow
-from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Key, SampledWait
+from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, CURSOR_PASSED, MOST_POSITIONS, Key, SampledWait
 
 _NEVER_US: Final = np.iinfo(np.int64).max
+#: Entries before the first one that was sent of which each is remembered; there may be millions.
+_MOST_EARLY: Final = 1_000
+
+#: A key (``None`` = without one), and the reason why its entries may have been left out legally.
+_Group = tuple[Key | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +59,12 @@ class SkippedEntries:
         self._highest = -1
         self._begins_us: int | None = None  # the subscription
         self._settled: dict[
-            Key | None, list[_Entry]
+            _Group, list[_Entry]
         ] = {}  # acknowledged with others, so that they leave the window
-        self._open: dict[Key | None, list[_Entry]] = {}
+        self._open: dict[_Group, list[_Entry]] = {}
+        self._early: dict[str, tuple[Key | None, _Entry]] = {}  # by position: perhaps for the subscription
+        self._joined_us = _NEVER_US
+        self._least_lag_us = _NEVER_US  # of deliveries
         self._known: set[str] = set()
         self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
 
@@ -62,9 +81,11 @@ class SkippedEntries:
             self._begins_us = begins_us(window, scan, int(sent[0]))
             past = np.flatnonzero(~for_subscription(window, scan, int(sent[0])))
             self._known.update(window.position(ordinal) for ordinal in past[past >= first].tolist())
+            self._note_early(window, scan, int(sent[0]))
         else:
             self._first = max(self._first - dropped, 0)
         self._forget_sent(times, dropped)
+        self._check_early(window, scan)
         self._open = {}
         low = self._first
         acknowledged = scan.acknowledged_by >= 0
@@ -75,7 +96,10 @@ class SkippedEntries:
             return
         behind = np.arange(low, len(times)) >= self._highest
         published, known = window.publish_time_ms
-        if self._by_rules or window.checkpoint_state is not None:
+        passed = settled_by_checkpoint(window, scan)
+        if not window.first_op_of_state:
+            never &= ~passed[low:]  # acknowledged before the log begins
+        if (self._by_rules or window.checkpoint_state is not None) and not begins_at_checkpoint(window):
             # What is older may have been sent before the log begins.
             never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
         if not self._by_rules:
@@ -84,21 +108,40 @@ class SkippedEntries:
             position = window.position(ordinal)
             if position in self._known:
                 continue
-            key = int(window.entry_key[ordinal])
-            named = None if key < 0 else (window.keys.text(key), bool(window.keys.base64[key]))
-            later = sent[np.searchsorted(sent, ordinal) :]
-            entry = _Entry(
-                position,
-                1000 * int(published[ordinal]) if known[ordinal] else 0,
-                max(int(window.num_messages[ordinal]), 1),
-                key < 0 or not bool((window.entry_key[later] == key).any()),
-            )
+            key, entry = _described(window, ordinal, sent)
+            group = key, CURSOR_PASSED if passed[ordinal] else None
             if acknowledged[ordinal]:
                 self._known.add(position)
                 self._acknowledged[position] = ordinal
-                self._settled.setdefault(named, []).append(entry)
+                self._settled.setdefault(group, []).append(entry)
             else:
-                self._open.setdefault(named, []).append(entry)
+                self._open.setdefault(group, []).append(entry)
+
+    def _note_early(self, window: LogWindow, scan: Scan, before: int) -> None:
+        """Remember entries before the first one that was sent, of which only clocks say whose they were."""
+        perhaps = perhaps_for_subscription(window, scan, before) & ~for_subscription(window, scan, before)
+        ordinals = np.flatnonzero(perhaps)[-_MOST_EARLY:]
+        if len(ordinals):
+            self._joined_us = int(window.op_t_us[np.flatnonzero(window.op_code == ADDED)[0]])
+        sent = np.flatnonzero(scan.times_sent)
+        for ordinal in ordinals.tolist():
+            self._early[window.position(ordinal)] = _described(window, ordinal, sent)
+
+    def _check_early(self, window: LogWindow, scan: Scan) -> None:
+        """Forget early entries that were sent after all, or that the clocks put before the join by now."""
+        if not self._early:
+            return
+        lag_us = least_lag_us(window, scan)
+        self._least_lag_us = min(self._least_lag_us, _NEVER_US if lag_us is None else lag_us)
+        was_sent = {
+            window.position(at) for at in np.flatnonzero(scan.times_sent).tolist()
+        } & self._early.keys()
+        self._early = {
+            position: (key, entry)
+            for position, (key, entry) in self._early.items()
+            if position not in was_sent
+            and (latest_join_us(entry.stored_us, self._least_lag_us) or 0) >= self._joined_us
+        }
 
     def _forget_sent(self, times: npt.NDArray[np.int32], dropped: int) -> None:
         """Forget entries that were sent after their acknowledgement: they were not skipped."""
@@ -115,16 +158,25 @@ class SkippedEntries:
 
         ``first_seq`` and ``first_us``: first line of the log and its time; ``as_of_us``: time of the verdict.
         """
-        keys = dict.fromkeys([*self._settled, *self._open])
+        groups: dict[_Group, list[_Entry]] = {}
+        for found in (self._settled, self._open):
+            for group, entries in found.items():
+                groups.setdefault(group, []).extend(entries)
+        for key, entry in self._early.values():
+            groups.setdefault((key, CLOCKS_DIFFER), []).append(entry)
         return [
-            self._wait(
-                key, self._settled.get(key, []) + self._open.get(key, []), first_seq, first_us, as_of_us
-            )
-            for key in keys
+            self._wait(key, doubt, entries, first_seq, first_us, as_of_us)
+            for (key, doubt), entries in groups.items()
         ]
 
     def _wait(
-        self, key: Key | None, entries: list[_Entry], first_seq: int, first_us: int, as_of_us: int
+        self,
+        key: Key | None,
+        doubt: str | None,
+        entries: list[_Entry],
+        first_seq: int,
+        first_us: int,
+        as_of_us: int,
     ) -> SampledWait:
         since_us = max(min(entry.stored_us for entry in entries), first_us)
         messages = sum(entry.messages for entry in entries)
@@ -150,9 +202,24 @@ class SkippedEntries:
             message_us=messages * waited_us,
             needless_us=0,
             attempts=0,
-            uncertain=not self._certain,
+            uncertain=doubt is not None or not self._certain,
+            doubt=doubt,
             never_sent=len(entries),
             never_passed=sum(entry.behind for entry in entries),
             never_of_keys=((key, len(entries)),),
             never_keys=1,
         )
+
+
+def _described(window: LogWindow, ordinal: int, sent: npt.NDArray[np.intp]) -> tuple[Key | None, _Entry]:
+    """Return the key of an entry, and the entry. ``sent``: ordinals of the entries that were sent, ascending."""
+    published, known = window.publish_time_ms
+    key = int(window.entry_key[ordinal])
+    later = sent[np.searchsorted(sent, ordinal) :]
+    entry = _Entry(
+        window.position(ordinal),
+        1000 * int(published[ordinal]) if known[ordinal] else 0,
+        max(int(window.num_messages[ordinal]), 1),
+        key < 0 or not bool((window.entry_key[later] == key).any()),
+    )
+    return (None if key < 0 else (window.keys.text(key), bool(window.keys.base64[key]))), entry

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, plural, positions_listed
 from dispatch_core.audit.sentences.names import ConsumerNames, shown
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES, Cause, why
-from dispatch_core.audit.waits.tracker import Key, SampledWait
+from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, CURSOR_PASSED, Key, SampledWait
 from dispatch_core.times import clock
+
+#: What may explain entries that were never sent, by ``SampledWait.doubt``.
+_DOUBTS: Final = {
+    CLOCKS_DIFFER: "; but the clocks of producer and broker may differ by so much that it was stored before the "
+    "subscription began",
+    CURSOR_PASSED: "; but the cursor passed it while the log shows no dispatcher: it may have been skipped, or expired",
+}
 
 
 class Words:
@@ -73,7 +81,9 @@ class Words:
             text += (
                 f"; so {plural(entries, 'was', 'were')} {entries:,} more of {keys:,} {other_keys}{of_hash}"
             )
-        return text + ("; but lines of the log are missing" if gap else "")
+        return text + (
+            _DOUBTS[wait.doubt] if wait.doubt else "; but lines of the log are missing" if gap else ""
+        )
 
     def needless(self, reason: str, waiting: int | None, needless_us: int, hashes: int) -> str:
         """Describe work that was held back although no order needed it."""

@@ -30,6 +30,10 @@ from dispatch_core.broker.state import I64, MARK_DELETE, NOBODY, READ_POSITION, 
 
 __all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tick_of", "tracker_for"]
 
+#: ``doubt`` of a wait: only a producer's clock says that its entries were for the subscription.
+CLOCKS_DIFFER: Final = "clocks_differ"
+#: The cursor passed its entries between two loads of the topic, and no line says why.
+CURSOR_PASSED: Final = "cursor_passed"
 #: Number of waits below the limit that are listed one by one, per interval.
 SHORT_WAITS: Final = 2_000
 #: Waits that one sample describes in full for one consumer and reason; of others only the oldest position is named.
@@ -78,6 +82,9 @@ class SampledWait:
     needless_us: int  # of these: held by an ordering rule while nothing of the hash was outstanding elsewhere, microseconds
     attempts: int  # number of times that it was taken up and refused; 0 = not seen
     uncertain: bool  # the log cannot tell the reason
+    doubt: str | None = (
+        None  # what may explain it that the log does not show: ``CLOCKS_DIFFER``, ``CURSOR_PASSED``
+    )
     #: Of a wait that goes on at the end of the log: number of its entries that were never sent, and of these the number that
     #: lie behind all entries of their key that were sent.
     never_sent: int = 0
