@@ -66,6 +66,11 @@ class Scan:
         """Operation that acknowledged each entry of the window, -1 = none."""
         return self._entries.values[:, at.ACK_OPERATION]
 
+    @property
+    def acked_before_reload(self) -> npt.NDArray[np.bool_]:
+        """Entries that an earlier incarnation got the acknowledgement of, and that this one has not sent."""
+        return self._entries.values[:, at.ACKED_BEFORE_RELOAD] != 0
+
     def note_individual_acks(self, window: LogWindow) -> npt.NDArray[np.int64]:
         """Mark the entries that were acknowledged individually before the log that begins; returns all marked ordinals."""
         entries = self._entries.values

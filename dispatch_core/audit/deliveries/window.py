@@ -68,7 +68,8 @@ class LogWindow:
         self._streaming = streaming
         self._flows = flows
         self._connections = Connections(self.consumers)
-        self._left: dict[int, int] = {}  # entries acked in part: ordinal → messages not acked yet, as bits
+        # Entries acked in part: ordinal → messages not acked yet, as bits. The cursor stores them, so they outlive a reload.
+        self._left: dict[int, int] = {}
         self._dropped_any = False
         self._ledger = Growing(np.int64)
         self._entry = Growing(np.int64)
@@ -204,7 +205,6 @@ class LogWindow:
     def begin_next_log(self) -> None:
         """Begin the log of the next incarnation: its operations follow a ``RELOAD``, its connections are new."""
         self._connections = Connections(self.consumers)
-        self._left = {}
         self.checkpoint_state = None
         self._reload_due = True
 
@@ -301,7 +301,6 @@ class LogWindow:
                 stray = np.flatnonzero(~self.stored[ordinals] & (lines.entry >= 0))
                 self.unknown_op = owner[stray] + self.first_op_of_last_log
                 self.unknown_ordinal = ordinals[stray].astype(np.int64)
-            self._left = {}
             parts.append(self._add(lines, ordinals, connections)[1])
         return slice(0, len(self._op_seq)), _joined(parts)
 

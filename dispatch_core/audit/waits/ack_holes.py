@@ -2,7 +2,9 @@
 
 A *hole* is an entry that was sent and is not acknowledged while a later one is. It begins when the first later entry is
 acknowledged, and ends with its own acknowledgement. Example: 3:4 and 3:5 are acknowledged, 3:3 is not; 3:3 is a hole, and
-the mark-delete position stays at 3:2. An entry that was never sent is no hole but ``never_delivered`` or stuck.
+the mark-delete position stays at 3:2. An entry that was never sent is no hole but ``never_delivered`` or stuck. An entry
+that an earlier incarnation got the acknowledgement of is no hole either, as long as it does not come again: the broker
+stored the acknowledgement.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[Finding]:
     """Find the holes at the end of a log that are older than the limit; of a closed log all holes."""
     acked_us, above_us = _acknowledged(scan, window)
-    open_ = (acked_us == _NEVER) & (above_us < _NEVER) & (scan.times_sent > 0)
+    open_ = (acked_us == _NEVER) & (above_us < _NEVER) & (scan.times_sent > 0) & ~scan.acked_before_reload
     if not end.closed:
         open_ &= end.as_of_us - above_us > 1000 * limits.ack_hole_ms
     entries = np.flatnonzero(open_)
