@@ -7,6 +7,7 @@ that these events name. Rows keep the order of the files; the replay checks it. 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,6 +30,10 @@ from dispatch_core.recording.shared_groups import about, rows_of
 
 #: A batch brings at least so many entries beyond the last one that its events name, since these entries may be waiting.
 AHEAD_ROWS: Final = 4096
+#: Entries before the first one that a log names come with its first batch if they are among so many ...
+EARLY_ROWS: Final = 65_536
+#: ... and were published at most so long before the log's first line, microseconds.
+EARLY_US: Final = 600_000_000
 
 #: Events of one batch, unless the files give more at once. The fixed cost of a batch is then small against that of its rows,
 #: and a batch never keeps two row groups in memory. Measured with fifty times the messages: with a third of a row group the
@@ -218,8 +223,8 @@ def log_batches(
     """Read the log of ``dispatcher`` (cluster, topic, subscription) in the order of the files, then the unnamed entries.
 
     No batch has lines of two incarnations, or of two parts of a log that goes on from a checkpoint behind lost lines.
-    Entries before the first one that the first batch of events names come as ``nobodys`` too: the subscription may have
-    begun long after its topic. Raises ``OSError`` and pyarrow's errors for files that cannot be read.
+    Entries long before the first one that the first batch of events names come as ``nobodys`` too: the subscription may
+    have begun long after its topic. Raises ``OSError`` and pyarrow's errors for files that cannot be read.
 
     Args:
         event_files: hold its lines.
@@ -250,7 +255,7 @@ def log_batches(
         if limit is not None and highest >= limit:
             limit = None
         begun, place = True, (log, part)
-        for table in messages.before(lowest):
+        for table in messages.before(lowest, events["t_us"][0].as_py() or 0):
             yield LogBatch(table, none, nobodys=True, log=log, part=part)
         yield LogBatch(messages.up_to(highest, limit), events, log=log, part=part)
     following = messages.next(None)
@@ -304,20 +309,37 @@ class _Messages:
         self._set_aside: pa.Table | None = None  # read, but not to be returned yet
         self._beyond: list[pa.Table] = []  # returned, and maybe beyond the last requested position
 
-    def before(self, position: Position) -> Iterator[pa.Table]:
-        """The entries before ``position``, if no later entry was returned yet."""
+    def before(self, position: Position, first_t_us: int) -> Iterator[pa.Table]:
+        """The entries before ``position``, if no later entry was returned yet, but for the last that may matter.
+
+        These are of the last ``EARLY_ROWS`` and were published at most ``EARLY_US`` before ``first_t_us``, the time of the
+        log's first line: the subscription may have lost them before it was sent anything.
+        """
+        waiting: deque[pa.Table] = deque()
         while not self._begun and self._reached < position:
             reached = self._reached
             table = self._take()
             if table is None:
-                return
+                break
             behind = _from(table, position)
             if behind.any():
-                self._begun, self._reached = True, reached
-                self._set_aside = kept(table, behind)
+                self._begun, self._reached, self._set_aside = True, reached, kept(table, behind)
                 table = kept(table, ~behind)
-            if table.num_rows:
-                yield table
+            waiting.append(table)
+            while sum(part.num_rows for part in waiting) - waiting[0].num_rows >= EARLY_ROWS:
+                yield waiting.popleft()
+        if not waiting:
+            return
+        tail = pa.concat_tables(waiting)
+        early = _published_from(tail.slice(max(tail.num_rows - EARLY_ROWS, 0)), first_t_us - EARLY_US)
+        if tail.num_rows > early:
+            yield tail.slice(0, tail.num_rows - early)
+        if early:
+            tail = tail.slice(tail.num_rows - early)
+            self._begun = True
+            self._reached = tail["ledger_id"][0].as_py(), tail["entry_id"][0].as_py() - 1
+            aside = [] if self._set_aside is None else [self._set_aside]
+            self._set_aside = pa.concat_tables([tail, *aside])
 
     def up_to(self, position: Position, limit: Position | None) -> pa.Table:
         """The next entries before ``limit``, up to ``position`` and ``AHEAD_ROWS`` beyond, and as far as a batch goes."""
@@ -363,6 +385,12 @@ class _Messages:
         if table is not None:
             self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
         return table
+
+
+def _published_from(table: pa.Table, t_us: int) -> int:
+    """The number of rows from the first one on that was published at ``t_us`` or later."""
+    published = np.asarray(pc.fill_null(pc.greater_equal(table["publish_time_ms"], -(-t_us // 1000)), False))
+    return len(published) - int(np.argmax(published)) if published.any() else 0
 
 
 def _named(table: pa.Table) -> pa.Table:

@@ -75,6 +75,18 @@ def least_lag_us(window: LogWindow, scan: Scan) -> int | None:
     return int(lag_us.min()) if len(lag_us) else None
 
 
+def clock_is_ahead(window: LogWindow, scan: Scan, before: int) -> Mask:
+    """Mask those of the first ``before`` entries whose publish time is later than the first delivery of a later entry.
+
+    They were stored before that delivery, so the clock of their producer is ahead.
+    """
+    published, known = window.publish_time_ms
+    if not len(scan.deliveries):
+        return np.zeros(before, np.bool_)
+    first_us = int(window.op_t_us[scan.deliveries[:, OPERATION]].min())
+    return known[:before] & (1000 * published[:before] > first_us + _SLACK_US)
+
+
 def perhaps_for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
     """Mask those of the first ``before`` entries that were stored after the first join if clocks differ enough."""
     joined = np.flatnonzero(window.op_code == ADDED)
@@ -82,13 +94,11 @@ def perhaps_for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask
     if not before or not len(joined) or lag_us is None:
         return np.zeros(before, np.bool_)
     published, known = window.publish_time_ms
+    perhaps = clock_is_ahead(window, scan, before)
     offset_us = latest_join_us(0, lag_us)
-    if offset_us is None:
-        return np.zeros(before, np.bool_)
-    after_join = 1000 * published[:before] + offset_us >= int(window.op_t_us[joined[0]])
-    return (
-        window.stored[:before] & known[:before] & after_join & ~settled_by_checkpoint(window, scan)[:before]
-    )
+    if offset_us is not None:
+        perhaps |= 1000 * published[:before] + offset_us >= int(window.op_t_us[joined[0]])
+    return window.stored[:before] & known[:before] & perhaps & ~settled_by_checkpoint(window, scan)[:before]
 
 
 def latest_join_us(published_us: int, lag_us: int) -> int | None:
@@ -115,7 +125,8 @@ def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
     if since_us is None or (lag_us is not None and lag_us < -_SLACK_US):
         return np.zeros(before, np.bool_)
     published, known = window.publish_time_ms
-    return window.stored[:before] & known[:before] & (1000 * published[:before] >= since_us)
+    since = known[:before] & (1000 * published[:before] >= since_us)
+    return window.stored[:before] & since & ~clock_is_ahead(window, scan, before)
 
 
 def first_of(window: LogWindow, scan: Scan) -> int | None:

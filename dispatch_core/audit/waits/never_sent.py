@@ -19,6 +19,7 @@ from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import (
     begins_at_checkpoint,
     begins_us,
+    clock_is_ahead,
     first_of,
     for_subscription,
     latest_join_us,
@@ -62,7 +63,8 @@ class SkippedEntries:
             _Group, list[_Entry]
         ] = {}  # acknowledged with others, so that they leave the window
         self._open: dict[_Group, list[_Entry]] = {}
-        self._early: dict[str, tuple[Key | None, _Entry]] = {}  # by position: perhaps for the subscription
+        # By position: perhaps for the subscription; with True if the producer's clock is known to be ahead.
+        self._early: dict[str, tuple[Key | None, _Entry, bool]] = {}
         self._joined_us = _NEVER_US
         self._least_lag_us = _NEVER_US  # of deliveries
         self._known: set[str] = set()
@@ -124,8 +126,10 @@ class SkippedEntries:
         if len(ordinals):
             self._joined_us = int(window.op_t_us[np.flatnonzero(window.op_code == ADDED)[0]])
         sent = np.flatnonzero(scan.times_sent)
+        ahead = clock_is_ahead(window, scan, before)
         for ordinal in ordinals.tolist():
-            self._early[window.position(ordinal)] = _described(window, ordinal, sent)
+            key, entry = _described(window, ordinal, sent)
+            self._early[entry.position] = key, entry, bool(ahead[ordinal])
 
     def _check_early(self, window: LogWindow, scan: Scan) -> None:
         """Forget early entries that were sent after all, or that the clocks put before the join by now."""
@@ -137,10 +141,10 @@ class SkippedEntries:
             window.position(at) for at in np.flatnonzero(scan.times_sent).tolist()
         } & self._early.keys()
         self._early = {
-            position: (key, entry)
-            for position, (key, entry) in self._early.items()
+            position: (key, entry, ahead)
+            for position, (key, entry, ahead) in self._early.items()
             if position not in was_sent
-            and (latest_join_us(entry.stored_us, self._least_lag_us) or 0) >= self._joined_us
+            and (ahead or (latest_join_us(entry.stored_us, self._least_lag_us) or 0) >= self._joined_us)
         }
 
     def _forget_sent(self, times: npt.NDArray[np.int32], dropped: int) -> None:
@@ -162,7 +166,7 @@ class SkippedEntries:
         for found in (self._settled, self._open):
             for group, entries in found.items():
                 groups.setdefault(group, []).extend(entries)
-        for key, entry in self._early.values():
+        for key, entry, _ahead in self._early.values():
             groups.setdefault((key, CLOCKS_DIFFER), []).append(entry)
         return [
             self._wait(key, doubt, entries, first_seq, first_us, as_of_us)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -236,6 +237,8 @@ def test_entries_before_the_subscription_began_are_counted_and_hold_nothing_up(t
     past = log.messages.slice(0, 300).set_column(
         log.messages.column_names.index("ledger_id"), "ledger_id", pa.array([first - 1] * 300)
     )
+    an_hour_ago = pc.subtract(past["publish_time_ms"], 3_600_000)
+    past = past.set_column(past.column_names.index("publish_time_ms"), "publish_time_ms", an_hour_ago)
     longer = DispatcherLog(
         **{**log.__dict__, "messages": pa.concat_tables([past.cast(log.messages.schema), log.messages])}
     )
