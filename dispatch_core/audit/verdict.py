@@ -60,6 +60,7 @@ NOTHING_RECORDED: Final = (
     "the log has a header and no event: there was nothing to judge; see that the recorder ran while the subscription was in "
     "use, and that its event files are among those given"
 )
+ROWS_LOST: Final = "unreadable rows may be of entries that were never sent: {value}"
 _TOUCHES_BECAUSE: Final = {
     "log_gap": "lines of the log are missing",
     "unknown_position": "the message log lacks entries",
@@ -129,6 +130,17 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Rows of the log's files that could not be read: their number, and place and reason of the first."""
+
+    rows: int = 0
+    first: str = ""
+
+
+NOTHING_QUARANTINED: Final = Quarantined()
+
+
+@dataclass(frozen=True, slots=True)
 class PromiseVerdict:
     """The verdict on one promise. ``findings`` break it or leave it open, ``tolerated`` ones do not."""
 
@@ -147,16 +159,23 @@ def verdicts(
     subscription_type: str = "Key_Shared",
     seen: Seen | None = None,
     recorded: bool = True,
+    quarantined: Quarantined = NOTHING_QUARANTINED,
 ) -> list[PromiseVerdict]:
     """Judge the promises by the anomalies of one dispatcher: all of them, or those in ``AUDITED_PROMISES`` if the rules were
-    not replayed (``seen`` is ``None``). ``recorded``: its log has events at all.
+    not replayed (``seen`` is ``None``).
+
+    ``recorded``: its log has events at all. ``quarantined``: rows of its files that were lost. They break input quality, and
+    they may be of entries that were never sent.
     """
     if isinstance(anomalies, pa.Table):
         names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
         anomalies = anomalies.select(names).to_pylist()
     rows = list(anomalies)
     promises = AUDITED_PROMISES if seen is None else PROMISES
-    return [_judge(promise, rows, policy, subscription_type, seen, recorded=recorded) for promise in promises]
+    return [
+        _judge(promise, rows, policy, subscription_type, seen, quarantined, recorded=recorded)
+        for promise in promises
+    ]
 
 
 def overall(promises: Iterable[PromiseVerdict]) -> str:
@@ -171,6 +190,7 @@ def _judge(
     policy: Policy,
     subscription_type: str,
     seen: Seen | None,
+    quarantined: Quarantined,
     *,
     recorded: bool,
 ) -> PromiseVerdict:
@@ -196,7 +216,10 @@ def _judge(
         tolerated[kind] += certain.pop(kind)
         telling = [row for row in telling if row["kind"] != kind or row["uncertain"]]
     unseen = None if seen is None else _unseen(promise, seen, policy, subscription_type)
-    if broken:
+    if promise == INPUT_QUALITY and quarantined.rows:
+        unreadable = f"unreadable rows, quarantined: {quarantined.rows:,}; first: {quarantined.first}"
+        verdict, reason = FAIL, "; ".join([unreadable, *([_counted(broken)] if broken else [])])
+    elif broken:
         verdict, reason = FAIL, _counted(broken)
     elif promise == CONFORMANCE and seen is not None and seen.divergent and not tolerated:
         verdict, reason = (
@@ -209,6 +232,8 @@ def _judge(
         verdict, reason = UNKNOWN, NOTHING_RECORDED
     elif unseen is not None:
         verdict, reason = UNKNOWN, unseen
+    elif promise == COMPLETENESS and quarantined.rows:
+        verdict, reason = UNKNOWN, ROWS_LOST.format(value=f"{quarantined.rows:,}")
     else:
         verdict, reason = PASS, _all_well(promise, tolerated, subscription_type, seen)
     telling = _most_telling_first(telling)

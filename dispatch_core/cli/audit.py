@@ -16,7 +16,17 @@ from dispatch_core.audit.balance import ACTIVE_TIMES, failover_imbalances, not_j
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.unsent_entries import unexplained
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, PromiseVerdict, Seen, overall, verdicts
+from dispatch_core.audit.verdict import (
+    FAIL,
+    PASS,
+    UNKNOWN,
+    Policy,
+    PromiseVerdict,
+    Quarantined,
+    Seen,
+    overall,
+    verdicts,
+)
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
     Recurring,
@@ -24,6 +34,7 @@ from dispatch_core.cli.recordings import (
     dispatchers,
     overrides_given,
     progress,
+    quarantined,
     read_all,
     set_aside,
 )
@@ -135,10 +146,10 @@ def _limits(given: list[str]) -> Limits:
 
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
     for logs in dispatchers(recording, asked.overrides):
-        yield from _judge_dispatcher(logs, asked)
+        yield from _judge_dispatcher(logs, asked, quarantined(recording))
 
 
-def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Judged]:
+def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
     for number, log in enumerate(logs):
         earlier = logs[:number]
         # entries that an incarnation leaves unsent are for the next one
@@ -153,7 +164,12 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked) -> Iterator[_Jud
             log,
             audit.anomalies.to_pylist(),
             verdicts(
-                audit.anomalies, policy=asked.policy, subscription_type=kind, seen=seen, recorded=recorded
+                audit.anomalies,
+                policy=asked.policy,
+                subscription_type=kind,
+                seen=seen,
+                recorded=recorded,
+                quarantined=lost,
             ),
             *_rules(log),
             audit.level,
@@ -201,7 +217,7 @@ def _complain(recording: Recording, judged: list[_Judged]) -> None:
     problem = set_aside(recording)
     if problem is not None:
         print(
-            f"{problem}; the rest was audited, so the verdict cannot be PASS: mend the log and run again",
+            f"{problem}; the rest was audited: mend the log and run again",
             file=sys.stderr,
         )
     if not judged:

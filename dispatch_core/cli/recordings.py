@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dispatch_core.audit.verdict import NOTHING_QUARANTINED, Quarantined
 from dispatch_core.broker import settings
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
@@ -206,11 +207,14 @@ def with_progress_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 def set_aside(recording: Recording) -> str | None:
     """A sentence with the number of quarantined rows of a recording and the place of the first; None without any."""
+    lost = quarantined(recording)
+    return f"{recording.name}: {lost.rows} rows set aside, the first at {lost.first}" if lost.rows else None
+
+
+def quarantined(recording: Recording) -> Quarantined:
+    """The number of a recording's quarantined rows, with place and reason of the first."""
     if not recording.quarantine.num_rows:
-        return None
+        return NOTHING_QUARANTINED
     first = recording.quarantine.slice(0, 1).to_pylist()[0]
     line = "" if first["source_line"] is None else f":{first['source_line']}"
-    return (
-        f"{recording.name}: {recording.quarantine.num_rows} rows set aside, the first at "
-        f"{first['source_file']}{line}: {first['reason']}"
-    )
+    return Quarantined(recording.quarantine.num_rows, f"{first['source_file']}{line}: {first['reason']}")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, Seen, overall, verdicts
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, Quarantined, Seen, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
     add_recording_arguments,
@@ -25,6 +25,7 @@ from dispatch_core.cli.recordings import (
     moment,
     overrides_given,
     progress,
+    quarantined,
     read_all,
     set_aside,
 )
@@ -84,13 +85,13 @@ def run(options: argparse.Namespace) -> int:
         problem = set_aside(recording)
         if problem is not None:
             progress("")
-            print(f"{problem}; the report is of the rest, so its verdict cannot be PASS", file=sys.stderr)
+            print(f"{problem}; the report is of the rest", file=sys.stderr)
         found = 0
         for read in dispatchers(recording, overrides):
             logs = _begun(read, span)
             if not logs:
                 continue
-            text, verdict = _report(logs, span, problem)
+            text, verdict = _report(logs, span, problem, quarantined(recording))
             where = _place(options.out, recording, logs[0], taken)
             size_bytes = _write(where, text)
             found += 1
@@ -135,7 +136,9 @@ def _begun(logs: list[DispatcherLog], span: tuple[int, int] | None) -> list[Disp
     return [log for log in logs if log.start_t_us is not None and log.start_t_us < span[1]]
 
 
-def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: str | None) -> tuple[str, str]:
+def _report(
+    logs: list[DispatcherLog], span: tuple[int, int] | None, problem: str | None, lost: Quarantined
+) -> tuple[str, str]:
     """The page of one dispatcher, and its verdict."""
     from dispatch_core.report.aggregate import gather
     from dispatch_core.report.flow import flow_of
@@ -153,6 +156,7 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
         subscription_type=kind,
         seen=_seen(tables, doubted, unsent),
         recorded=any(log.events.num_rows for log in logs),
+        quarantined=lost,
     )
     verdict = overall(promises)
     reason = "; ".join(
@@ -160,7 +164,6 @@ def _report(logs: list[DispatcherLog], span: tuple[int, int] | None, problem: st
     )
     notes = []
     if problem is not None:
-        verdict = UNKNOWN if verdict == PASS else verdict
         notes.append(f"{problem}.")
     whole = {
         "promise": "all",

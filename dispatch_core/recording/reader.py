@@ -307,6 +307,9 @@ def _footer_fault(text: str, counted: int, crc: int | None) -> tuple[str | None,
     said = footer.get("crc32")
     if said is not None and crc is not None and said != f"{crc:08x}":
         return "crc32", f"the footer says {said!r}, the lines before it have {crc:08x}: they were changed"
+    lost = footer.get("lost")
+    if lost is not None and (type(lost) is not int or lost > 0):
+        return "lost", f"the footer says that the recorder lost {lost!r} lines: entries may be missing"
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatch_core.audit.verdict import ROWS_LOST
 from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
 
 _STUCK: Final = {
@@ -58,6 +59,13 @@ PROMISE: Final = Promise(
             "stored entries not delivered by the interval's end, and no finding says why: {value}",
             limit="completeness.undelivered",
             missing="entries were sent in this interval but no waiting times of them were published",
+        ),
+        Check(
+            "quarantined",
+            UNKNOWN,
+            ROWS_LOST,
+            limit="input_quality.quarantined",
+            counts_findings=False,
         ),
         Check(
             "nothing_recorded",

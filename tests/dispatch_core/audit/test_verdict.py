@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from dispatch_core.audit.catalogue import CAUSES, KINDS, PROMISES
-from dispatch_core.audit.verdict import DEFAULT_POLICY, Policy, PromiseVerdict, Seen, overall, verdicts
+from dispatch_core.audit.verdict import (
+    DEFAULT_POLICY,
+    Policy,
+    PromiseVerdict,
+    Quarantined,
+    Seen,
+    overall,
+    verdicts,
+)
 
 
 def row(kind: str, **fields: Any) -> dict[str, Any]:
@@ -212,3 +220,18 @@ def test_of_a_log_without_events_nothing_is_known_and_the_next_step_is_said() ->
     assert all("see that the recorder ran" in given[name].reason for name in unknown)
     assert overall(verdicts([], recorded=False)) == "UNKNOWN", "without the rules, too"
     assert overall(verdicts([], seen=ALL_SEEN)) == "PASS"
+
+
+def test_rows_that_could_not_be_read_fail_input_quality_and_leave_loss_open() -> None:
+    seen = Seen(
+        decisions=9, divergent=0, uncertain=0, doubted=0, not_judged=None, sent=9, undelivered=0, balance=None
+    )
+    result = judged(seen=seen, quarantined=Quarantined(3, "messages.jsonl:8: a reason"))
+    assert {p: v.verdict for p, v in result.items() if v.verdict != "PASS"} == {
+        "input_quality": "FAIL",
+        "completeness": "UNKNOWN",
+    }
+    assert (
+        result["input_quality"].reason == "unreadable rows, quarantined: 3; first: messages.jsonl:8: a reason"
+    )
+    assert result["completeness"].reason == "unreadable rows may be of entries that were never sent: 3"

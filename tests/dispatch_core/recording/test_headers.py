@@ -203,6 +203,7 @@ def test_true_footers():
         (footed([HEADER, flow(1)]).replace(b"10", b"11"), "crc32", "they were changed"),
         (footed([HEADER, flow(1)], lines="2"), "lines", "the footer says '2' lines"),
         (footed([HEADER, flow(1)], crc32="", seq=1, t_us=1), "crc32", "the footer says ''"),
+        (footed([HEADER, flow(1)], lost=3), "lost", "the recorder lost 3 lines"),
     ],
 )  # fmt: skip
 def test_a_false_footer_is_quarantined_and_the_lines_before_it_kept(data, field, reason):
@@ -216,6 +217,7 @@ def test_a_false_footer_is_quarantined_and_the_lines_before_it_kept(data, field,
 def test_an_unfinished_footer_count_over_blocks():
     from dispatch_core.recording.reader import Limits
 
+    assert read(footed([HEADER, flow(1)], lost=0)).refused == []
     data = footed([HEADER, *(flow(seq) for seq in range(1, 200))])
     for block in (50, 1000, 5000):
         assert read(data, limits=Limits(block_bytes=block)).refused == []
