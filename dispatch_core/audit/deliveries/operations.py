@@ -190,11 +190,14 @@ class Connections:
                 self._consumers.append(Consumer(number, name, free))
 
 
-def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, int]) -> Mask:
-    """Mask the positions that count: an ack of a part of a batch counts only with the last of the batch's messages.
+def whole_acks(
+    lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, int]
+) -> tuple[Mask, npt.NDArray[np.int32]]:
+    """Mask the positions that count, and return them: an ack of a part of a batch counts with the last of its messages.
 
     Example: an entry holds two messages. The ack with the set ``[2]`` (binary 10, message 1 is left) does not count; a later
-    ack with ``[1]`` leaves none (2 AND 1 = 0), so it acknowledges the entry.
+    ack with ``[1]`` leaves none (2 AND 1 = 0), so it acknowledges the entry. A cumulative ack of a part of an entry
+    acknowledges the entries before it: its position becomes that of the entry before.
 
     A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of several acks are ANDed
     (PersistentSubscription, ManagedCursorImpl's batch deleted indexes) in ``left``, by ordinal. Acks without a set
@@ -202,10 +205,11 @@ def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, in
     """
     keep = np.ones(len(ordinals), dtype=np.bool_)
     if lines.ack_sets is None:
-        return keep
-    partial = np.flatnonzero((lines.code == ACK) & valid(lines.ack_sets))
+        return keep, ordinals
+    partial = np.flatnonzero(np.isin(lines.code, (ACK, ACK_CUMULATIVE)) & valid(lines.ack_sets))
     if not len(partial):
-        return keep
+        return keep, ordinals
+    ordinals = ordinals.copy()
     starts = np.concatenate([[0], np.cumsum(lines.lengths)])
     rows: list[Any] = lines.ack_sets.take(pa.array(partial)).to_pylist()
     for row, sets in zip(partial.tolist(), rows, strict=True):
@@ -216,5 +220,10 @@ def whole_acks(lines: Lines, ordinals: npt.NDArray[np.int32], left: dict[int, in
             at = int(starts[row]) + index
             ordinal = int(ordinals[at])
             left[ordinal] = indexes_left(left.get(ordinal, EVERY_INDEX), words)
-            keep[at] = left[ordinal] == 0
-    return keep
+            if not left[ordinal]:
+                continue
+            if lines.code[row] == ACK_CUMULATIVE and ordinal > 0:
+                ordinals[at] = ordinal - 1
+            else:
+                keep[at] = False
+    return keep, ordinals

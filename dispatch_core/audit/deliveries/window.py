@@ -401,7 +401,7 @@ class LogWindow:
             having = np.flatnonzero(valid(lines.ack_sets))
             if len(having):  # none: they stood in lines of other kinds
                 self.ack_sets_from_seq = int(lines.seq[int(having[0])])
-        keep = whole_acks(lines, ordinals, self._left)
+        keep, ordinals = whole_acks(lines, ordinals, self._left)
         if not keep.all():
             owner = np.repeat(np.arange(len(lengths)), lengths)
             lengths = np.bincount(owner[keep], minlength=len(lengths)).astype(np.int64)
