@@ -79,6 +79,7 @@ class Policy:
         uncertain_tolerated: number of uncertain findings per promise that do not yet make it ``UNKNOWN``.
         uncertain_percent: largest part of uncertain decisions that does not yet make conformance ``UNKNOWN``, percent of
             the decisions that were compared with the rules.
+        min_decisions: with fewer of them, their uncertain share is not judged: one decision would be a large part.
         top: number of findings that a verdict lists.
     """
 
@@ -88,6 +89,7 @@ class Policy:
     )
     uncertain_tolerated: int = 0
     uncertain_percent: float = 5.0
+    min_decisions: int = 100
     top: int = 5
 
     def limit(self, kind: str) -> int | None:
@@ -285,7 +287,7 @@ def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) ->
     if seen.doubted:
         return f"{seen.doubted} decisions differ from the rules behind lines that are missing or cannot be"
     percent = 100 * seen.uncertain / seen.decisions if seen.decisions else 0.0
-    if percent > policy.uncertain_percent:
+    if percent > policy.uncertain_percent and seen.decisions >= policy.min_decisions:
         return f"{percent:.1f} % of {seen.decisions} decisions hang on an order that the log does not show"
     if seen.sent and not seen.decisions:
         return f"none of {seen.sent} deliveries could be compared with the rules"

@@ -47,6 +47,7 @@ PROMISE: Final = Promise(
             UNKNOWN,
             "decisions that depend on an order which the log does not show: {value} % of {decisions}",
             limit="conformance.uncertain_percent",
+            gates=(("decisions", "conformance.min_decisions"),),
             counts_findings=False,
         ),
         Check(

@@ -1,13 +1,15 @@
 """Number the keys of a topic over the batches of a log; each distinct key is decoded and hashed once.
 
 The *key* of an entry is the bytes that dispatch hashes: ordering key before key. A log whose keys were replaced by
-``key_h31`` is keyed by that hash: colliding keys are one key there.
+``key_h31`` is keyed by that hash: colliding keys are one key there. Where a log has both, as when masking was switched on,
+an entry with a hash alone has the key that has this hash.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +23,8 @@ from dispatch_core.arrays.text_ids import NONE, TextIds
 from dispatch_core.broker import hashing
 from dispatch_core.errors import NotStreamableError
 
-#: Columns that give a key; the last one wins. A key given in two ways is shown in the way that stands first here.
-_HASH, _TEXT, _BINARY, _ORDERING = range(4)
+#: Columns that give a key, and the order in which a key that is given in two ways is shown.
+_TEXT, _BINARY, _ORDERING, _HASH = range(4)
 #: Number of unused keys that are kept before the keys in use are numbered anew.
 _SPARE: Final = 65_536
 
@@ -81,12 +83,14 @@ class Keys:
         row_key = np.full(messages.num_rows, -1, dtype=np.int32)
         texts: list[str] = []
         known = len(self)
-        for name, source in (("key_h31", _HASH), ("key", _TEXT), ("ordering_key_b64", _ORDERING)):
+        for name, source in (("key", _TEXT), ("ordering_key_b64", _ORDERING), ("key_h31", _HASH)):
             column = messages[name]
             if column.null_count == len(column):
                 continue
             codes, words = encoded(column)
             given = valid(column)
+            if source == _HASH:
+                given &= row_key < 0
             if source != _TEXT:
                 self._be_mixed(texts)
                 self._write(row_key, given, codes, words, source, known, texts)
@@ -214,10 +218,12 @@ class Keys:
         present = np.flatnonzero(counts)
         if not len(present):
             return
-        if _HASH < source < self._last_forgotten_source:
+        if source < self._last_forgotten_source or (
+            source == _HASH and 0 <= self._last_forgotten_source < _HASH
+        ):
             raise NotStreamableError(
-                "the message log gives keys as text and as base64, and a key that was dropped from the window may be one "
-                "that now comes in another way"
+                "the message log gives keys as text, as base64 or as hashes, and a key that was dropped from the window "
+                "may be one that now comes in another way"
             )
         wanted = (words if len(present) == len(words) else words.take(pa.array(present))).to_pylist()
         if source == _TEXT:
@@ -230,6 +236,7 @@ class Keys:
         assert self._ids is not None
         ids, new = self._ids, known + len(texts)
         id_list = [ids.get(identity, -1) for identity in identities]
+        self._match_hashes(ids, identities, id_list)
         added: list[str] = []
         for index in [index for index, key in enumerate(id_list) if key < 0]:
             id_list[index] = ids.setdefault(identities[index], new)
@@ -238,8 +245,8 @@ class Keys:
                 added.append(wanted[index])
         id_at = np.array(id_list, dtype=np.int32)
         met = id_at[id_at < known]
-        if np.any(self._source.values[met] > source):
-            raise NotStreamableError("the message log gives a key as base64 first and as text later")
+        if self._streaming and np.any(self._source.values[met] > source):
+            raise NotStreamableError("the message log gives a key as base64 or hash first and as text later")
         texts += added
         self._base64.more(len(added))[...] = source in (_BINARY, _ORDERING)
         self._source.more(len(added))[...] = source
@@ -249,6 +256,29 @@ class Keys:
             row_key[...] = id_of[codes]
         else:
             row_key[used] = id_of[codes[used]]
+
+    def _match_hashes(
+        self, ids: Mapping[_Identity, int], identities: Sequence[_Identity], id_list: list[int]
+    ) -> None:
+        """Find the ids of new hashes among those of known keys, and of new keys among those of known hashes."""
+        new = [at for at, key in enumerate(id_list) if key < 0]
+        hashes = any(isinstance(identity, int) for identity in identities)
+        if not new or not any(isinstance(identity, int) != hashes for identity in ids):
+            return
+        words = [identity for identity in (ids if hashes else identities) if not isinstance(identity, int)]
+        raw = [word.encode() if isinstance(word, str) else word for word in words]
+        h31s: list[int] = hashing.h31_array(raw).tolist()
+        if hashes:
+            # Of colliding keys the first.
+            key_of = {h31: ids[word] for word, h31 in zip(reversed(words), reversed(h31s), strict=True)}
+            id_list[:] = [
+                key_of.get(int(identity), -1) if key < 0 else key  # type: ignore[arg-type] # all are hashes
+                for identity, key in zip(identities, id_list, strict=True)
+            ]
+        else:
+            id_list[:] = [
+                ids.get(h31, -1) if key < 0 else key for h31, key in zip(h31s, id_list, strict=True)
+            ]
 
     def _decoded(self, word: str) -> _Identity:
         try:

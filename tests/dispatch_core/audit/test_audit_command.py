@@ -65,16 +65,18 @@ def test_people_get_verdicts_reasons_and_sentences(capsys: pytest.CaptureFixture
     assert out.rstrip().endswith("1 PASS, 1 FAIL")
 
 
-def test_a_damaged_line_leaves_the_verdict_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_line_fails_input_quality(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(
         tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), flow(1), sent(1, 0), ack(1, 0)])
     )
     with gzip.open(folder / "messages.jsonl.gz", "at", encoding="utf-8") as out:
         out.write('{"position": "no position"}\n')
-    assert main(["audit", "--json", str(folder)]) == 2
+    assert main(["audit", "--json", str(folder)]) == 1
     captured = capsys.readouterr()
     verdict = json.loads(captured.out.splitlines()[-1])
-    assert (verdict["verdict"], verdict["quarantined"]) == ("UNKNOWN", 1)
+    assert (verdict["verdict"], verdict["quarantined"]) == ("FAIL", 1)
+    promises = {row["promise"]: row["verdict"] for row in verdict["promises"] if row["verdict"] != "PASS"}
+    assert promises == {"completeness": "UNKNOWN", "input_quality": "FAIL"}
     assert "messages.jsonl.gz:2" in captured.err
 
 
