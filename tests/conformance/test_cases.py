@@ -84,7 +84,7 @@ TRUTHS: Final = {
     "24-producer-bad-b64-key": wrong(LEGAL),
     "26-TRUE-ooo-next-to-a-bad-base64-key": found("out_of_order"),
     "30-TRUE-out-of-order-failover": found("out_of_order"),
-    "31-TRUE-ooo-hidden-by-standby-join": wrong(found("out_of_order")),
+    "31-TRUE-ooo-hidden-by-standby-join": found("out_of_order"),
     "32-TRUE-ooo-hidden-by-foreign-nack": found("duplicate_after_ack"),
     "33-dup-after-reload-ack-in-checkpoint": found("duplicate_after_ack"),
     "34-TRUE-loss-over-reload": BROKEN,

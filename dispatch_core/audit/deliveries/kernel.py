@@ -278,6 +278,23 @@ def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int)
 
 
 @compiled
+def _may_be_rewound(
+    deliveries: Array, entries: Array, count: int, entry: int, consumer: int, acked_up_to: int
+) -> bool:
+    """Check whether the cursor may have been rewound before ``entry`` is sent to ``consumer`` once more.
+
+    A join or a leave rewinds if it changes the active consumer. Another connection then gets the entries; or the same one
+    gets them again, from the first that was sent and not acknowledged. ``count``: number of deliveries so far.
+    """
+    if count == 0 or deliveries[count - 1, CONSUMER] != consumer:
+        return True
+    for earlier in range(acked_up_to + 1, entry):
+        if entries[earlier, TIMES_SENT] > 0 and entries[earlier, ACK_OPERATION] < 0:
+            return False
+    return True
+
+
+@compiled
 def _note(found: Array, count: int, delivery: int, kind: int, other: int, operation: int) -> int:
     """Append a finding to the ``count`` in ``found``; returns the new count."""
     found[count, 0], found[count, 1], found[count, 2], found[count, 3] = delivery, kind, other, operation
@@ -331,11 +348,13 @@ def take(
         code, consumer = op_code[index], op_consumer[index]
         start, stop = op_start[index], op_start[index + 1]
         if single_active and (code <= 1 or 5 <= code <= 7):
-            last_rewind = op
             rewind_due = sent_any
+            if code > 1:
+                last_rewind = op
         if code == 2:  # SENT
             if rewind_due and stop > start and op_ordinals[start] <= highest_sent:
-                last_rewind = op
+                if _may_be_rewound(deliveries, entries, now, op_ordinals[start], consumer, acked_up_to):
+                    last_rewind = op
                 rewind_due = False
             for i in range(start, stop):
                 entry = op_ordinals[i]
