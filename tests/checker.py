@@ -107,6 +107,7 @@ class Checker:
         ] = {}  # when a connection requested redelivery of an entry
         self.rewinds: list[int] = []  # Failover and Exclusive: times of consumer changes and rewinds
         self.rewind_due = False
+        self.last_sent_to: int | None = None
         self.found: list[tuple[str, bytes | None, str]] = []
 
     def run(self, events: list[dict[str, Any]]) -> list[tuple[str, bytes | None, str]]:
@@ -114,14 +115,19 @@ class Checker:
             self.now += 1
             kind, consumer = event["kind"], event.get("consumer", -1)
             positions = [position(p) for p in event.get("positions") or []]
-            if kind in ("consumer_added", "consumer_removed", "active_notified", "rewind", "redeliver"):
+            if kind in ("active_notified", "rewind", "redeliver"):
                 self.rewinds.append(self.now)
+            if kind in ("consumer_added", "consumer_removed", "active_notified", "rewind", "redeliver"):
                 self.rewind_due = self.type in SINGLE_ACTIVE and bool(self.sent_before)
             if kind == "sent":
                 if positions and self.rewind_due and positions[0] <= max(self.sent_before):
-                    # an active-consumer change rewinds some time after its cause: this line shows it
-                    self.rewinds.append(self.now)
+                    # an active-consumer change rewinds some time after its cause: this line shows it, if another consumer
+                    # gets it, or if it begins with the first entry that was sent and is not acknowledged
+                    waiting = [p for p in self.sent_before if not self.is_acked(p)]
+                    if consumer != self.last_sent_to or min(waiting, default=positions[0]) >= positions[0]:
+                        self.rewinds.append(self.now)
                     self.rewind_due = False
+                self.last_sent_to = consumer if positions else self.last_sent_to
                 for entry in positions:
                     self.now += 1
                     self.send(consumer, entry)
@@ -141,7 +147,10 @@ class Checker:
     def ack(self, event: dict[str, Any], positions: list[Position]) -> None:
         if event["ack_type"] == "Cumulative":
             if self.type in SINGLE_ACTIVE:
-                reached = max(positions)
+                reached, sets = max(positions), event.get("ack_sets")
+                if sets and sets[0]:  # of the entry itself only a part
+                    self.ack(event | {"ack_type": "Individual"}, positions)
+                    reached = (reached[0], reached[1] - 1)
                 self.acked_up_to = max(self.acked_up_to, reached)
                 for entry in self.outstanding:
                     if entry <= reached:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.recording.identity import DEFAULT_CLUSTER
+from dispatch_core.recording.load_order import Load, in_order, named_extent
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 
 _INCARNATION: Final = ("cluster", "topic", "subscription", "broker", "incarnation")
@@ -55,7 +57,8 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
 
     ``messages`` and ``events`` may be in any order and may carry further columns, which are dropped. A
     topic's messages go to the logs of all its subscriptions. Logs are ordered by dispatcher, then by start
-    time (then by broker and incarnation number). An incarnation of which only the header is known is a log
+    time (then by broker and incarnation number); loads on different brokers by their positions
+    (``load_order``). An incarnation of which only the header is known is a log
     without events.
     """
     messages = _conform(messages, MESSAGES)
@@ -86,7 +89,15 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
             (log.broker or "", log.incarnation),
         )
     )
-    return logs
+    of_dispatcher = groupby(logs, key=lambda log: (log.cluster, log.topic, log.subscription))
+    return [log for _, group in of_dispatcher for log in _loads_in_order(list(group))]
+
+
+def _loads_in_order(logs: list[DispatcherLog]) -> list[DispatcherLog]:
+    """Sort the logs of one dispatcher, which are given by start time, by their positions where brokers differ."""
+    if len({log.broker for log in logs}) < 2:
+        return logs
+    return [logs[at] for at in in_order([Load(log.broker, *named_extent(log.events)) for log in logs])]
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

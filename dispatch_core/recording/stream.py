@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from dispatch_core.arrays.batches import no_rows, nulls
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import first_after, leading
+from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.resumed_parts import resumes_at
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
@@ -401,17 +402,6 @@ def _named(table: pa.Table) -> pa.Table:
 def _positions(table: pa.Table, after: Position) -> pa.Table:
     """Those after a position."""
     return kept(table, _from(table, (after[0], after[1] + 1)))
-
-
-def named_extent(events: pa.Table) -> tuple[Position, Position]:
-    """The lowest and the highest position that the events name; (-1, -1) if they name none."""
-    flat = pc.list_flatten(events["positions"])
-    if not len(flat):
-        return (-1, -1), (-1, -1)
-    ledgers = np.asarray(pc.struct_field(flat, "ledger_id"))
-    entries = np.asarray(pc.struct_field(flat, "entry_id"))
-    low, high = int(ledgers.min()), int(ledgers.max())
-    return (low, int(entries[ledgers == low].min())), (high, int(entries[ledgers == high].max()))
 
 
 def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import IO, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, 
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError, NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
+from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.resumed_parts import parts_of
@@ -83,14 +84,18 @@ def replay_files(
     )
     stored = StoredEntries(micros(interval_start), [micros(log.end) for log in logs])
     asked = _Asked(interval_start, limits, stored)
+    several_brokers = len({log.parts[0].broker for log in logs}) > 1
     states: list[pa.Table] = []
     replay: Replay | None = None
+    before: Load | None = None
     in_logs = groupby(_with_next(batches), key=lambda pair: pair[0].log)
     for (number, batches_of_log), log in zip(in_logs, logs, strict=True):
         totals = IntervalTotals(log.parts[0], interval_start, limits, open_file)
         finished: list[dict[str, pa.Table]] = []
+        extent = _Extent()
         changes = np.empty(0, np.int64)
-        for part, of_part in groupby(batches_of_log, key=lambda pair: pair[0].part):
+        noted = extent.noted(batches_of_log) if several_brokers else batches_of_log
+        for part, of_part in groupby(noted, key=lambda pair: pair[0].part):
             if part >= len(log.parts):
                 raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
             replay = asked.replay_of(logs, number, part, replay)
@@ -102,6 +107,12 @@ def replay_files(
             changes = np.append(changes, replay.ownership_changes)
         if len(finished) != len(log.parts):
             raise NotStreamableError("a gap line and a checkpoint after it were found apart")
+        load = extent.load(log.parts[0].broker)
+        if before is not None and before.is_behind(load):
+            raise NotStreamableError(
+                f"by its positions, load {number + 1} of the topic came before the one in front of it"
+            )
+        before = load
         whole = finished[0] if len(finished) == 1 else joined(log.parts, finished, micros(interval_start))
         states.append(whole["dispatcher_state"])
         assert replay is not None
@@ -130,6 +141,29 @@ class _Log:
     def as_earlier(self) -> DispatcherLog:
         """Return its identity with the time of its last line."""
         return replace(self.parts[0], events=pa.table({"t_us": pa.array([self.last_t_us], pa.int64())}))
+
+
+class _Extent:
+    """The lowest and the highest position that the lines of a log name."""
+
+    def __init__(self) -> None:
+        self._lowest: Position = (-1, -1)
+        self._highest: Position = (-1, -1)
+
+    def noted(
+        self, batches: Iterator[tuple[LogBatch, pa.Table | None]]
+    ) -> Iterator[tuple[LogBatch, pa.Table | None]]:
+        """Pass on the batches of the log."""
+        for batch, following in batches:
+            lowest, highest = named_extent(batch.events)
+            self._highest = max(self._highest, highest)
+            if lowest >= (0, 0):
+                self._lowest = lowest if self._lowest < (0, 0) else min(self._lowest, lowest)
+            yield batch, following
+
+    def load(self, broker: str | None) -> Load:
+        """Return the load that the log is of, by the batches so far."""
+        return Load(broker, self._lowest, self._highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +223,10 @@ def _logs(
     ]
     if len(known) < len({(broker, number or 0) for broker, number in found.incarnations}):
         raise NotStreamableError("of an incarnation nothing but its header is known")
+    for earlier, later in pairwise(known):
+        overlap = (later.first_t_us or 0) <= (earlier.last_t_us or -1)
+        if overlap and earlier.broker != later.broker:
+            raise NotStreamableError("by their clocks, two brokers served the topic at once")
     logs: list[_Log] = []
     for at, incarnation in enumerate(known):
         of_this = [key == (incarnation.broker, incarnation.number) for key in of_row]

@@ -33,9 +33,10 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError, NotStreamableError, describe
 from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
+from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
-from dispatch_core.recording.stream import BATCH_ROWS, named_extent
+from dispatch_core.recording.stream import BATCH_ROWS
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import judged_until
 from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES

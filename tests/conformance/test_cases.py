@@ -79,7 +79,7 @@ TRUTHS: Final = {
     "21-namespace-max-unacked-flow-blocked": wrong(LEGAL),
     "21b-namespace-max-unacked-at-end": wrong(LEGAL),
     "21b-namespace-max-unacked-at-end-flow-blocked": wrong(LEGAL),
-    "22-broker-clock-skew-swaps-loads": wrong(LEGAL),
+    "22-broker-clock-skew-swaps-loads": LEGAL,
     "23-entry-filter": wrong(LEGAL),
     "24-producer-bad-b64-key": wrong(LEGAL),
     "26-TRUE-ooo-next-to-a-bad-base64-key": found("out_of_order"),
@@ -98,7 +98,7 @@ TRUTHS: Final = {
         for at in (0, 5, 29)
         for checkpoint in ("no-checkpoint", "recorder-checkpoint")
     },
-    "51-skew-3s-bounced-load": wrong(LEGAL),
+    "51-skew-3s-bounced-load": LEGAL,
     "52-batch-part-acked-then-nacked": FINE,
     "53-shared-batch-part-acked-disconnect": FINE,
     "54-cumulative-part-batch-then-unload": FINE,
@@ -115,7 +115,7 @@ TRUTHS: Final = {
     "77-unload-with-ack-above-hole": FINE,
     "77-unload-with-ack-above-hole-checkpoint": FINE,
     "78-plain-unload-no-checkpoint": FINE,
-    "80-broker-clocks-1500ms-apart": wrong(LEGAL),
+    "80-broker-clocks-1500ms-apart": LEGAL,
     "81-failover-unload-no-checkpoint": FINE,
     "82-shared-unload-no-checkpoint": FINE,
     "ends-1h-after-midnight-more-lines-1h-later": found("stuck_consumer"),

@@ -23,11 +23,9 @@ from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import checkpoints, named_by
+from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.times import clock
-
-#: Difference that is possible between the clocks of two brokers, microseconds.
-CLOCK_SLACK_US: Final = 1_000_000
 
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
 #: them: a consumer is notified of the active one while it is being added, before its ``consumer_added`` line.
@@ -195,8 +193,8 @@ def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None
 def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[DispatcherLog]) -> list[LogFinding]:
     """Find earlier loads of the topic whose log goes on after the first line of this one: two brokers served it at once.
 
-    ``log`` names this load, ``events`` are its lines. The brokers' clocks may differ: an overlap of up to ``CLOCK_SLACK_US``
-    is uncertain.
+    ``log`` names this load, ``events`` are its lines. The clocks of two brokers may differ, so their overlap is uncertain,
+    and there is none if this load names only positions behind those of the other (``load_order``).
     """
     if not events.num_rows or events["t_us"].null_count == events.num_rows:
         return []
@@ -207,13 +205,17 @@ def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[Dispatch
         until_us = pc.max(times).as_py()
         if until_us is None or until_us < began_us:
             continue
-        uncertain = until_us - began_us <= CLOCK_SLACK_US
+        uncertain = before.broker != log.broker
+        if uncertain and Load(log.broker, *named_extent(events)).is_behind(
+            Load(before.broker, *named_extent(before.events))
+        ):
+            continue
         text = (
             f"{_load(log)} has events from {clock(began_us)} on while {_load(before)} has events until {clock(until_us)}: "
             f"two loads of {shown(log.topic)} were active at once, and what was sent by one the other did not know"
         )
         if uncertain:
-            text += "; but their clocks may differ by as much"
+            text += "; but the clocks of their brokers may differ by as much"
         reason = "clocks_differ" if uncertain else "active_at_once"
         first = int(_ints(events["seq"])[0])
         found.append(
