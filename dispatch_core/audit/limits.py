@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Final
 
+from dispatch_core.audit.assumptions import BEHAVIOURS
 from dispatch_core.errors import DispatchAuditError
 
 #: A limit that nothing exceeds, where the policy says "any".
 NO_LIMIT: Final = 2**53
 _ANY: Final = "any"
+_NONE: Final = "none"
 _SHARES: Final = frozenset({"hot_key_share", "share_ratio"})
 
 
@@ -37,6 +39,8 @@ class Limits:
         share_ratio: largest multiple of its share that a consumer may carry (hash space, an equal part, active topics).
         min_messages, min_keys_per_consumer: with fewer of them balance is not judged.
         min_topics: with fewer active topics Failover's balance is not judged.
+        assume_absent: behaviours (``assumptions.BEHAVIOURS``) that a log may not show and that the operator rules out;
+            ``None`` = all of them, unless the log's header lists what it records.
     """
 
     stuck_key_ms: int = 10_000
@@ -49,10 +53,13 @@ class Limits:
     min_messages: int = 10_000
     min_keys_per_consumer: int = 50
     min_topics: int = 10
+    assume_absent: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Limits:
         """Make limits by name; a limit that is not named keeps its default. ``None`` and ``"any"`` = no limit.
+
+        ``assume_absent`` is a list of names, or a text of names with commas; ``none`` = nothing is ruled out.
 
         Raises ``LimitsError`` for a name that does not exist (naming the nearest) and for a value that is no number from
         0 on.
@@ -66,6 +73,9 @@ class Limits:
                     f"there is no limit {str(name)[:80]!r}: "
                     + (f"the nearest name is {near[0]}" if near else f"known are {', '.join(known)}")
                 )
+            if name == "assume_absent":
+                read[name] = _behaviours(value)
+                continue
             number = _number(name, value)
             read[name] = number if name in _SHARES else int(number)
         return cls(**read)
@@ -105,6 +115,19 @@ class Limits:
 
 #: Limits that hold where the policy sets no others.
 DEFAULT_LIMITS: Final = Limits()
+
+
+def _behaviours(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise LimitsError("assume_absent must be a list of names, or none")
+    wanted = {name.strip() for name in names} - {"", _NONE}
+    for name in sorted(wanted - BEHAVIOURS.keys()):
+        near = get_close_matches(name, BEHAVIOURS, n=1, cutoff=0.0)[0]
+        raise LimitsError(f"assume_absent: there is no behaviour {name[:80]!r}: the nearest name is {near}")
+    return tuple(name for name in BEHAVIOURS if name in wanted)
 
 
 def _number(name: str, value: Any) -> float:

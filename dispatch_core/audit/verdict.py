@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.catalogue import (
     BALANCE,
     CAUSES,
@@ -144,7 +145,10 @@ NOTHING_QUARANTINED: Final = Quarantined()
 
 @dataclass(frozen=True, slots=True)
 class PromiseVerdict:
-    """The verdict on one promise. ``findings`` break it or leave it open, ``tolerated`` ones do not."""
+    """The verdict on one promise. ``findings`` break it or leave it open, ``tolerated`` ones do not.
+
+    ``assumes``: behaviours that the policy rules out, and that would explain what breaks the promise.
+    """
 
     promise: str
     verdict: str
@@ -152,6 +156,7 @@ class PromiseVerdict:
     tolerated: int
     reason: str
     top_findings: tuple[str, ...]
+    assumes: tuple[str, ...] = ()
 
 
 def verdicts(
@@ -162,20 +167,23 @@ def verdicts(
     seen: Seen | None = None,
     recorded: bool = True,
     quarantined: Quarantined = NOTHING_QUARANTINED,
+    assumptions: Assumptions | None = None,
 ) -> list[PromiseVerdict]:
     """Judge the promises by the anomalies of one dispatcher: all of them, or those in ``AUDITED_PROMISES`` if the rules were
     not replayed (``seen`` is ``None``).
 
     ``recorded``: its log has events at all. ``quarantined``: rows of its files that were lost. They break input quality, and
-    they may be of entries that were never sent.
+    they may be of entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
+    out for a log that does not say what it records.
     """
     if isinstance(anomalies, pa.Table):
         names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
         anomalies = anomalies.select(names).to_pylist()
     rows = list(anomalies)
     promises = AUDITED_PROMISES if seen is None else PROMISES
+    known = Assumptions(subscription_type) if assumptions is None else assumptions
     return [
-        _judge(promise, rows, policy, subscription_type, seen, quarantined, recorded=recorded)
+        _judge(promise, rows, policy, subscription_type, seen, quarantined, known, recorded=recorded)
         for promise in promises
     ]
 
@@ -193,6 +201,7 @@ def _judge(
     subscription_type: str,
     seen: Seen | None,
     quarantined: Quarantined,
+    assumptions: Assumptions,
     *,
     recorded: bool,
 ) -> PromiseVerdict:
@@ -217,13 +226,16 @@ def _judge(
     for kind in certain.keys() - broken.keys():
         tolerated[kind] += certain.pop(kind)
         telling = [row for row in telling if row["kind"] != kind or row["uncertain"]]
+    assumes: list[str] = []
     unseen = None if seen is None else _unseen(promise, seen, policy, subscription_type)
     if promise == INPUT_QUALITY and quarantined.rows:
         unreadable = f"unreadable rows, quarantined: {quarantined.rows:,}; first: {quarantined.first}"
         verdict, reason = FAIL, "; ".join([unreadable, *([_counted(broken)] if broken else [])])
     elif broken:
+        assumes = assumptions.rests_on(row for row in telling if row["kind"] in broken)
         verdict, reason = FAIL, _counted(broken)
     elif promise == CONFORMANCE and seen is not None and seen.divergent and not tolerated:
+        assumes = assumptions.rests_on([{"kind": "divergence", "reason": None, "uncertain": False}])
         verdict, reason = (
             FAIL,
             f"{seen.divergent} decisions differ from the rules, as follows from other findings",
@@ -238,6 +250,8 @@ def _judge(
         verdict, reason = UNKNOWN, ROWS_LOST.format(value=f"{quarantined.rows:,}")
     else:
         verdict, reason = PASS, _all_well(promise, tolerated, subscription_type, seen)
+    if assumes:
+        reason += f"; assumed absent: {', '.join(assumes)}"
     telling = _most_telling_first(telling)
     return PromiseVerdict(
         promise=promise,
@@ -246,6 +260,7 @@ def _judge(
         tolerated=sum(tolerated.values()),
         reason=reason,
         top_findings=tuple(row["explanation"] for row in telling[: policy.top]),
+        assumes=tuple(assumes),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import ACTIVE_TIMES, failover_imbalances, not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
@@ -158,7 +159,8 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules, last=last
         )
         kind = subscription_type(log)
-        seen = _seen(audit, log, asked.limits) if asked.rules else None
+        assumptions = Assumptions.of(log.header, kind, asked.limits.assume_absent)
+        seen = _seen(audit, log, asked.limits, assumptions) if asked.rules else None
         recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
         yield _Judged(
             log,
@@ -170,6 +172,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
                 seen=seen,
                 recorded=recorded,
                 quarantined=lost,
+                assumptions=assumptions,
             ),
             *_rules(log),
             audit.level,
@@ -179,15 +182,16 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         )
 
 
-def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits) -> Seen:
+def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:
     """Return the counts of the replay that verdicts rest on."""
     state = audit.state.to_pylist()[0]
     unsent = audit.waits["never_delivered"][0].as_py()
+    doubted = state["divergent"] if assumptions.doubts("divergence", None) else audit.doubted
     return Seen(
         decisions=state["decisions"],
-        divergent=state["divergent"] - audit.doubted,
+        divergent=state["divergent"] - doubted,
         uncertain=state["uncertain"],
-        doubted=audit.doubted,
+        doubted=doubted,
         not_judged=state["not_judged_reason"],
         sent=state["entries_sent"],
         undelivered=unexplained(unsent, audit.anomalies, log.incarnation),
@@ -284,6 +288,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
                 "findings": promise.findings,
                 "tolerated": promise.tolerated,
                 "reason": promise.reason,
+                **({"assumes": list(promise.assumes)} if promise.assumes else {}),
             }
             for result in judged
             for promise in result.promises

@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import marked
+from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError, NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import RECORDED, Overrides
+from dispatch_core.recording.log_profile import RECORDED, Overrides, subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import (
@@ -90,6 +91,8 @@ def replay_files(
     before: Load | None = None
     in_logs = groupby(_with_next(batches), key=lambda pair: pair[0].log)
     for (number, batches_of_log), log in zip(in_logs, logs, strict=True):
+        head = log.parts[0]
+        assumptions = Assumptions.of(head.header, subscription_type(head), limits.assume_absent)
         totals = IntervalTotals(log.parts[0], interval_start, limits, open_file)
         finished: list[dict[str, pa.Table]] = []
         extent = _Extent()
@@ -100,6 +103,8 @@ def replay_files(
                 raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
             replay = asked.replay_of(logs, number, part, replay)
             for found in in_batches(log.parts[part], interval_start, _fed(replay, totals, of_part, changes)):
+                if "anomalies" in found:
+                    found = found | {"anomalies": assumptions.applied(found["anomalies"])}  # noqa: PLW2901 - as above
                 if "dispatcher_state" in found:
                     finished.append(found)
                     found = {name: found[name] for name in ("blocked", "anomalies")}  # noqa: PLW2901 - what is left of it

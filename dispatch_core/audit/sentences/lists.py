@@ -10,13 +10,16 @@ from typing import Final
 MOST_LISTED: Final = 6
 
 
-def listed(names: Iterable[str], count: int | None = None, most: int = MOST_LISTED) -> str:
+def listed(
+    names: Iterable[str], count: int | None = None, most: int = MOST_LISTED, *, last: str = "and"
+) -> str:
     """List at most ``most`` names and count the others.
 
     Args:
         names: the names, all of them or the first.
         count: how many there are, where not all are given.
         most: how many parts the list has at most, "and 3 more" included.
+        last: the word before the last name.
 
     >>> listed([]), listed(["w1"]), listed(["w1", "w2"]), listed(["w1", "w2", "w3"])
     ('nothing', 'w1', 'w1 and w2', 'w1, w2 and w3')
@@ -30,7 +33,7 @@ def listed(names: Iterable[str], count: int | None = None, most: int = MOST_LIST
     shown = given if whole <= most else given[: most - 1]
     if whole > len(shown):
         return f"{', '.join(shown)} and {whole - len(shown):,} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {last} {shown[-1]}"
 
 
 def positions_listed(positions: Sequence[str], count: int | None = None, most: int = MOST_LISTED) -> str:

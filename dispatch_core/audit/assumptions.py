@@ -1,0 +1,164 @@
+"""Legal behaviour that a log may not show, and the findings that it could explain.
+
+A finding is certain only if nothing legal explains its lines: nothing that the recorder would have written, and nothing that
+the policy does not rule out. Example: 3:4 was never sent. An entry filter may have taken it out, and a log of format 1.0 has
+no line for that. So the finding is certain only if the policy assumes that there is no entry filter.
+
+The header's ``records`` (format 1.1) lists what the recorder writes: what is listed and has no line did not happen. For the
+rest the policy's ``assume_absent`` counts; without ``records`` it is everything by default. Moves of the cursor are never
+assumed to be absent: they are recognised by what they leave.
+
+Source: delayed delivery, dispatch rates, entry filters (PIP-105), compacted reads, transactions (PIP-31), replicated
+subscriptions (PIP-33), limits of unacknowledged messages by namespace or topic policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dispatch_core.audit.sentences.lists import listed
+
+#: Names of ``limit`` lines and of the policy's ``assume_absent``, and how sentences call them.
+BEHAVIOURS: Final[Mapping[str, str]] = {
+    "delayed_delivery": "delayed delivery",
+    "dispatch_rate": "a dispatch rate",
+    "entry_filter": "an entry filter",
+    "compacted_read": "a compacted read",
+    "transactions": "transactions",
+    "replicated_subscription": "a replicated subscription",
+    "unacked_namespace": "the namespace's limit of unacknowledged messages",
+    "unacked_topic": "the topic's limit of unacknowledged messages",
+}
+
+#: ``reason`` of a finding that such behaviour may explain.
+UNLOGGED: Final = "unlogged_behaviour"
+_HOLD: Final = (
+    "delayed_delivery",
+    "dispatch_rate",
+    "entry_filter",
+    "transactions",
+    "unacked_namespace",
+    "unacked_topic",
+)
+_LEAVE_OUT: Final = ("compacted_read", "replicated_subscription")
+#: By kind of finding.
+_EXPLAIN: Final[Mapping[str, tuple[str, ...]]] = {
+    "out_of_order": ("delayed_delivery", "entry_filter"),
+    "duplicate_after_ack": ("transactions",),
+    "never_delivered": (*_HOLD, *_LEAVE_OUT),
+    "ack_hole": ("entry_filter", "transactions", *_LEAVE_OUT),
+    "stuck_key": _HOLD,
+    "stuck_consumer": _HOLD,
+    "stuck_subscription": _HOLD,
+    "divergence": (*_HOLD, *_LEAVE_OUT),
+}
+#: Stalls for these reasons are what the rule itself does; nothing else is needed to explain them.
+_UNEXPLAINED_STALL: Final = (None, "replay_order")
+#: Behaviour of some subscription types only.
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "delayed_delivery": ("Shared", "Key_Shared"),
+    "compacted_read": ("Exclusive", "Failover"),
+}
+
+
+def may_explain(kind: str, reason: str | None, subscription_type: str) -> tuple[str, ...]:
+    """Return the behaviours that could explain a finding.
+
+    >>> may_explain("out_of_order", None, "Failover"), may_explain("split_key", None, "Key_Shared")
+    (('entry_filter',), ())
+    """
+    if kind.startswith("stuck_") and reason not in _UNEXPLAINED_STALL:
+        return ()
+    return tuple(
+        name for name in _EXPLAIN.get(kind, ()) if subscription_type in _TYPES.get(name, (subscription_type,))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """Facts and assumptions about one log.
+
+    Attributes:
+        subscription_type: of the log.
+        records: behaviours that the recorder writes; ``None`` = the header does not say.
+        assume_absent: behaviours that the policy rules out; ``None`` = its default.
+    """
+
+    subscription_type: str
+    records: frozenset[str] | None = None
+    assume_absent: frozenset[str] | None = None
+
+    @classmethod
+    def of(
+        cls, header: Mapping[str, Any], subscription_type: str, assume_absent: Collection[str] | None
+    ) -> Assumptions:
+        """Read what a log's header records."""
+        named = header.get("records")
+        records = None
+        if isinstance(named, list):
+            records = frozenset(name for name in named if isinstance(name, str))
+        return cls(subscription_type, records, None if assume_absent is None else frozenset(assume_absent))
+
+    @property
+    def ruled_out(self) -> frozenset[str]:
+        """The behaviours that the policy rules out for this log."""
+        if self.assume_absent is not None:
+            return self.assume_absent
+        return frozenset(BEHAVIOURS) if self.records is None else frozenset()
+
+    def doubts(self, kind: str, reason: str | None) -> list[str]:
+        """Return the behaviours that could explain a finding, and that nothing rules out."""
+        known = self.ruled_out | (self.records or frozenset())
+        return [name for name in may_explain(kind, reason, self.subscription_type) if name not in known]
+
+    def rests_on(self, findings: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return the behaviours that would explain a certain finding, and that the policy alone rules out.
+
+        ``findings``: rows of ``tables.ANOMALIES``, or their columns ``kind``, ``reason`` and ``uncertain``.
+        """
+        needed = {
+            name
+            for finding in findings
+            if not finding["uncertain"]
+            for name in may_explain(finding["kind"], finding["reason"], self.subscription_type)
+        }
+        assumed = (needed & self.ruled_out) - (self.records or frozenset())
+        return [name for name in BEHAVIOURS if name in assumed]
+
+    def applied(self, anomalies: pa.Table) -> pa.Table:
+        """Make the findings uncertain that such behaviour may explain: rows of ``tables.ANOMALIES``."""
+        names = ("kind", "reason", "uncertain")
+        doubts = [
+            [] if uncertain else self.doubts(kind, reason)
+            for kind, reason, uncertain in zip(*(anomalies[name].to_pylist() for name in names), strict=True)
+        ]
+        if not any(doubts):
+            return anomalies
+        changed: dict[str, list[Any]] = {
+            name: anomalies[name].to_pylist() for name in (*names, "explanation")
+        }
+        for row, behaviours in enumerate(doubts):
+            if behaviours:
+                changed["uncertain"][row] = True
+                changed["reason"][row] = changed["reason"][row] or UNLOGGED
+                changed["explanation"][row] += (
+                    f"; but {shown(behaviours)} may explain it, which this log cannot show"
+                )
+        for name, values in changed.items():
+            at = anomalies.schema.get_field_index(name)
+            field = anomalies.schema.field(at)
+            anomalies = anomalies.set_column(at, field, pa.array(values, field.type))
+        return anomalies
+
+
+def shown(behaviours: Iterable[str]) -> str:
+    """List behaviours in a sentence.
+
+    >>> shown(["delayed_delivery", "transactions"])
+    'delayed delivery or transactions'
+    """
+    return listed([BEHAVIOURS[name] for name in behaviours], most=len(BEHAVIOURS), last="or")
