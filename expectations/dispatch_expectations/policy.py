@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import Final
 
 import yaml
 
+from dispatch_core.audit.assumptions import BEHAVIOURS
 from dispatch_core.audit.limit_rules import LimitRule, LimitRules
 from dispatch_core.audit.limits import Limits as CoreLimits
+from dispatch_core.audit.limits import LimitsError
 from dispatch_core.errors import DispatchAuditError
 
 #: Policy file that a run uses instead of the shipped one.
@@ -33,6 +35,7 @@ _MOST_PROBLEMS: Final = 100
 _LONGEST_SHOWN: Final = 500
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _UNLIMITED: Final = "any"
+_ASSUME_ABSENT: Final = "assume_absent"
 #: Greatest possible limit, by the ending of its name.
 _WHOLES: Final = {"_percent": 100, "_share": 1}
 
@@ -54,12 +57,16 @@ class PolicyError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Limits for the topics and subscriptions that match two shell-style patterns."""
+    """Limits for the topics and subscriptions that match two shell-style patterns.
+
+    ``assume_absent``: behaviours that the operator rules out; ``None`` = as for ``dispatch_core.audit.limits.Limits``.
+    """
 
     name: str
     topics: str
     subscriptions: str
     limits: Limits
+    assume_absent: tuple[str, ...] | None = None
 
     def matches(self, topic: str, subscription: str) -> bool:
         """True if this rule judges the dispatcher of ``topic`` and ``subscription``."""
@@ -85,7 +92,11 @@ class Policy:
         """Return the limits for the stages that make findings: the same rules in the same order."""
         return LimitRules(
             tuple(
-                LimitRule(rule.topics, rule.subscriptions, CoreLimits.of_policy(rule.limits))
+                LimitRule(
+                    rule.topics,
+                    rule.subscriptions,
+                    replace(CoreLimits.of_policy(rule.limits), assume_absent=rule.assume_absent),
+                )
                 for rule in self.rules
             )
         )
@@ -128,6 +139,7 @@ class _Reader:
         root = self._parse()
         defaults = {promise: dict(limits) for promise, limits in self._vocabulary.items()}
         rules: list[Rule] = []
+        assume_absent: tuple[str, ...] | None = None
         if root is not None:
             top = self._mapping(root, "(file)", ("version", "defaults", "rules"))
             version = top.get("version")
@@ -136,12 +148,13 @@ class _Reader:
             elif not (isinstance(version, yaml.ScalarNode) and version.value == "1"):
                 self._complain(version, "version", f"must be 1, not {_shown(version)}")
             if "defaults" in top:
-                self._limits(top["defaults"], "defaults", defaults, extra=())
+                head = self._limits(top["defaults"], "defaults", defaults, extra=(_ASSUME_ABSENT,))
+                assume_absent = self._behaviours(head, "defaults", None)
             if "rules" in top:
-                rules = self._rules(top["rules"], defaults)
+                rules = self._rules(top["rules"], defaults, assume_absent)
         if self._problems:
             raise PolicyError(self._problems)
-        rules.append(Rule(DEFAULT_RULE, "*", "*", defaults))
+        rules.append(Rule(DEFAULT_RULE, "*", "*", defaults, assume_absent))
         return Policy(tuple(rules), str(self._path))
 
     def _parse(self) -> yaml.Node | None:
@@ -232,7 +245,27 @@ class _Reader:
         self._complain(node, field, f"must be {allowed}, not {_shown(node)}")
         return False, None
 
-    def _rules(self, node: yaml.Node, defaults: dict[str, dict[str, float | None]]) -> list[Rule]:
+    def _behaviours(
+        self, head: dict[str, yaml.Node], field: str, default: tuple[str, ...] | None
+    ) -> tuple[str, ...] | None:
+        """Read ``assume_absent``, a list of behaviours."""
+        node = head.get(_ASSUME_ABSENT)
+        if node is None:
+            return default
+        try:
+            if not isinstance(node, yaml.SequenceNode):
+                raise LimitsError(f"must be a list of {', '.join(BEHAVIOURS)}")
+            return CoreLimits.of({_ASSUME_ABSENT: [item.value for item in node.value]}).assume_absent
+        except LimitsError as error:
+            self._complain(node, f"{field}.{_ASSUME_ABSENT}", str(error))
+            return default
+
+    def _rules(
+        self,
+        node: yaml.Node,
+        defaults: dict[str, dict[str, float | None]],
+        assume_absent: tuple[str, ...] | None,
+    ) -> list[Rule]:
         if not isinstance(node, yaml.SequenceNode):
             self._complain(node, "rules", "must be a list")
             return []
@@ -244,7 +277,9 @@ class _Reader:
         for index, item in enumerate(node.value):
             field = f"rules[{index}]"
             limits = {promise: dict(values) for promise, values in defaults.items()}
-            head = self._limits(item, field, limits, extra=("name", "topics", "subscriptions"))
+            head = self._limits(
+                item, field, limits, extra=("name", "topics", "subscriptions", _ASSUME_ABSENT)
+            )
             name = self._text(item, head, field, "name", None)
             topics = self._text(item, head, field, "topics", None)
             subscriptions = self._text(item, head, field, "subscriptions", "*")
@@ -262,7 +297,8 @@ class _Reader:
                     f"{field}.topics",
                     f"is never reached: rule {hidden_by.name!r} matches before it",
                 )
-            rules.append(Rule(name, topics, subscriptions, limits))
+            absent = self._behaviours(head, field, assume_absent)
+            rules.append(Rule(name, topics, subscriptions, limits, absent))
         return rules
 
     def _text(

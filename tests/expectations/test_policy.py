@@ -220,3 +220,24 @@ def test_no_text_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, tex
     except PolicyError as error:
         complaints = error.problems
     assert all(problem.startswith(str(path)) for problem in complaints)
+
+
+def test_what_is_ruled_out_goes_to_the_stages_that_make_findings(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "version: 1\n"
+        "defaults:\n  assume_absent: [transactions]\n"
+        "rules:\n  - {name: strict, topics: 'a*', assume_absent: []}\n  - {name: same, topics: 'b*'}\n"
+    )
+    rules = load_policy(path).limit_rules()
+    assert [rules.limits_for(topic, "s").assume_absent for topic in ("a", "b", "c")] == [
+        (),
+        ("transactions",),
+        ("transactions",),
+    ]
+    assert load_policy().limit_rules().limits_for("t", "s").assume_absent is None
+    path.write_text("version: 1\ndefaults:\n  assume_absent: [transaction]\n")
+    with pytest.raises(
+        PolicyError, match=r"policy.yaml:3: defaults.assume_absent: .* nearest name is transactions"
+    ):
+        load_policy(path)

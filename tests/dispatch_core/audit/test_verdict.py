@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatch_core.audit.assumptions import BEHAVIOURS, Assumptions
 from dispatch_core.audit.catalogue import CAUSES, KINDS, PROMISES
 from dispatch_core.audit.verdict import (
     DEFAULT_POLICY,
@@ -55,7 +56,7 @@ def test_nothing_found_is_a_pass() -> None:
 def test_one_finding_fails_its_promise_and_no_other(kind: str, promise: str) -> None:
     result = judged(row(kind))
     assert {p: v.verdict for p, v in result.items() if v.verdict != "PASS"} == {promise: "FAIL"}
-    assert result[promise].reason == f"1 {kind}"
+    assert result[promise].reason.partition("; assumed absent: ")[0] == f"1 {kind}"
     assert result[promise].top_findings == (f"a {kind}",)
     assert overall(result.values()) == "FAIL"
 
@@ -206,10 +207,10 @@ def test_two_loads_at_once_leave_open_what_each_did_not_know() -> None:
 
 def test_what_follows_from_other_findings_still_breaks_conformance() -> None:
     result = judged(row("duplicate_after_ack"), seen=replace(ALL_SEEN, divergent=4))
-    assert (result["conformance"].verdict, result["conformance"].reason) == (
-        "FAIL",
-        "4 decisions differ from the rules, as follows from other findings",
-    )
+    assert result["conformance"].verdict == "FAIL"
+    reason, assumed = result["conformance"].reason.split("; assumed absent: ")
+    assert reason == "4 decisions differ from the rules, as follows from other findings"
+    assert tuple(assumed.split(", ")) == result["conformance"].assumes
 
 
 def test_of_a_log_without_events_nothing_is_known_and_the_next_step_is_said() -> None:
@@ -235,3 +236,15 @@ def test_rows_that_could_not_be_read_fail_input_quality_and_leave_loss_open() ->
         result["input_quality"].reason == "unreadable rows, quarantined: 3; first: messages.jsonl:8: a reason"
     )
     assert result["completeness"].reason == "unreadable rows may be of entries that were never sent: 3"
+
+
+def test_a_verdict_names_the_assumptions_that_it_rests_on() -> None:
+    loss = row("never_delivered")
+    for assumptions, assumes in (
+        (Assumptions("Failover"), {"dispatch_rate", "entry_filter", "compacted_read", "transactions"}),
+        (Assumptions("Failover", records=frozenset(BEHAVIOURS)), set()),
+        (Assumptions("Failover", assume_absent=frozenset({"entry_filter"})), {"entry_filter"}),
+    ):
+        completeness = judged(loss, seen=ALL_SEEN, assumptions=assumptions)["completeness"]
+        assert assumes <= set(completeness.assumes)
+        assert bool(assumes) == ("assumed absent: " in completeness.reason)
