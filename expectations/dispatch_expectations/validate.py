@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
@@ -60,7 +61,7 @@ def validate_interval(
         outcomes = run_suites(frame, policy, interval_start, site.folder)
         kinds = {kind for outcome in outcomes for kind in outcome.check.kinds}
         findings = read_findings(warehouse, interval_start, kinds) if kinds else []
-        verdicts = _verdicts(frame, outcomes, findings, interval_start)
+        verdicts = _verdicts(frame, outcomes, findings, interval_start, policy)
         rows = pa.Table.from_pylist([verdict.as_row() for verdict in verdicts], schema=VERDICTS)
         replace_rows(warehouse, "verdicts", span, rows, stage="validate")
         site.finish(verdicts)
@@ -89,7 +90,11 @@ def _order(promise: str) -> int:
 
 
 def _verdicts(
-    frame: pd.DataFrame, outcomes: list[Outcome], findings: list[Finding], interval_start: datetime
+    frame: pd.DataFrame,
+    outcomes: list[Outcome],
+    findings: list[Finding],
+    interval_start: datetime,
+    policy: Policy,
 ) -> list[Verdict]:
     by_cell: defaultdict[tuple[int, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -97,12 +102,21 @@ def _verdicts(
     by_dispatcher: defaultdict[Dispatcher, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_dispatcher[finding.dispatcher].append(finding)
+    rules = {rule.name: rule for rule in policy.rules}
     verdicts: list[Verdict] = []
     for row in frame.to_dict("records"):
         dispatcher = (row["cluster"], row["topic"], row["subscription"])
+        assumptions = Assumptions(
+            row["subscription_type"], assume_absent=_as_set(rules[row["policy"]].assume_absent)
+        )
         promises = [
             _promise_verdict(
-                promise, row, by_cell[row["row"], promise.name], by_dispatcher[dispatcher], interval_start
+                promise,
+                row,
+                by_cell[row["row"], promise.name],
+                by_dispatcher[dispatcher],
+                interval_start,
+                assumptions,
             )
             for promise in PROMISES
         ]
@@ -116,6 +130,7 @@ def _promise_verdict(
     outcomes: list[Outcome],
     findings: list[Finding],
     interval_start: datetime,
+    assumptions: Assumptions,
 ) -> Verdict:
     """Make the verdict of one dispatcher and promise: the worst of its unexpected values."""
     verdict = worst([outcome.decides for outcome in outcomes])
@@ -135,6 +150,11 @@ def _promise_verdict(
     else:
         reason = "; ".join(_sentence(outcome, row) for outcome in deciding)
         others = [outcome for outcome in outcomes if outcome.decides != verdict]
+        assumed = assumptions.rests_on(
+            {"kind": kind, "reason": None, "uncertain": verdict != FAIL} for kind in sorted(kinds)
+        )
+        if assumed:
+            reason += f"; assumed absent: {', '.join(assumed)}"
         if others:
             reason += NOT_CERTAIN + "; ".join(_sentence(outcome, row) for outcome in others)
     return Verdict(
@@ -150,6 +170,10 @@ def _promise_verdict(
         reason=reason,
         top_findings=tuple(finding.explanation for finding in top(evidence, MAX_TOP_FINDINGS)),
     )
+
+
+def _as_set(names: tuple[str, ...] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
 
 
 def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:
