@@ -1,4 +1,4 @@
-"""Small logs with a known truth (``../shared/cases``): one test per log.
+"""Small logs with a known truth (``tests/data/cases``): one test per log and policy.
 
 The logs are of format 1.0, which cannot show delays, filters and the like. The default policy assumes that there are none: a
 legal log may then be FAIL, if the verdict names the assumption. Under ``assume_absent: none`` what only these explain is
@@ -18,12 +18,9 @@ import pytest
 
 from dispatch_core.cli.main import main
 
-CASES: Final = Path(__file__).resolve().parents[3] / "shared" / "cases"
-
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif(not CASES.is_dir(), reason="no cases beside the repository"),
-]
+ROOT: Final = Path(__file__).resolve().parents[3]
+CASES: Final = ROOT / "tests" / "data" / "cases"
+SHARED: Final = ROOT.parent / "shared" / "cases"
 
 
 @dataclass(frozen=True)
@@ -131,6 +128,16 @@ TRUTHS: Final = {
 
 def test_every_case_has_its_truth() -> None:
     assert {folder.name for folder in CASES.iterdir() if folder.is_dir()} == set(TRUTHS)
+
+
+@pytest.mark.conformance
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no cases beside the repository")
+def test_the_cases_are_those_beside_the_repository() -> None:
+    given, stored = (
+        {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*")}
+        for folder in (SHARED, CASES)
+    )
+    assert stored == given
 
 
 def audited(name: str, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[str, Any], list[Any]]:
