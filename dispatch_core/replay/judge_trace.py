@@ -25,7 +25,8 @@ from dispatch_core.replay.traced_waits import TracedWaits
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Tally
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.runner import Verification, Verifier, verify
+from dispatch_core.verify.trace.runner import Verification, verify
+from dispatch_core.verify.trace.verification import Verifier
 
 
 class TraceJudge(Judge):

@@ -20,7 +20,7 @@ from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.runner import Verifier
+from dispatch_core.verify.trace.verification import Verifier
 
 #: Lines behind which something is half done: a consumer is in one list and not in the other; entries were read and not
 #: yet dispatched.

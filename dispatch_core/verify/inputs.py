@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.growing import Growing
 
 INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "consumer_added": (
@@ -84,20 +86,36 @@ class Line:
 
 
 class Entries:
-    """Positions of the stored entries, and their ordinals."""
+    """Positions of the stored entries, and their ordinals. Entries are added at the end."""
 
-    def __init__(self, messages: pa.Table) -> None:
-        self.ledger_ids = np.asarray(messages["ledger_id"].combine_chunks())
-        self.entry_ids = np.asarray(messages["entry_id"].combine_chunks())
-        self._ordinal = {
-            (ledger, entry): at
-            for at, (ledger, entry) in enumerate(
-                zip(self.ledger_ids.tolist(), self.entry_ids.tolist(), strict=True)
-            )
-        }
+    def __init__(self, messages: pa.Table | None = None) -> None:
+        self._ledger = Growing(np.int64)
+        self._entry = Growing(np.int64)
+        self._ordinal: dict[tuple[int, int], int] = {}
+        if messages is not None:
+            self.add(messages)
+
+    def add(self, messages: pa.Table) -> None:
+        """Add the next entries; if a position stands twice, its last row counts."""
+        first = len(self)
+        ledgers, entries = (ints(messages[name]) for name in ("ledger_id", "entry_id"))
+        self._ledger.append(ledgers)
+        self._entry.append(entries)
+        positions = zip(ledgers.tolist(), entries.tolist(), strict=True)
+        self._ordinal.update((position, at) for at, position in enumerate(positions, first))
+
+    @property
+    def ledger_ids(self) -> npt.NDArray[np.int64]:
+        """Ledger of each entry."""
+        return self._ledger.values
+
+    @property
+    def entry_ids(self) -> npt.NDArray[np.int64]:
+        """Id of each entry in its ledger."""
+        return self._entry.values
 
     def __len__(self) -> int:
-        return len(self.ledger_ids)
+        return len(self._ledger)
 
     def ordinal(self, ledger_id: int, entry_id: int) -> int:
         """Return the ordinal of a stored position, or -1."""
@@ -117,12 +135,16 @@ class Entries:
         return f"{self.ledger_ids[ordinal]}:{self.entry_ids[ordinal]}"
 
 
-def lines(log: DispatcherLog, entries: Entries) -> Iterator[Line]:
-    """Yield the log's events in the order of ``seq``, each split into inputs and recorded decisions."""
-    wanted = sorted(
-        {name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}
-    )
-    columns = {name: log.events[name] for name in ("seq", "t_us", "kind", "consumer", *wanted)}
+#: Columns of the events that ``lines`` needs.
+LINE_COLUMNS: Final = (
+    *("seq", "t_us", "kind", "consumer"),
+    *sorted({name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}),
+)
+
+
+def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
+    """Yield events in their order, each split into inputs and recorded decisions."""
+    columns = {name: events[name] for name in LINE_COLUMNS}
     for batch in pa.table(columns).to_batches(max_chunksize=20_000):
         values = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "positions"}
         values["positions"] = _ordinals(batch.column("positions"), entries)

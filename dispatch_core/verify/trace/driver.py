@@ -8,10 +8,12 @@ from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally
+from dispatch_core.verify.trace.lines_ahead import LinesAhead
 
 MAX_SHOWN_POSITIONS = 8
 
@@ -22,12 +24,26 @@ class Driver(ABC):
     def __init__(self, entries: Entries) -> None:
         self.tally = Tally()
         self._entries = entries
+        self._lines = LinesAhead()
+        self._at = -1  # index of the line being fed
         self._line = Line(0, 0, "", None, {}, {})
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
             name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
         }
+
+    def look_ahead(self, lines: Sequence[Line]) -> None:
+        """Note the next lines of the log before they are fed: decisions may need up to ``HORIZON`` lines."""
+        self._lines.add(lines)
+
+    @abstractmethod
+    def extend(self, messages: pa.Table) -> None:
+        """Take the next entries of the topic."""
+
+    def forget_lines(self) -> None:
+        """Forget the lines that no decision will look at any more."""
+        self._lines.forget(self._at + 1)
 
     def feed(self, line: Line) -> None:
         """Take one line. A line that no legal history has here is a divergence, and the core stays as it was."""

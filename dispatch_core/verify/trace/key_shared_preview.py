@@ -19,6 +19,7 @@ from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
 
@@ -51,8 +52,8 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     acks_are_logged: ClassVar[bool] = False
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
-        super().__init__(log, profile, entries, lines)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(log, profile, entries, facts)
         self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
 
     # --- flow ----------------------------------------------------------------------------------------------------

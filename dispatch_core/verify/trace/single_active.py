@@ -25,6 +25,7 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
@@ -33,9 +34,9 @@ from dispatch_core.verify.trace.recorded import differing_entries
 class SingleActiveVerifier(ActiveChangeVerifier):
     """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
-        super().__init__(log, profile, entries, lines)
-        self._attempts_shown = any(line.kind == "read_attempt" for line in lines)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(log, profile, entries, facts)
+        self._attempts_shown = facts.attempts_logged
         self._attempt: Attempt | None = None
         self._owed: Line | None = None  # flow that has to lead to a read attempt
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
