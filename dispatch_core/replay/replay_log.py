@@ -25,6 +25,7 @@ from dispatch_core.replay.divergence_anomalies import with_divergences
 from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.join_parts import joined
 from dispatch_core.times import micros
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.runner import is_trace
 
 
@@ -131,17 +132,17 @@ def _in_one_batch(
 ) -> dict[str, pa.Table]:
     """Return the tables of a log, but for its divergences as findings. ``trace``: compare every decision."""
     replay = Replay(
-        log if trace else replace(log, messages=log.messages.slice(0, 0)),
+        replace(log, messages=log.messages.slice(0, 0)),
         interval_start=asked.interval_start,
         interval_end=asked.interval_end,
         earlier=asked.earlier,
         whole=True,
-        trace=trace,
+        trace=TraceFacts().with_lines(log.events) if trace else None,
         limits=asked.limits,
         closed=asked.closed,
         tick_us=asked.tick_us,
     )
     batch = replay.feed(log.messages, log.events)
     rest = replay.finish(reported_waits)
-    anomalies = pa.concat_tables([batch["anomalies"], rest["anomalies"]])
-    return batch | rest | {"anomalies": anomalies}
+    both = ("anomalies", "divergences")
+    return batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}

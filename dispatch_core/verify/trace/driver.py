@@ -41,6 +41,10 @@ class Driver(ABC):
     def extend(self, messages: pa.Table) -> None:
         """Take the next entries of the topic."""
 
+    def findings_to_come(self) -> list[Finding]:
+        """Return the findings about lines that were fed, as far as they are known, that later lines will bring."""
+        return []
+
     def forget_lines(self) -> None:
         """Forget the lines that no decision will look at any more."""
         self._lines.forget(self._at + 1)

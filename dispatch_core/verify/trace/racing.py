@@ -8,9 +8,9 @@ that overlap it are tried in the orders the trace leaves open. Its end is search
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher
@@ -369,6 +369,16 @@ class RacingDriver(Driver):
         for decision_class, decisions in window.counts.items():
             differing = sum(d.decisions for d in window.differing if d.decision_class == decision_class)
             self.tally.exact(decision_class, decisions - differing)
+        for finding, decisions in self._findings_of(window):
+            self.tally.differ(finding, decisions)
+
+    def findings_to_come(self) -> list[Finding]:
+        """See ``Driver.findings_to_come``: those of the open windows that will be counted."""
+        to_come = takewhile(lambda window: window.closed, self._open)
+        return [finding for window in to_come for finding, _ in self._findings_of(window)]
+
+    def _findings_of(self, window: Window) -> Iterator[tuple[Finding, int]]:
+        """Yield the differences of a window, each with the number of its decisions."""
         racing = window.racing
         reason = (
             f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
@@ -385,7 +395,7 @@ class RacingDriver(Driver):
                 racing.seq if racing else None,
                 reason,
             )
-            self.tally.differ(finding, difference.decisions)
+            yield finding, difference.decisions
 
 
 class _Stage:
