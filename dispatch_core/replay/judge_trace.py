@@ -87,9 +87,10 @@ class TraceJudge(Judge):
         if len(before):
             self._last_seq_before = events["seq"][int(before[-1])].as_py()
         verification = self._verification
+        dropped = verification.extend(lines.messages)
         if verification.not_judged is None:
-            self._waits.go_on(audit, lines.messages)
-        verification.feed(lines.messages, events, lines.ahead)
+            self._waits.go_on(dropped, verification.entries, lines.messages, audit)
+        verification.feed(events, lines.ahead)
         if verification.not_judged is not None or verification.driver is None:
             return None
         findings = verification.take_findings()

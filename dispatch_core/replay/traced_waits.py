@@ -43,19 +43,26 @@ class TracedWaits:
             limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER
         )
         self._lowest_sent = facts.lowest_sent
-        self._entries = Entries()
         self._stored_us = Growing(np.int64)
         self._first = 0  # what lies before was not for the subscription
         self._first_is_settled = False
         self._driver: Verifier | None = None
         self._line: Line | None = None  # the last one
 
-    def go_on(self, audited: AuditFold, messages: pa.Table) -> None:
-        """Take the next batch: the audit of the same log, which has taken it, and its entries."""
-        self._entries.add(messages)
+    def go_on(self, dropped: int, entries: Entries, messages: pa.Table, audited: AuditFold) -> None:
+        """Take the next batch.
+
+        Args:
+            dropped: number of entries that were dropped at the front of ``entries``.
+            entries: the entries in memory, those of this batch too.
+            messages: the entries of this batch.
+            audited: the audit of the same log, which has taken the batch.
+        """
+        self._stored_us.drop(dropped)
         self._stored_us.append(ints(messages["publish_time_ms"]) * 1000)
-        rows = _Rows(self._entries, audited)
-        self._tracker.go_on(0, rows, self._stored_us.values)
+        rows = _Rows(entries, audited)
+        self._tracker.go_on(dropped, rows, self._stored_us.values)
+        self._first = max(self._first - dropped, 0)
         if not self._first_is_settled:
             # Clocks are compared by what was sent; from then on later deliveries change nothing.
             self._first = rows.first(self._lowest_sent)

@@ -17,7 +17,7 @@ from dispatch_core.arrays.columns import ints
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
 from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
-from dispatch_core.broker.state import READ_POSITION
+from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
@@ -94,14 +94,17 @@ class ActiveChangeVerifier(Driver):
         self._joins.extend((at, line) for at, line in adds if line.kind == "consumer_added")
         super().look_ahead(lines)
 
-    def extend(self, messages: pa.Table) -> None:
+    def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
-        hashed = self.core.is_hashed
-        self.core.extend(
-            0,
-            ints(messages["num_messages"]),
-            sticky_hashes(messages, self.core.profile) if hashed else (),
-        )
+        if drop:
+            self._acks.drop(drop)
+            self._change_ordinals(lambda entry: entry - drop)
+        hashes = sticky_hashes(messages, self.core.profile) if self.core.is_hashed else ()
+        self.core.extend(drop, ints(messages["num_messages"]), hashes)
+
+    def _settled(self) -> int:
+        """See ``Driver``."""
+        return int(self.core.state.s[MARK_DELETE]) + 1
 
     def feed(self, line: Line) -> None:
         """Take one line. After an add whose end is not in the log, nothing is decided."""

@@ -38,8 +38,28 @@ class Driver(ABC):
         self._lines.add(lines)
 
     @abstractmethod
-    def extend(self, messages: pa.Table) -> None:
-        """Take the next entries of the topic."""
+    def extend(self, drop: int, messages: pa.Table) -> None:
+        """Forget the first ``drop`` entries, at most ``droppable()``, and take the next ones of the topic."""
+
+    @abstractmethod
+    def _settled(self) -> int:
+        """Count the entries at the front that the core can forget."""
+
+    def droppable(self) -> int:
+        """Count the entries at the front that neither the core nor anything under way refers to."""
+        lowest = self._settled()
+
+        def note(entry: int) -> int:
+            nonlocal lowest
+            lowest = min(lowest, entry)
+            return entry
+
+        self._change_ordinals(note)
+        return lowest
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """Replace every ordinal that is kept outside the core. A subclass with further ones extends this."""
+        self._lines.change_ordinals(change)
 
     def findings_to_come(self) -> list[Finding]:
         """Return the findings about lines that were fed, as far as they are known, that later lines will bring."""

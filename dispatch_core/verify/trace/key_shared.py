@@ -8,6 +8,7 @@ follow an ack, is kept as *expectations* that the lines to come meet or not.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -62,12 +63,24 @@ class KeySharedVerifier(PendingAcksDriver):
         # Consumer → ranges of its subscribe command.
         self._announced: dict[int, list[tuple[int, int]] | None] = {}
 
-    def extend(self, messages: pa.Table) -> None:
+    def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
+        if drop:
+            self._change_ordinals(lambda entry: entry - drop)
         hashes = _hashes_of(messages, self.core.profile)
-        self.hashes = np.concatenate([self.hashes, hashes])
-        self.core.extend(0, hashes, ints(messages["num_messages"]))
+        self.hashes = np.concatenate([self.hashes[drop:], hashes])
+        self.core.extend(drop, hashes, ints(messages["num_messages"]))
+        self._late_entries.drop(drop)
         self._late_entries.add(messages)
+
+    def _settled(self) -> int:
+        """See ``Driver``."""
+        return self.core.droppable()
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: read results that wait for their round."""
+        super()._change_ordinals(change)
+        self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""

@@ -11,6 +11,7 @@ send's, in the plain order: the line of a send says when its permits were charge
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
@@ -55,6 +56,13 @@ class PreviewVerifier(RecentlyJoinedVerifier):
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
         self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: acks of which a part is still to be done."""
+        super()._change_ordinals(change)
+        parts = [command.result for command in self._commands() if isinstance(command.result, _Part)]
+        for ack in {id(part.ack): part.ack for part in parts}.values():
+            ack.entry = change(ack.entry)
 
     # --- flow ----------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,11 @@ class LateEntries:
         self._unknown.append(~valid(messages["publish_time_ms"]))
         self._published_us.append(ints(messages["publish_time_ms"]) * 1000)
 
+    def drop(self, count: int) -> None:
+        """Drop the first ``count`` entries."""
+        self._unknown.drop(count)
+        self._published_us.drop(count)
+
     def may_have_come(self, state: State, since_us: int) -> bool:
         """Check whether the first unread entry may have been stored after ``since_us``.
 

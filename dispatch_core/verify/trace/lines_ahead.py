@@ -7,7 +7,7 @@ the result does not depend on how many lines come at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from dispatch_core.verify.inputs import Line
@@ -54,6 +54,11 @@ class LinesAhead:
         if count > 0:
             del self._lines[:count]
             self._first = before
+
+    def change_ordinals(self, change: Callable[[int], int]) -> None:
+        """Replace the ordinals of all lines."""
+        for line in self._lines:
+            line.change_ordinals(change)
 
     def horizon(self, at: int) -> int:
         """Return the index behind the last line that a decision at line ``at`` may look at."""

@@ -7,7 +7,7 @@ request works the other way round: what it lets go is logged first, its own line
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -53,6 +53,18 @@ class PendingAcksDriver(RacingDriver):
             if line.kind == "redeliver" and line.consumer is not None:
                 self._requests.setdefault(line.consumer, deque()).append((at, line))
         super().look_ahead(lines)
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: acks that arrived, entries let go for a request, and those that an attempt dropped."""
+        super()._change_ordinals(change)
+        self._acks = {command.entry: command for command in self._acks.values()}
+        self._removed = {consumer: [*map(change, entries)] for consumer, entries in self._removed.items()}
+        self._trimmed = {change(entry): released for entry, released in self._trimmed.items()}
+
+    def _commands(self) -> list[Command]:
+        """See ``RacingDriver``."""
+        kept = {id(command): command for command in (*super()._commands(), *self._acks.values())}
+        return list(kept.values())
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""

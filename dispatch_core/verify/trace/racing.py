@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher
@@ -109,6 +109,27 @@ class RacingDriver(Driver):
             super().feed(line)
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: entries of the commands under way, and of those that arrive within a window."""
+        super()._change_ordinals(change)
+        peeked = [*self._peeked.items()]
+        for command in self._commands():
+            if command.entry >= 0:
+                command.entry = change(command.entry)
+        self._peeked = {(seq, command.entry): command for (seq, _), command in peeked}
+
+    def _commands(self) -> list[Command]:
+        """Return every command that is kept, once."""
+        connections = self._connections.values()
+        kept = chain(
+            *(connection.waiting for connection in connections),
+            *(connection.late for connection in connections),
+            *self._taken.values(),
+            self._peeked.values(),
+            self._contested.values(),
+        )
+        return list({id(command): command for command in kept}.values())
 
     def forget_lines(self) -> None:
         """See ``Driver.forget_lines``: a decided window is counted by its last line."""

@@ -99,7 +99,8 @@ def verify(
     if until is not None:
         later = np.flatnonzero(ints(log.events["seq"]) > until)
         stop = int(later[0]) if len(later) else stop
-    verification.feed(log.messages, log.events.slice(0, stop), log.events.slice(stop))
+    verification.extend(log.messages)
+    verification.feed(log.events.slice(0, stop), log.events.slice(stop))
     tally = verification.finish(goes_on=goes_on)
     return Verification(
         log, verification.profile, tally, verification.not_judged, log_findings=verification.log_findings

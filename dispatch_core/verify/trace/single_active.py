@@ -43,6 +43,17 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         self._round: tuple[Line, tuple[int, ...]] | None = None  # begun, its entries not sent yet
         self._flows = FlowHistory()
 
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: read results that wait for their round, and the round that is under way."""
+        super()._change_ordinals(change)
+
+        def changed(entries: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(entry if entry < 0 else change(entry) for entry in entries)
+
+        self._results = deque(map(changed, self._results))
+        if self._round is not None:
+            self._round = self._round[0], changed(self._round[1])
+
     def finish(self, *, goes_on: bool = False) -> Tally:
         """End of the log: whatever is still open was cut off, not missed. ``goes_on``: see ``RacingDriver.finish``."""
         if self._round is not None:

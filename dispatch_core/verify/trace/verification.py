@@ -1,4 +1,4 @@
-"""Verify one trace batch by batch: lines in, compared decisions out, in memory that does not grow with the lines.
+"""Verify one trace batch by batch: lines in, compared decisions out, in memory that does not grow with the log.
 
 A decision may look at the lines that follow it (``lines_ahead``), so a batch comes with the lines behind it. Facts about the
 whole log (``facts``) are found before.
@@ -30,17 +30,23 @@ from dispatch_core.verify.trace.single_active import SingleActiveVerifier
 
 Verifier = KeySharedVerifier | SingleActiveVerifier
 
+#: Entries kept behind the last one that still matters: later lines may name them.
+KEEP_BEHIND: Final = 65_536
+#: So many entries are not worth cutting.
+TRIM_ABOVE: Final = 131_072
 #: Number of lines that are split into fields at a time.
 _SPLIT_ROWS: Final = 8_192
 
 
 class TraceVerification:
-    """Compare every decision of one incarnation's trace with the core's. ``feed`` its batches in order, then ``finish``.
+    """Compare every decision of one incarnation's trace with the core's.
+
+    For each batch in order ``extend`` with its entries and ``feed`` its lines, then ``finish``.
 
     Attributes:
         profile: the rules in force; ``None`` = unknown.
         not_judged: the reason why nothing is compared; ``None`` = decisions are compared.
-        entries: the entries that were fed.
+        entries: the entries in memory: from ``KEEP_BEHIND`` before the first one that still matters, to the last one fed.
         driver: the state of the comparison: the core, the lines ahead, the open windows and commands under way, the tally;
             ``None`` before the first batch.
         log_findings: lines that cannot have happened, in the order of the rows; see ``take_findings``.
@@ -96,25 +102,37 @@ class TraceVerification:
         else:
             self.not_judged = _not_replayed(log, self.profile, facts)
 
-    def feed(self, messages: pa.Table, events: pa.Table, ahead: pa.Table | None = None) -> None:
-        """Take the next batch.
+    def extend(self, messages: pa.Table) -> int:
+        """Take the next entries of the topic; returns how many of the first ones were dropped, to lower ordinals by."""
+        if self.not_judged is not None or self.profile is None:
+            return 0
+        drop = self._droppable()
+        self.entries.drop(drop)
+        self.entries.add(messages)
+        try:
+            if self.driver is None:
+                log = replace(self._log, messages=messages)
+                self.driver = _driver_class(self.profile)(log, self.profile, self.entries, self._facts)
+                self.driver.on_illegal = self._note
+            elif drop or messages.num_rows:
+                self.driver.extend(drop, messages)
+        except UnsupportedRuleError as error:
+            self.not_judged = str(error)
+        return drop
+
+    def feed(self, events: pa.Table, ahead: pa.Table | None = None) -> None:
+        """Take the next lines.
 
         Args:
-            messages: the next entries of the topic.
-            events: the next lines; the entries that they and the lines ``ahead`` name have been fed by then.
+            events: the lines; ``extend`` has taken the entries that they and the lines ``ahead`` name.
             ahead: the lines that follow: ``LOOK_AHEAD`` of them or more, or all there are; ``None`` = there are none.
 
         Raises:
             IllegalTransitionError: for a line that cannot have happened, named by file, line, event and rule; only if
                 ``strict``. Else such a line is a finding: the core is left as it was before the line.
         """
-        if self.not_judged is not None or self.profile is None:
-            return
-        self.entries.add(messages)
-        try:
-            driver = self._extended(self.profile, messages)
-        except UnsupportedRuleError as error:
-            self.not_judged = str(error)
+        driver = self.driver
+        if self.not_judged is not None or driver is None:
             return
         last = self._fed + events.num_rows
         for piece in self._unknown(events, ahead):
@@ -140,15 +158,13 @@ class TraceVerification:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _extended(self, profile: Profile, messages: pa.Table) -> Verifier:
-        """Return the driver, with these entries too."""
-        if self.driver is None:
-            log = replace(self._log, messages=messages)
-            self.driver = _driver_class(profile)(log, profile, self.entries, self._facts)
-            self.driver.on_illegal = self._note
-        elif messages.num_rows:
-            self.driver.extend(messages)
-        return self.driver
+    def _droppable(self) -> int:
+        """Count the entries to drop at the front; 0 while there are few, as a drop copies the others."""
+        count = len(self.entries)
+        if self.driver is None or count <= TRIM_ABOVE:
+            return 0
+        spare = max(self.driver.droppable() - KEEP_BEHIND, 0)
+        return spare if 2 * spare > count or not TRIM_ABOVE else 0
 
     def _unknown(self, events: pa.Table, ahead: pa.Table | None) -> Iterator[pa.Table]:
         """Yield the lines that are not known yet, some at a time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dispatch_core.recording import stream
@@ -17,6 +18,7 @@ from dispatch_core.replay.replay_log import replay
 from dispatch_core.tables import REPLAY_TABLES
 from dispatch_core.times import from_micros
 from dispatch_core.verify.trace import lines_ahead, verification
+from dispatch_core.verify.trace.verification import TraceVerification
 from tests.dispatch_core.replay.test_log_files import DAY, NEXT, gathered, written
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -34,13 +36,15 @@ def traced(name: str) -> DispatcherLog:
     return log
 
 
-def compare(log: DispatcherLog, folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def compare(
+    log: DispatcherLog, folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int, horizon: int = HORIZON
+) -> None:
     """Replay a log streamed in batches of so many rows, and as a whole, for the day and for its second half."""
     monkeypatch.setattr(stream, "BATCH_ROWS", rows)
     monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
-    monkeypatch.setattr(lines_ahead, "HORIZON", HORIZON)
+    monkeypatch.setattr(lines_ahead, "HORIZON", horizon)
     for module in (lines_ahead, verification, log_files):
-        monkeypatch.setattr(module, "LOOK_AHEAD", 2 * HORIZON)
+        monkeypatch.setattr(module, "LOOK_AHEAD", 2 * horizon)
     dispatcher = written(log, folder, row_group_rows=max(rows, 20))
     middle = from_micros(log.events["t_us"][log.events.num_rows // 2].as_py())
     for start in (DAY, middle):
@@ -81,3 +85,49 @@ def test_a_trace_that_differs_from_its_rules_is_judged_by_its_deliveries_too(
     log = with_overrides(traced("recordings/4.2.4/designed-drain-one-by-one-ch"), None, ranges)
     assert replay(log, interval_start=DAY, interval_end=NEXT)["dispatcher_state"]["divergent"][0].as_py() > 3
     compare(log, tmp_path, monkeypatch, rows)
+
+
+@pytest.fixture
+def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Drop entries as early as can be; the list gets for each batch the number dropped, and of those in memory."""
+    monkeypatch.setattr(verification, "KEEP_BEHIND", 20)
+    monkeypatch.setattr(verification, "TRIM_ABOVE", 0)
+    seen: list[tuple[int, int]] = []
+    extend = TraceVerification.extend
+
+    def noted(self: TraceVerification, messages: pa.Table) -> int:
+        dropped = extend(self, messages)
+        seen.append((dropped, len(self.entries)))
+        return dropped
+
+    monkeypatch.setattr(TraceVerification, "extend", noted)
+    return seen
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
+    name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ordinal that is not lowered with the others names another entry, and the tables differ."""
+    log = traced(name)
+    compare(log, tmp_path, monkeypatch, 30)
+    streamed = [dropped for dropped, _ in entries_in_memory if dropped]
+    assert streamed or log.messages.num_rows < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("designed-failover-modulo-p1", 5), ("designed-rolling-restart-classic-ch", 600)]
+)
+def test_entries_leave_memory_while_the_log_goes_on(
+    name: str,
+    least: int,
+    entries_in_memory: list[tuple[int, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verification, "KEEP_BEHIND", 5)
+    log = traced(f"recordings/4.2.4/{name}")
+    compare(log, tmp_path, monkeypatch, 10, horizon=20)
+    streamed = entries_in_memory[: len(entries_in_memory) // 2]
+    assert sum(dropped for dropped, _ in streamed) > least
+    assert min(count for _, count in streamed[-3:]) < log.messages.num_rows - least

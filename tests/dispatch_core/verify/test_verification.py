@@ -44,7 +44,8 @@ def batchwise(log: DispatcherLog, rows: int) -> tuple[dict[str, Any], list[Any],
         _, (ledger, entry) = named_extent(log.events.slice(start, rows + lines_ahead.LOOK_AHEAD))
         named = int(((ledgers < ledger) | ((ledgers == ledger) & (entries <= entry))).sum())
         messages = log.messages.slice(fed, max(named - fed, 0))
-        verified.feed(messages, log.events.slice(start, rows), log.events.slice(start + rows))
+        verified.extend(messages)
+        verified.feed(log.events.slice(start, rows), log.events.slice(start + rows))
         fed += messages.num_rows
         if verified.driver is not None:
             most = max(most, verified.driver._lines.kept)
