@@ -337,11 +337,14 @@ def _with_facts(files: _Files, logs: Sequence[_Log]) -> list[_Log]:
     for key, lines in lines_by_incarnation(files.events, files.identity, (*FACT_COLUMNS, "t_us")):
         number = of_log[key]
         facts[number] = facts[number].with_lines(_until(lines, logs[number].end))
-    found = []
+    found: list[_Log] = []
     for log, known in zip(logs, facts, strict=True):
         if known.reads_logged and len(log.parts) > 1:
+            raise NotStreamableError("a trace goes on from a checkpoint behind lost lines")
+        if known.reads_logged and found:
+            # Its comparison begins with all entries of the topic; the window holds those that matter to the audit.
             raise NotStreamableError(
-                "a trace that goes on from a checkpoint behind lost lines is judged as a whole"
+                f"incarnation {log.parts[0].incarnation} is a trace, and not the first one"
             )
         parts = [replace(part, events=_until(part.events, log.end)) for part in log.parts]
         found.append(replace(log, parts=parts, facts=known))

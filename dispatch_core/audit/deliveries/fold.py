@@ -164,7 +164,7 @@ class AuditFold:
         else:
             self.window, self.scan = after.window, after.scan
             self._begins_us = self.window.begins_us = after._begins_us
-            self.window.begin_next_log()
+            self.window.begin_next_log(flows=flows)
         self.window.meet(head.events)
         self.begins = False
         self.acked_before: Ints = np.empty(0, dtype=np.int64)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording import stream
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
@@ -19,7 +21,15 @@ from dispatch_core.tables import REPLAY_TABLES
 from dispatch_core.times import from_micros
 from dispatch_core.verify.trace import lines_ahead, verification
 from dispatch_core.verify.trace.verification import TraceVerification
-from tests.dispatch_core.replay.test_log_files import DAY, NEXT, gathered, written
+from tests.dispatch_core.logs_without_trace import stripped
+from tests.dispatch_core.replay.test_log_files import (
+    DAY,
+    NEXT,
+    folder,
+    gathered,
+    second_incarnation,
+    written,
+)
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 SAMPLES = sorted(str(path.parent.relative_to(DATA)) for path in DATA.glob("*/*/*/trace.jsonl*"))
@@ -131,3 +141,33 @@ def test_entries_leave_memory_while_the_log_goes_on(
     streamed = entries_in_memory[: len(entries_in_memory) // 2]
     assert sum(dropped for dropped, _ in streamed) > least
     assert min(count for _, count in streamed[-3:]) < log.messages.num_rows - least
+
+
+def in_two_files(logs: list[DispatcherLog], parent: Path) -> dict[str, Any]:
+    files = [written(log, folder(parent, number), row_group_rows=100) for number, log in enumerate(logs)]
+    return files[1] | {"event_files": [file["event_files"][0] for file in files]}
+
+
+def test_an_incarnation_without_a_trace_may_follow_a_trace(tmp_path: Path) -> None:
+    first = traced("recordings/4.2.4/designed-negative-acks-ch")
+    second = second_incarnation(stripped(first))
+    logs = [replace(first, messages=second.messages), second]
+    dispatcher = in_two_files(logs, tmp_path)
+    found = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
+    began = from_micros(second.events["t_us"][0].as_py())
+    expected: dict[str, list[dict[str, Any]]] = {name: [] for name in REPLAY_TABLES}
+    for number, log in enumerate(logs):
+        end = NEXT if number else began
+        whole = replay(log, interval_start=DAY, interval_end=end, earlier=logs[:number], last=bool(number))
+        for table, rows in whole.items():
+            expected[table] += rows.to_pylist()
+    for table in REPLAY_TABLES:
+        assert found[table] == expected[table], table
+
+
+def test_a_trace_that_is_not_the_first_incarnation_is_left_to_a_replay_as_a_whole(tmp_path: Path) -> None:
+    first = traced("recordings/4.2.4/designed-negative-acks-ch")
+    second = second_incarnation(first)
+    dispatcher = in_two_files([stripped(first), second], tmp_path)
+    with pytest.raises(NotStreamableError, match="incarnation 1 is a trace, and not the first one"):
+        gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
