@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.columns import encoded
 from dispatch_core.recording.stream import Position, named_extent
 
 #: Columns of the events that the facts are found in.
@@ -45,40 +46,42 @@ class TraceFacts:
 
     def with_lines(self, events: pa.Table) -> TraceFacts:
         """Return the facts about these lines and the next ones, ``events`` (``FACT_COLUMNS``)."""
-        kinds = events["kind"]
+        codes, words = encoded(events["kind"])
+        counts = dict(zip(words.to_pylist(), np.bincount(codes, minlength=len(words)).tolist(), strict=True))
 
-        def shown(kind: str) -> bool:
-            return bool(marked(kinds, kind).any())
+        def rows(*kinds: str) -> npt.NDArray[np.intp]:
+            return np.flatnonzero(np.isin(codes, [at for at, word in enumerate(counts) if word in kinds]))
 
-        added = marked(kinds, "consumer_added")
-        ranges = events["ranges"].filter(pa.array(added))
-        inside, framed = self._framed(events)
+        added = rows("consumer_added")
+        ranges = pc.list_value_length(events["ranges"].take(pa.array(added)))
+        inside, framed = self._framed(
+            rows("read_attempt"), rows("read_attempt_end"), rows("read_issued", "replay_read_issued")
+        )
         return replace(
             self,
-            reads_logged=self.reads_logged or shown("read_done"),
-            consumers_added=self.consumers_added + int(added.sum()),
-            ranges_announced=self.ranges_announced
-            or bool(pc.any(pc.greater(pc.list_value_length(ranges), 0)).as_py()),
-            counting_logged=self.counting_logged or shown("flow_counted"),
-            attempts_logged=self.attempts_logged or shown("read_attempt"),
+            reads_logged=self.reads_logged or counts.get("read_done", 0) > 0,
+            consumers_added=self.consumers_added + len(added),
+            ranges_announced=self.ranges_announced or (pc.max(ranges).as_py() or 0) > 0,
+            counting_logged=self.counting_logged or counts.get("flow_counted", 0) > 0,
+            attempts_logged=self.attempts_logged or counts.get("read_attempt", 0) > 0,
             reads_framed=self.reads_framed and framed,
-            notices_logged=self.notices_logged or shown("active_notified"),
-            removals_logged=self.removals_logged or shown("pending_ack_removed"),
-            lowest_sent=self._lowest(events),
+            notices_logged=self.notices_logged or counts.get("active_notified", 0) > 0,
+            removals_logged=self.removals_logged or counts.get("pending_ack_removed", 0) > 0,
+            lowest_sent=self._lowest(events.select(["positions"]).take(pa.array(rows("sent")))),
             _inside_attempt=inside,
         )
 
-    def _framed(self, events: pa.Table) -> tuple[bool, bool]:
-        """Check whether the last line is inside a read attempt, and whether all reads of the lines are."""
-        begins = marked(events["kind"], "read_attempt")
-        edges = np.flatnonzero(begins | marked(events["kind"], "read_attempt_end"))
+    def _framed(
+        self, begins: npt.NDArray[np.intp], ends: npt.NDArray[np.intp], reads: npt.NDArray[np.intp]
+    ) -> tuple[bool, bool]:
+        """Check whether the last line is inside a read attempt, and whether all reads are; each given by its rows."""
+        edges = np.sort(np.concatenate([begins, ends]))
         # The number of edges before a line is the place of the last one, counted from 1; 0 = of the lines before.
-        inside = np.append(self._inside_attempt, begins[edges])
-        reads = np.flatnonzero(marked(events["kind"], "read_issued", "replay_read_issued"))
+        inside = np.append(self._inside_attempt, np.isin(edges, begins))
         return bool(inside[-1]), bool(inside[np.searchsorted(edges, reads)].all())
 
-    def _lowest(self, events: pa.Table) -> Position | None:
-        sent = events.select(["positions"]).filter(pa.array(marked(events["kind"], "sent")))
+    def _lowest(self, sent: pa.Table) -> Position | None:
+        """Return the lowest position sent by now; ``sent``: the positions of the lines."""
         lowest, _ = named_extent(sent)
         known = [
             position for position in (self.lowest_sent, lowest) if position is not None and position >= (0, 0)

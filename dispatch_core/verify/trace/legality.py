@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import ints, marked, valid
+from dispatch_core.arrays.columns import encode, ints, marked, valid
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.log_checks import LastLine
 from dispatch_core.audit.sentences.lists import positions_listed
@@ -79,7 +79,7 @@ class IllegalLines:
         """Return the findings about the next lines, in the order of the rows."""
         if not events.num_rows:
             return []
-        batch = _Batch(events, self._rows)
+        batch = _Batch(encode(events, "kind"), self._rows)
         found = [
             *self._unknown_consumers(batch),
             *self._added_twice(batch),

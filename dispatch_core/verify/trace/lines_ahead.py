@@ -64,8 +64,12 @@ class LinesAhead:
         """Return the index behind the last line that a decision at line ``at`` may look at."""
         return min(len(self), at + 1 + HORIZON)
 
+    def of_window(self, start: int, stop: int) -> list[tuple[int, Line]]:
+        """Return the lines from index ``start`` to below ``stop``, with their indexes."""
+        return list(enumerate(self._lines[start - self._first : stop - self._first], start))
+
     def between(self, start: int, stop: int) -> Iterator[tuple[int, Line]]:
-        """Yield the lines from index ``start`` to below ``stop``, with their indexes."""
+        """Yield the same one by one, for a search that may end early."""
         lines, first = self._lines, self._first
         for at in range(start, stop):
             yield at, lines[at - first]

@@ -262,7 +262,7 @@ class RacingDriver(Driver):
 
     def _within(self, end: int) -> Sequence[tuple[int, Line]]:
         """Return the lines after the present one up to index ``end``, with their indexes."""
-        return list(self._lines.between(self._at + 1, end + 1))
+        return self._lines.of_window(self._at + 1, end + 1)
 
     def _decide(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Final
 
 import pyarrow as pa
@@ -178,12 +179,13 @@ class TraceVerification:
         """Split the next lines, and tell the driver of those that it will be fed."""
         found = self._illegal.take(events)
         refused = {finding.row: finding.error for finding in reversed(found) if finding.refused}
-        following = []
-        for row, line in enumerate(lines(events, self.entries), self._known):
-            error = refused.get(row)
-            self._ahead.append((line, error))
-            if error is None:
-                following.append(line)
+        following = list(lines(events, self.entries))
+        errors = (
+            [refused.get(row) for row in range(self._known, self._known + len(following))] if refused else []
+        )
+        self._ahead.extend(zip_longest(following, errors))
+        if refused:
+            following = [line for line, error in zip(following, errors, strict=True) if error is None]
         driver.look_ahead(following)
         self._pieces.append((self._known, events))
         self._found_ahead.extend(found)
@@ -191,22 +193,23 @@ class TraceVerification:
 
     def _feed(self, driver: Verifier, stop: int) -> None:
         """Feed the lines before row ``stop``."""
+        ahead, found, before, watch = self._ahead, self._found_ahead, self._before, self._watch
         while self._fed < stop:
-            line, error = self._ahead.popleft()
+            line, error = ahead.popleft()
             self._row_is_known = False
-            while self._found_ahead and self._found_ahead[0].row <= self._fed:
+            while found and found[0].row <= self._fed:
                 self._row_is_known = True
-                self.log_findings.append(self._found_ahead.popleft())
-            if self._strict and self._row_is_known:
-                raise next(finding.error for finding in self.log_findings if finding.row == self._fed)
+                self.log_findings.append(found.popleft())
+                if self._strict:
+                    raise self.log_findings[-1].error
             if error is not None:
                 driver.refuse(line, error)
             else:
-                if self._before is not None:
-                    self._before(line, driver)
+                if before is not None:
+                    before(line, driver)
                 driver.feed(line)
-                if self._watch is not None:
-                    self._watch(line, driver)
+                if watch is not None:
+                    watch(line, driver)
             self._fed += 1
         driver.forget_lines()
         while self._pieces and self._pieces[0][0] + self._pieces[0][1].num_rows <= self._fed:
