@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from dispatch_core.broker.state import READ_POSITION, example_state
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.recording.stream import named_extent
 from dispatch_core.verify.tally import Tally
 from dispatch_core.verify.trace import lines_ahead, verification
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.late_entries import LateEntries
+from dispatch_core.verify.trace.pending_commands import AckHistory
 from dispatch_core.verify.trace.runner import verify
 from dispatch_core.verify.trace.verification import TraceVerification
 
@@ -85,3 +89,24 @@ def test_the_lines_in_memory_do_not_grow_with_the_log(monkeypatch: pytest.Monkey
     counted, _, most = batchwise(log, 50)
     assert 256 <= most <= 256 + 64
     assert counted["decisions"] == whole(log)[0]["decisions"]
+
+
+def test_acks_of_dropped_entries_are_forgotten_and_the_others_keep_their_lines() -> None:
+    acks = AckHistory()
+    for entry in range(4):
+        acks.arrived(1, entry)
+    acks.through(1, 50)
+    acks.arrived(2, 5)
+    acks.drop(3)
+    assert [acks.may_be_after(entry, 50) for entry in (0, 2)] == [False, True]
+    assert [acks.any_under_way(low, low + 1) for low in range(4)] == [False, False, True, False]
+
+
+def test_late_entries_are_found_by_their_ordinals_after_a_drop() -> None:
+    published_ms = pa.table({"publish_time_ms": pa.array([1_000, 2_000, 9_000, 3_000])})
+    late = LateEntries(published_ms)
+    late.drop(2)
+    state = example_state(entries=2)
+    assert late.may_have_come(state, 8_000_000)
+    state.s[READ_POSITION] = 1
+    assert not late.may_have_come(state, 8_000_000)
