@@ -397,8 +397,11 @@ class SingleActiveDispatcher:
 
     # --- the window of the log -----------------------------------------------------------------------------------
 
-    def extend(self, drop: int, num_messages: npt.NDArray[np.int64]) -> None:
-        """Move the window along the log: forget its first ``drop`` entries, all acknowledged, and append the next ones."""
+    def extend(self, drop: int, num_messages: npt.NDArray[np.int64], hashes: Sequence[int] = ()) -> None:
+        """Move the window along the log: forget its first ``drop`` entries, all acknowledged, and append the next ones.
+
+        ``hashes``: sticky key hashes of the new entries, if the dispatcher has them (``is_hashed``).
+        """
         if drop > self.state.s[MARK_DELETE] + 1:
             raise IllegalTransitionError(
                 f"{drop} entries were to be forgotten, not all of them are acknowledged",
@@ -407,6 +410,8 @@ class SingleActiveDispatcher:
         new = num_messages.astype(np.int32)
         self.state = extended(self.state, drop, np.zeros(len(new), np.int32), new, 1, 1)
         self._sizes = self._sizes[drop:] + num_messages.tolist()
+        if self._hashes is not None:
+            self._hashes = [*self._hashes[drop:], *hashes]
         self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
         self._reads = deque(
             read if read.start is None else replace(read, start=max(read.start - drop, 0))
@@ -457,6 +462,11 @@ class SingleActiveDispatcher:
         return self._sizes[entry] - self._unacked_indexes[entry].bit_count()
 
     # --- queries -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_hashed(self) -> bool:
+        """True if sticky key hashes of the entries are needed: a consumer subscribed to key hash ranges."""
+        return self._hashes is not None
 
     @property
     def is_exclusive(self) -> bool:

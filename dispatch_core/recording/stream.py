@@ -151,25 +151,33 @@ def incarnations(event_files: Sequence[str], dispatcher: Mapping[str, str]) -> l
 
     Raises ``NotStreamableError`` where the files hold their lines in another order.
     """
-    wanted = pa.schema([EVENTS.field(name) for name in ("kind", *INCARNATION, "seq", "t_us")])
     found: dict[tuple[str | None, int], Incarnation] = {}
     last: tuple[str | None, int] | None = None
-    for table in _rows(event_files, wanted, dispatcher):
-        for run in _runs_of_incarnations(_without_headers(table)):
-            log = run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0
-            before = found.get(log)
-            if before is not None and log != last:
-                raise NotStreamableError(
-                    f"lines of incarnation {log[1]} stand behind lines of the one after it"
-                )
-            found[log] = Incarnation.of(*log, run, before)
-            last = log
+    for log, run in lines_by_incarnation(event_files, dispatcher, ("kind", "seq", "t_us")):
+        before = found.get(log)
+        if before is not None and log != last:
+            raise NotStreamableError(f"lines of incarnation {log[1]} stand behind lines of the one after it")
+        found[log] = Incarnation.of(*log, run, before)
+        last = log
     starts = [
         (log.first_t_us is None, log.first_t_us or 0, log.broker or "", log.number) for log in found.values()
     ]
     if starts != sorted(starts):
         raise NotStreamableError("the incarnations do not stand in the order in which they began")
     return list(found.values())
+
+
+def lines_by_incarnation(
+    event_files: Sequence[str], dispatcher: Mapping[str, str], columns: Sequence[str]
+) -> Iterator[tuple[tuple[str | None, int], pa.Table]]:
+    """Yield the lines of a log without headers, in the order of the files, each run with its broker and incarnation.
+
+    ``columns``: those of ``EVENTS`` to read; ``kind`` is one of them.
+    """
+    wanted = pa.schema([EVENTS.field(name) for name in (*INCARNATION, *columns)])
+    for table in _rows(event_files, wanted, dispatcher):
+        for run in _runs_of_incarnations(_without_headers(table)):
+            yield (run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0), run
 
 
 def _runs_of_incarnations(events: pa.Table) -> Iterator[pa.Table]:
@@ -529,9 +537,18 @@ def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
 
 def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """The column in another type; where only the names of list elements differ, without a copy."""
+    if pa.types.is_struct(kind):
+        return pa.chunked_array([_as_struct(chunk, kind) for chunk in column.chunks], kind)
     if pa.types.is_list(kind):
         try:
             return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
         except pa.ArrowInvalid:
             pass
     return column.cast(kind)
+
+
+def _as_struct(chunk: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    """The array in another struct type; parts of a null struct that must not be null become 0."""
+    parts = [chunk.field(at).cast(field.type) for at, field in enumerate(kind)]
+    parts = [part if field.nullable else part.fill_null(0) for part, field in zip(parts, kind, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=chunk.is_null())

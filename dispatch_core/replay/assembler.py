@@ -34,10 +34,12 @@ from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import StoredEntries
-from dispatch_core.replay.judge import Judge
+from dispatch_core.replay.judge import Judge, LogLines
 from dispatch_core.replay.judge_trace import TraceJudge
 from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
 from dispatch_core.times import micros
+from dispatch_core.verify.tally import Finding
+from dispatch_core.verify.trace.facts import TraceFacts
 
 _NO_TIMES: Final = np.empty(0, np.int64)
 
@@ -56,7 +58,8 @@ class Replay:
         resumes: bool = False,
         stored: StoredEntries | None = None,
         whole: bool = False,
-        trace: bool = False,
+        trace: TraceFacts | None = None,
+        removals_logged: bool | None = None,
         limits: Limits = DEFAULT_LIMITS,
         closed: bool = False,
         tick_us: int | None = None,
@@ -64,8 +67,7 @@ class Replay:
         """Begin before the first line.
 
         Args:
-            head: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves). Of a
-                ``trace`` it is the log itself.
+            head: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves).
             interval_start: a row belongs to the interval of the event that proves it; UTC.
             interval_end: events from then on are ignored.
             earlier: incarnations before this one, oldest first; see ``AuditFold``.
@@ -74,7 +76,8 @@ class Replay:
             resumes: the log goes on from a checkpoint behind lost lines.
             stored: counts the entries of the topic for all incarnations; by default this replay counts for itself.
             whole: one batch will bring everything.
-            trace: compare every decision of a dispatcher trace; only with ``whole``.
+            trace: compare every decision of a dispatcher trace, of which these are the facts.
+            removals_logged: see ``AuditFold``.
             limits: how long is too long.
             closed: the log is complete: what waits at its end will never be sent. Otherwise it goes on after the interval.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
@@ -83,8 +86,11 @@ class Replay:
         self._start_us, self._end_us = micros(interval_start), micros(interval_end)
         self._identity = result_rows.identity_of(head, interval_start)
         self._names = result_rows.names_of(head.events)
-        kind = TraceJudge if trace else WithoutTraceJudge
-        self._judge: Judge = kind(head, limits, start_us=self._start_us, tick_us=tick_us)
+        self._judge: Judge
+        if trace is not None:
+            self._judge = TraceJudge(head, limits, trace, start_us=self._start_us, tick_us=tick_us)
+        else:
+            self._judge = WithoutTraceJudge(head, limits, start_us=self._start_us, tick_us=tick_us)
         self._audit: AuditFold = AuditFold(
             head,
             interval_start=interval_start,
@@ -92,8 +98,9 @@ class Replay:
             after=None if after is None else after._audit,
             resumes=resumes,
             whole=whole,
-            flows=not trace,
+            flows=trace is None,
             profile=self._judge.profile,
+            removals_logged=removals_logged if trace is None else trace.removals_logged,
         )
         self._limits, self._closed = limits, closed
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
@@ -117,7 +124,8 @@ class Replay:
         Args:
             messages: the next entries of the topic.
             events: the next lines of the log; every position that they name has been fed by then.
-            ahead: the events that follow, as far as they may race with the last ones of this batch.
+            ahead: the events that follow, as far as they may race with the last ones of this batch. Of a trace
+                ``lines_ahead.LOOK_AHEAD`` or more, or all there are, and the entries they name have been fed too.
         """
         first = self._first_line is None
         self._stored.add(messages)
@@ -126,13 +134,9 @@ class Replay:
         self._count(events)
         deliveries = audit.deliveries
         self._unsent.sent(*positions_of(deliveries))
-        judged = self._judge.take(self._audit, deliveries, ahead)
-        findings = []
+        judged = self._judge.take(self._audit, LogLines(messages, events, ahead), deliveries)
         if judged is not None:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
-            findings = [
-                finding for finding in judged.findings if self._start_us <= finding.t_us < self._end_us
-            ]
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
@@ -152,7 +156,7 @@ class Replay:
         )
         return {
             "deliveries": deliveries,
-            "divergences": self._rows("divergences", [*map(result_rows.difference, findings)]),
+            "divergences": self._divergences(() if judged is None else judged.findings),
             "anomalies": pa.concat_tables(
                 [
                     result_rows.within(audit.anomalies, self._start_us),
@@ -176,10 +180,12 @@ class Replay:
         return self._unsent.count()
 
     def finish(self, reported_waits: list[SampledWait] | None = None) -> dict[str, pa.Table]:
-        """Return what the log as a whole says: rows of ``ownership``, ``blocked``, ``dispatcher_state``, ``anomalies``.
+        """Return what the log as a whole says: ``ownership``, ``blocked``, ``dispatcher_state``, and the last rows of
+        ``anomalies`` and ``divergences``.
 
         ``reported_waits``: gets every wait that is reported one by one.
         """
+        divergences = self._divergences(self._judge.finish())
         waits = self._judge.waits(self._last_line[0], self._as_of_us())
         if reported_waits is not None:
             reported_waits.extend(waits)
@@ -195,6 +201,7 @@ class Replay:
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
         spans = self._judge.ownership()
         return {
+            "divergences": divergences,
             "ownership": result_rows.ownership(spans, self._identity, names, self._start_us),
             "blocked": self._rows("blocked", [*result_rows.blocked(waits, names)] if judged else []),
             "dispatcher_state": self._rows("dispatcher_state", [self._state()]),
@@ -252,6 +259,10 @@ class Replay:
             read_position=position.read_position,
             state_json=position.state_json,
         )
+
+    def _divergences(self, findings: Sequence[Finding]) -> pa.Table:
+        inside = [finding for finding in findings if self._start_us <= finding.t_us < self._end_us]
+        return self._rows("divergences", [*map(result_rows.difference, inside)])
 
     def _rows(self, table: str, found: Sequence[Mapping[str, Any]]) -> pa.Table:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)

@@ -42,6 +42,18 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLines:
+    """A batch of a log as it was fed: the next entries of the topic, the next lines, and those that follow.
+
+    ``ahead``: as far as the judge needs them; ``None`` = there are none.
+    """
+
+    messages: pa.Table
+    events: pa.Table
+    ahead: pa.Table | None
+
+
+@dataclass(frozen=True, slots=True)
 class DispatcherPosition:
     """Position of a dispatcher at a moment: ``"L:E"`` of its mark-delete and read position, and its statistics as JSON."""
 
@@ -76,14 +88,18 @@ class Judge(ABC):
         """Reason why nothing is compared; ``None`` = it is."""
 
     @abstractmethod
-    def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
+    def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:
         """Judge the deliveries of the batch that ``audit`` was fed last; ``None`` where nothing is compared.
 
         Args:
             audit: the audit of the same log.
+            lines: this batch.
             deliveries: of this batch.
-            ahead: the events that follow, as far as they may race with the last ones of this batch.
         """
+
+    def finish(self) -> Sequence[Finding]:
+        """End the log; returns the decisions that differ and were not returned yet. The other answers follow it."""
+        return ()
 
     @abstractmethod
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:

@@ -1,16 +1,18 @@
 """Judge a dispatcher trace: compare every decision that it records with the broker's rules (``verify.trace``).
 
-A trace shows what was read, so nothing is inferred. It comes as one batch.
+A trace shows what was read, so nothing is inferred.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import ints, valid
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
@@ -18,76 +20,99 @@ from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, shown_position
+from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, LogLines, shown_position
 from dispatch_core.replay.ownership_history import History, ownership_alone
 from dispatch_core.replay.statistics import clients_of, subscription_stats
 from dispatch_core.replay.traced_waits import TracedWaits
-from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Tally
+from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.tally import Finding, Tally
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.runner import Verification, Verifier, verify
+from dispatch_core.verify.trace.verification import TraceVerification, Verifier
 
 
 class TraceJudge(Judge):
-    """One incarnation of one dispatcher whose log is a trace."""
+    """One incarnation of one dispatcher whose log is a trace.
+
+    State between two batches: the verification (``TraceVerification``), the waits (``TracedWaits``), who owned what, and
+    the counts of earlier intervals.
+    """
 
     def __init__(
-        self, log: DispatcherLog, limits: Limits, *, start_us: int, tick_us: int | None = None
+        self,
+        head: DispatcherLog,
+        limits: Limits,
+        facts: TraceFacts,
+        *,
+        start_us: int,
+        tick_us: int | None = None,
     ) -> None:
         """Begin before the first line.
 
         Args:
-            log: the trace up to the end of the interval.
+            head: the log's identity and header; its ``events`` hold the rare lines of the whole log (joins, leaves).
             limits: how long is too long.
+            facts: of the whole log up to the end of the interval.
             start_us: start of the interval.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
         """
-        self._log = log
-        self._limits = limits
+        self._head = head
         self._start_us = start_us
-        self._tick_us = tick_us
-        before = log.events.filter(pc.less(log.events["t_us"], start_us))["seq"]
-        self._last_seq_before: int | None = before[-1].as_py() if len(before) else None
+        self._last_seq_before: int | None = None  # of the lines before the interval, by now
         self._counted_before = dict.fromkeys(("rounds", *COUNTS), 0)  # in earlier intervals
+        self._tally: Tally | None = None
         self._owned = History()
         self._driver: Verifier | None = None
-        self._waits: TracedWaits | None = None
-        self._verification: Verification | None = None
-        self.profile = None
+        self._has_lines = False
+        self._waits = TracedWaits(facts, limits, start_us=start_us, tick_us=tick_us)
+        self._verification = TraceVerification(head, facts, watch=self._after, before=self._waits.before)
+        self.profile = self._verification.profile
 
     @property
     def not_judged(self) -> str | None:
         """See ``Judge``."""
-        return None if self._verification is None else self._verification.not_judged
+        return self._verification.not_judged
 
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
         """See ``Judge``: the rules of Key_Shared tell of entries that were skipped; nothing else does."""
-        if not self._log.events.num_rows or (self.not_judged is None and not single_active):
+        if not self._has_lines or (self.not_judged is None and not single_active):
             return None
         return SkippedEntries(certain=single_active)
 
-    def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
-        """See ``Judge``: the batch is the whole log."""
-        waits = TracedWaits(self._log, audit, self._limits, start_us=self._start_us, tick_us=self._tick_us)
-        self._waits = waits
-        # What the interval's end cuts through is judged with the interval in which it ends.
-        verification = verify(self._log, watch=self._after, before=waits.before, goes_on=True)
-        self._verification, self.profile = verification, verification.profile
-        if verification.not_judged is not None:
+    def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:
+        """See ``Judge``. ``lines.ahead`` holds ``LOOK_AHEAD`` lines or more, or all there are."""
+        events = lines.events
+        self._has_lines = self._has_lines or events.num_rows > 0
+        before = np.flatnonzero(valid(events["t_us"]) & (ints(events["t_us"]) < self._start_us))
+        if len(before):
+            self._last_seq_before = events["seq"][int(before[-1])].as_py()
+        verification = self._verification
+        dropped = verification.extend(lines.messages)
+        if verification.not_judged is None:
+            self._waits.go_on(dropped, verification.entries, lines.messages, audit)
+        verification.feed(events, lines.ahead)
+        if verification.not_judged is not None or verification.driver is None:
             return None
-        seqs = np.asarray(deliveries["seq"].combine_chunks())
+        findings = verification.take_findings()
+        # A finding about a line may come with a later one, when its critical section has ended.
+        known = [*findings, *verification.driver.findings_to_come()]
+        seqs = ints(deliveries["seq"])
         judgement = np.full(deliveries.num_rows, "exact", dtype=object)
         for status in ("uncertain", "divergent"):
             differing = [
                 finding.seq
-                for finding in verification.tally.findings
+                for finding in known
                 if finding.status == status and finding.decision_class == "dispatch"
             ]
             judgement[np.isin(seqs, differing)] = status
-        expected = pc.if_else(pa.array(judgement == "exact"), deliveries["consumer"].combine_chunks(), None)
-        return Judged(
-            pa.array(judgement, pa.string()), expected.cast(pa.int64()), verification.tally.findings
-        )
+        consumers = deliveries["consumer"].combine_chunks()
+        expected = pc.if_else(pa.array(judgement == "exact"), consumers, None)
+        return Judged(pa.array(judgement, pa.string()), expected.cast(pa.int64()), findings)
+
+    def finish(self) -> Sequence[Finding]:
+        """See ``Judge``. What the interval's end cuts through is judged with the interval in which it ends."""
+        self._tally = self._verification.finish(goes_on=True)
+        return self._verification.take_findings()
 
     def _after(self, line: Line, driver: Verifier) -> None:
         """Gather what the result tables need behind each line."""
@@ -98,33 +123,32 @@ class TraceJudge(Judge):
             self._owned.key_shared(line, driver.core)
         else:
             self._owned.single_active(line, driver.core)
-        assert self._waits is not None
         self._waits.after(line, driver)
 
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``."""
-        return [] if self._waits is None else self._waits.finish(seq, as_of_us)
+        return self._waits.finish(seq, as_of_us)
 
     def ownership(self) -> OwnershipSpans:
         """See ``Judge``: by joins and leaves alone where the rules are not replayed."""
         if self._driver is None and self.profile is not None:
-            return ownership_alone(self._log, self.profile)
+            return ownership_alone(self._head, self.profile)
         return self._owned.ownership
 
     def counts(self) -> dict[str, int]:
         """See ``Judge``."""
-        if self._verification is None:
+        if self._tally is None:
             return self._counted_before
-        totals = _counts(self._verification.tally)
+        totals = _counts(self._tally)
         return {name: total - self._counted_before[name] for name, total in totals.items()}
 
     def position(self, audit: AuditFold) -> DispatcherPosition:
         """See ``Judge``."""
         if self._driver is None:
             return DispatcherPosition()
-        entries, core = Entries(self._log.messages), self._driver.core
+        entries, core = self._verification.entries, self._driver.core
         # Everybody's hash ranges are a table of their own.
-        shown = subscription_stats(core, entries, clients_of(self._log), ranges=False)
+        shown = subscription_stats(core, entries, clients_of(self._head), ranges=False)
         scalars = core.state.s
         return shown_position(
             entries,

@@ -33,7 +33,7 @@ from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.replay.checkpoint_statistics import determined
-from dispatch_core.replay.judge import DispatcherPosition, Judge, Judged, shown_position
+from dispatch_core.replay.judge import DispatcherPosition, Judge, Judged, LogLines, shown_position
 from dispatch_core.replay.statistics import clients_of, subscription_stats
 from dispatch_core.verify.without_trace.base import BatchJudgement
 from dispatch_core.verify.without_trace.key_shared import (
@@ -89,11 +89,11 @@ class WithoutTraceJudge(Judge):
         by_rules = self._fold is not None and not single_active
         return SkippedEntries(certain=single_active or by_rules, by_rules=by_rules)
 
-    def take(self, audit: AuditFold, deliveries: pa.Table, ahead: pa.Table | None) -> Judged | None:
+    def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:
         """See ``Judge``."""
         if self._fold is None:
             return None
-        judged = self._of_log(audit, self._fold.feed(self._batch(audit, ahead)))
+        judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines.ahead)))
         inside = np.asarray(pc.greater_equal(deliveries["t_us"], self._start_us))
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
         if self._fold.wait_tracker is not None:

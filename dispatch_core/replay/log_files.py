@@ -6,11 +6,13 @@ A part of a log (``recording.resumed_parts``) or a further incarnation continues
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby, pairwise
-from typing import IO, Any
+from functools import partial
+from itertools import groupby, pairwise, takewhile
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,9 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS
+from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.errors import DispatchAuditError, NotStreamableError
+from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
@@ -34,19 +36,19 @@ from dispatch_core.recording.stream import (
     LogBatch,
     incarnations,
     kept,
+    lines_by_incarnation,
     log_batches,
     survey,
 )
 from dispatch_core.replay.assembler import Replay
-from dispatch_core.replay.divergence_anomalies import in_batches
+from dispatch_core.replay.divergence_anomalies import ByDeliveries, in_batches, judged_by_deliveries
 from dispatch_core.replay.incarnation_ends import StoredEntries, judged_until
 from dispatch_core.replay.interval_totals import IntervalTotals
 from dispatch_core.replay.join_parts import joined
 from dispatch_core.times import micros
-
-
-class DispatcherTraceError(DispatchAuditError):
-    """The log is a dispatcher trace: it has to be replayed as a whole. Nothing was read but its kinds."""
+from dispatch_core.verify.inputs import LINE_COLUMNS
+from dispatch_core.verify.trace.facts import FACT_COLUMNS, TraceFacts
+from dispatch_core.verify.trace.lines_ahead import LOOK_AHEAD
 
 
 def replay_files(
@@ -69,63 +71,60 @@ def replay_files(
         open_file: opens an empty file for sums that outgrow memory (``EntryWaits``).
 
     Raises:
-        DispatcherTraceError: the log is a trace.
-        NotStreamableError: a window cannot judge it; rows handed out before are void.
+        NotStreamableError: a window cannot judge the log; rows handed out before are void.
     """
-    identity = {name: dispatcher[name] for name in DISPATCHER_KEY}
-    events, messages = dispatcher["event_files"], dispatcher["message_files"]
-    logs = _logs(identity, events, interval_end, overrides)
-    batches = log_batches(
-        events,
-        messages,
-        identity,
-        event_columns=EVENT_COLUMNS,
-        message_columns=MESSAGE_COLUMNS,
-        logs=[(log.lines, log.limit) for log in logs[:-1]],
+    files = _Files(
+        {name: dispatcher[name] for name in DISPATCHER_KEY},
+        dispatcher["event_files"],
+        dispatcher["message_files"],
     )
-    stored = StoredEntries(micros(interval_start), [micros(log.end) for log in logs])
-    asked = _Asked(interval_start, limits, stored)
-    several_brokers = len({log.parts[0].broker for log in logs}) > 1
+    asked = _Asked(interval_start, limits, _logs(files, interval_end, overrides))
+    logs = asked.logs
+    stored = asked.stored_entries()
     states: list[pa.Table] = []
-    replay: Replay | None = None
-    before: Load | None = None
-    in_logs = groupby(_with_next(batches), key=lambda pair: pair[0].log)
-    for (number, batches_of_log), log in zip(in_logs, logs, strict=True):
+    by_log = groupby(_replayed(files, asked, stored), key=lambda step: step.number)
+    for (number, of_log), log in zip(by_log, logs, strict=True):
         head = log.parts[0]
         assumptions = Assumptions.of(head.header, subscription_type(head), limits.assume_absent)
-        totals = IntervalTotals(log.parts[0], interval_start, limits, open_file)
+        totals = IntervalTotals(head, interval_start, limits, open_file)
         finished: list[dict[str, pa.Table]] = []
-        extent = _Extent()
         changes = np.empty(0, np.int64)
-        noted = extent.noted(batches_of_log) if several_brokers else batches_of_log
-        for part, of_part in groupby(noted, key=lambda pair: pair[0].part):
-            if part >= len(log.parts):
-                raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
-            replay = asked.replay_of(logs, number, part, replay)
-            for found in in_batches(log.parts[part], interval_start, _fed(replay, totals, of_part, changes)):
+        replays: list[Replay] = []
+        for part, of_part in groupby(of_log, key=lambda step: step.part):
+            again = partial(_by_deliveries, files, asked, number) if log.is_trace else None
+            tables = _with_totals(of_part, totals, changes, replays)
+            for found in in_batches(log.parts[part], interval_start, tables, again):
                 if "anomalies" in found:
-                    found = found | {"anomalies": assumptions.applied(found["anomalies"])}  # noqa: PLW2901 - as above
+                    found = found | {"anomalies": assumptions.applied(found["anomalies"])}  # noqa: PLW2901 - as below
                 if "dispatcher_state" in found:
                     finished.append(found)
-                    found = {name: found[name] for name in ("blocked", "anomalies")}  # noqa: PLW2901 - what is left of it
+                    found = {name: found[name] for name in _OF_THE_END}  # noqa: PLW2901 - what is left of it
                 yield found
-            changes = np.append(changes, replay.ownership_changes)
+            changes = np.append(changes, replays[-1].ownership_changes)
         if len(finished) != len(log.parts):
             raise NotStreamableError("a gap line and a checkpoint after it were found apart")
-        load = extent.load(log.parts[0].broker)
-        if before is not None and before.is_behind(load):
-            raise NotStreamableError(
-                f"by its positions, load {number + 1} of the topic came before the one in front of it"
-            )
-        before = load
         whole = finished[0] if len(finished) == 1 else joined(log.parts, finished, micros(interval_start))
         states.append(whole["dispatcher_state"])
-        assert replay is not None
-        never_delivered = replay.never_delivered() if number == len(logs) - 1 else 0
+        never_delivered = replays[-1].never_delivered() if number == len(logs) - 1 else 0
         yield {"ownership": whole["ownership"]} | totals.finish(
             whole["ownership"], whole["blocked"], never_delivered
         )
     yield {"dispatcher_state": pa.concat_tables(map(stored.counted, states, range(len(states))))}
+
+
+#: Columns of the events of a log with lines of a trace.
+_TRACE_EVENT_COLUMNS: Final = tuple(dict.fromkeys((*EVENT_COLUMNS, *LINE_COLUMNS, *TRACE_COLUMNS)))
+#: Tables that the end of a log adds rows to. Ownership and state are joined from the parts of a log.
+_OF_THE_END: Final = ("divergences", "blocked", "anomalies")
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """A dispatcher (``cluster, topic, subscription``) and the files of its log, in order."""
+
+    identity: dict[str, str]
+    events: list[str]
+    messages: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class _Log:
 
     ``parts``: its identity, header and rare lines, by part (``resumed_parts``). ``end``: what waits is judged as of then.
     ``lines``: their number. ``limit``: the first position that was stored after it had ended, if the next one says so.
-    ``last_t_us``: of its last line.
+    ``last_t_us``: of its last line. ``facts``: of a log with lines that only a trace holds.
     """
 
     parts: list[DispatcherLog]
@@ -142,10 +141,99 @@ class _Log:
     lines: int = 0
     limit: Position | None = None
     last_t_us: int | None = None
+    facts: TraceFacts | None = None
+
+    @property
+    def is_trace(self) -> bool:
+        """True if every decision can be compared."""
+        return self.facts is not None and self.facts.reads_logged
 
     def as_earlier(self) -> DispatcherLog:
         """Return its identity with the time of its last line."""
         return replace(self.parts[0], events=pa.table({"t_us": pa.array([self.last_t_us], pa.int64())}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The arguments of every replay. ``traces``: decisions of traces are compared, where a log has one."""
+
+    interval_start: datetime
+    limits: Limits
+    logs: list[_Log]
+    traces: bool = True
+
+    def stored_entries(self) -> StoredEntries:
+        """Return the count of the topic's entries, before the first one."""
+        return StoredEntries(micros(self.interval_start), [micros(log.end) for log in self.logs])
+
+    def is_trace(self, number: int) -> bool:
+        """Check whether the decisions of a log are compared."""
+        return self.traces and self.logs[number].is_trace
+
+    def replay_of(self, number: int, part: int, after: Replay | None, stored: StoredEntries) -> Replay:
+        """Begin the replay of a part of a log, behind the one before it."""
+        log = self.logs[number]
+        return Replay(
+            log.parts[part],
+            interval_start=self.interval_start,
+            interval_end=log.end,
+            earlier=[before.as_earlier() for before in self.logs[:number]] if not part else (),
+            after=after,
+            resumes=part > 0,
+            stored=stored,
+            trace=log.facts if self.is_trace(number) else None,
+            removals_logged=None if log.facts is None else log.facts.removals_logged,
+            limits=self.limits,
+            closed=part < len(log.parts) - 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The tables of a batch, or of the end, of a part of a log, and its replay."""
+
+    number: int
+    part: int
+    replay: Replay
+    found: dict[str, pa.Table]
+
+
+def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_Step]:
+    """Replay all incarnations, one after the other."""
+    logs = asked.logs
+    with_facts = any(log.facts is not None for log in logs)
+    batches = log_batches(
+        files.events,
+        files.messages,
+        files.identity,
+        event_columns=_TRACE_EVENT_COLUMNS if with_facts else EVENT_COLUMNS,
+        message_columns=MESSAGE_COLUMNS,
+        logs=[(log.lines, log.limit) for log in logs[:-1]],
+    )
+    if with_facts:
+        batches = (replace(batch, events=_until(batch.events, logs[batch.log].end)) for batch in batches)
+    following = _with_following(batches, lambda number: LOOK_AHEAD if asked.is_trace(number) else 0)
+    replay: Replay | None = None
+    extents = [_Extent() for _ in logs]
+    several_brokers = len({log.parts[0].broker for log in logs}) > 1
+    for (number, part), of_part in groupby(following, key=lambda pair: (pair[0].log, pair[0].part)):
+        if part >= len(logs[number].parts):
+            raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
+        replay = asked.replay_of(number, part, replay, stored)
+        for batch, ahead in of_part:
+            if several_brokers:
+                extents[number].add(batch.events)
+            if batch.nobodys:
+                replay.pass_over(batch.messages)
+            else:
+                yield _Step(number, part, replay, replay.feed(batch.messages, batch.events, ahead))
+        if several_brokers and number:
+            earlier, later = (extents[at].load(logs[at].parts[0].broker) for at in (number - 1, number))
+            if earlier.is_behind(later):
+                raise NotStreamableError(
+                    f"by its positions, load {number + 1} of the topic came before the one in front of it"
+                )
+        yield _Step(number, part, replay, replay.finish())
 
 
 class _Extent:
@@ -155,72 +243,104 @@ class _Extent:
         self._lowest: Position = (-1, -1)
         self._highest: Position = (-1, -1)
 
-    def noted(
-        self, batches: Iterator[tuple[LogBatch, pa.Table | None]]
-    ) -> Iterator[tuple[LogBatch, pa.Table | None]]:
-        """Pass on the batches of the log."""
-        for batch, following in batches:
-            lowest, highest = named_extent(batch.events)
-            self._highest = max(self._highest, highest)
-            if lowest >= (0, 0):
-                self._lowest = lowest if self._lowest < (0, 0) else min(self._lowest, lowest)
-            yield batch, following
+    def add(self, events: pa.Table) -> None:
+        """Add the positions of the next lines."""
+        lowest, highest = named_extent(events)
+        self._highest = max(self._highest, highest)
+        if lowest >= (0, 0):
+            self._lowest = lowest if self._lowest < (0, 0) else min(self._lowest, lowest)
 
     def load(self, broker: str | None) -> Load:
-        """Return the load that the log is of, by the batches so far."""
+        """Return the load that the log is of, by the lines so far."""
         return Load(broker, self._lowest, self._highest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The arguments of every replay."""
-
-    interval_start: datetime
-    limits: Limits
-    stored: StoredEntries
-
-    def replay_of(self, logs: list[_Log], number: int, part: int, after: Replay | None) -> Replay:
-        """Begin the replay of a part of a log, behind the one before it."""
-        log = logs[number]
-        return Replay(
-            log.parts[part],
-            interval_start=self.interval_start,
-            interval_end=log.end,
-            earlier=[before.as_earlier() for before in logs[:number]] if not part else (),
-            after=after,
-            resumes=part > 0,
-            stored=self.stored,
-            limits=self.limits,
-            closed=part < len(log.parts) - 1,
-        )
-
-
-def _fed(
-    replay: Replay,
+def _with_totals(
+    steps: Iterable[_Step],
     totals: IntervalTotals,
-    batches: Iterator[tuple[LogBatch, pa.Table | None]],
     changes_before: npt.NDArray[np.int64],
+    replays: list[Replay],
 ) -> Iterator[dict[str, pa.Table]]:
-    for batch, following in batches:
-        if batch.nobodys:
-            replay.pass_over(batch.messages)
-            continue
-        found = replay.feed(batch.messages, batch.events, following)
-        totals.add(found["deliveries"], np.append(changes_before, replay.ownership_changes), replay.pairs)
-        yield found
-    yield replay.finish()
+    """Yield the tables of each step, their deliveries added to the totals; the replay becomes the last of ``replays``."""
+    for step in steps:
+        if not replays or replays[-1] is not step.replay:
+            replays.append(step.replay)
+        if "deliveries" in step.found:
+            changes = np.append(changes_before, step.replay.ownership_changes)
+            totals.add(step.found["deliveries"], changes, step.replay.pairs)
+        yield step.found
 
 
-def _logs(
-    identity: Mapping[str, str], event_files: list[str], interval_end: datetime, overrides: Overrides
-) -> list[_Log]:
+def _with_following(
+    batches: Iterator[LogBatch], rows_of: Callable[[int], int]
+) -> Iterator[tuple[LogBatch, pa.Table | None]]:
+    """Yield each batch with the events of the next ones of the same part: of one, and until there are enough.
+
+    Where rows are asked for, the entries that those events name come with the batch, too.
+
+    Args:
+        batches: of a log.
+        rows_of: number of rows that a batch of an incarnation needs; 0 = those of the next batch, whatever their number.
+    """
+    waiting: deque[LogBatch] = deque()
+
+    def same_part() -> list[LogBatch]:
+        first = waiting[0]
+        return [batch for batch in waiting if (batch.log, batch.part) == (first.log, first.part)][1:]
+
+    def enough() -> bool:
+        following = same_part()
+        if waiting[0].nobodys or not waiting[0].events.num_rows:
+            return True
+        if 1 + len(following) < len(waiting):
+            return True  # the next part has begun
+        rows = sum(batch.events.num_rows for batch in following)
+        # Behind a batch without events the part has no more of them.
+        return bool(following) and (rows >= rows_of(waiting[0].log) or not following[-1].events.num_rows)
+
+    ended = False
+    while True:
+        while not ended and (not waiting or not enough()):
+            batch = next(batches, None)
+            ended = batch is None
+            if batch is None:
+                continue
+            if batch.nobodys and waiting and (batch.log, batch.part) == (waiting[0].log, waiting[0].part):
+                yield batch, None  # at once: the entries behind it may come with an earlier batch
+            else:
+                waiting.append(batch)
+        if not waiting:
+            return
+        following = same_part()
+        if rows_of(waiting[0].log):
+            messages = [batch.messages for batch in (waiting[0], *following)]
+            for at, batch in enumerate(following, 1):
+                waiting[at] = replace(batch, messages=batch.messages.slice(0, 0))
+            waiting[0] = replace(waiting[0], messages=_joined_rows(messages))
+        events = [batch.events for batch in following]
+        yield waiting.popleft(), _joined_rows(events) if events else None
+
+
+def _joined_rows(tables: list[pa.Table]) -> pa.Table:
+    """Join tables of which those without rows may have other types of text."""
+    return pa.concat_tables([table for table in tables if table.num_rows] or tables[:1])
+
+
+def _by_deliveries(files: _Files, asked: _Asked, number: int, positions: Set[str]) -> ByDeliveries:
+    """Replay an incarnation, and those before it, without their traces."""
+    without = replace(asked, traces=False)
+    steps = takewhile(lambda step: step.number <= number, _replayed(files, without, without.stored_entries()))
+    return judged_by_deliveries((step.found for step in steps if step.number == number), positions)
+
+
+def _logs(files: _Files, interval_end: datetime, overrides: Overrides) -> list[_Log]:
     """Find the incarnations of a dispatcher and the parts of their logs, with the rare lines of each."""
+    identity, event_files = files.identity, files.events
     found = survey(event_files, identity, (*RARE_KINDS, "gap"))
-    if found.traced:
-        raise DispatcherTraceError(f"{identity['topic']} / {identity['subscription']}: a dispatcher trace")
     if len(found.incarnations) < 2:
         broker, number = found.incarnations[0] if found.incarnations else (None, 0)
-        return [_Log(_parts(identity, broker, number or 0, found.rare, overrides), interval_end)]
+        log = _Log(_parts(identity, broker, number or 0, found.rare, overrides), interval_end)
+        return _with_facts(files, [log]) if found.traced else [log]
     known = incarnations(event_files, identity)
     of_row = [
         (broker, number or 0)
@@ -246,7 +366,34 @@ def _logs(
         if logs:
             logs[-1] = replace(logs[-1], limit=_first_unread(log.parts[0].events, incarnation.first_seq))
         logs.append(log)
-    return logs
+    return _with_facts(files, logs) if found.traced else logs
+
+
+def _with_facts(files: _Files, logs: Sequence[_Log]) -> list[_Log]:
+    """Find the facts of each incarnation of a log with lines of a trace; lines from the end of the interval on are cut."""
+    of_log = {(log.parts[0].broker, log.parts[0].incarnation): number for number, log in enumerate(logs)}
+    facts = [TraceFacts() for _ in logs]
+    for key, lines in lines_by_incarnation(files.events, files.identity, (*FACT_COLUMNS, "t_us")):
+        number = of_log[key]
+        facts[number] = facts[number].with_lines(_until(lines, logs[number].end))
+    found: list[_Log] = []
+    for log, known in zip(logs, facts, strict=True):
+        if known.reads_logged and len(log.parts) > 1:
+            raise NotStreamableError("a trace goes on from a checkpoint behind lost lines")
+        if known.reads_logged and found:
+            # Its comparison begins with all entries of the topic; the window holds those that matter to the audit.
+            raise NotStreamableError(
+                f"incarnation {log.parts[0].incarnation} is a trace, and not the first one"
+            )
+        parts = [replace(part, events=_until(part.events, log.end)) for part in log.parts]
+        found.append(replace(log, parts=parts, facts=known))
+    return found
+
+
+def _until(events: pa.Table, end: datetime) -> pa.Table:
+    """Return the lines before a time."""
+    before = pc.fill_null(pc.less(events["t_us"], micros(end)), False)
+    return events if pc.all(before).as_py() else events.filter(before)
 
 
 def _parts(
@@ -274,15 +421,3 @@ def _first_unread(rare: pa.Table, first_seq: int) -> Position | None:
         return None
     first = leading(rare)
     return None if first is None else first.read_position
-
-
-def _with_next(log: Iterator[LogBatch]) -> Iterator[tuple[LogBatch, pa.Table | None]]:
-    """Each batch with the events of the next one of the same part."""
-    before = next(log, None)
-    for batch in log:
-        if before is not None:
-            same = (batch.log, batch.part) == (before.log, before.part)
-            yield before, batch.events if same else None
-        before = batch
-    if before is not None:
-        yield before, None

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
-from dispatch_core.audit.waits.findings import LEFT_WAITING
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.replay.assembler import Replay
-from dispatch_core.replay.divergence_anomalies import with_divergences
+from dispatch_core.replay.divergence_anomalies import with_divergences, with_waits
 from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.join_parts import joined
 from dispatch_core.times import micros
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.runner import is_trace
 
 
@@ -99,8 +99,9 @@ def _part(
     if trace and any(found["dispatcher_state"]["divergent"].to_pylist()):
         other_waits: list[SampledWait] = []
         by_deliveries = _in_one_batch(log, asked, other_waits)
+        found = with_waits(found, by_deliveries)
         if by_deliveries["dispatcher_state"]["not_judged_reason"].null_count:
-            waits, found = other_waits, _with_waits(found, by_deliveries)
+            waits = other_waits
     reported_waits.extend(waits)
     return found | {"anomalies": with_divergences(log, asked.interval_start, found, by_deliveries)}
 
@@ -117,35 +118,22 @@ class _Asked:
     tick_us: int | None
 
 
-def _with_waits(found: dict[str, pa.Table], by_deliveries: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Take the waits of a trace whose decisions differ from the rules from what was delivered.
-
-    By the rules that its decisions were compared with, entries were sent that the broker left out: nothing of them waits.
-    """
-    of_trace, of_deliveries = (
-        (tables["anomalies"], pc.is_in(tables["anomalies"]["kind"], value_set=pa.array(LEFT_WAITING)))
-        for tables in (found, by_deliveries)
-    )
-    anomalies = [of_trace[0].filter(pc.invert(of_trace[1])), of_deliveries[0].filter(of_deliveries[1])]
-    return found | {"blocked": by_deliveries["blocked"], "anomalies": pa.concat_tables(anomalies)}
-
-
 def _in_one_batch(
     log: DispatcherLog, asked: _Asked, reported_waits: list[SampledWait], *, trace: bool = False
 ) -> dict[str, pa.Table]:
     """Return the tables of a log, but for its divergences as findings. ``trace``: compare every decision."""
     replay = Replay(
-        log if trace else replace(log, messages=log.messages.slice(0, 0)),
+        replace(log, messages=log.messages.slice(0, 0)),
         interval_start=asked.interval_start,
         interval_end=asked.interval_end,
         earlier=asked.earlier,
         whole=True,
-        trace=trace,
+        trace=TraceFacts().with_lines(log.events) if trace else None,
         limits=asked.limits,
         closed=asked.closed,
         tick_us=asked.tick_us,
     )
     batch = replay.feed(log.messages, log.events)
     rest = replay.finish(reported_waits)
-    anomalies = pa.concat_tables([batch["anomalies"], rest["anomalies"]])
-    return batch | rest | {"anomalies": anomalies}
+    both = ("anomalies", "divergences")
+    return batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}

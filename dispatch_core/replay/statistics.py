@@ -62,7 +62,8 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.trace.runner import Verifier, verify
+from dispatch_core.verify.trace.runner import verify
+from dispatch_core.verify.trace.verification import Verifier
 
 Core = KeySharedDispatcher | SingleActiveDispatcher
 
@@ -119,8 +120,15 @@ def draining_pending_acks_at(
 class Positions(Protocol):
     """Positions of the entries that a dispatcher numbers: ``ledger_ids`` and ``entry_ids``, by ordinal."""
 
-    ledger_ids: npt.NDArray[np.int64]
-    entry_ids: npt.NDArray[np.int64]
+    @property
+    def ledger_ids(self) -> npt.NDArray[np.int64]:
+        """Ledger of each entry."""
+        ...
+
+    @property
+    def entry_ids(self) -> npt.NDArray[np.int64]:
+        """Id of each entry in its ledger."""
+        ...
 
     def __len__(self) -> int:
         """Number of entries."""

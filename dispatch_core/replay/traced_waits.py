@@ -9,7 +9,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.growing import Growing
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.subscription_start import first_of
@@ -17,10 +20,11 @@ from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Line
+from dispatch_core.recording.stream import Position
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.runner import Verifier
+from dispatch_core.verify.trace.verification import Verifier
 
 #: Lines behind which something is half done: a consumer is in one list and not in the other; entries were read and not
 #: yet dispatched.
@@ -31,23 +35,38 @@ _FINER: Final = 20
 
 
 class TracedWaits:
-    """Track what waits: call ``before`` and ``after`` for each line of a trace, then ``finish``."""
+    """Track what waits: for each batch call ``go_on``, for each line of it ``before`` and ``after``, then ``finish``."""
 
-    def __init__(
-        self, log: DispatcherLog, audited: AuditFold, limits: Limits, *, start_us: int, tick_us: int | None
-    ) -> None:
-        """``audited``: the audit of the same log; see ``replay.replay`` for the rest."""
+    def __init__(self, facts: TraceFacts, limits: Limits, *, start_us: int, tick_us: int | None) -> None:
+        """``facts``: of the whole log; see ``replay.replay`` for the rest."""
         self._tracker = tracker_for(
             limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER
         )
-        self._audited = audited
-        stored_ms = np.asarray(log.messages["publish_time_ms"].fill_null(0), dtype=np.int64)
-        rows = _Rows(log, audited)
-        self._tracker.go_on(0, rows, stored_ms * 1000)
-        # What lies before was not for the subscription.
-        self._first = rows.first()
+        self._lowest_sent = facts.lowest_sent
+        self._stored_us = Growing(np.int64)
+        self._first = 0  # what lies before was not for the subscription
+        self._first_is_settled = False
         self._driver: Verifier | None = None
         self._line: Line | None = None  # the last one
+
+    def go_on(self, dropped: int, entries: Entries, messages: pa.Table, audited: AuditFold) -> None:
+        """Take the next batch.
+
+        Args:
+            dropped: number of entries that were dropped at the front of ``entries``.
+            entries: the entries in memory, those of this batch too.
+            messages: the entries of this batch.
+            audited: the audit of the same log, which has taken the batch.
+        """
+        self._stored_us.drop(dropped)
+        self._stored_us.append(ints(messages["publish_time_ms"]) * 1000)
+        rows = _Rows(entries, audited)
+        self._tracker.go_on(dropped, rows, self._stored_us.values)
+        self._first = max(self._first - dropped, 0)
+        if not self._first_is_settled:
+            # Clocks are compared by what was sent; from then on later deliveries change nothing.
+            self._first = rows.first(self._lowest_sent)
+            self._first_is_settled = len(audited.scan.deliveries) > 0
 
     def before(self, line: Line, driver: Verifier) -> None:
         """Look at what waits before a line is taken, if it is time."""
@@ -99,16 +118,16 @@ def _only_one(driver: Verifier) -> bool:
 class _Rows:
     """The rows of a message log as a ``Window`` of waits (``audit.waits.tracker``); the audit numbers entries otherwise."""
 
-    def __init__(self, log: DispatcherLog, audited: AuditFold) -> None:
-        self.ledger_ids = np.asarray(log.messages["ledger_id"], dtype=np.int64)
-        self.entry_ids = np.asarray(log.messages["entry_id"], dtype=np.int64)
+    def __init__(self, entries: Entries, audited: AuditFold) -> None:
+        self.ledger_ids, self.entry_ids = entries.ledger_ids, entries.entry_ids
         self._window = audited.window
         self._scan = audited.scan
+        # -1 = the audit has dropped the entry: it is settled.
         self._ordinals = locate(self._window.ledger, self._window.entry, self.ledger_ids, self.entry_ids)
 
-    def first(self) -> int:
-        """The first entry that was for the subscription: 0 where nothing was sent, behind all where none of them was."""
-        first = first_of(self._window, self._scan)
+    def first(self, lowest_sent: Position | None) -> int:
+        """Return the first entry that was for the subscription: 0 where nothing was sent, behind all where none was."""
+        first = first_of(self._window, self._scan, lowest_sent)
         return 0 if first is None else int(np.searchsorted(self._ordinals, first))
 
     def position(self, ordinal: int) -> str:
@@ -117,15 +136,23 @@ class _Rows:
 
     def key(self, ordinal: int) -> Key | None:
         """See ``Window``."""
-        key = int(self._window.entry_key[self._ordinals[ordinal]])
+        key = self._key(ordinal)
         return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
 
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``Window``."""
-        keys = self._window.entry_key[self._ordinals]
-        return np.array([ordinal]) if keys[ordinal] < 0 else np.flatnonzero(keys == keys[ordinal])
+        key = self._key(ordinal)
+        if key < 0:
+            return np.array([ordinal])
+        return np.flatnonzero((self._window.entry_key[self._ordinals] == key) & (self._ordinals >= 0))
+
+    def _key(self, ordinal: int) -> int:
+        at = int(self._ordinals[ordinal])
+        return int(self._window.entry_key[at]) if at >= 0 else -1
 
     def times_sent(self) -> npt.NDArray[np.int32]:
         """See ``Window``."""
-        times: npt.NDArray[np.int32] = self._scan.times_sent[self._ordinals]
+        if not len(self._scan.times_sent):
+            return np.ones(len(self._ordinals), np.int32)
+        times: npt.NDArray[np.int32] = np.where(self._ordinals >= 0, self._scan.times_sent[self._ordinals], 1)
         return times

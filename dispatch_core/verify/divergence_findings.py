@@ -147,7 +147,11 @@ def _took_permits(anomalies: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 
 def of_decisions(
-    divergences: pa.Table, deliveries: pa.Table, rule: str, anomalies: Sequence[Mapping[str, Any]] = ()
+    divergences: pa.Table,
+    deliveries: pa.Table,
+    rule: str,
+    anomalies: Sequence[Mapping[str, Any]] = (),
+    unseen: int = 0,
 ) -> list[Finding]:
     """Make a finding of the first decision of a trace that differs from its rule, with the number of all such decisions.
 
@@ -157,6 +161,7 @@ def of_decisions(
         rule: name of the rules in force, for people.
         anomalies: the other findings. One that the same line proves may name entries that the decision does not name. A
             finding that an entry was left out, or never acknowledged, includes the decision about it.
+        unseen: number of more decisions that differ, behind these.
     """
     wrong = certain(
         divergences.filter(pc.equal(divergences["status"], "divergent")), doubtful_from(anomalies)
@@ -173,7 +178,9 @@ def of_decisions(
         text += f" ({first['reason']})"
     if wrong.num_rows > 1:
         others = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        text += f"; in all {wrong.num_rows} decisions differ ({others}), those that follow may be its consequences"
+        more = f"{others}, {unseen} later ones" if unseen else others
+        number = wrong.num_rows + unseen
+        text += f"; in all {number} decisions differ ({more}), those that follow may be its consequences"
     expected, recorded = (_POSITION.findall(first[side]) for side in ("expected", "recorded"))
     positions = _differing(expected, recorded)
     if unfinished(anomalies, positions):
@@ -191,6 +198,16 @@ def of_decisions(
     seqs = [first["seq"]] if first["racing_seq"] is None else sorted({first["racing_seq"], first["seq"]})
     unique = list(dict.fromkeys(consumers))
     return [_finding(seqs, first["t_us"], text, first["decision_class"], positions, unique, 0, row)]
+
+
+def positions_of_first(divergences: pa.Table, anomalies: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the entries that ``of_decisions`` may look up: those of the first decision, and of findings by its line."""
+    wrong = divergences.filter(pc.equal(divergences["status"], "divergent")).slice(0, 1).to_pylist()
+    if not wrong:
+        return set()
+    named = {text for side in ("expected", "recorded") for text in _POSITION.findall(wrong[0][side])}
+    of_line = (row["positions"] for row in anomalies if wrong[0]["seq"] in row["seqs"])
+    return named.union(*of_line)
 
 
 def _differing(expected: Sequence[str], recorded: Sequence[str]) -> list[str]:

@@ -7,14 +7,17 @@ neither list is dropped. Every line has ``seq``, ``t_us``, ``kind`` and ``consum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.growing import Growing
+from dispatch_core.errors import NotStreamableError
 
 INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "consumer_added": (
@@ -73,7 +76,7 @@ RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a trace, split. Positions are ordinals of the log's messages; -1 = a position that was never stored."""
+    """One line of a trace, split. Positions are ordinals of ``Entries``; -1 = a position that was never stored."""
 
     seq: int
     t_us: int
@@ -82,26 +85,71 @@ class Line:
     inputs: dict[str, Any]
     recorded: dict[str, Any]
 
+    def change_ordinals(self, change: Callable[[int], int]) -> None:
+        """Replace the ordinals of the line."""
+        for fields in (self.inputs, self.recorded):
+            if fields.get("positions") is not None:
+                fields["positions"] = [entry if entry < 0 else change(entry) for entry in fields["positions"]]
+
 
 class Entries:
-    """Positions of the stored entries, and their ordinals."""
+    """Positions of the stored entries, and their ordinals. Entries are added at the end and dropped at the front.
 
-    def __init__(self, messages: pa.Table) -> None:
-        self.ledger_ids = np.asarray(messages["ledger_id"].combine_chunks())
-        self.entry_ids = np.asarray(messages["entry_id"].combine_chunks())
-        self._ordinal = {
-            (ledger, entry): at
-            for at, (ledger, entry) in enumerate(
-                zip(self.ledger_ids.tolist(), self.entry_ids.tolist(), strict=True)
-            )
-        }
+    Example: the entries 3:0, 3:1, 3:4 have the ordinals 0, 1, 2. When the first two are dropped, 3:4 has ordinal 0.
+    """
+
+    def __init__(self, messages: pa.Table | None = None) -> None:
+        self._ledger = Growing(np.int64)
+        self._entry = Growing(np.int64)
+        self._number: dict[tuple[int, int], int] = {}  # counted from the first entry of the log
+        self._dropped = 0
+        self._behind: tuple[int, int] | None = None  # the last entry that was dropped
+        if messages is not None:
+            self.add(messages)
+
+    def add(self, messages: pa.Table) -> None:
+        """Add the next entries; if a position stands twice, its last row counts."""
+        first = self._dropped + len(self)
+        ledgers, entries = (ints(messages[name]) for name in ("ledger_id", "entry_id"))
+        self._ledger.append(ledgers)
+        self._entry.append(entries)
+        positions = zip(ledgers.tolist(), entries.tolist(), strict=True)
+        self._number.update((position, at) for at, position in enumerate(positions, first))
+
+    def drop(self, count: int) -> None:
+        """Drop the first ``count`` entries; later ordinals are lowered by it."""
+        if not count:
+            return
+        for position in zip(self.ledger_ids[:count].tolist(), self.entry_ids[:count].tolist(), strict=True):
+            self._number.pop(position, None)
+            self._behind = position
+        self._ledger.drop(count)
+        self._entry.drop(count)
+        self._dropped += count
+
+    @property
+    def ledger_ids(self) -> npt.NDArray[np.int64]:
+        """Ledger of each entry."""
+        return self._ledger.values
+
+    @property
+    def entry_ids(self) -> npt.NDArray[np.int64]:
+        """Id of each entry in its ledger."""
+        return self._entry.values
 
     def __len__(self) -> int:
-        return len(self.ledger_ids)
+        return len(self._ledger)
 
     def ordinal(self, ledger_id: int, entry_id: int) -> int:
-        """Return the ordinal of a stored position, or -1."""
-        return self._ordinal.get((ledger_id, entry_id), -1)
+        """Return the ordinal of a stored position, or -1. Raises ``NotStreamableError`` if it may have been dropped."""
+        number = self._number.get((ledger_id, entry_id))
+        if number is not None:
+            return number - self._dropped
+        if self._behind is not None and (ledger_id, entry_id) <= self._behind:
+            raise NotStreamableError(
+                f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
+            )
+        return -1
 
     def first_from(self, ledger_id: int, entry_id: int) -> int:
         """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none."""
@@ -117,12 +165,16 @@ class Entries:
         return f"{self.ledger_ids[ordinal]}:{self.entry_ids[ordinal]}"
 
 
-def lines(log: DispatcherLog, entries: Entries) -> Iterator[Line]:
-    """Yield the log's events in the order of ``seq``, each split into inputs and recorded decisions."""
-    wanted = sorted(
-        {name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}
-    )
-    columns = {name: log.events[name] for name in ("seq", "t_us", "kind", "consumer", *wanted)}
+#: Columns of the events that ``lines`` needs.
+LINE_COLUMNS: Final = (
+    *("seq", "t_us", "kind", "consumer"),
+    *sorted({name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}),
+)
+
+
+def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
+    """Yield events in their order, each split into inputs and recorded decisions."""
+    columns = {name: events[name] for name in LINE_COLUMNS}
     for batch in pa.table(columns).to_batches(max_chunksize=20_000):
         values = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "positions"}
         values["positions"] = _ordinals(batch.column("positions"), entries)

@@ -108,6 +108,11 @@ class Tally:
         """Keep a finding whose decisions are counted later by ``settle``."""
         self.findings.append(finding)
 
+    def take_findings(self) -> list[Finding]:
+        """Return the findings so far, and forget them."""
+        findings, self.findings = self.findings, []
+        return findings
+
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to the formula's number."""
         stands_for = decisions_of(line)

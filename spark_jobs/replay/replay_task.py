@@ -4,9 +4,9 @@ Runs in Spark's Python workers (and in any process); knows files and Arrow, not 
 JVM: the task reads the Delta tables' Parquet files itself, filtered to one dispatcher after the other, and writes Parquet;
 only (table, path, rows) goes back.
 
-A log without a trace goes batch by batch through a window, so that memory does not grow with it. A trace, and a log that
-a window cannot judge (``NotStreamableError``), are replayed as a whole, and the task reports these logs with the reason. A
-replay that fails is never tried again in another way.
+A log goes batch by batch through a window, so that memory does not grow with it. A log that a window cannot judge
+(``NotStreamableError``) is replayed as a whole, and the task reports these logs with the reason. A replay that fails is
+never tried again in another way.
 
 Nothing a dispatcher's log contains can stop another dispatcher: a rule that raises leaves a ``dispatcher_state`` row that
 says why, with deliveries and anomalies of the audit alone where that still works. A worker process that *dies* is
@@ -180,7 +180,7 @@ def _in_batches(
 ) -> Outcome:
     """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
     # Imported late: they bring the compiled kernels along.
-    from dispatch_core.replay.log_files import DispatcherTraceError, replay_files
+    from dispatch_core.replay.log_files import replay_files
 
     try:
         batches = replay_files(
@@ -195,7 +195,7 @@ def _in_batches(
             for name, table in tables.items():
                 sink.write(name, table)
             memory.used_for(tables["deliveries"].num_rows if "deliveries" in tables else 0)
-    except (DispatcherTraceError, NotStreamableError) as error:
+    except NotStreamableError as error:
         sink.discard()
         return Outcome(whole_log_reason=describe(error))
     except OSError:

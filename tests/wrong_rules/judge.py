@@ -15,7 +15,8 @@ from typing import Any
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.verify.inputs import Line
-from dispatch_core.verify.trace.runner import Verifier, verify
+from dispatch_core.verify.trace.runner import verify
+from dispatch_core.verify.trace.verification import Verifier
 from tests.wrong_rules.catalogue import WRONG_RULES
 from tests.wrong_rules.checks import CHECKS
 from tests.wrong_rules.switch import switched

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, MINOR, ORDER_NOT_PROMISED
+from dispatch_core.audit.deliveries.applied_acks import AppliedAcks
 from dispatch_core.audit.deliveries.evidence import Line, Sent, lines_of, sent_of
 from dispatch_core.audit.deliveries.layout import (
     ALL_LEFT,
@@ -103,7 +102,7 @@ class Findings:
         state: deliveries of the window, one row each (``Scan.deliveries``).
         scanned: the result of the pass.
         gaps: gaps of the log up to these operations.
-        events: the lines in which a trace may show when acks took effect; ``None`` = no trace.
+        applied: what the log shows of when acks took effect; ``None`` = nothing.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Findings:
         state: npt.NDArray[np.int32],
         scanned: Scanned,
         gaps: Gaps,
-        events: pa.Table | None,
+        applied: AppliedAcks | None,
     ) -> None:
         self._window = window
         self._names = names
@@ -123,8 +122,7 @@ class Findings:
         self._first = scanned.first
         self._ended = scanned.ended
         self._gaps = gaps
-        self._events = events
-        self._applied: _Applied | None = None
+        self._applied = applied
         self._sent: dict[int, Sent] = {}
         self._lines: dict[int, Line] = {}
 
@@ -306,11 +304,9 @@ class Findings:
 
     def _was_applied(self, sent: Sent, acked: Line) -> bool | None:
         """Check in a trace whether an ack took effect before the entry was sent; ``None`` if it does not show."""
-        if self._events is None:
-            return None
         if self._applied is None:
-            self._applied = _Applied(self._events)
-        ledger, entry = self._window.ledger[sent.ordinal], self._window.entry[sent.ordinal]
+            return None
+        ledger, entry = int(self._window.ledger[sent.ordinal]), int(self._window.entry[sent.ordinal])
         return self._applied.between(ledger, entry, acked.seq, self._lines[sent.op].seq)
 
     def _key(self, delivery: int) -> str:
@@ -410,28 +406,3 @@ class Findings:
             lags_us = [self._lines[sent.op].t_us - line.t_us for line in checkpoint_lines]
             return ACK_RACING if any(lag_us < ACK_RACE_US for lag_us in lags_us) else None
         return None
-
-
-class _Applied:
-    """Times at which acks took effect, as far as a trace shows them."""
-
-    def __init__(self, events: pa.Table) -> None:
-        kinds = pc.is_in(events["kind"], value_set=pa.array(["pending_ack_removed", "mark_delete"]))
-        self._events = events.select(["seq", "kind", "positions", "mark_delete"]).filter(kinds)
-        self._seq = np.asarray(self._events["seq"], dtype=np.int64)
-        # Failover and Exclusive log no removals: a mark-delete position that did not move proves nothing there
-        self._removals = bool(pc.any(pc.equal(self._events["kind"], "pending_ack_removed")).as_py())
-
-    def between(self, ledger: int, entry: int, ack_seq: int, sent_seq: int) -> bool | None:
-        """Check whether an ack was applied between its arrival and a delivery; ``None`` if the log does not show it."""
-        low = int(np.searchsorted(self._seq, ack_seq, side="right"))
-        high = int(np.searchsorted(self._seq, sent_seq))
-        here = (int(ledger), int(entry))
-        for line in self._events.slice(low, high - low).to_pylist():
-            removed, reached = line["positions"] or [], line["mark_delete"]
-            if line["kind"] == "mark_delete" and reached is not None:
-                if (reached["ledger_id"], reached["entry_id"]) >= here:
-                    return True
-            elif any((position["ledger_id"], position["entry_id"]) == here for position in removed):
-                return True
-        return False if self._removals else None

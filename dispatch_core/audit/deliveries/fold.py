@@ -6,10 +6,10 @@ log itself. Before each batch, settled entries at the front of the window (``tri
 ``keep_behind``.
 
 The tables of all feeds together are those of ``audit_log`` over the whole log. Where a window cannot promise that,
-``NotStreamableError`` is raised: for positions outside the window or the message log, for lines out of order, for the ack
-lines of a trace, and where a later line changes the text of an earlier finding. The last case has two causes, and a ``head``
-that holds the rare lines of the whole log avoids both: a connection with the same name as one in an earlier finding, and a
-checkpoint behind lines of a connection it names.
+``NotStreamableError`` is raised: for positions outside the window or the message log, for lines out of order, for lines of a
+trace about connections that were never added, and where a later line changes the text of an earlier finding. The last case
+has two causes, and a ``head`` that holds the rare lines of the whole log avoids both: a connection with the same name as one
+in an earlier finding, and a checkpoint behind lines of a connection it names.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.findings import Findings
 from dispatch_core.audit.deliveries.keys import Keys
@@ -34,7 +35,7 @@ from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.subscription_start import begins_us
-from dispatch_core.audit.deliveries.unknown_consumers import in_a_trace
+from dispatch_core.audit.deliveries.unknown_consumers import connections_added, in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
@@ -68,8 +69,8 @@ EVENT_COLUMNS: Final = (
 )
 #: Kinds of lines that are rare without a trace, and that ``head`` should hold from the whole log.
 RARE_KINDS: Final = ("consumer_added", "consumer_removed", "checkpoint", "active_notified")
-#: Lines of a trace whose absence says as much as their presence.
-_TRACE: Final = ("pending_ack_removed", "mark_delete")
+#: Further columns of the events of a trace.
+TRACE_COLUMNS: Final = ("mark_delete", "active", "sorted")
 #: Lines that bring the Key_Shared policy.
 _POLICIES: Final = ("consumer_added", "checkpoint")
 _ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
@@ -98,6 +99,7 @@ class AuditFold:
         whole: bool = False,
         flows: bool = False,
         profile: profiles.Profile | None = None,
+        removals_logged: bool | None = None,
         after: AuditFold | None = None,
         resumes: bool = False,
         keep_behind: int = KEEP_BEHIND,
@@ -114,6 +116,8 @@ class AuditFold:
             whole: one feed will bring the whole log. It may then hold anything.
             flows: make operations of ``flow`` lines too (``operations.FLOW``); nothing is found in them.
             profile: the result of ``profile_of(head)``, if known.
+            removals_logged: the log shows removals of pending acks, in any of its lines; ``None`` = not known. Without
+                ``whole`` a log that may show when acks took effect is judged only if it is known.
             after: the audit of the lines before these, not to be used any more: of the incarnation before this one or, with
                 ``resumes``, of this one before lines were lost. Only without ``whole``.
             resumes: the log goes on from a checkpoint behind lost lines; only the entries of before are kept.
@@ -133,6 +137,10 @@ class AuditFold:
         self._fed = False
         self._last: LastLine | None = None
         self._gaps = Gaps(np.empty(0, dtype=np.int64))
+        self._removals_logged = removals_logged
+        self._applied: AppliedAcks | None = None
+        self._added = connections_added(head.events)  # in any line, as far as known
+        self._checkpoints = bool(marked(head.events["kind"], "checkpoint").any())
         self._connected = Connected(head.subscription)
         self._connected.meet(head.events)
         self._names: list[str] = []
@@ -156,7 +164,7 @@ class AuditFold:
         else:
             self.window, self.scan = after.window, after.scan
             self._begins_us = self.window.begins_us = after._begins_us
-            self.window.begin_next_log()
+            self.window.begin_next_log(flows=flows)
         self.window.meet(head.events)
         self.begins = False
         self.acked_before: Ints = np.empty(0, dtype=np.int64)
@@ -207,6 +215,7 @@ class AuditFold:
         events, repeated = log_checks.without_repeated_rows(encode(events, "kind"))
         self._check_lines(events)
         self._settle_profile(events)
+        self._note_applied(events)
         self.window.meet(events)
         self.window.add_messages(messages, self._hashes if self._hashing else None)
         self.begins = not self._fed
@@ -236,6 +245,8 @@ class AuditFold:
         spare = max(self.scan.settled() - self._keep_behind, 0)
         if spare and (2 * spare > count or not self._trim_above):
             self.scan.drop(self.window, spare, keys_at_once=not self._trim_above)
+            if self._applied is not None and len(self.window):
+                self._applied.forget(int(self.window.ledger[0]), int(self.window.entry[0]))
             self._gaps = self._gaps.since(int(self.window.op_seq[0]) if len(self.window.op_seq) else None)
             self.dropped = spare
             self.acked_before = self.acked_before[self.acked_before >= spare] - spare
@@ -263,14 +274,25 @@ class AuditFold:
             )
         if resumes_at(events, after_gap=self._last is not None and self._last.is_gap):
             raise NotStreamableError("lines are missing, and the log goes on from a checkpoint behind them")
-        kinds = encoded(events["kind"])[1].to_pylist()
-        if not set(_TRACE).isdisjoint(kinds) and marked(events["kind"], *_TRACE).any():
-            raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")
         named = self._head.header.get("subscription_type")
         if named is None and not self.window.single_active and marked(events["kind"], *_ACTIVE).any():
             raise NotStreamableError(
                 "the log's header names no subscription_type, and its lines speak of an active consumer"
             )
+
+    def _note_applied(self, events: pa.Table) -> None:
+        """Note when acks took effect, in a log that shows it."""
+        if self._applied is None:
+            kinds = encoded(events["kind"])[1].to_pylist()
+            if set(APPLIED_KINDS).isdisjoint(kinds) or not marked(events["kind"], *APPLIED_KINDS).any():
+                return
+            logged = self._removals_logged
+            if logged is None and self._whole:
+                logged = bool(marked(events["kind"], "pending_ack_removed").any())
+            if logged is None:
+                raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")
+            self._applied = AppliedAcks(removals_logged=logged)
+        self._applied.take(events)
 
     def _settle_profile(self, events: pa.Table) -> None:
         """Release and settings come with the header, the Key_Shared policy with the first consumer."""
@@ -323,7 +345,16 @@ class AuditFold:
             )
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
-        found += in_a_trace(self._connected.unknown(events), events, self._head.subscription)
+        self._added |= connections_added(events)
+        self._checkpoints = self._checkpoints or bool(marked(events["kind"], "checkpoint").any())
+        found += in_a_trace(
+            self._connected.unknown(events),
+            events,
+            self._head.subscription,
+            self._added,
+            checkpoints=self._checkpoints,
+            streaming=not self._whole,
+        )
         found += log_checks.unknown_positions(self.window)
         if self.begins:
             found += log_checks.overlapping(self._head, events, self._earlier)
@@ -335,9 +366,7 @@ class AuditFold:
         if self._named and names[: len(self._names)] != self._names:
             raise NotStreamableError("a connection has the name of one that findings already name by it")
         self._names = names
-        findings = Findings(
-            window, names, self._profile, state, scanned, self._gaps, events if self._whole else None
-        )
+        findings = Findings(window, names, self._profile, state, scanned, self._gaps, self._applied)
         found = scanned.found
         if window.first_op_of_last_log:
             found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]

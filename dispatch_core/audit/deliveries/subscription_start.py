@@ -129,10 +129,17 @@ def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
     return window.stored[:before] & since & ~clock_is_ahead(window, scan, before)
 
 
-def first_of(window: LogWindow, scan: Scan) -> int | None:
-    """Return the first entry of the window that was for the subscription; ``None`` if no entry was sent."""
-    sent = np.flatnonzero(scan.times_sent)
-    if not len(sent):
+def first_of(window: LogWindow, scan: Scan, lowest_sent: tuple[int, int] | None = None) -> int | None:
+    """Return the first entry of the window that was for the subscription; ``None`` if no entry was sent.
+
+    ``lowest_sent``: the lowest position that is sent in the lines to come, if it is known.
+    """
+    sent = np.flatnonzero(scan.times_sent)[:1].tolist()
+    if lowest_sent is not None:
+        ledger, entry = lowest_sent
+        before = (window.ledger < ledger) | ((window.ledger == ledger) & (window.entry < entry))
+        sent.append(int(np.count_nonzero(before)))
+    if not sent:
         return None
-    unsent = np.flatnonzero(for_subscription(window, scan, int(sent[0])))
-    return int(unsent[0]) if len(unsent) else int(sent[0])
+    unsent = np.flatnonzero(for_subscription(window, scan, min(sent)))
+    return int(unsent[0]) if len(unsent) else min(sent)

@@ -7,7 +7,7 @@ broker's decisions took the connection into account, so uncertainty begins there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.deliveries.log_checks import LogFinding
 from dispatch_core.audit.sentences.names import shown
+from dispatch_core.errors import NotStreamableError
 
 #: Lines about connections that were added. All but the last kind stand in traces only.
 _OF_CONNECTIONS: Final = (
@@ -32,11 +33,28 @@ _OTHER_CHOICE: Final = ("active_picked", "consumer_added", "consumer_removed", "
 _COLUMNS: Final = ("seq", "t_us", "kind", "consumer", "active", "sorted")
 
 
-def in_a_trace(found: Iterable[LogFinding], events: pa.Table, subscription: str) -> list[LogFinding]:
+def in_a_trace(
+    found: Iterable[LogFinding],
+    events: pa.Table,
+    subscription: str,
+    added: Set[int],
+    *,
+    checkpoints: bool,
+    streaming: bool = False,
+) -> list[LogFinding]:
     """Extend ``found``, the findings about unknown connections, by the first line of the trace about each connection.
 
     The first finding about a connection gets that line as its first ``seqs``. A connection that only lines of a trace name
     gets a finding of its own. Events that are no trace change nothing.
+
+    Args:
+        found: findings about these events.
+        events: lines of the log.
+        subscription: for people.
+        added: connections that a line of the log adds, before or behind these lines.
+        checkpoints: the log has checkpoints, which name the connections of before it begins.
+        streaming: the events are a batch. The line about a connection and the finding may then lie in different batches:
+            ``NotStreamableError`` is raised for a trace that names a connection which is never added.
     """
     findings = list(found)
     if not set(_COLUMNS) <= set(events.column_names):
@@ -44,9 +62,11 @@ def in_a_trace(found: Iterable[LogFinding], events: pa.Table, subscription: str)
     naming = events.filter(pa.array(marked(events["kind"], *_OF_CONNECTIONS, *_BEFORE_IT_IS_ADDED)))
     if not marked(naming["kind"], *_OF_CONNECTIONS[:-1]).any():
         return findings
-    never_added = _never_added(naming, events, findings)
+    never_added = _never_added(naming, findings, None if checkpoints else added)
     if not never_added:
         return findings
+    if streaming:
+        raise NotStreamableError(f"a trace names connection {min(never_added)}, which no line adds")
     first = _first_lines(naming, never_added)
     for at, finding in enumerate(findings):
         if finding.reason == "never_added" and finding.consumer in first:
@@ -64,18 +84,27 @@ def in_a_trace(found: Iterable[LogFinding], events: pa.Table, subscription: str)
     return findings
 
 
-def _never_added(naming: pa.Table, events: pa.Table, findings: list[LogFinding]) -> set[int]:
-    """Return the connections that were never added, by the findings or by the lines of a trace about added ones."""
+def connections_added(events: pa.Table) -> set[int]:
+    """Return the connections that the lines add."""
+    rows = np.flatnonzero(marked(events["kind"], "consumer_added"))
+    if not len(rows):
+        return set()
+    return set(events["consumer"].take(pa.array(rows)).drop_null().to_pylist())
+
+
+def _never_added(naming: pa.Table, findings: list[LogFinding], added: Set[int] | None) -> set[int]:
+    """Return the connections that were never added, by the findings or by the lines of a trace about added ones.
+
+    ``added``: the others; ``None`` = not known.
+    """
     lines = naming.filter(pa.array(marked(naming["kind"], *_OF_CONNECTIONS[:-1])))
     named = set(pc.unique(lines["consumer"]).to_pylist()) - {None}
-    added = events.filter(pa.array(marked(events["kind"], "consumer_added")))["consumer"].to_pylist()
-    checkpoints = marked(events["kind"], "checkpoint").any()  # these name who was there before the log begins
     unknown = {
         finding.consumer
         for finding in findings
         if finding.reason == "never_added" and finding.consumer is not None
     }
-    return unknown | (set() if checkpoints else named - set(added))
+    return unknown | (set() if added is None else named - added)
 
 
 def _first_lines(naming: pa.Table, never_added: set[int]) -> dict[int, Mapping[str, Any]]:

@@ -202,8 +202,9 @@ class LogWindow:
 
     # what begins -----------------------------------------------------------------------------------------------------
 
-    def begin_next_log(self) -> None:
+    def begin_next_log(self, *, flows: bool) -> None:
         """Begin the log of the next incarnation: its operations follow a ``RELOAD``, its connections are new."""
+        self._flows = flows
         self._connections = Connections(self.consumers)
         self.checkpoint_state = None
         self._reload_due = True

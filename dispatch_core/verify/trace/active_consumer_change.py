@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
+import pyarrow as pa
 
+from dispatch_core.arrays.columns import ints
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
 from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
-from dispatch_core.broker.state import READ_POSITION
+from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import cut_off, decisions_of
 from dispatch_core.verify.trace.driver import Driver, who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.notices import (
     DELAY_TAIL_US,
     Change,
@@ -44,7 +46,7 @@ class _CutOffError(Exception):
 class ActiveChangeVerifier(Driver):
     """State of one verification: the core, the choices and notices expected of the coming lines."""
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries)
         exclusive = log.header.get("subscription_type") == "Exclusive"
         self.core = SingleActiveDispatcher(
@@ -52,12 +54,11 @@ class ActiveChangeVerifier(Driver):
             log.topic,
             partition_index(log.header),
             exclusive=exclusive,
-            num_messages=np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64),
-            hashes=sticky_hashes(log.messages, profile) if exclusive and _with_ranges(lines) else None,
+            num_messages=ints(log.messages["num_messages"]),
+            hashes=sticky_hashes(log.messages, profile) if exclusive and facts.ranges_announced else None,
         )
-        self._joins = deque(line for line in lines if line.kind == "consumer_added")
-        self._notices_shown = any(line.kind == "active_notified" for line in lines)
-        self._complete = bool(lines) and lines[-1].kind in ("end", "footer")
+        self._joins: deque[tuple[int, Line]] = deque()  # lines ahead that add a consumer, with their indexes
+        self._notices_shown = facts.notices_logged
         self._cut: list[Line] = []  # the lines of an add that the log does not hold to its end
         self._joined: set[int] = set()
         self._refused: set[int] = set()
@@ -82,8 +83,32 @@ class ActiveChangeVerifier(Driver):
     def _unsent(self) -> None:
         """Report the round before that should have sent: something else runs under the dispatcher's lock now."""
 
+    @property
+    def _complete(self) -> bool:
+        """True if the last line that is known ends the log."""
+        return self._lines.last_kind in ("end", "footer")
+
+    def look_ahead(self, lines: Sequence[Line]) -> None:
+        """See ``Driver.look_ahead``."""
+        adds = enumerate(lines, len(self._lines))
+        self._joins.extend((at, line) for at, line in adds if line.kind == "consumer_added")
+        super().look_ahead(lines)
+
+    def extend(self, drop: int, messages: pa.Table) -> None:
+        """See ``Driver.extend``."""
+        if drop:
+            self._acks.drop(drop)
+            self._change_ordinals(lambda entry: entry - drop)
+        hashes = sticky_hashes(messages, self.core.profile) if self.core.is_hashed else ()
+        self.core.extend(drop, ints(messages["num_messages"]), hashes)
+
+    def _settled(self) -> int:
+        """See ``Driver``."""
+        return int(self.core.state.s[MARK_DELETE]) + 1
+
     def feed(self, line: Line) -> None:
         """Take one line. After an add whose end is not in the log, nothing is decided."""
+        self._at += 1
         if not self._cut:
             try:
                 super().feed(line)
@@ -187,13 +212,14 @@ class ActiveChangeVerifier(Driver):
 
     def _join_next(self) -> None:
         """Join the consumer of the next ``consumer_added`` line: its add is under way."""
+        stop = self._lines.horizon(self._at)
         while self._joins and (
-            self._joins[0].consumer in self._joined or self._joins[0].consumer in self._refused
+            self._joins[0][1].consumer in self._joined or self._joins[0][1].consumer in self._refused
         ):
             self._joins.popleft()
-        if self._joins:
-            self._join(self._joins.popleft())
-        elif not self._complete:
+        if self._joins and self._joins[0][0] < stop:
+            self._join(self._joins.popleft()[1])
+        elif stop == len(self._lines) and not self._complete:
             raise _CutOffError
 
     def _join(self, line: Line) -> None:
@@ -335,7 +361,3 @@ class ActiveChangeVerifier(Driver):
         rewinds, self._rewinds = self._rewinds, 0
         if rewinds:
             self._differ("read", "the cursor rewinds first", "no rewind", decisions=0)
-
-
-def _with_ranges(lines: list[Line]) -> bool:
-    return any(line.kind == "consumer_added" and line.inputs["ranges"] for line in lines)

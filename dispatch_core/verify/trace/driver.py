@@ -8,10 +8,12 @@ from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally
+from dispatch_core.verify.trace.lines_ahead import LinesAhead
 
 MAX_SHOWN_POSITIONS = 8
 
@@ -22,12 +24,50 @@ class Driver(ABC):
     def __init__(self, entries: Entries) -> None:
         self.tally = Tally()
         self._entries = entries
+        self._lines = LinesAhead()
+        self._at = -1  # index of the line being fed
         self._line = Line(0, 0, "", None, {}, {})
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
             name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
         }
+
+    def look_ahead(self, lines: Sequence[Line]) -> None:
+        """Note the next lines of the log before they are fed: decisions may need up to ``HORIZON`` lines."""
+        self._lines.add(lines)
+
+    @abstractmethod
+    def extend(self, drop: int, messages: pa.Table) -> None:
+        """Forget the first ``drop`` entries, at most ``droppable()``, and take the next ones of the topic."""
+
+    @abstractmethod
+    def _settled(self) -> int:
+        """Count the entries at the front that the core can forget."""
+
+    def droppable(self) -> int:
+        """Count the entries at the front that neither the core nor anything under way refers to."""
+        lowest = self._settled()
+
+        def note(entry: int) -> int:
+            nonlocal lowest
+            lowest = min(lowest, entry)
+            return entry
+
+        self._change_ordinals(note)
+        return lowest
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """Replace every ordinal that is kept outside the core. A subclass with further ones extends this."""
+        self._lines.change_ordinals(change)
+
+    def findings_to_come(self) -> list[Finding]:
+        """Return the findings about lines that were fed, as far as they are known, that later lines will bring."""
+        return []
+
+    def forget_lines(self) -> None:
+        """Forget the lines that no decision will look at any more."""
+        self._lines.forget(self._at + 1)
 
     def feed(self, line: Line) -> None:
         """Take one line. A line that no legal history has here is a divergence, and the core stays as it was."""

@@ -8,10 +8,14 @@ follow an ack, is kept as *expectations* that the lines to come meet or not.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
+from dispatch_core.arrays.columns import ints
 from dispatch_core.broker import hashing
 from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.broker.multiple_consumers import Between, Read, Round
@@ -20,6 +24,7 @@ from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.pending_acks import PendingAcksDriver
 from dispatch_core.verify.trace.races import Command, Difference, Outcome
@@ -41,23 +46,41 @@ class KeySharedVerifier(PendingAcksDriver):
     core: KeySharedDispatcher
     dispatcher: ClassVar[type[KeySharedDispatcher]] = KeySharedDispatcher
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
-        super().__init__(entries, lines, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
-        consumers = sum(line.kind == "consumer_added" for line in lines)
-        h31 = hashing.entry_h31(log.messages, fallback=profile.fallback_key)
-        self.hashes = profile.hash_space.sticky_array(h31)
-        batch = np.asarray(log.messages["num_messages"].combine_chunks()).astype(np.int64)
-        self.core = self.dispatcher(profile, self.hashes, batch, consumers)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(entries, facts, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
+        self.hashes = _hashes_of(log.messages, profile)
+        self.core = self.dispatcher(
+            profile, self.hashes, ints(log.messages["num_messages"]), facts.consumers_added
+        )
         # (consumer, hash) that draining held back at the last line
         self.refused_now: list[tuple[int, int]] = []
         # read results waiting for their round: type, entries, how many more that the message log does not hold
         self._results: deque[tuple[str, list[int], int]] = deque()
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
-        self._attempts_logged = any(line.kind == "read_attempt" for line in lines)
+        self._attempts_logged = facts.attempts_logged
         self._late_entries = LateEntries(log.messages)
         self._reads = ReadsUnderWay()
         # Consumer → ranges of its subscribe command.
         self._announced: dict[int, list[tuple[int, int]] | None] = {}
+
+    def extend(self, drop: int, messages: pa.Table) -> None:
+        """See ``Driver.extend``."""
+        if drop:
+            self._change_ordinals(lambda entry: entry - drop)
+        hashes = _hashes_of(messages, self.core.profile)
+        self.hashes = np.concatenate([self.hashes[drop:], hashes])
+        self.core.extend(drop, hashes, ints(messages["num_messages"]))
+        self._late_entries.drop(drop)
+        self._late_entries.add(messages)
+
+    def _settled(self) -> int:
+        """See ``Driver``."""
+        return self.core.droppable()
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: read results that wait for their round."""
+        super()._change_ordinals(change)
+        self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -212,8 +235,8 @@ class KeySharedVerifier(PendingAcksDriver):
         self.core.restore(saved)
         refusals = 0
         end = self._at
-        for at in range(self._at, len(self._lines)):
-            kind = self._lines[at].kind
+        for at, following in self._lines.between(self._at, self._lines.horizon(self._at)):
+            kind = following.kind
             if kind in ("read_issued", "replay_read_issued"):
                 return at if read.kind in ("Normal", "Replay") else end
             if kind in NEXT_SECTION:
@@ -334,6 +357,11 @@ class KeySharedVerifier(PendingAcksDriver):
     def class_of(self, kind: str) -> str:
         """Return the class of decision for an illegal line of this kind."""
         return _CLASS_OF.get(kind, "dispatch")
+
+
+def _hashes_of(messages: pa.Table, profile: Profile) -> npt.NDArray[np.int64]:
+    """Return the sticky key hash of each entry."""
+    return profile.hash_space.sticky_array(hashing.entry_h31(messages, fallback=profile.fallback_key))
 
 
 _CLASS_OF = {

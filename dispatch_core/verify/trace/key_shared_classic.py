@@ -7,14 +7,17 @@ and a round may read on at once depending on writes.
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.multiple_consumers import Round
+from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.state import NOBODY
-from dispatch_core.verify.inputs import Line
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Outcome
 from dispatch_core.verify.trace.racing import Window
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
@@ -30,11 +33,11 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
     dispatcher: ClassVar[type[KeySharedDispatcher]] = ClassicKeySharedDispatcher
     send_step: ClassVar[int] = 0  # how much a consumer gets is decided right before it is sent
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(log, profile, entries, facts)
         # pairs of consumers: the first was sent to before the second in some round
         self._served_before: set[tuple[int, int]] = set()
-        self._attempts_logged = _frames_every_read(self._lines)
+        self._attempts_logged = facts.reads_framed
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
@@ -116,14 +119,3 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         state = self.core.state
         owners = state.hash_owner[state.hash_id[answer.to_replay]].tolist()
         return {self.core.number_of(slot) for slot in owners if slot != NOBODY} - set(answer.sent)
-
-
-def _frames_every_read(lines: list[Line]) -> bool:
-    """Check whether all read attempts are logged; a trace of a heavy load has only those of its last removals."""
-    inside = False
-    for line in lines:
-        if line.kind in ("read_attempt", "read_attempt_end"):
-            inside = line.kind == "read_attempt"
-        elif line.kind in ("read_issued", "replay_read_issued") and not inside:
-            return False
-    return True

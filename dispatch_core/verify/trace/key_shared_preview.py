@@ -11,6 +11,7 @@ send's, in the plain order: the line of a send says when its permits were charge
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
@@ -19,6 +20,7 @@ from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
 
@@ -51,9 +53,16 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     acks_are_logged: ClassVar[bool] = False
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
-        super().__init__(log, profile, entries, lines)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(log, profile, entries, facts)
         self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: acks of which a part is still to be done."""
+        super()._change_ordinals(change)
+        parts = [command.result for command in self._commands() if isinstance(command.result, _Part)]
+        for ack in {id(part.ack): part.ack for part in parts}.values():
+            ack.entry = change(ack.entry)
 
     # --- flow ----------------------------------------------------------------------------------------------------
 

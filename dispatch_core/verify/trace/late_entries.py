@@ -12,6 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from dispatch_core.arrays.columns import ints, valid
+from dispatch_core.arrays.growing import Growing
 from dispatch_core.broker.state import READ_POSITION, State
 
 #: The longest time from the publish time of an entry to its being readable that is taken for possible, microseconds.
@@ -22,9 +24,19 @@ class LateEntries:
     """The publish times of a log's entries."""
 
     def __init__(self, messages: pa.Table) -> None:
-        published = messages["publish_time_ms"].combine_chunks()
-        self._unknown = np.asarray(published.is_null())
-        self._published_us = np.asarray(published.fill_null(0)).astype(np.int64) * 1000
+        self._unknown = Growing(np.bool_)
+        self._published_us = Growing(np.int64)
+        self.add(messages)
+
+    def add(self, messages: pa.Table) -> None:
+        """Add the next entries."""
+        self._unknown.append(~valid(messages["publish_time_ms"]))
+        self._published_us.append(ints(messages["publish_time_ms"]) * 1000)
+
+    def drop(self, count: int) -> None:
+        """Drop the first ``count`` entries."""
+        self._unknown.drop(count)
+        self._published_us.drop(count)
 
     def may_have_come(self, state: State, since_us: int) -> bool:
         """Check whether the first unread entry may have been stored after ``since_us``.
@@ -35,4 +47,5 @@ class LateEntries:
         if not len(unread):
             return True
         entry = int(state.s[READ_POSITION]) + int(unread[0])
-        return bool(self._unknown[entry] or self._published_us[entry] >= since_us - STORED_WITHIN_US)
+        published_us = self._published_us.values[entry]
+        return bool(self._unknown.values[entry] or published_us >= since_us - STORED_WITHIN_US)

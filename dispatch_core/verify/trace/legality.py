@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Some conditions are properties of the log, not of a rule: a connection is added once and sends commands only while it is
 connected; an entry that is sent, acknowledged or requested was stored; time and ``seq`` do not go back; a round that begins
-also ends. They are checked by column operations over one log. A line that would corrupt the core
+also ends. They are checked by column operations over the batches of a log. A line that would corrupt the core
 (an event of an unknown connection, a second add) is *refused*: the core never sees it and its state stays as it was. The
 other findings are noted and the line is taken, because it still says something.
 
@@ -13,7 +13,6 @@ Lines that are illegal by a rule make the core raise the same error class itself
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import encode, ints, marked, valid
 from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.audit.deliveries.log_checks import LastLine
 from dispatch_core.audit.sentences.lists import positions_listed
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
@@ -42,83 +43,169 @@ class Illegal:
 
 
 def illegal_lines(log: DispatcherLog, entries: Entries) -> list[Illegal]:
-    """Return the lines that cannot have happened, in the order of the rows."""
-    found = [
-        *_unknown_consumers(log),
-        *_added_twice(log),
-        *_never_stored(log, entries),
-        *_clock_steps(log),
-        *_holes(log),
-        *_cut_off(log),
-    ]
-    return sorted(found, key=lambda finding: (finding.row, not finding.refused))
+    """Return the lines of a whole log that cannot have happened, in the order of the rows."""
+    lines = IllegalLines(log.subscription, entries)
+    return sorted([*lines.take(log.events), *lines.finish()], key=_order)
 
 
-def where_of(log: DispatcherLog, row: int) -> str:
-    """Return file, line and seq of an event; the seq alone if the log does not name its file."""
-    line = log.events.select(["source_file", "source_line", "seq"]).slice(row, 1).to_pylist()[0]
-    if line["source_file"] is None:
+def where_of(events: pa.Table, row: int) -> str:
+    """Return file, line and seq of an event; the seq alone if the events do not name their file."""
+    columns = [name for name in ("source_file", "source_line", "seq") if name in events.column_names]
+    line = events.select(columns).slice(row, 1).to_pylist()[0]
+    if line.get("source_file") is None:
         return f"seq {line['seq']}"
-    number = "" if line["source_line"] is None else f":{line['source_line']}"
+    number = "" if line.get("source_line") is None else f":{line['source_line']}"
     return f"{line['source_file']}{number} (seq {line['seq']})"
 
 
-def _finding(log: DispatcherLog, row: int, message: str, rule: str, *, refused: bool = False) -> Illegal:
-    kind = log.events["kind"][row].as_py()
-    error = IllegalTransitionError(message, where=where_of(log, row), event=kind, rule=rule)
-    return Illegal(row, int(log.events["seq"][row].as_py()), error, refused)
+class IllegalLines:
+    """Find the lines of one log that cannot have happened, batch by batch.
 
+    State between two batches: the number of rows taken; the last line; the connections that were added and removed; those
+    that were added to the dispatcher and to its selector; the last round begun, and whether it ended.
+    """
 
-def _unknown_consumers(log: DispatcherLog) -> list[Illegal]:
-    """Find events of a connection that was never added, or that was removed before."""
-    rows = _row_of(log)
-    found = []
-    for finding in log_checks.unknown_consumers(log.events, log):
-        why = "was never added" if finding.reason == "never_added" else "had been removed before"
-        found.append(
-            _finding(
-                log,
-                rows(finding.seqs[0]),
-                f"consumer {finding.consumer} {why}; the line was set aside, the state is as before: "
-                "look for lines lost before it",
-                "events come from connected consumers",
-                refused=True,
-            )
-        )
-    return found
+    def __init__(self, subscription: str, entries: Entries) -> None:
+        """``entries``: the stored entries; all that a batch names are among them by then."""
+        self._entries = entries
+        self._rows = 0
+        self._last: LastLine | None = None
+        self._connected = log_checks.Connected(subscription)
+        self._added: dict[str, set[int | None]] = {"consumer_added": set(), "selector_added": set()}
+        self._round: Illegal | None = None  # the last round begun, if it has not ended
+        self._rounds_end = False  # the log has a round that ends
 
+    def take(self, events: pa.Table) -> list[Illegal]:
+        """Return the findings about the next lines, in the order of the rows."""
+        if not events.num_rows:
+            return []
+        batch = _Batch(encode(events, "kind"), self._rows)
+        found = [
+            *self._unknown_consumers(batch),
+            *self._added_twice(batch),
+            *_never_stored(batch, self._entries),
+            *self._clock_steps(batch),
+            *self._holes(batch),
+        ]
+        self._note_rounds(batch)
+        self._last = LastLine.of(events, self._last)
+        self._rows += events.num_rows
+        return sorted(found, key=_order)
 
-def _added_twice(log: DispatcherLog) -> list[Illegal]:
-    """Find connections that are added a second time, to the dispatcher or to its selector."""
-    found = []
-    for kind in ("consumer_added", "selector_added"):
-        added = np.flatnonzero(np.asarray(pc.equal(log.events["kind"], kind)))
-        consumers = log.events["consumer"].take(pa.array(added)).to_pylist()
-        seen: set[int] = set()
-        for row, consumer in zip(added.tolist(), consumers, strict=True):
-            if consumer in seen:
-                message = (
-                    f"consumer {consumer} was added before; the line was set aside, the state is as before: "
-                    "look for a segment that landed twice, or two recorders writing one log"
+    def finish(self) -> list[Illegal]:
+        """Return the finding that the log ends inside a round, if it does and its other rounds end."""
+        return [self._round] if self._round is not None and self._rounds_end else []
+
+    def _unknown_consumers(self, batch: _Batch) -> list[Illegal]:
+        """Find events of a connection that was never added, or that was removed before."""
+        found = []
+        for finding in self._connected.unknown(batch.events):
+            why = "was never added" if finding.reason == "never_added" else "had been removed before"
+            found.append(
+                batch.finding(
+                    batch.row_of(finding.seqs[0]),
+                    f"consumer {finding.consumer} {why}; the line was set aside, the state is as before: "
+                    "look for lines lost before it",
+                    "events come from connected consumers",
+                    refused=True,
                 )
-                found.append(_finding(log, row, message, "one add per connection", refused=True))
-            seen.add(consumer)
-    return found
+            )
+        return found
+
+    def _added_twice(self, batch: _Batch) -> list[Illegal]:
+        """Find connections that are added a second time, to the dispatcher or to its selector."""
+        found = []
+        for kind, seen in self._added.items():
+            added = np.flatnonzero(marked(batch.events["kind"], kind))
+            consumers = batch.events["consumer"].take(pa.array(added)).to_pylist()
+            for row, consumer in zip(added.tolist(), consumers, strict=True):
+                if consumer in seen:
+                    message = (
+                        f"consumer {consumer} was added before; the line was set aside, the state is as before: "
+                        "look for a segment that landed twice, or two recorders writing one log"
+                    )
+                    found.append(batch.finding(row, message, "one add per connection", refused=True))
+                seen.add(consumer)
+        return found
+
+    def _clock_steps(self, batch: _Batch) -> list[Illegal]:
+        """Find lines whose time is before that of the line in front."""
+        return [
+            batch.finding(
+                batch.row_of(finding.seqs[1]),
+                f"{finding.explanation}; the line was taken",
+                "t_us never goes back",
+            )
+            for finding in log_checks.clock_steps(batch.events, before=self._last)
+        ]
+
+    def _holes(self, batch: _Batch) -> list[Illegal]:
+        """Find missing lines, and lines that share their ``seq``."""
+        before = [] if self._last is None else [self._last.seq]
+        shared = np.flatnonzero(np.diff(np.concatenate([before, batch.seqs])) == 0) + 1 - len(before)
+        repeated = [(int(batch.seqs[row]), 0) for row in shared.tolist()]
+        _, found = log_checks.gaps(batch.events, repeated, self._last)
+        return [
+            batch.finding(
+                batch.row_of(finding.seqs[-1]),
+                f"{finding.explanation}; reading goes on behind it",
+                "seq has no holes",
+            )
+            for finding in found
+        ]
+
+    def _note_rounds(self, batch: _Batch) -> None:
+        begun, ended = (
+            np.flatnonzero(marked(batch.events["kind"], kind)) for kind in ("round_begin", "round_end")
+        )
+        self._rounds_end = self._rounds_end or bool(len(ended))
+        if len(begun) and (not len(ended) or begun[-1] > ended[-1]):
+            message = (
+                "the log ends inside this round; everything before it was taken: fetch the rest of the file"
+            )
+            self._round = batch.finding(int(begun[-1]), message, "a round that begins also ends")
+        elif len(ended):
+            self._round = None
 
 
-def _never_stored(log: DispatcherLog, entries: Entries) -> list[Illegal]:
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The lines of a batch. ``first``: row of the first one in the log."""
+
+    events: pa.Table
+    first: int
+
+    @property
+    def seqs(self) -> npt.NDArray[np.int64]:
+        """``seq`` of each line."""
+        return ints(self.events["seq"])
+
+    def row_of(self, seq: int) -> int:
+        """Return the row of the first line from ``seq`` on."""
+        seqs = self.seqs
+        return min(int(np.searchsorted(seqs, seq)), len(seqs) - 1)
+
+    def finding(self, row: int, message: str, rule: str, *, refused: bool = False) -> Illegal:
+        """Make a finding about a row of the batch."""
+        kind = self.events["kind"][row].as_py()
+        error = IllegalTransitionError(message, where=where_of(self.events, row), event=kind, rule=rule)
+        return Illegal(self.first + row, int(self.seqs[row]), error, refused)
+
+
+def _order(finding: Illegal) -> tuple[int, bool]:
+    return finding.row, not finding.refused
+
+
+def _never_stored(batch: _Batch, entries: Entries) -> list[Illegal]:
     """Find sent, acknowledged or requested positions that the message log does not hold."""
-    wanted = np.flatnonzero(
-        np.asarray(pc.is_in(log.events["kind"], value_set=pa.array(_NAMES_ENTRIES)))
-        & np.asarray(pc.is_valid(log.events["positions"]))
-    )
+    events = batch.events
+    wanted = np.flatnonzero(marked(events["kind"], *_NAMES_ENTRIES) & valid(events["positions"]))
     if not len(wanted):
         return []
-    lists = log.events["positions"].take(pa.array(wanted)).combine_chunks()
-    lengths = np.asarray(pc.list_value_length(lists))
-    flat = lists.flatten()
-    ledger = np.asarray(flat.field("ledger_id"), dtype=np.int64)
-    entry = np.asarray(flat.field("entry_id"), dtype=np.int64)
+    lists = events["positions"].take(pa.array(wanted))
+    lengths = ints(pc.list_value_length(lists))
+    flat = pc.list_flatten(lists)
+    ledger, entry = (ints(pc.struct_field(flat, name)) for name in ("ledger_id", "entry_id"))
     missing = ~_stored(ledger, entry, entries)
     if not missing.any():
         return []
@@ -130,7 +217,7 @@ def _never_stored(log: DispatcherLog, entries: Entries) -> list[Illegal]:
         message = (
             f"{named}: no such entry in the message log; the line was taken without: look for lost messages"
         )
-        found.append(_finding(log, row, message, "only stored entries are sent, acknowledged, asked for"))
+        found.append(batch.finding(row, message, "only stored entries are sent, acknowledged, asked for"))
     return found
 
 
@@ -142,51 +229,3 @@ def _stored(
         here = ledger == number
         known[here] = np.isin(entry[here], entries.entry_ids[entries.ledger_ids == number])
     return known
-
-
-def _clock_steps(log: DispatcherLog) -> list[Illegal]:
-    """Find lines whose time is before that of the line in front."""
-    rows = _row_of(log)
-    return [
-        _finding(
-            log, rows(finding.seqs[1]), f"{finding.explanation}; the line was taken", "t_us never goes back"
-        )
-        for finding in log_checks.clock_steps(log.events)
-    ]
-
-
-def _holes(log: DispatcherLog) -> list[Illegal]:
-    """Find missing lines, and lines that share their ``seq``."""
-    rows = _row_of(log)
-    shared = np.flatnonzero(np.diff(_seqs(log)) == 0) + 1
-    repeated = [(int(_seqs(log)[row]), 0) for row in shared.tolist()]
-    _, found = log_checks.gaps(log.events, repeated)
-    return [
-        _finding(
-            log,
-            rows(finding.seqs[-1]),
-            f"{finding.explanation}; reading goes on behind it",
-            "seq has no holes",
-        )
-        for finding in found
-    ]
-
-
-def _cut_off(log: DispatcherLog) -> list[Illegal]:
-    """Find the end of a log inside a round, if its other rounds end."""
-    kinds = log.events["kind"]
-    begun = np.flatnonzero(np.asarray(pc.equal(kinds, "round_begin")))
-    ended = np.flatnonzero(np.asarray(pc.equal(kinds, "round_end")))
-    if not len(begun) or not len(ended) or begun[-1] < ended[-1]:
-        return []
-    message = "the log ends inside this round; everything before it was taken: fetch the rest of the file"
-    return [_finding(log, int(begun[-1]), message, "a round that begins also ends")]
-
-
-def _seqs(log: DispatcherLog) -> npt.NDArray[np.int64]:
-    return np.asarray(log.events["seq"], dtype=np.int64)
-
-
-def _row_of(log: DispatcherLog) -> Callable[[int], int]:
-    seqs = _seqs(log)
-    return lambda seq: min(int(np.searchsorted(seqs, seq)), max(len(seqs) - 1, 0))

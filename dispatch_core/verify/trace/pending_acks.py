@@ -7,6 +7,7 @@ request works the other way round: what it lets go is logged first, its own line
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -15,6 +16,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import RacingDriver
 
@@ -35,17 +37,34 @@ class PendingAcksDriver(RacingDriver):
 
     core: KeySharedDispatcher
 
-    def __init__(self, entries: Entries, lines: list[Line], *, tracked: bool) -> None:
+    def __init__(self, entries: Entries, facts: TraceFacts, *, tracked: bool) -> None:
         """``tracked``: hashes drain under the rules in force, so that releases are logged."""
-        super().__init__(entries, lines)
+        super().__init__(entries, facts)
         self._acks: dict[int, Command] = {}  # entry → the ack that arrived and has had no effect yet
         self._removed: dict[int, list[int]] = {}  # consumer → entries let go for a redelivery request to come
-        self._requests: dict[int, deque[Line]] = {}  # consumer → its redelivery requests to come
-        for line in lines:
-            if line.kind == "redeliver" and line.consumer is not None:
-                self._requests.setdefault(line.consumer, deque()).append(line)
+        # Consumer → its redelivery requests to come, with the index of the line.
+        self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
         self._trimmed: dict[int, Released] = {}  # entries an attempt dropped: mark-delete had passed them
+
+    def look_ahead(self, lines: Sequence[Line]) -> None:
+        """See ``Driver.look_ahead``."""
+        for at, line in enumerate(lines, len(self._lines)):
+            if line.kind == "redeliver" and line.consumer is not None:
+                self._requests.setdefault(line.consumer, deque()).append((at, line))
+        super().look_ahead(lines)
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: acks that arrived, entries let go for a request, and those that an attempt dropped."""
+        super()._change_ordinals(change)
+        self._acks = {command.entry: command for command in self._acks.values()}
+        self._removed = {consumer: [*map(change, entries)] for consumer, entries in self._removed.items()}
+        self._trimmed = {change(entry): released for entry, released in self._trimmed.items()}
+
+    def _commands(self) -> list[Command]:
+        """See ``RacingDriver``."""
+        kept = {id(command): command for command in (*super()._commands(), *self._acks.values())}
+        return list(kept.values())
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -145,13 +164,20 @@ class PendingAcksDriver(RacingDriver):
         acks = [c for c in self._acks.values() if self._held_before(c) == holder]
         if acks:
             return min(acks, key=lambda c: (c.connection != holder, c.seq)).entry
-        requests = self._requests.get(holder)
-        if not requests:
+        request = self._next_request(holder)
+        if request is None:
             return None
-        wanted, pending = requests[0].inputs["positions"], self.core.pending_on(holder)
+        wanted, pending = request.inputs["positions"], self.core.pending_on(holder)
         if wanted is None:
             return pending[0] if pending else None
         return next((entry for entry in wanted if entry in set(pending)), None)
+
+    def _next_request(self, consumer: int) -> Line | None:
+        """Return the next redelivery request of a consumer among the lines ahead."""
+        requests = self._requests.get(consumer)
+        if not requests or requests[0][0] >= self._lines.horizon(self._at):
+            return None
+        return requests[0][1]
 
     def _held_before(self, command: Command) -> int | None:
         """Return the consumer that holds, or held, the entry of an ack whose removal's line is to come."""
@@ -192,8 +218,9 @@ class PendingAcksDriver(RacingDriver):
             f"release of hash {hash_value} by {consumer} with {line.recorded['ref_count_before']} before"
         )
         before = None if line.recorded["closing"] else self._releases.meet(consumer, hash_value)
-        if before is None and not line.recorded["closing"] and self._requests.get(consumer):
-            self._let_go_for(self._requests[consumer][0])  # "redeliver all" clears in one batch, then says so
+        request = None if before is not None or line.recorded["closing"] else self._next_request(consumer)
+        if request is not None:
+            self._let_go_for(request)  # "redeliver all" clears in one batch, then says so
             before = self._releases.meet(consumer, hash_value)
         if before is None:
             self._differ("draining", "no release", recorded)

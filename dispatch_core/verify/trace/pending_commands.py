@@ -82,6 +82,14 @@ class AckHistory:
         for entry in self._under_way.pop(consumer, ()):
             self._through_at.setdefault(entry, seq)
 
+    def drop(self, count: int) -> None:
+        """Forget acks of the first ``count`` entries; the ordinals of the others are lowered by it."""
+        self._through_at = {entry - count: seq for entry, seq in self._through_at.items() if entry >= count}
+        self._under_way = {
+            consumer: [entry - count for entry in entries if entry >= count]
+            for consumer, entries in self._under_way.items()
+        }
+
     def may_be_after(self, entry: int, seq: int) -> bool:
         """Check whether the ack of ``entry`` may have taken effect after line ``seq``."""
         return self._through_at.get(entry, seq + 1) > seq

@@ -2,15 +2,15 @@
 
 A *window* is one critical section of the dispatcher: a read attempt, a round, a membership change, with all lines that
 it wrote. The window is decided as a whole when its first line is reached, and compared with its lines; flows and acks
-that overlap it are tried in the orders the trace leaves open.
+that overlap it are tried in the orders the trace leaves open. Its end is searched for in the next ``HORIZON`` lines.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher
@@ -18,6 +18,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.driver import Driver, who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
 
 A = TypeVar("A")
@@ -83,10 +84,8 @@ class RacingDriver(Driver):
     #: Before which step of a round comes, in the plain order, what arrives before the line of the send to that consumer.
     send_step: ClassVar[int] = 1
 
-    def __init__(self, entries: Entries, lines: list[Line]) -> None:
+    def __init__(self, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries)
-        self._lines = lines
-        self._at = -1  # index of the line being fed
         self._open: list[Window] = []  # decided, not counted: their last line is to come
         self._judged: set[int] = set()  # indexes of lines that a window has compared
         self._connections: dict[int, Connection] = {}
@@ -98,7 +97,7 @@ class RacingDriver(Driver):
         self._taken: dict[int, list[Command]] = {}
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
-        self._counting_logged = any(line.kind == "flow_counted" for line in lines)
+        self._counting_logged = facts.counting_logged
 
     def feed(self, line: Line) -> None:
         """Take one line; a line that a window has compared already is only counted."""
@@ -110,6 +109,31 @@ class RacingDriver(Driver):
             super().feed(line)
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: entries of the commands under way, and of those that arrive within a window."""
+        super()._change_ordinals(change)
+        peeked = [*self._peeked.items()]
+        for command in self._commands():
+            if command.entry >= 0:
+                command.entry = change(command.entry)
+        self._peeked = {(seq, command.entry): command for (seq, _), command in peeked}
+
+    def _commands(self) -> list[Command]:
+        """Return every command that is kept, once."""
+        connections = self._connections.values()
+        kept = chain(
+            *(connection.waiting for connection in connections),
+            *(connection.late for connection in connections),
+            *self._taken.values(),
+            self._peeked.values(),
+            self._contested.values(),
+        )
+        return list({id(command): command for command in kept}.values())
+
+    def forget_lines(self) -> None:
+        """See ``Driver.forget_lines``: a decided window is counted by its last line."""
+        self._lines.forget(min([self._at + 1, *(window.end for window in self._open)]))
 
     def finish(self, *, goes_on: bool = False) -> Tally:
         """End the log; returns the tally. Open windows were cut off, not missed; acks that began to take effect go through.
@@ -217,27 +241,28 @@ class RacingDriver(Driver):
 
     def _section(self) -> Window:
         """Return the membership change of the present line: up to the dispatcher's next line under its lock."""
-        at = self._at + 1
-        while at < len(self._lines) and self._lines[at].kind not in NEXT_SECTION:
-            at += 1
-        return Window(self._line, at - 1, closed=at < len(self._lines))
+        stop = self._lines.horizon(self._at)
+        for at, line in self._lines.between(self._at + 1, stop):
+            if line.kind in NEXT_SECTION:
+                return Window(self._line, at - 1)
+        return Window(self._line, stop - 1, closed=stop < len(self._lines))
 
     def _frame(self, line: Line, finish: str) -> Window:
         """Return the window from the present line to the line of kind ``finish`` that ends it.
 
         Without one it ends where the next of its kind begins, or is cut off with the log.
         """
-        for at in range(self._at + 1, len(self._lines)):
-            kind = self._lines[at].kind
-            if kind == finish:
+        stop = self._lines.horizon(self._at)
+        for at, following in self._lines.between(self._at + 1, stop):
+            if following.kind == finish:
                 return Window(line, at)
-            if kind == line.kind:
+            if following.kind == line.kind:
                 return Window(line, at - 1)
-        return Window(line, len(self._lines) - 1, closed=False)
+        return Window(line, stop - 1, closed=stop < len(self._lines))
 
     def _within(self, end: int) -> Sequence[tuple[int, Line]]:
         """Return the lines after the present one up to index ``end``, with their indexes."""
-        return [(at, self._lines[at]) for at in range(self._at + 1, end + 1)]
+        return self._lines.of_window(self._at + 1, end + 1)
 
     def _decide(
         self,
@@ -365,6 +390,16 @@ class RacingDriver(Driver):
         for decision_class, decisions in window.counts.items():
             differing = sum(d.decisions for d in window.differing if d.decision_class == decision_class)
             self.tally.exact(decision_class, decisions - differing)
+        for finding, decisions in self._findings_of(window):
+            self.tally.differ(finding, decisions)
+
+    def findings_to_come(self) -> list[Finding]:
+        """See ``Driver.findings_to_come``: those of the open windows that will be counted."""
+        to_come = takewhile(lambda window: window.closed, self._open)
+        return [finding for window in to_come for finding, _ in self._findings_of(window)]
+
+    def _findings_of(self, window: Window) -> Iterator[tuple[Finding, int]]:
+        """Yield the differences of a window, each with the number of its decisions."""
         racing = window.racing
         reason = (
             f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
@@ -381,7 +416,7 @@ class RacingDriver(Driver):
                 racing.seq if racing else None,
                 reason,
             )
-            self.tally.differ(finding, difference.decisions)
+            yield finding, difference.decisions
 
 
 class _Stage:

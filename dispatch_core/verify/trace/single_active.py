@@ -25,6 +25,7 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
@@ -33,14 +34,25 @@ from dispatch_core.verify.trace.recorded import differing_entries
 class SingleActiveVerifier(ActiveChangeVerifier):
     """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, lines: list[Line]) -> None:
-        super().__init__(log, profile, entries, lines)
-        self._attempts_shown = any(line.kind == "read_attempt" for line in lines)
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(log, profile, entries, facts)
+        self._attempts_shown = facts.attempts_logged
         self._attempt: Attempt | None = None
         self._owed: Line | None = None  # flow that has to lead to a read attempt
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
         self._round: tuple[Line, tuple[int, ...]] | None = None  # begun, its entries not sent yet
         self._flows = FlowHistory()
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: read results that wait for their round, and the round that is under way."""
+        super()._change_ordinals(change)
+
+        def changed(entries: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(entry if entry < 0 else change(entry) for entry in entries)
+
+        self._results = deque(map(changed, self._results))
+        if self._round is not None:
+            self._round = self._round[0], changed(self._round[1])
 
     def finish(self, *, goes_on: bool = False) -> Tally:
         """End of the log: whatever is still open was cut off, not missed. ``goes_on``: see ``RacingDriver.finish``."""

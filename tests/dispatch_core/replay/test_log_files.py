@@ -20,7 +20,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay import divergence_anomalies
-from dispatch_core.replay.log_files import DispatcherTraceError, replay_files
+from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.tables import REPLAY_TABLES
 from dispatch_core.times import from_micros
@@ -219,16 +219,6 @@ def test_a_log_by_other_rules_is_reported_alike_and_within_bounds(
         assert texts[-1].startswith(f"{differing - 3} more deliveries, from "), texts[-1]
     else:
         assert not any("more deliveries" in text for text in texts)
-
-
-def test_a_trace_is_left_to_the_exact_comparison(tmp_path: Path) -> None:
-    log = recorded(LOGS[0])
-    lines = log.events.to_pylist()
-    lines[5]["kind"] = "read_done"
-    traced = DispatcherLog(**{**log.__dict__, "events": pa.Table.from_pylist(lines, schema=EVENTS)})
-    dispatcher = written(traced, tmp_path, row_group_rows=1000)
-    with pytest.raises(DispatcherTraceError, match="a dispatcher trace"):
-        next(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
 
 
 def test_entries_before_the_subscription_began_are_counted_and_hold_nothing_up(tmp_path: Path) -> None:

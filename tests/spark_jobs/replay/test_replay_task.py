@@ -154,11 +154,16 @@ def outcomes(folder: Path, log: DispatcherLog) -> list[dict[str, Any]]:
 
 
 def test_a_log_that_is_replayed_as_a_whole_says_why(log: DispatcherLog, tmp_path: Path) -> None:
-    (traced,) = outcomes(tmp_path / "trace", log)
-    assert traced["not_judged_reason"] is None
-    assert traced["whole_log_reason"].endswith("a dispatcher trace")
-    (batchwise,) = outcomes(tmp_path / "batches", stripped(log))
-    assert (batchwise["not_judged_reason"], batchwise["whole_log_reason"]) == (None, None)
+    lines = log.events.to_pylist()
+    backwards = replace(
+        log, events=pa.Table.from_pylist([*lines[:50], lines[40], *lines[50:]], log.events.schema)
+    )
+    (whole,) = outcomes(tmp_path / "whole", backwards)
+    assert whole["not_judged_reason"] is None
+    assert "lines are not in order" in whole["whole_log_reason"]
+    for name, batchwise in (("trace", log), ("without", stripped(log))):
+        (outcome,) = outcomes(tmp_path / name, batchwise)
+        assert (outcome["not_judged_reason"], outcome["whole_log_reason"]) == (None, None)
 
 
 def test_a_replay_that_fails_is_reported_and_not_tried_in_another_way(
