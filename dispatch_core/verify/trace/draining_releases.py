@@ -18,7 +18,7 @@ on yet, was met, it may be the other way round: then the missing one is taken to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,17 +67,19 @@ class Releases:
     def missing(self, *, connection: int | None = None, at: int = -1) -> list[Released]:
         """Return the releases missing before this line: the next of ``connection``, or the one with index ``at``."""
         return self._gone(
-            lambda due: due.until < at or (connection is not None and due.connection == connection)
+            [
+                due
+                for due in self._due
+                if due.until < at or (connection is not None and due.connection == connection)
+            ]
         )
 
     def missing_at_end(self) -> list[Released]:
         """Return the releases that are missing at the end of the log."""
-        return self._gone(lambda _due: True)
+        return self._gone(self._due)
 
-    def _gone(self, over: Callable[[_Due], bool]) -> list[Released]:
-        if not self._due:
-            return []
-        late = [due for due in self._due if over(due)]
+    def _gone(self, late: list[_Due]) -> list[Released]:
+        """Forget releases whose time is over; returns those whose line did not come."""
         if not late:
             return []
         self._due = [due for due in self._due if due not in late]
