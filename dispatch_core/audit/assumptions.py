@@ -21,6 +21,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dispatch_core.audit.sentences.lists import listed
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import subscription_type
 
 #: Names of ``limit`` lines and of the policy's ``assume_absent``, and how sentences call them.
 BEHAVIOURS: Final[Mapping[str, str]] = {
@@ -90,24 +92,22 @@ class Assumptions:
 
     subscription_type: str
     records: frozenset[str] | None = None
-    assume_absent: frozenset[str] | None = None
+    assume_absent: Collection[str] | None = None
 
     @classmethod
-    def of(
-        cls, header: Mapping[str, Any], subscription_type: str, assume_absent: Collection[str] | None
-    ) -> Assumptions:
-        """Read what a log's header records."""
-        named = header.get("records")
+    def of(cls, log: DispatcherLog, assume_absent: Collection[str] | None) -> Assumptions:
+        """Read what a log's header records; ``assume_absent``: what the policy rules out."""
+        named = log.header.get("records")
         records = None
         if isinstance(named, list):
             records = frozenset(name for name in named if isinstance(name, str))
-        return cls(subscription_type, records, None if assume_absent is None else frozenset(assume_absent))
+        return cls(subscription_type(log), records, assume_absent)
 
     @property
     def ruled_out(self) -> frozenset[str]:
         """The behaviours that the policy rules out for this log."""
         if self.assume_absent is not None:
-            return self.assume_absent
+            return frozenset(self.assume_absent)
         return frozenset(BEHAVIOURS) if self.records is None else frozenset()
 
     def doubts(self, kind: str, reason: str | None) -> list[str]:

@@ -111,9 +111,8 @@ class _Totals:
         self.rows = totals
         self.messages = ints(totals["messages"])
         connections = connections_in(totals)
-        self.names = list(dict.fromkeys(connections.names))
-        place = {name: at for at, name in enumerate(self.names)}
-        self.name = np.array([place[name] for name in connections.names], np.int64)[connections.of_row]
+        self.names, name_of = connections.by_name()
+        self.name = name_of[connections.of_row]
         self.key = np.where(valid(totals["key"]), key_codes(totals), -1)
 
     def of_name(self, name: str) -> Mask:

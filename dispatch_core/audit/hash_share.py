@@ -83,8 +83,7 @@ def fair_parts(
     """
     if not ownership.num_rows:
         return {}
-    names = {name: number for number, name in enumerate(dict.fromkeys(connections.names))}
-    name_of = np.array([names[name] for name in connections.names], np.int64)
+    names, name_of = connections.by_name()
     order = np.argsort(seq, kind="stable")
     line, sent = seq[order], messages.astype(np.float64)[order]
     first = np.searchsorted(line, ints(ownership["from_seq"]))

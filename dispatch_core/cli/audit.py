@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     for recording in read_all(options.paths):
         recurring.note(recording)
         judged = list(_judge(recording, asked))
-        verdict = _verdict(recording, judged)
+        verdict = _verdict(judged)
         given.append(verdict)
         progress("")
         _complain(recording, judged)
@@ -159,7 +159,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules, last=last
         )
         kind = subscription_type(log)
-        assumptions = Assumptions.of(log.header, kind, asked.limits.assume_absent)
+        assumptions = Assumptions.of(log, asked.limits.assume_absent)
         seen = _seen(audit, log, asked.limits, assumptions) if asked.rules else None
         recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
         yield _Judged(
@@ -209,10 +209,10 @@ def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
         return str(error), ()
 
 
-def _verdict(recording: Recording, judged: list[_Judged]) -> str:
-    """The verdict on a recording: over all its dispatchers, and UNKNOWN instead of PASS if part of it could not be read."""
+def _verdict(judged: list[_Judged]) -> str:
+    """The verdict on a recording: over all its dispatchers, and UNKNOWN instead of PASS if nothing or no rule is known."""
     verdict = overall(promise for result in judged for promise in result.promises)
-    incomplete = recording.quarantine.num_rows > 0 or not judged or any(result.problem for result in judged)
+    incomplete = not judged or any(result.problem for result in judged)
     return UNKNOWN if verdict == PASS and incomplete else verdict
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import Ints, ints
+from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import balance_rows, load_findings
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
@@ -96,11 +97,15 @@ def with_totals(
     *,
     never_delivered: int,
 ) -> dict[str, pa.Table]:
-    """Add ``balance``, ``waits`` and findings of uneven load to the other tables of a replay of a whole log."""
+    """Add ``balance``, ``waits`` and findings of uneven load to the other tables of a replay of a whole log.
+
+    Findings that behaviour may explain which is not ruled out (``Assumptions``) become uncertain.
+    """
     totals = IntervalTotals(log, interval_start, limits)
     totals.add(found["deliveries"], changes_in(found["ownership"]))
     summed = totals.finish(found["ownership"], found["blocked"], never_delivered)
-    return {**found, **summed, "anomalies": pa.concat_tables([found["anomalies"], summed["anomalies"]])}
+    anomalies = Assumptions.of(log, limits.assume_absent).applied(found["anomalies"])
+    return {**found, **summed, "anomalies": pa.concat_tables([anomalies, summed["anomalies"]])}
 
 
 def changes_in(ownership: pa.Table) -> Ints:

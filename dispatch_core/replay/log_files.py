@@ -28,7 +28,7 @@ from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import RECORDED, Overrides, subscription_type
+from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import (
@@ -85,7 +85,7 @@ def replay_files(
     by_log = groupby(_replayed(files, asked, stored), key=lambda step: step.number)
     for (number, of_log), log in zip(by_log, logs, strict=True):
         head = log.parts[0]
-        assumptions = Assumptions.of(head.header, subscription_type(head), limits.assume_absent)
+        assumptions = Assumptions.of(head, limits.assume_absent)
         totals = IntervalTotals(head, interval_start, limits, open_file)
         finished: list[dict[str, pa.Table]] = []
         changes = np.empty(0, np.int64)

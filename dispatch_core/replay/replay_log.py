@@ -14,12 +14,10 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import with_divergences, with_waits
@@ -85,8 +83,6 @@ def replay(
         ]
         found = of_parts[0] if len(parts) == 1 else joined(parts, of_parts, micros(interval_start))
     never_delivered = unsent_of(log, earlier) if last else 0
-    assumptions = Assumptions.of(log.header, subscription_type(log), limits.assume_absent)
-    found["anomalies"] = assumptions.applied(found["anomalies"])
     return with_totals(log, found, interval_start, limits, never_delivered=never_delivered)
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import tables
-from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import ACTIVE_TIMES, active_times, failover_imbalances
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
@@ -147,10 +146,9 @@ def _without_rules(
         for number, part in enumerate(parts)
     ]
     found = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}
-    assumptions = Assumptions.of(log.header, subscription_type(log), limits.assume_absent)
     found |= {
         "deliveries": pa.concat_tables([audit.deliveries for audit in audits]),
-        "anomalies": assumptions.applied(pa.concat_tables([audit.anomalies for audit in audits])),
+        "anomalies": pa.concat_tables([audit.anomalies for audit in audits]),
     }
     never_delivered = unsent_of(log, earlier) if last else 0
     return with_totals(log, found, start, limits, never_delivered=never_delivered)

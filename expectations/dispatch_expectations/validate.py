@@ -106,9 +106,8 @@ def _verdicts(
     verdicts: list[Verdict] = []
     for row in frame.to_dict("records"):
         dispatcher = (row["cluster"], row["topic"], row["subscription"])
-        assumptions = Assumptions(
-            row["subscription_type"], assume_absent=_as_set(rules[row["policy"]].assume_absent)
-        )
+        assume_absent = rules[row["policy"]].assume_absent
+        assumptions = Assumptions(row["subscription_type"], assume_absent=assume_absent)
         promises = [
             _promise_verdict(
                 promise,
@@ -170,10 +169,6 @@ def _promise_verdict(
         reason=reason,
         top_findings=tuple(finding.explanation for finding in top(evidence, MAX_TOP_FINDINGS)),
     )
-
-
-def _as_set(names: tuple[str, ...] | None) -> frozenset[str] | None:
-    return None if names is None else frozenset(names)
 
 
 def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:

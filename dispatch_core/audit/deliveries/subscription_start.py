@@ -41,12 +41,9 @@ def begins_us(window: LogWindow, scan: Scan, before: int) -> int | None:
     if not len(joined):
         return None
     published, known = window.publish_time_ms
-    stored_us = 1000 * published
-    sent = np.maximum(scan.deliveries[:, ENTRY], 0)
-    sent_us = window.op_t_us[scan.deliveries[:, OPERATION]]
-    ahead_us = (stored_us[sent] - sent_us)[known[sent]].max(initial=0)
-    earliest_us = int(window.op_t_us[joined[0]]) - _ROUNDED_US + int(ahead_us)
-    if (stored_us[:before] >= earliest_us)[window.stored[:before] & known[:before]].all():
+    ahead_us = max(-(least_lag_us(window, scan) or 0), 0)
+    earliest_us = int(window.op_t_us[joined[0]]) - _ROUNDED_US + ahead_us
+    if (1000 * published[:before] >= earliest_us)[window.stored[:before] & known[:before]].all():
         return earliest_us
     return earliest_us + _ROUNDED_US + _SLACK_US
 

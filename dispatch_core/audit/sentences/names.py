@@ -128,6 +128,11 @@ class Connections:
     numbers: list[int | None]
     names: list[str]
 
+    def by_name(self) -> tuple[list[str], Ints]:
+        """Return the different names, in the order of their first connections, and the index of each connection's name."""
+        index = {name: at for at, name in enumerate(dict.fromkeys(self.names))}
+        return list(index), np.array([index[name] for name in self.names], np.int64)
+
 
 def connections_in(table: pa.Table) -> Connections:
     """Find the connections in the columns ``consumer`` and ``consumer_name``, in the order of their first rows.

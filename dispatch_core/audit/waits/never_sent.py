@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import (
@@ -63,8 +64,8 @@ class SkippedEntries:
             _Group, list[_Entry]
         ] = {}  # acknowledged with others, so that they leave the window
         self._open: dict[_Group, list[_Entry]] = {}
-        # By position: perhaps for the subscription; with True if the producer's clock is known to be ahead.
-        self._early: dict[str, tuple[Key | None, _Entry, bool]] = {}
+        # By ledger and entry: perhaps for the subscription; with True if the producer's clock is known to be ahead.
+        self._early: dict[tuple[int, int], tuple[Key | None, _Entry, bool]] = {}
         self._joined_us = _NEVER_US
         self._least_lag_us = _NEVER_US  # of deliveries
         self._known: set[str] = set()
@@ -129,7 +130,8 @@ class SkippedEntries:
         ahead = clock_is_ahead(window, scan, before)
         for ordinal in ordinals.tolist():
             key, entry = _described(window, ordinal, sent)
-            self._early[entry.position] = key, entry, bool(ahead[ordinal])
+            place = int(window.ledger[ordinal]), int(window.entry[ordinal])
+            self._early[place] = key, entry, bool(ahead[ordinal])
 
     def _check_early(self, window: LogWindow, scan: Scan) -> None:
         """Forget early entries that were sent after all, or that the clocks put before the join by now."""
@@ -137,13 +139,12 @@ class SkippedEntries:
             return
         lag_us = least_lag_us(window, scan)
         self._least_lag_us = min(self._least_lag_us, _NEVER_US if lag_us is None else lag_us)
-        was_sent = {
-            window.position(at) for at in np.flatnonzero(scan.times_sent).tolist()
-        } & self._early.keys()
+        ordinals = locate(window.ledger, window.entry, *np.array([*self._early], np.int64).T)
+        was_sent = (ordinals >= 0) & (scan.times_sent[ordinals] > 0)
         self._early = {
-            position: (key, entry, ahead)
-            for position, (key, entry, ahead) in self._early.items()
-            if position not in was_sent
+            place: (key, entry, ahead)
+            for (place, (key, entry, ahead)), sent in zip(self._early.items(), was_sent.tolist(), strict=True)
+            if not sent
             and (ahead or (latest_join_us(entry.stored_us, self._least_lag_us) or 0) >= self._joined_us)
         }
 

@@ -9,6 +9,8 @@ import pytest
 from dispatch_core.audit.assumptions import BEHAVIOURS, UNLOGGED, Assumptions
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.limits import Limits, LimitsError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.tables import ANOMALIES
 from tests.dispatch_core.audit.table_rows import table
 
@@ -17,14 +19,20 @@ def finding(kind: str, **fields: Any) -> dict[str, Any]:
     return {"kind": kind, "uncertain": False, "reason": None, "explanation": f"a {kind}"} | fields
 
 
+def recorded_with(header: dict[str, Any], assume_absent: tuple[str, ...] | None = None) -> Assumptions:
+    header = header | {"subscription_type": "Key_Shared"}
+    log = DispatcherLog("a/b", "c", "t", "s", None, 0, header, MESSAGES.empty_table(), EVENTS.empty_table())
+    return Assumptions.of(log, assume_absent)
+
+
 def test_by_default_all_is_assumed_absent_unless_the_log_says_what_it_records() -> None:
-    assert Assumptions.of({}, "Key_Shared", None).doubts("never_delivered", None) == []
+    assert recorded_with({}).doubts("never_delivered", None) == []
     records = {"records": ["delayed_delivery", "transactions", "something_new"]}
-    doubts = Assumptions.of(records, "Key_Shared", None).doubts("never_delivered", None)
+    doubts = recorded_with(records).doubts("never_delivered", None)
     assert doubts == [name for name in doubts if name not in records["records"]]
     assert "entry_filter" in doubts
     everything = {"records": list(BEHAVIOURS)}
-    assert Assumptions.of(everything, "Key_Shared", ()).doubts("never_delivered", None) == []
+    assert recorded_with(everything, ()).doubts("never_delivered", None) == []
 
 
 def test_a_finding_that_behaviour_may_explain_is_uncertain_and_says_why() -> None:

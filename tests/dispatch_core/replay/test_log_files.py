@@ -308,16 +308,22 @@ def test_incarnations_give_what_they_give_as_whole_logs(
     ]
     dispatcher = files[1] | {"event_files": [file["event_files"][0] for file in files]}
     found = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
-    began = from_micros(second.events["t_us"][0].as_py())
+    expected = rows_of_two_loads(logs)
+    assert ("topic_reload" in {row["cause"] for row in found["deliveries"]}) == (redeliveries > 0)
+    for table in REPLAY_TABLES:
+        assert found[table] == expected[table], table
+
+
+def rows_of_two_loads(logs: list[DispatcherLog]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a replay of both logs as a whole, the first as of the begin of the second."""
+    began = from_micros(logs[1].events["t_us"][0].as_py())
     expected: dict[str, list[dict[str, Any]]] = {name: [] for name in REPLAY_TABLES}
     for number, log in enumerate(logs):
         end = NEXT if number else began
         whole = replay(log, interval_start=DAY, interval_end=end, earlier=logs[:number], last=bool(number))
         for table, rows in whole.items():
             expected[table] += rows.to_pylist()
-    assert ("topic_reload" in {row["cause"] for row in found["deliveries"]}) == (redeliveries > 0)
-    for table in REPLAY_TABLES:
-        assert found[table] == expected[table], table
+    return expected
 
 
 def folder(parent: Path, number: int) -> Path:

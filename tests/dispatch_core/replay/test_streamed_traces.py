@@ -27,6 +27,7 @@ from tests.dispatch_core.replay.test_log_files import (
     NEXT,
     folder,
     gathered,
+    rows_of_two_loads,
     second_incarnation,
     written,
 )
@@ -154,13 +155,7 @@ def test_an_incarnation_without_a_trace_may_follow_a_trace(tmp_path: Path) -> No
     logs = [replace(first, messages=second.messages), second]
     dispatcher = in_two_files(logs, tmp_path)
     found = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
-    began = from_micros(second.events["t_us"][0].as_py())
-    expected: dict[str, list[dict[str, Any]]] = {name: [] for name in REPLAY_TABLES}
-    for number, log in enumerate(logs):
-        end = NEXT if number else began
-        whole = replay(log, interval_start=DAY, interval_end=end, earlier=logs[:number], last=bool(number))
-        for table, rows in whole.items():
-            expected[table] += rows.to_pylist()
+    expected = rows_of_two_loads(logs)
     for table in REPLAY_TABLES:
         assert found[table] == expected[table], table
 
