@@ -48,6 +48,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "publish_time_ms": (0, LAST_US // 1000),
     "num_messages": (1, (1 << 31) - 1),
     "size_bytes": (0, _INT64[1]),
+    "entries": (0, _INT64[1]),
 }
 
 #: The values that text fields may have. Fields that are not named may be any text.
@@ -55,6 +56,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "ack_type": ("Individual", "Cumulative"),
     "key_shared_mode": ("AUTO_SPLIT", "STICKY"),
     "type": ("Normal", "Replay"),
+    "op": ("skip", "clear_backlog", "reset", "mark_delete"),
 }
 
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -67,6 +69,9 @@ _SHOWN: Final = {
     "key_shared_mode": "key_shared.mode",
     "key_shared_allow_out_of_order": "key_shared.allow_out_of_order",
 }
+
+#: Columns with one position.
+SINGLE_POSITIONS: Final = ("read_position", "mark_delete", "target")
 
 
 def shown(column: str) -> str:
@@ -120,7 +125,7 @@ def from_json(rows: pa.Table, faults: Faults) -> Columns:
     for name, values in raw.items():
         if name == "positions":
             made[name] = _position_lists(values, faults)
-        elif name in ("read_position", "mark_delete"):
+        elif name in SINGLE_POSITIONS:
             made[name] = _positions(values, faults, name)
         elif name == "position":
             parsed = _positions(values, faults, name)
