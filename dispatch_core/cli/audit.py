@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     given: list[str] = []
     times = [ACTIVE_TIMES.empty_table()]
     recurring = Recurring()
-    for recording in read_all(options.paths):
+    for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         judged = list(_judge(recording, asked))
         verdict = _verdict(recording, judged)
