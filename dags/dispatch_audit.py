@@ -177,7 +177,9 @@ def dispatch_audit() -> None:
     @step(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])
     def pull(chosen: dict[str, str], params: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
         with clear_failure():
-            summary = steps.pull(chosen, Home.current(), params["source_connection"], follow_links=params["follow_links"])
+            summary = steps.pull(
+                chosen, Home.current(), params["source_connection"], follow_links=params["follow_links"]
+            )
         outlet_events[LANDED].extra = steps.landed(chosen, summary)
         return summary
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dispatch_core.cli import CLEAN
 from dispatch_core.cli.recordings import add_path_arguments, code_of_copy, one_by_one, progress, sources_at
-from dispatch_core.recording.rewrite import convert_recording, target
+from dispatch_core.recording.rewrite import check_vacant, convert_recording, target
 from dispatch_core.recording.writer import FORMATS
 
 
@@ -21,9 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
+    """Convert all recordings; returns 0, or 2 if lines of one could not be read (the others were written).
+
+    Nothing is written if the folder of a copy is occupied (``WouldOverwriteError``).
+    """
     sources = sources_at(options.paths, follow_links=options.follow_links)
     folders = [target(source, options.out) for source in sources]
+    check_vacant(sources, folders)
     code = CLEAN
     for source, folder in zip(one_by_one(sources), folders, strict=True):
         counts = convert_recording(source, folder, options.format)

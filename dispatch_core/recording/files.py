@@ -141,8 +141,9 @@ def find_recordings(
                 folder = file.parent.resolve()
                 folders.setdefault(folder, {})[file.name] = folder / file.name
     finally:
-        for line in walk.messages() if say is not None else ():
-            say(line)
+        if say is not None:
+            for line in walk.messages():
+                say(line)
     sources = [_source(folder, sorted(files.values())) for folder, files in folders.items()]
     return sorted(sources, key=lambda source: (source.name, str(source.folder)))
 
@@ -157,7 +158,9 @@ def _log_files(hit: Path, walk: SourceWalk) -> list[Path]:
     try:
         return [path for _parts, path in walk.files(hit) if file_format(path.name)]
     except OSError as error:
-        raise NoRecordingError(f"{error.filename or hit}: cannot be read ({error.strerror or error})") from None
+        raise NoRecordingError(
+            f"{error.filename or hit}: cannot be read ({error.strerror or error})"
+        ) from None
 
 
 def _source(folder: Path, files: Sequence[Path]) -> RecordingSource:

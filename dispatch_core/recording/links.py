@@ -1,7 +1,7 @@
 """Walk the folders of a source of logs. Links are followed only if asked for, and a bad one stops nothing else.
 
-A link is a symbolic link to a file or a folder. Whoever may write into a source could lead a reader anywhere with one. A path
-that the user names is followed in any case; links that are found below it, or by a pattern, are not.
+A link is a symbolic link to a file or a folder. Whoever may write into a source could lead a reader anywhere with one. A
+path that the user names is followed in any case; links that are found below it, or by a pattern, are not.
 
 A link is *bad* if it leads nowhere, in a circle, to what is no file or folder, to what cannot be read, or to what is read
 already. Each link that is left out and may have led to a log is named once.
@@ -22,7 +22,9 @@ from dispatch_core.errors import DispatchAuditError
 #: Messages name at most so many links; the others are counted.
 NAMED_AT_MOST: Final = 20
 _MAX_DEPTH: Final = 32
-_NOT_FOLLOWED: Final = "a link, not followed; --follow-links (in the DAG: follow_links) reads what it leads to"
+_NOT_FOLLOWED: Final = (
+    "a link, not followed; --follow-links (in the DAG: follow_links) reads what it leads to"
+)
 
 #: An entry of a folder: the parts of its name, and its path.
 Entry = tuple[tuple[str, ...], Any]
@@ -35,11 +37,13 @@ class DeepFolderError(DispatchAuditError):
 class SourceWalk:
     """The files below one or several folders: first those reached without a link, then those behind links.
 
-    The folders are ``pathlib.Path``s, or objects with the same methods (``iterdir``, ``is_dir``, ``is_file``, ``name``), such as
-    those of an object store, which has no links.
+    The folders are ``pathlib.Path``s, or objects with the same methods (``iterdir``, ``is_dir``, ``is_file``, ``name``),
+    such as those of an object store, which has no links.
     """
 
-    def __init__(self, wanted: Callable[[str], object], *, follow_links: bool = False, hidden: bool = True) -> None:
+    def __init__(
+        self, wanted: Callable[[str], object], *, follow_links: bool = False, hidden: bool = True
+    ) -> None:
         """Begin a walk.
 
         Args:
@@ -79,7 +83,9 @@ class SourceWalk:
             lines[NAMED_AT_MOST:] = [f"... and {len(lines) - NAMED_AT_MOST} more links that were left out"]
         return lines
 
-    def _below(self, folder: Any, parts: tuple[str, ...], links: deque[Entry], depth: int | None) -> Iterator[Entry]:
+    def _below(
+        self, folder: Any, parts: tuple[str, ...], links: deque[Entry], depth: int | None
+    ) -> Iterator[Entry]:
         if depth is not None and depth > _MAX_DEPTH:
             raise DeepFolderError(f"{folder}: more than {_MAX_DEPTH} folders deep; nothing was read")
         self._note_seen(folder)
@@ -144,7 +150,9 @@ class SourceWalk:
 
     def _may_read(self, match: Path, given: int) -> bool:
         """Check a match of a pattern whose first ``given`` parts the user has named."""
-        steps = [match, *match.parents][::-1][-(len(match.parts) - given) :] if len(match.parts) > given else []
+        steps = (
+            [match, *match.parents][::-1][-(len(match.parts) - given) :] if len(match.parts) > given else []
+        )
         link = next((step for step in steps if step.is_symlink()), None)
         if link is None or (self.follow_links and link != match):
             return True

@@ -43,7 +43,17 @@ def source(tmp_path: Path) -> Path:
 
 
 LINKS = sorted(
-    ["days", "events-3", "events-gone", "events-locked", "events-loop", "events-pipe", "events-same", "nowhere", "up"]
+    [
+        "days",
+        "events-3",
+        "events-gone",
+        "events-locked",
+        "events-loop",
+        "events-pipe",
+        "events-same",
+        "nowhere",
+        "up",
+    ]
 )
 
 
@@ -65,14 +75,18 @@ def test_links_are_left_out_and_each_is_named_once(source: Path) -> None:
     assert [file.name for file in found.events] == ["events-1.jsonl"]
     assert sorted(Path(line.partition(":")[0]).name.removesuffix(".jsonl") for line in said) == LINKS
     reasons = {Path(line.partition(":")[0]).name: line.partition(": ")[2] for line in said}
-    assert reasons["events-3.jsonl"] == reasons["days"] == (
-        "a link, not followed; --follow-links (in the DAG: follow_links) reads what it leads to"
+    assert (
+        reasons["events-3.jsonl"]
+        == reasons["days"]
+        == ("a link, not followed; --follow-links (in the DAG: follow_links) reads what it leads to")
     )
     assert reasons["nowhere"] == "a link that leads nowhere (No such file or directory)"
     assert reasons["events-loop.jsonl"] == "a link that leads nowhere (Too many levels of symbolic links)"
 
 
-def test_followed_links_are_read_and_bad_ones_are_named(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followed_links_are_read_and_bad_ones_are_named(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock(monkeypatch)
     walk = SourceWalk(file_format, follow_links=True)
     names = sorted("/".join(parts) for parts, path in walk.files(source) if file_format(path.name))
