@@ -189,6 +189,13 @@ _KINDS: Final = (
         None,
     ),
     AnomalyKind(
+        "repeated_lines",
+        INFO,
+        INPUT_QUALITY,
+        "lines that the log has already, in another file or in the same one; each counts once",
+        None,
+    ),
+    AnomalyKind(
         "clock_step",
         MINOR,
         INPUT_QUALITY,

@@ -173,8 +173,7 @@ def test_convert_refuses_an_occupied_folder_and_changes_nothing(
     before = _files(tmp_path)
     arguments = ["convert", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--format"]
     assert main([*arguments, "parquet"]) == 2
-    told = capsys.readouterr().err
-    assert "is occupied, by notes.txt; nothing was written" in told
+    assert "is occupied, by notes.txt; nothing was written" in capsys.readouterr().err
     assert _files(tmp_path) == before
     (tmp_path / "out" / "p" / "r" / "notes.txt").unlink()
     assert main([*arguments, "parquet"]) == 0
