@@ -217,6 +217,13 @@ _KINDS: Final = (
         0,
     ),
     AnomalyKind(
+        "unknown_key",
+        MINOR,
+        INPUT_QUALITY,
+        "an entry was sent whose key the message log gives in a form that cannot be read: its order is not judged",
+        None,
+    ),
+    AnomalyKind(
         "overlapping_incarnations",
         MAJOR,
         INPUT_QUALITY,

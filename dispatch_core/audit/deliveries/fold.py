@@ -360,6 +360,7 @@ class AuditFold:
             streaming=not self._whole,
         )
         found += log_checks.unknown_positions(self.window)
+        found += log_checks.unknown_keys(self.window)
         if self.begins:
             found += log_checks.overlapping(self._head, events, self._earlier)
             found += log_checks.repeated_lines(self._head)

@@ -38,10 +38,10 @@ _NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "re
 class LogFinding:
     """A finding about the log, not yet a row of anomalies.
 
-    ``reason`` is ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap), ``segment``, ``size_differs``
-    (repeated_lines), ``never_added``,
-    ``already_removed`` (unknown_consumer), ``not_stored`` (unknown_position), ``backwards`` (clock_step), ``active_at_once``
-    or ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
+    ``reason`` is, by kind: ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap); ``segment``,
+    ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``
+    (unknown_position); ``not_readable`` (unknown_key); ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ``
+    (overlapping_incarnations; the latter is uncertain).
     """
 
     kind: str
@@ -383,6 +383,28 @@ def unknown_positions(window: LogWindow) -> list[LogFinding]:
         if empty and not found:
             text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"
         found.append(LogFinding("unknown_position", "not_stored", (seq,), t_us, text, consumer, positions))
+    return found
+
+
+def unknown_keys(window: LogWindow) -> list[LogFinding]:
+    """Find deliveries of entries whose key could not be read; one finding per line. A Shared subscription needs no key."""
+    found: list[LogFinding] = []
+    if window.subscription_type == "Shared":
+        return found
+    for op in np.unique(window.unread_op).tolist():
+        positions = tuple(
+            window.position(at) for at in window.unread_ordinal[window.unread_op == op].tolist()
+        )
+        seq, t_us = int(window.op_seq[op]), int(window.op_t_us[op])
+        consumer = window.consumers[int(window.op_consumer[op])].number
+        text = (
+            f"the line sent at seq {seq} names {positions_listed(positions)}, whose "
+            f"{plural(len(positions), 'key', 'keys')} the message log gives in a form that cannot be read: order by key is "
+            f"not judged for {plural(len(positions), 'it', 'them')}"
+        )
+        found.append(
+            LogFinding("unknown_key", "not_readable", (seq,), t_us, text, consumer, positions, uncertain=True)
+        )
     return found
 
 
