@@ -63,7 +63,8 @@ _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 class Recording:
     """A recording that was read: one log per dispatcher and incarnation, and the refused lines (schema ``QUARANTINE``).
 
-    ``mismatches``: warnings about files whose headers do not fit together, see ``log.mismatches``.
+    ``mismatches``: warnings about files whose headers do not fit together (``log.mismatches``), and about fields that
+    cannot be read.
     """
 
     name: str
@@ -333,4 +334,14 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
     logs = dispatcher_logs(messages, events, source.name)
-    return Recording(source.name, source.folder, logs, quarantine, counts, tuple(mismatches(messages, logs)))
+    warnings = (*mismatches(messages, logs), *_unknown_fields(counts))
+    return Recording(source.name, source.folder, logs, quarantine, counts, warnings)
+
+
+def _unknown_fields(counts: FileCounts) -> list[str]:
+    """One warning for each field that cannot be read in message lines."""
+    return [
+        f"{name} cannot be read in {count} message {'line' if count == 1 else 'lines'}, the first at "
+        f"{counts.first_unknown[name]}; the entries count, without it"
+        for name, count in sorted(counts.unknown_fields.items())
+    ]

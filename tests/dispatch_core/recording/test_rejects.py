@@ -77,13 +77,7 @@ BAD_MESSAGES = [
     (message(1, position="3:-1"), "position", "a stored entry has no negative ledger or entry number"),
     (message(1, position="3;1"), "position", "found '3;1'"),
     (message(1, topic=None), "topic", "the line names no topic, and no header before it does"),
-    (message(1, num_messages=0), "num_messages", "0 is below 1"),
-    (message(1, num_messages=1 << 31), "num_messages", "2147483648 is above 2147483647"),
-    (message(1, size_bytes=-1), "size_bytes", "-1 is below 0"),
     (message(1, key=5), "key", "expected a text, found 5"),
-    (message(1, key="not base64", key_b64=True), "key", "not base64"),
-    (message(1, ordering_key_b64="?"), "ordering_key_b64", "not base64"),
-    (message(1, key_h31=1 << 31), "key_h31", "2147483648 is above 2147483647"),
     (flow(1), "kind", "an event ('flow') in a message log; events belong in events* or trace*"),
 ]
 
@@ -106,6 +100,34 @@ def test_a_bad_message_is_quarantined_alone(line, field, reason):
     assert (number, found_field) == (2, field)
     assert reason in found_reason
     assert result.messages["entry_id"].to_pylist() == [0, 2]
+
+
+UNKNOWN_KEY = {"key": None, "key_b64": True, "ordering_key_b64": None, "key_h31": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "reason", "read_as"),
+    [
+        ({"num_messages": 0}, "num_messages", "0 is below 1", {"num_messages": 1}),
+        ({"num_messages": 1 << 31}, "num_messages", "2147483648 is above 2147483647", {"num_messages": 1}),
+        ({"size_bytes": -1}, "size_bytes", "-1 is below 0", {"size_bytes": None}),
+        ({"publish_time_ms": -1}, "publish_time_ms", "-1 is below 0", {"publish_time_ms": None}),
+        ({"key": "not base64", "key_b64": True}, "key", "not base64", UNKNOWN_KEY),
+        ({"ordering_key_b64": "?"}, "ordering_key_b64", "not base64", UNKNOWN_KEY),
+        ({"key": None, "key_h31": 1 << 31}, "key_h31", "2147483648 is above 2147483647", UNKNOWN_KEY),
+    ],
+)
+def test_a_message_with_one_bad_field_is_kept_without_it(fields, field, reason, read_as):
+    lines = [message(0), message(1, **fields), message(2), message(3, **fields)]
+    result = read(lines, "messages.jsonl")
+    assert result.refused == []
+    assert result.counts.unknown_fields == {field: 2}
+    assert result.counts.first_unknown == {field: f"messages.jsonl:2: {reason}"}
+    good = read([message(0), message(1), message(2), message(3)], "messages.jsonl").messages.to_pylist()
+    kept = result.messages.to_pylist()
+    assert (kept[0], kept[2]) == (good[0], good[2])
+    assert kept[1] == good[1] | read_as
+    assert read(lines, "messages.jsonl", line_by_line=True).same_as(result)
 
 
 def test_all_bad_lines_in_one_file_are_found_each_by_itself():
