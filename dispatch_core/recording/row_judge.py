@@ -86,6 +86,10 @@ class RowJudge:
         self._schema = MESSAGES if content == "messages" else EVENTS
         self._refused: list[dict[str, Any]] = []
 
+    def faults(self, rows: int) -> rules.Faults:
+        """No faults yet, for a block of rows of this file."""
+        return rules.Faults(rows, rules.SPARED if self.content == "messages" else frozenset())
+
     def accept(
         self,
         columns: rules.Columns,
@@ -121,7 +125,7 @@ class RowJudge:
             _gap_defaults(columns, count)
             rules.judge_events(columns, count, faults)
         identity, begun = self.headers.resolve(columns, count, faults)
-        for row, name, reason in faults.unknown:
+        for (row, name), reason in sorted(faults.unknown.items()):
             if not faults.mask[row]:
                 self.counts.unknown_fields[name] += 1
                 self.counts.first_unknown.setdefault(

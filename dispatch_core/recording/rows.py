@@ -74,17 +74,39 @@ def shown(column: str) -> str:
     return _SHOWN.get(column, column)
 
 
-class Faults:
-    """The first fault of each row of a block."""
+#: Fields of a message line without which its entry can be judged, by their names in JSON, which are those of the columns.
+SPARED: Final = frozenset(
+    (
+        *("key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
+        *("publish_time_ms", "num_messages", "size_bytes"),
+    )
+)
 
-    def __init__(self, rows: int) -> None:
+
+class Faults:
+    """The first fault of each row of a block, and the fields that are unknown in rows that are kept.
+
+    A fault in one of the fields ``spared`` does not make a row wrong: that field of it is unknown.
+    """
+
+    def __init__(self, rows: int, spared: frozenset[str] = frozenset()) -> None:
         self.mask: Mask = np.zeros(rows, dtype=bool)
         self.found: dict[int, tuple[str | None, str]] = {}
-        #: Fields that are unknown in a row that is kept: row, field, reason.
-        self.unknown: list[tuple[int, str, str]] = []
+        #: The reason for each unknown field, by row and field.
+        self.unknown: dict[tuple[int, str], str] = {}
+        self._spared = spared
 
-    def add(self, wrong: Mask, field: str | None, reason: str | Callable[[int], str]) -> None:
-        """Mark rows as wrong; ``reason`` is a text, or makes one from a row's number."""
+    def add(
+        self, wrong: Mask, field: str | None, reason: str | Callable[[int], str], *, whole: bool = False
+    ) -> None:
+        """Mark rows as wrong; ``reason`` is a text, or makes one from a row's number.
+
+        ``whole``: the row is wrong even if the field is one of those ``spared``.
+        """
+        if field in self._spared and not whole:
+            for row in np.flatnonzero(wrong).tolist():
+                self.unknown.setdefault((row, field), reason if isinstance(reason, str) else reason(row))
+            return
         fresh = wrong & ~self.mask
         if not fresh.any():
             return
@@ -94,20 +116,28 @@ class Faults:
 
     def add_row(self, row: int, field: str | None, reason: str) -> None:
         """Mark one row as wrong."""
-        if not self.mask[row]:
+        if field in self._spared:
+            self.unknown.setdefault((row, field), reason)
+        elif not self.mask[row]:
             self.mask[row] = True
             self.found[row] = (field, reason)
 
-    def add_unknown(self, wrong: Mask, field: str, reason: str | Callable[[int], str]) -> None:
-        """Note a field that cannot be read in the rows ``wrong``, which are kept without it."""
-        for row in np.flatnonzero(wrong).tolist():
-            self.unknown.append((row, field, reason if isinstance(reason, str) else reason(row)))
+    def unknown_in(self, field: str) -> Mask:
+        """The rows in which a field is unknown."""
+        wrong = np.zeros(len(self.mask), dtype=bool)
+        wrong[[row for row, name in self.unknown if name == field]] = True
+        return wrong
 
     def taken(self, rows: npt.NDArray[np.int64]) -> Faults:
         """The faults of some of the rows, in their order."""
-        made = Faults(len(rows))
+        made = Faults(len(rows), self._spared)
         made.mask = self.mask[rows]
         made.found = {new: self.found[int(rows[new])] for new in np.flatnonzero(made.mask).tolist()}
+        if self.unknown:
+            place = {row: new for new, row in enumerate(rows.tolist())}
+            made.unknown = {
+                (place[row], field): reason for (row, field), reason in self.unknown.items() if row in place
+            }
         return made
 
 
@@ -328,8 +358,8 @@ def _other(values: pa.StringArray, choices: tuple[str, ...], row: int) -> str:
 def judge_messages(columns: Columns, rows: int, faults: Faults) -> None:
     """Check the rules for message rows, except those for their topic.
 
-    An entry whose position is known is kept. A field of it that cannot be read is replaced by null, as if the line did not
-    have it; the key by the mark of an unknown key (``schema.MESSAGES``).
+    An entry whose position is known is kept. A field of it that cannot be read (``SPARED``) becomes null, as if the line did
+    not have it; an unknown key gets the mark of ``schema.MESSAGES``.
     """
     if "kind" in columns:
         stray = columns["kind"]
@@ -342,79 +372,60 @@ def judge_messages(columns: Columns, rows: int, faults: Faults) -> None:
         )
     faults.add(_missing(columns, "ledger_id", rows), "position", "missing")
     faults.add(_missing(columns, "entry_id", rows), "position", "missing")
-    _judge_numbers(columns, faults, spared=("key_h31", *_SPARED))
+    _judge_numbers(columns, faults)
     for field in ("ledger_id", "entry_id"):
         if field in columns:
             below = pc.fill_null(pc.less(columns[field], 0), False)
             faults.add(_mask(below), "position", "a stored entry has no negative ledger or entry number")
-    for field in _SPARED:
-        if (wrong := _out_of_range(columns, field, faults)) is not None:
-            columns[field] = pc.if_else(pa.array(wrong), None, columns[field])
-    _spare_keys(columns, rows, faults)
-
-
-#: Fields of a message line without which its entry can be judged.
-_SPARED: Final = ("publish_time_ms", "num_messages", "size_bytes")
-
-
-def _spare_keys(columns: Columns, rows: int, faults: Faults) -> None:
-    """Mark keys that cannot be read as unknown: the order of their entries is not judged, all else is."""
-    unknown = np.zeros(rows, dtype=bool)
     if "key_b64" in columns and "key" in columns:
-        unknown |= _not_base64(columns, "key", _mask(pc.fill_null(columns["key_b64"], False)), faults)
+        _judge_base64(columns, "key", _mask(pc.fill_null(columns["key_b64"], False)), faults)
     if "ordering_key_b64" in columns:
-        unknown |= _not_base64(columns, "ordering_key_b64", np.ones(rows, dtype=bool), faults)
-    if (wrong := _out_of_range(columns, "key_h31", faults)) is not None:
-        unknown |= wrong
-    if not unknown.any():
-        return
-    mask = pa.array(unknown)
-    for field in ("key", "ordering_key_b64", "key_h31"):
-        if field in columns:
-            columns[field] = pc.if_else(mask, None, columns[field])
-    flags = columns.get("key_b64", pa.nulls(rows, pa.bool_()))
-    columns["key_b64"] = pc.if_else(mask, True, flags)
+        _judge_base64(columns, "ordering_key_b64", np.ones(rows, dtype=bool), faults)
+    if faults.unknown:
+        _forget_unknown(columns, rows, faults)
 
 
-def _not_base64(columns: Mapping[str, pa.Array], field: str, where: Mask, faults: Faults) -> Mask:
+def _forget_unknown(columns: Columns, rows: int, faults: Faults) -> None:
+    """Replace the fields that are unknown by null, and mark the entries of which no key is left."""
+    for field in {field for _, field in faults.unknown}:
+        _set_null(columns, field, faults.unknown_in(field))
+    # Dispatch looks at the ordering key first, then at the key. A hash stands for both.
+    bad_ordering_key, bad_hash = faults.unknown_in("ordering_key_b64"), faults.unknown_in("key_h31")
+    bad_key = (faults.unknown_in("key") | faults.unknown_in("key_b64")) & _missing(
+        columns, "ordering_key_b64", rows
+    )
+    _set_null(columns, "key", bad_ordering_key | faults.unknown_in("key_b64"))
+    has_key = ~_missing(columns, "key", rows) | ~_missing(columns, "ordering_key_b64", rows)
+    has_hash = ~_missing(columns, "key_h31", rows)
+    unknown = (bad_ordering_key | bad_key | (bad_hash & ~has_key)) & ~has_hash
+    _set_null(columns, "key_b64", faults.unknown_in("key"))
+    if unknown.any():
+        flags = columns.get("key_b64", pa.nulls(rows, pa.bool_()))
+        columns["key_b64"] = pc.if_else(pa.array(unknown), True, flags)
+
+
+def _set_null(columns: Columns, field: str, wrong: Mask) -> None:
+    if field in columns and wrong.any():
+        columns[field] = pc.if_else(pa.array(wrong), None, columns[field])
+
+
+def _judge_base64(columns: Mapping[str, pa.Array], field: str, where: Mask, faults: Faults) -> None:
     where = where & _mask(columns[field].is_valid())
-    if not where.any():
-        return where
-    right = pc.fill_null(pc.match_substring_regex(columns[field], _BASE64), True)
-    wrong = where & ~_mask(right)
-    faults.add_unknown(wrong, field, "not base64")
-    return wrong
+    if where.any():
+        right = pc.fill_null(pc.match_substring_regex(columns[field], _BASE64), True)
+        faults.add(where & ~_mask(right), field, "not base64")
 
 
-def _out_of_range(columns: Mapping[str, pa.Array], field: str, faults: Faults) -> Mask | None:
-    """The rows whose number is out of range, noted as unknown; None if there are none."""
-    found = _range_faults(columns, field)
-    if found is None:
-        return None
-    wrong, reason = found
-    faults.add_unknown(wrong, shown(field), reason)
-    return wrong
-
-
-def _judge_numbers(columns: Mapping[str, pa.Array], faults: Faults, spared: tuple[str, ...] = ()) -> None:
-    """Check the ranges of numbers, but for those of the fields ``spared``."""
-    for field in RANGES:
-        found = None if field in spared else _range_faults(columns, field)
-        if found is not None:
-            faults.add(found[0], shown(field), found[1])
-
-
-def _range_faults(columns: Mapping[str, pa.Array], field: str) -> tuple[Mask, Callable[[int], str]] | None:
-    """The rows whose number is out of range, and the reason for each; None if there are none."""
-    values = columns.get(field)
-    if values is None or not pa.types.is_integer(values.type) or len(values) == values.null_count:
-        return None
-    least, most = RANGES[field]
-    bounds = pc.min_max(values).as_py()
-    if bounds["min"] >= least and bounds["max"] <= most:
-        return None
-    numbers = pc.fill_null(values, least).to_numpy()
-    return (numbers < least) | (numbers > most), partial(_outside, numbers, least, most)
+def _judge_numbers(columns: Mapping[str, pa.Array], faults: Faults) -> None:
+    for field, (least, most) in RANGES.items():
+        values = columns.get(field)
+        if values is None or not pa.types.is_integer(values.type) or len(values) == values.null_count:
+            continue
+        bounds = pc.min_max(values).as_py()
+        if bounds["min"] < least or bounds["max"] > most:
+            numbers = pc.fill_null(values, least).to_numpy()
+            wrong = (numbers < least) | (numbers > most)
+            faults.add(wrong, shown(field), partial(_outside, numbers, least, most))
 
 
 def _outside(numbers: npt.NDArray[np.int64], least: int, most: int, row: int) -> str:
