@@ -189,6 +189,13 @@ _KINDS: Final = (
         None,
     ),
     AnomalyKind(
+        "repeated_lines",
+        INFO,
+        INPUT_QUALITY,
+        "lines that the log has already, in another file or in the same one; each counts once",
+        None,
+    ),
+    AnomalyKind(
         "clock_step",
         MINOR,
         INPUT_QUALITY,
@@ -208,6 +215,13 @@ _KINDS: Final = (
         INPUT_QUALITY,
         "an event names a position that the message log does not hold",
         0,
+    ),
+    AnomalyKind(
+        "unknown_key",
+        MINOR,
+        INPUT_QUALITY,
+        "an entry was sent whose key the message log gives in a form that cannot be read: its order is not judged",
+        None,
     ),
     AnomalyKind(
         "overlapping_incarnations",

@@ -50,7 +50,7 @@ UNKNOWN: Final = "UNKNOWN"
 AUDITED_PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, INPUT_QUALITY)
 #: Kinds of findings that leave other promises undecided: missing lines or unknown keys may hide what breaks them.
 _TOUCHES: Final = {
-    PER_KEY_ORDER: ("log_gap", "unknown_position", "overlapping_incarnations"),
+    PER_KEY_ORDER: ("log_gap", "unknown_position", "unknown_key", "overlapping_incarnations"),
     DUPLICATE_DELIVERY: ("log_gap", "overlapping_incarnations"),
     COMPLETENESS: ("log_gap", "unknown_position", "overlapping_incarnations"),
     INPUT_QUALITY: ("log_gap",),
@@ -65,6 +65,7 @@ ROWS_LOST: Final = "unreadable rows may be of entries that were never sent: {val
 _TOUCHES_BECAUSE: Final = {
     "log_gap": "lines of the log are missing",
     "unknown_position": "the message log lacks entries",
+    "unknown_key": "keys of the message log cannot be read",
     "overlapping_incarnations": "two loads of the topic were active at once",
 }
 

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     given: list[str] = []
     times = [ACTIVE_TIMES.empty_table()]
     recurring = Recurring()
-    for recording in read_all(options.paths):
+    for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         judged = list(_judge(recording, asked))
         verdict = _verdict(judged)
@@ -278,7 +278,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
         "levels": sorted({result.level for result in judged}),
         "quarantined": recording.quarantine.num_rows,
-        "warnings": sorted({*recording.mismatches, *(text for result in judged for text in result.warnings)}),
+        "warnings": sorted({*recording.mismatches, *_warnings(judged)}),
         "promises": [
             {
                 "topic": result.log.topic,
@@ -296,9 +296,15 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
     }
 
 
+def _warnings(judged: list[_Judged]) -> set[str]:
+    """The warnings about rules, and about lines that stand twice."""
+    repeated = (row for result in judged for row in result.anomalies if row["kind"] == "repeated_lines")
+    return {text for result in judged for text in result.warnings} | {row["explanation"] for row in repeated}
+
+
 def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: int) -> str:
     rows = [f"{recording.name}  {verdict}"]
-    rows += sorted({f"  warning: {warning}" for result in judged for warning in result.warnings})
+    rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
     for result in judged:
         if len(judged) > 1:
             rows.append(

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     incomplete = False
     near: dict[str, None] = {}
     complaint = ""
-    for recording in read_all(options.paths):
+    for recording in read_all(options.paths, follow_links=options.follow_links):
         progress("")
         problem = set_aside(recording)
         if problem is not None:

@@ -28,12 +28,32 @@ T = TypeVar("T")
 
 
 def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """Add ``PATH...``, ``--json``, and the options of ``add_override_arguments``."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
-    )
+    """Add ``PATH...``, ``--follow-links``, ``--json``, and the options of ``add_override_arguments``."""
+    add_path_arguments(parser)
     parser.add_argument("--json", action="store_true", help=f"JSON Lines on stdout{json_help}")
     add_override_arguments(parser)
+
+
+def add_path_arguments(parser: argparse.ArgumentParser, metavar: str = "PATH") -> None:
+    """Add ``PATH...`` and ``--follow-links``, for ``sources_at``."""
+    parser.add_argument(
+        "paths", nargs="+", metavar=metavar, help="a recording folder, a folder above, or a glob"
+    )
+    add_link_argument(parser)
+
+
+def add_link_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--follow-links``."""
+    parser.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="read what symbolic links below the given paths lead to (default: name them and leave them out)",
+    )
+
+
+def sources_at(paths: Sequence[str], *, follow_links: bool = False) -> list[RecordingSource]:
+    """Find the recordings at ``paths``; name links that are left out on stderr. Raises ``NoRecordingError``."""
+    return find_recordings(paths, follow_links=follow_links, say=lambda line: print(line, file=sys.stderr))
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,13 +92,13 @@ def overrides_given(options: argparse.Namespace) -> Overrides:
     return Overrides(options.broker_version, given)
 
 
-def read_all(paths: Sequence[str]) -> Iterator[Recording]:
+def read_all(paths: Sequence[str], *, follow_links: bool = False) -> Iterator[Recording]:
     """Read the recordings at ``paths`` one after the other. Raises ``NoRecordingError`` for a path without a recording.
 
     On a terminal a progress line names the current one: call ``progress("")`` before printing. Files whose headers do not
     fit together are reported on stderr.
     """
-    for source in one_by_one(find_recordings(paths)):
+    for source in one_by_one(sources_at(paths, follow_links=follow_links)):
         recording = read_recording(source)
         for problem in recording.mismatches:
             progress("")

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     span = _interval(options.interval_start, options.interval_end)
     given: list[str] = []
     taken: set[Path] = set()
-    for recording in read_all(options.paths):
+    for recording in read_all(options.paths, follow_links=options.follow_links):
         problem = set_aside(recording)
         if problem is not None:
             progress("")

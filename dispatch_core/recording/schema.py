@@ -44,7 +44,8 @@ MESSAGES: Final = pa.schema(
         pa.field("topic", pa.string(), nullable=False),
         pa.field("ledger_id", pa.int64(), nullable=False),
         pa.field("entry_id", pa.int64(), nullable=False),
-        pa.field("key", pa.string()),  # null = no key; base64 text when key_b64
+        # null = no key; base64 text when key_b64. Null, with key_b64 and no key_h31: it has a key that could not be read.
+        pa.field("key", pa.string()),
         pa.field("key_b64", pa.bool_()),
         pa.field("ordering_key_b64", pa.string()),
         pa.field("key_h31", pa.int64()),  # masked murmur3-32 of the key bytes, instead of the key itself

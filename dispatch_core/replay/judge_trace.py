@@ -20,6 +20,7 @@ from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.unread_keys import with_readable_keys
 from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, LogLines, shown_position
 from dispatch_core.replay.ownership_history import History, ownership_alone
 from dispatch_core.replay.statistics import clients_of, subscription_stats
@@ -87,9 +88,10 @@ class TraceJudge(Judge):
         if len(before):
             self._last_seq_before = events["seq"][int(before[-1])].as_py()
         verification = self._verification
-        dropped = verification.extend(lines.messages)
+        messages = with_readable_keys(lines.messages)
+        dropped = verification.extend(messages)
         if verification.not_judged is None:
-            self._waits.go_on(dropped, verification.entries, lines.messages, audit)
+            self._waits.go_on(dropped, verification.entries, messages, audit)
         verification.feed(events, lines.ahead)
         if verification.not_judged is not None or verification.driver is None:
             return None

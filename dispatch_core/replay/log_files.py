@@ -404,7 +404,9 @@ def _parts(
     texts = [text for text in rare["header_json"].filter(is_header).to_pylist() if text]
     whole = DispatcherLog(
         recording="",
-        **identity,
+        cluster=identity["cluster"],
+        topic=identity["topic"],
+        subscription=identity["subscription"],
         broker=broker,
         incarnation=number,
         header=json.loads(texts[-1]) if texts else {},  # every interval's files bring one; the latest stands

@@ -46,7 +46,7 @@ PROMISE: Final = Promise(
             kinds=("out_of_order", "split_key"),
         ),
         *REPLAY_CHECKS,
-        *log_checks(UNKNOWN, "log_gap", "unknown_position", "overlapping_incarnations"),
+        *log_checks(UNKNOWN, "log_gap", "unknown_position", "unknown_key", "overlapping_incarnations"),
     ),
     tolerated=("overtaken_redelivery", ORDER_NOT_PROMISED),
 )

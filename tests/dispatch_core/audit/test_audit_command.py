@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,26 @@ def test_a_log_with_a_header_alone_is_unknown_and_says_what_to_do(
 
 def test_a_log_in_which_consumers_came_and_nothing_was_sent_is_clean(tmp_path: Path) -> None:
     assert main(["audit", str(write(tmp_path / "a" / "b", [], numbered([added(1), flow(1)])))]) == 0
+
+
+def test_a_copied_segment_is_named_once_and_changes_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "4.2.4/designed-drain-one-by-one-ch"
+    shutil.copytree(SAMPLES / name, tmp_path / "p" / "r")
+    main(["audit", "--json", str(tmp_path)])
+    *_, alone = map(json.loads, capsys.readouterr().out.splitlines())
+    for kind in ("messages", "trace"):
+        shutil.copy(tmp_path / "p" / "r" / f"{kind}.jsonl.gz", tmp_path / "p" / "r" / f"{kind}-copy.jsonl.gz")
+    main(["audit", "--json", str(tmp_path)])
+    *found, result = map(json.loads, capsys.readouterr().out.splitlines())
+    named = [row for row in found if row["kind"] == "repeated_lines"]
+    assert [row["explanation"].partition(":")[0] for row in named] == [
+        "segment p/r/messages.jsonl.gz repeats lines 1 to 80 of segment p/r/messages-copy.jsonl.gz",
+        "segment p/r/trace.jsonl.gz repeats lines 2 to 523 of segment p/r/trace-copy.jsonl.gz",
+    ]
+    assert result["warnings"] == [row["explanation"] for row in named]
+    assert (result["verdict"], result["counts"]) == (
+        alone["verdict"],
+        alone["counts"] | {"repeated_lines": 2},
+    )

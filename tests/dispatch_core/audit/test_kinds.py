@@ -332,8 +332,9 @@ def test_every_kind_of_the_contract_is_in_the_catalogue() -> None:
     assert list(KINDS) == [
         "out_of_order", "overtaken_redelivery", "split_key", "double_outstanding", "duplicate_after_ack", "redelivered",
         "never_delivered", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription", "imbalance",
-        "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap", "clock_step",
-        "unknown_consumer", "unknown_position", "overlapping_incarnations",
+        "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap",
+        "repeated_lines", "clock_step", "unknown_consumer", "unknown_position", "unknown_key",
+        "overlapping_incarnations",
     ]  # fmt: skip
     assert {kind.promise for kind in KINDS.values()} == set(PROMISES)
     document = (Path(__file__).resolve().parents[3] / "docs" / "anomalies.md").read_text(encoding="utf-8")
