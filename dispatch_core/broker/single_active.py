@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.broker import cursor, hashing
+from dispatch_core.broker import cursor, cursor_moves, hashing
 from dispatch_core.broker import single_active_rules as rules
 from dispatch_core.broker.gates import lacks_permits
 from dispatch_core.broker.permits import average_after, messages_per_entry
@@ -155,10 +155,11 @@ class SingleActiveDispatcher:
         self._members.append(failover.Candidate(consumer, name, priority_level))
         return self._pick(joining=consumer)
 
-    def leave(self, consumer: int) -> Pick | None:
-        """Remove a consumer, and choose the active one again; None: it was the last, and nobody is active.
+    def leave(self, consumer: int, *, by_reset: bool = False) -> Pick | None:
+        """Remove a consumer, and choose the active one again; None: it was the last, or a reset disconnects it.
 
-        In that case a pending read is to be cancelled, as in an active-consumer change: see ``cancel_read``.
+        Then a pending read is to be cancelled, as in an active-consumer change: see ``cancel_read``. ``by_reset``: the next
+        consumer that joins or leaves has the active one chosen, see ``cursor_moves.chooses_active_consumer``.
         """
         if all(member.consumer != consumer for member in self._members):
             raise IllegalTransitionError(
@@ -169,7 +170,7 @@ class SingleActiveDispatcher:
         if not self._members:
             self.active = None
             return None
-        return self._pick()
+        return self._pick() if cursor_moves.chooses_active_consumer(by_reset=by_reset) else None
 
     def _pick(self, joining: int | None = None) -> Pick:
         choice = failover.pick(
@@ -243,6 +244,23 @@ class SingleActiveDispatcher:
 
     def _rewind(self) -> None:
         cursor.rewind(self.state)
+        self._position_sure = not self._reads
+
+    # --- operations on the cursor --------------------------------------------------------------------------------
+
+    def move_forward(self, target: int) -> bool:
+        """Move the cursor forward: every entry up to ``target`` is deleted. Returns False if the cursor refuses it."""
+        if cursor_moves.is_refused(self.state, target):
+            return False
+        cursor_moves.move_forward(self.state, target)
+        for entry in [known for known in self._unacked_indexes if known <= target]:
+            del self._unacked_indexes[entry]
+        return True
+
+    def reset(self, entry: int) -> None:
+        """Reset the cursor to ``entry``; the active consumer was disconnected before, the others stay."""
+        cursor_moves.reset(self.state, entry)
+        self._unacked_indexes.clear()
         self._position_sure = not self._reads
 
     # --- permits, reads, sends -----------------------------------------------------------------------------------

@@ -151,17 +151,29 @@ class Entries:
         if number is not None:
             return number - self._dropped
         if self._behind is not None and (ledger_id, entry_id) <= self._behind:
-            raise NotStreamableError(
-                f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
-            )
+            raise self._dropped_before(ledger_id, entry_id)
         return -1
 
+    def _dropped_before(self, ledger_id: int, entry_id: int) -> NotStreamableError:
+        return NotStreamableError(
+            f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
+        )
+
     def first_from(self, ledger_id: int, entry_id: int) -> int:
-        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none."""
+        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none.
+
+        Raises ``NotStreamableError`` if it may have been dropped.
+        """
+        if self._behind is not None and (ledger_id, entry_id) <= self._behind:
+            raise self._dropped_before(ledger_id, entry_id)
         before = (self.ledger_ids < ledger_id) | (
             (self.ledger_ids == ledger_id) & (self.entry_ids < entry_id)
         )
         return int(before.sum())
+
+    def start_of_ledger(self, ordinal: int) -> int:
+        """Return the ordinal of the first entry of the ledger of a stored entry; negative if it has been dropped."""
+        return ordinal - int(self.entry_ids[ordinal])
 
     def position(self, ordinal: int) -> str:
         """Return the position of an ordinal, ``"L:E"``."""

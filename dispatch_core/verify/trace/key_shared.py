@@ -52,6 +52,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self.core = self.dispatcher(
             profile, self.hashes, ints(log.messages["num_messages"]), facts.consumers_added
         )
+        self.core.know_ledgers(entries.start_of_ledger)
         # (consumer, hash) that draining held back at the last line
         self.refused_now: list[tuple[int, int]] = []
         # read results waiting for their round: type, entries, how many more that the message log does not hold
@@ -67,6 +68,7 @@ class KeySharedVerifier(PendingAcksDriver):
         """See ``Driver.extend``."""
         if drop:
             self._change_ordinals(lambda entry: entry - drop)
+            self._change_cursor_ordinals(drop)
         hashes = _hashes_of(messages, self.core.profile)
         self.hashes = np.concatenate([self.hashes[drop:], hashes])
         self.core.extend(drop, hashes, ints(messages["num_messages"]))
@@ -147,11 +149,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self._judge(window, outcome)
         self._releases.expect(outcome.answer.returned, until=window.end)
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
-        for entry in [e for e in self._acks if self.core.holder(e) is None]:
-            command = self._acks.pop(entry)
-            self._forget(command)
-            if not command.applied:
-                self.core.acknowledge(entry)
+        self._finish_acks_of_nobody()
 
     def _membership_lines(self, window: Window, leaving: int | None = None) -> Recorded:
         recorded = Recorded()
@@ -180,7 +178,9 @@ class KeySharedVerifier(PendingAcksDriver):
         )
         self._reads.attempted(outcome.answer)
         self.refused_now = list(outcome.answer.refused)
-        self._trimmed.update(self.core.trimmed)
+        if self.core.trimmed:
+            self._releases.expect(self.core.trimmed, until=window.end)
+            self._finish_acks_of_nobody()
         self._judge(window, outcome)
 
     def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:

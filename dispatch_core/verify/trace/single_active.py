@@ -37,6 +37,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
         self._attempts_shown = facts.attempts_logged
+        self._cursor_ops_logged = facts.cursor_ops_logged
         self._attempt: Attempt | None = None
         self._owed: Line | None = None  # flow that has to lead to a read attempt
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
@@ -68,6 +69,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             self._round = None
         if self._complete:
             self._unmet(self._by_task)
+            self._report_unmet_moves(acks=True)
         self._leave_cut_off(goes_on)
         self.tally.close()
         return self.tally
@@ -262,6 +264,8 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             if entry >= 0:
                 apply(entry, tuple(sets[at] or ()) if at < len(sets) else ())
                 self._acks.arrived(who(line), entry)
+                if self._cursor_ops_logged and line.inputs["ack_type"] == "Cumulative":
+                    self._move_by_ack(line, entry)
 
     def class_of(self, kind: str) -> str:
         """Membership lines belong to the choice, all others to dispatch."""
