@@ -311,15 +311,19 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- reads and rounds ------------------------------------------------------------------------------------
 
-    def attempt_read(self, between: Between = nothing_between) -> Read:
+    def attempt_read(self, between: Between = nothing_between, at_most: int | None = None) -> Read:
         """Decide which read is issued now (``readMoreEntries``).
 
-        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal).
+        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a
+        dispatch rate allows, 0 = no read; ``None`` = there is no rate.
         """
         st = self.state
         between(0)
         trimmed = self._trim()
         read_loop.plan_size(st, self._plan, self._attempts)
+        if at_most is not None and self._plan[0] == read_loop.UNDECIDED:
+            self._plan[1] = min(int(self._plan[1]), at_most)
+            self._plan[0] = read_loop.UNDECIDED if at_most else read_loop.NO_READ
         between(1)
         self._plan_replay()
         between(2)

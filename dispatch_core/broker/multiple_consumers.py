@@ -369,6 +369,17 @@ class MultipleConsumersDispatcher:
         """Count the messages of an entry that the cursor does not have as acknowledged."""
         return int(pending_acks.unacked_messages(self.state, entry))
 
+    # --- policies --------------------------------------------------------------------------------------------
+
+    def limit_unacked(self, messages: int | None) -> None:
+        """Set the limit of unacknowledged messages per consumer that a policy sets; ``None`` = the broker's setting.
+
+        Blocked consumers stay so until their next ack, others are blocked by their next flow or delivery. Source:
+        Consumer.getMaxUnackedMessages, AbstractTopic.getMaxUnackedMessagesOnConsumer.
+        """
+        own = self.profile.number("maxUnackedMessagesPerConsumer")
+        self.state.s[st_.MAX_UNACKED_CONSUMER] = own if messages is None else messages
+
     # --- operations on the cursor ----------------------------------------------------------------------------
 
     def move_forward(self, target: int) -> bool:

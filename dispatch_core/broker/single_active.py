@@ -305,11 +305,15 @@ class SingleActiveDispatcher:
             per_entry=max(per_entry, 1) if self._precise else 0,
         )
 
-    def attempt_read(self, consumer: int | None) -> int | None:
-        """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read."""
+    def attempt_read(self, consumer: int | None, at_most: int | None = None) -> int | None:
+        """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read.
+
+        ``at_most``: entries that a dispatch rate allows; ``None`` = there is no rate.
+        """
         size = self.would_read(consumer)
         if size is None or consumer is None:
             return None
+        size = size if at_most is None else min(size, at_most)
         self._epoch += 1
         start = int(self.state.s[READ_POSITION]) if self._position_sure else None
         self._reads.append(_Read(consumer, self._epoch, size, start))

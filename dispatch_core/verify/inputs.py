@@ -53,6 +53,9 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # What an administrator or a client asks for. The mark-delete positions that the broker derives are compared.
     "cursor_op": ("op", "target", "entries"),
     "cursor_state": (),
+    "limit": ("what", "value", "limit_active"),
+    "subscription_deleted": (),
+    "step": ("note",),  # where it stands for a line of these two kinds, see ``limits_in_force``
 }
 
 RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {

@@ -23,8 +23,10 @@ from dispatch_core.broker import cursor_moves
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import CLASSES
+from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import Driver
 from dispatch_core.verify.trace.late_entries import LateEntries
+from dispatch_core.verify.trace.limits_in_force import LimitsInForce
 
 #: Class under which differences of the cursor are counted.
 _CLASS: Final = CLASSES[CLASSES.index("read")]
@@ -62,6 +64,10 @@ class CursorDriver(Driver):
         self._moves_due: deque[MoveDue] = deque()
         # After a reset to the end: seq of its line, and the positions that it may have led to.
         self._reset_to: tuple[int, int, int] | None = None
+        self._deleted_at: int | None = (
+            None  # seq of the line that says so, till the subscription is made again
+        )
+        self._limits = LimitsInForce()
 
     @property
     @abstractmethod
@@ -96,7 +102,38 @@ class CursorDriver(Driver):
 
     # --- lines ---------------------------------------------------------------------------------------------------
 
+    def _on_step(self, line: Line) -> None:
+        """Take a mark that stands for a limit or a deletion; see ``limits_in_force``."""
+        if limits_in_force.is_deletion(line):
+            self._on_subscription_deleted(line)
+        self._on_limit(line)
+
+    def _on_limit(self, line: Line) -> None:
+        limit = limits_in_force.of_line(line)
+        if limit is None:
+            return
+        self._limits.take(limit)
+        self._limits_changed()
+        if self._limits.is_active(limits_in_force.COMPACTED_READ):
+            self._stop_judging(limits_in_force.REASON_OF_COMPACTED)
+
+    def _limits_changed(self) -> None:
+        """Give the core the limits that the rules use; none, here."""
+
+    def _on_subscription_deleted(self, line: Line) -> None:
+        """Take the end of the cursor. If the subscription is made again, its cursor begins at the end of the topic."""
+        self._deleted_at = line.seq
+
+    def _made_again(self, line: Line) -> None:
+        """Begin at the end of the topic if the subscription had been deleted; the line is the first about its new cursor."""
+        seq, self._deleted_at = self._deleted_at, None
+        if seq is not None:
+            low, high = self._late_entries.stored_by(line.t_us, 0)
+            self._reset_to = (seq, low, high) if low < high else None
+            self._reset(high)
+
     def _on_cursor_op(self, line: Line) -> None:
+        self._made_again(line)
         operation, entries = line.inputs["op"], line.inputs["entries"]
         if operation == "mark_delete":
             self._moved(line)
@@ -153,6 +190,7 @@ class CursorDriver(Driver):
 
     def _on_rewind_after_reset(self, line: Line) -> None:
         """Compare the read position of the first rewind after a reset to the end; see ``_STORED``."""
+        self._made_again(line)
         reset_to, self._reset_to = self._reset_to, None
         position = line.recorded["read_position"]
         if reset_to is None or position is None:
@@ -216,6 +254,8 @@ class CursorDriver(Driver):
 
     def _report_unmet_moves(self, *, acks: bool = False) -> None:
         """Report moves that should have come by now; those by acknowledgements (``acks``) only at the end of the log."""
+        if self._unjudged is not None:
+            return
         unmet = [due for due in self._moves_due if acks or not due.by_ack]
         for due in unmet:
             self._moves_due.remove(due)

@@ -68,7 +68,9 @@ class PendingAcksDriver(RacingDriver):
         """Take one line; see ``Driver.feed``."""
         self._line = line
         own = line.consumer if line.kind in _OF_A_CONNECTION else None
-        self._report_missing(self._releases.missing(connection=own, at=self._at + 1))
+        missing = self._releases.missing(connection=own, at=self._at + 1)
+        if self._unjudged is None:
+            self._report_missing(missing)
         super().feed(line)
 
     # --- acks and redelivery -------------------------------------------------------------------------------------

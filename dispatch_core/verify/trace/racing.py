@@ -82,6 +82,13 @@ class Window:
     counts: dict[str, int] = field(default_factory=dict)  # decisions per class
     differing: list[Difference] = field(default_factory=list)
     racing: Command | None = None
+    unjudged: dict[str, int] = field(default_factory=dict)  # decisions per class, of ``counts``
+    reason: str = ""  # why they are not judged
+
+    def leave_unjudged(self, decision_class: str, decisions: int, reason: str) -> None:
+        """Leave decisions of the window unjudged."""
+        self.unjudged[decision_class] = self.unjudged.get(decision_class, 0) + decisions
+        self.reason = reason
 
     def count(self, decision_class: str, decisions: int = 1) -> None:
         """Add decisions of a class to the window."""
@@ -476,7 +483,9 @@ class RacingDriver(CursorDriver):
     def _count_window(self, window: Window) -> None:
         for decision_class, decisions in window.counts.items():
             differing = sum(d.decisions for d in window.differing if d.decision_class == decision_class)
-            self.tally.exact(decision_class, decisions - differing)
+            unjudged = window.unjudged.get(decision_class, 0)
+            self.tally.exact(decision_class, decisions - differing - unjudged)
+            self.tally.leave_unjudged(decision_class, unjudged, window.reason)
         for finding, decisions in self._findings_of(window):
             self.tally.differ(finding, decisions)
 
