@@ -157,7 +157,7 @@ _KINDS: Final = (
         MINOR,
         BALANCE,
         "the active topics of a subscription are spread unevenly over its consumers (PIP-392)",
-        None,
+        0,
     ),
     AnomalyKind(
         "hot_key",

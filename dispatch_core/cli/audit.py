@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.balance import ACTIVE_TIMES, failover_imbalances, not_judged
+from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.unsent_entries import unexplained
@@ -125,13 +126,21 @@ def run(options: argparse.Namespace) -> int:
     together = failover_imbalances(once, asked.limits)
     if (problem := recurring.complaint()) is not None:
         print(problem, file=sys.stderr)
+    limit = asked.policy.limit("failover_imbalance")
+    over_all = PASS if limit is None or len(together) <= limit else FAIL
     if options.json:
-        _print_json(_json_lines_of_all(together))
+        _print_json(_json_lines_of_all(together, over_all))
     else:
         for anomaly in together:
-            print(f"over all topics  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
+            print(f"over all topics  {over_all}  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
         print(", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given))
-    return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
+    return (
+        FINDINGS
+        if FAIL in [*given, over_all]
+        else COULD_NOT_JUDGE
+        if UNKNOWN in given or not given
+        else CLEAN
+    )
 
 
 def _limits(given: list[str]) -> Limits:
@@ -235,15 +244,15 @@ def _print_json(lines: Iterator[dict[str, Any]]) -> None:
         print(json.dumps(line, ensure_ascii=False))
 
 
-def _json_lines_of_all(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Findings over the topics of all recordings; they change no recording's verdict."""
+def _json_lines_of_all(found: list[dict[str, Any]], verdict: str) -> Iterator[dict[str, Any]]:
+    """Findings over the topics of all recordings, and the verdict on them; they change no recording's verdict."""
     for anomaly in found:
         shown = {name: value for name, value in anomaly.items() if name not in ("t_us", "cause", "reason")}
         del shown["key_b64"]
         yield {"recording": _ALL, **shown}
     if found:
         counts = Counter(anomaly["kind"] for anomaly in found)
-        yield {"verdict": PASS, "recording": _ALL, "counts": dict(counts)}
+        yield {"verdict": verdict, "recording": _ALL, "counts": dict(counts)}
 
 
 def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> Iterator[dict[str, Any]]:

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import tables
-from dispatch_core.audit.balance import ACTIVE_TIMES, active_times, failover_imbalances
+from dispatch_core.audit.active_topics import ACTIVE_TIMES, CONNECTED, active_times, failover_imbalances
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
+from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
-from dispatch_core.replay import result_rows
 from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.times import from_micros
@@ -165,17 +165,26 @@ def across(
 
 
 def active_times_of(log: DispatcherLog, ownership: pa.Table) -> pa.Table:
-    """Compute for how long each consumer of a Failover topic was active: rows of ``balance.ACTIVE_TIMES``.
+    """Compute for how long each consumer of a Failover topic was active: rows of ``active_topics.ACTIVE_TIMES``.
 
     ``ownership`` is as ``audit_whole`` gives it.
     """
     topic = {"cluster": log.cluster, "topic": log.topic, "subscription": log.subscription}
-    names = {name or "" for name in result_rows.names_of(log.events).values()}
-    connected = pa.Table.from_pylist(
-        [{**topic, "consumer_name": name} for name in sorted(names)], schema=ACTIVE_TIMES.remove(4)
-    )
+    first_us = int(pc.min(log.events["t_us"]).as_py() or 0)
+    removed = log.events.filter(pc.equal(log.events["kind"], "consumer_removed"))
+    until = dict(zip(removed["consumer"].to_pylist(), removed["t_us"].to_pylist(), strict=True))
+    connected = [
+        {**topic, "consumer_name": row["name"] or "", "priority_level": row["priority_level"]}
+        | {"from_t_us": row.get("t_us") or first_us, "until_t_us": until.get(row["consumer"])}
+        for row in joins(log.events, ("consumer", "name", "priority_level", "t_us"))
+    ]
     last = [{**topic, "last_t_us": int(pc.max(log.events["t_us"]).as_py() or 0)}]
-    return active_times(ownership, connected, pa.Table.from_pylist(last), *_ALWAYS_US)
+    return active_times(
+        ownership,
+        pa.Table.from_pylist(connected, schema=CONNECTED),
+        pa.Table.from_pylist(last),
+        *_ALWAYS_US,
+    )
 
 
 def _span(events: pa.Table) -> tuple[datetime, datetime]:
