@@ -129,6 +129,15 @@ def events(recording: Path) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+def messages(recording: Path) -> Iterator[dict[str, Any]]:
+    """Yield the message lines of all whole segments."""
+    for file in sorted(recording.glob("messages-*.jsonl.gz")):
+        for line in gzip.decompress(file.read_bytes()).splitlines():
+            row = json.loads(line)
+            if "position" in row:
+                yield row
+
+
 def unrecorded(truth: Truth, recording: Path) -> dict[str, Position]:
     """Return the first entry that each consumer received and the log does not have at this place of its deliveries."""
     found = {}

@@ -21,7 +21,7 @@ from tests.recorder.journal import Journal, steps
 from tests.recorder.truth import Truth, truth
 
 KEYS = 20
-_PATIENCE_S = 180
+PATIENCE_S = 180
 _QUIET_S = 2.0
 
 
@@ -122,7 +122,7 @@ class Scenario:
     def stored(self) -> None:
         """Wait until all published messages are stored."""
         with self._condition:
-            assert self._condition.wait_for(lambda: self._unstored == 0, _PATIENCE_S), (
+            assert self._condition.wait_for(lambda: self._unstored == 0, PATIENCE_S), (
                 "messages are not stored"
             )
 
@@ -160,9 +160,9 @@ class Scenario:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; raises ``AssertionError`` when it does not hold in time."""
-        end = time.monotonic() + _PATIENCE_S
+        end = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < end, f"{self.folder}: waited {_PATIENCE_S} s in vain for {what}"
+            assert time.monotonic() < end, f"{self.folder}: waited {PATIENCE_S} s in vain for {what}"
             time.sleep(0.1)
 
     def _joins(self, name: str) -> int:
