@@ -38,6 +38,15 @@ BEHAVIOURS: Final[Mapping[str, str]] = {
 
 #: ``reason`` of a finding that such behaviour may explain.
 UNLOGGED: Final = "unlogged_behaviour"
+#: Names in ``records`` of kinds and fields that show several of them, or have another name.
+_SHOWN_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "limit": tuple(BEHAVIOURS),
+    "deliver_at_ms": ("delayed_delivery",),
+    "txn": ("transactions",),
+}
+#: A move of the cursor, as ``records`` names it. No policy rules it out.
+CURSOR_MOVED: Final = "cursor_moved"
+SUBSCRIPTION_DELETED: Final = "subscription_deleted"
 _HOLD: Final = (
     "delayed_delivery",
     "dispatch_rate",
@@ -86,7 +95,8 @@ class Assumptions:
 
     Attributes:
         subscription_type: of the log.
-        records: behaviours that the recorder writes; ``None`` = the header does not say.
+        records: names of what the recorder writes, and of the behaviours that this shows; ``None`` = the header does not
+            say.
         assume_absent: behaviours that the policy rules out; ``None`` = its default.
     """
 
@@ -100,7 +110,8 @@ class Assumptions:
         named = log.header.get("records")
         records = None
         if isinstance(named, list):
-            records = frozenset(name for name in named if isinstance(name, str))
+            names = [name for name in named if isinstance(name, str)]
+            records = frozenset(shown for name in names for shown in (name, *_SHOWN_BY.get(name, ())))
         return cls(subscription_type(log), records, assume_absent)
 
     @property

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES
+from dispatch_core.recording.parse import OF_KIND, RAW_EVENTS, RAW_MESSAGES, separate_name
 from dispatch_core.recording.rows import CHOICES, RANGES, shown
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 
@@ -24,6 +24,13 @@ _COMMON: Final = {
     "seq": "**every line**",
     "t_us": "**every line**",
     "kind": "**every line**",
+    "gap_from_seq": "of `gap`",
+    "gap_to_seq": "of `gap`",
+    "moved_from": "of `cursor_moved`",
+    "moved_to": "of `cursor_moved`",
+    "active": "of `active_notified`",
+    "limit_active": "of `limit`",
+    "what": "of `limit`, see below; other names are kept and mean nothing yet",
 }
 _MESSAGE_MEANING: Final = {
     "cluster": "default: the header's, else `standalone`",
@@ -38,6 +45,9 @@ _MESSAGE_MEANING: Final = {
     "publish_time_ms": "milliseconds since the epoch",
     "num_messages": "messages in the entry (batch size); default 1",
     "size_bytes": "size of the entry",
+    "keys": "number of distinct keys of its messages, 0 = none has a key; null = not known",
+    "deliver_at_ms": "time before which it is not delivered (delayed delivery), milliseconds since the epoch",
+    "txn": "published in a transaction: its id `(most,least)`, or any other text",
 }
 
 
@@ -92,13 +102,22 @@ def fields_table() -> str:
         if field.name.startswith("source_") or field.name.endswith("_json"):
             continue
         name = shown(field.name)
-        raw = RAW_EVENTS.field(name).type if name in RAW_EVENTS.names else field.type
+        raw = _raw_type(field.name)
         column = "" if name == field.name else f"`{field.name}` "
         common = _COMMON.get(field.name, "")
         rows.append(
             (f"`{name}`", _json_type(raw), f"{column}{_column_type(field.type)}", _limits(field.name), common)
         )
     return _table(("field", "JSON", "column (Parquet)", "values", ""), rows)
+
+
+def _raw_type(column: str) -> pa.DataType:
+    """The type that a column's values have in JSON lines."""
+    separate = {
+        of: separate_name(kind, name) for kind, names in OF_KIND.items() for name, of in names.items()
+    }
+    name = separate.get(column, shown(column))
+    return RAW_EVENTS.field(name).type if name in RAW_EVENTS.names else EVENTS.field(column).type
 
 
 def messages_table() -> str:

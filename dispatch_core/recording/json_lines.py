@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.recording.parse import OF_KIND
+
 _POLICY: Final = {
     "key_shared_mode": "mode",
     "key_shared_allow_out_of_order": "allow_out_of_order",
@@ -28,6 +30,8 @@ _POLICY: Final = {
 _OF_HEADER: Final = ("cluster", "incarnation")
 #: Characters that JSON texts must escape.
 _ESCAPED: Final = r"[\x00-\x1f\"\\]"
+#: Columns that have another name in a line, because another column has that name in lines of other kinds.
+_SHOWN: Final = {column: name for fields in OF_KIND.values() for name, column in fields.items()}
 _FIRST: Final = ("seq", "t_us", "kind", "topic", "subscription")
 
 
@@ -54,7 +58,7 @@ def json_lines(table: pa.Table, *, names_dispatcher: bool, names_incarnation: bo
             )
             parts.append(_joined('"position":"', position, '"'))
             continue
-        parts.append(_joined(f'"{name}":', _values(columns[name])))
+        parts.append(_joined(f'"{_SHOWN.get(name, name)}":', _values(columns[name])))
     policy = [_joined(f'"{_POLICY[name]}":', _values(columns[name])) for name in shown if name in _POLICY]
     if policy:
         # not joined with null_handling="skip", which drops rows that have none of the parts

@@ -33,7 +33,7 @@ _ROWS_AT_ONCE: Final = 1 << 16
 #: Bounds on what one batch may take: items of lists, and bytes of texts.
 _VALUES_AT_ONCE: Final = 1 << 25
 _TEXT_BYTES_AT_ONCE: Final = 64 << 20
-_POSITIONS: Final = ("positions", "read_position", "mark_delete")
+_POSITIONS: Final = ("positions", *rules.SINGLE_POSITIONS)
 _NEEDED: Final = {
     "messages": ("topic", "ledger_id", "entry_id"),
     "events": ("topic", "subscription", "seq", "t_us", "kind"),

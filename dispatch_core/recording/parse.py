@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,8 +30,31 @@ _PAIRS: Final = pa.list_(pa.list_(pa.int64()))
 
 #: JSON name -> column of the schema, where they differ.
 RENAMED: Final = {"from": "gap_from_seq", "to": "gap_to_seq", "lost": "gap_lines"}
+#: Fields whose name has another type in lines of other kinds: kind -> JSON name -> column of the schema. Before a line of
+#: such a kind is parsed, these fields get names of their own (``separate_name``).
+OF_KIND: Final[Mapping[str, Mapping[str, str]]] = {
+    "cursor_moved": {"from": "moved_from", "to": "moved_to"},
+    "limit": {"active": "limit_active"},
+}
+#: Fields of headers whose name is a field of another type in lines (``record-messages`` writes ``keys``).
+_OF_HEADER: Final = ("keys",)
 
 _SAMPLE_BYTES: Final = 1 << 19
+
+
+def separate_name(kind: str, name: str) -> str:
+    """Return the name under which a field of ``OF_KIND`` is parsed.
+
+    >>> separate_name("limit", "active")
+    'limit.active'
+    """
+    return f"{kind}.{name}"
+
+
+_SEPARATE: Final = {
+    column: separate_name(kind, name) for kind, fields in OF_KIND.items() for name, column in fields.items()
+}
+_NAMED: Final = {separate_name(kind, name): name for kind, fields in OF_KIND.items() for name in fields}
 
 _NOT_IN_JSON: Final = {"source_file", "source_line", "header_json", "footer_json", "checkpoint_json"}
 _KEY_SHARED: Final = {"key_shared_mode": "mode", "key_shared_allow_out_of_order": "allow_out_of_order"}
@@ -49,7 +72,7 @@ def _raw_type(field: pa.Field) -> pa.DataType:
 
 
 def _raw_events() -> pa.Schema:
-    back = {column: name for name, column in RENAMED.items()}
+    back = {column: name for name, column in RENAMED.items()} | _SEPARATE
     fields = [
         pa.field(back.get(field.name, field.name), _raw_type(field))
         for field in EVENTS
@@ -109,7 +132,7 @@ class BlockParser:
         """Rows of a block of whole lines. ``line_by_line`` skips the attempt in bulk; the result is the same."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        body = data[:-1] if data.endswith(b"\n") else data
+        body = _separated(data[:-1] if data.endswith(b"\n") else data)
         if not line_by_line and (lines := _objects(body)) and is_utf8(body):
             rows = self._bulk(body, lines)
             if rows is not None:
@@ -160,7 +183,7 @@ class BlockParser:
             if not line:
                 blank += 1
             elif why := explain(line, self._schema):
-                faults.append(Fault(number, *why))
+                faults.append(Fault(number, _NAMED.get(why[0] or "", why[0]), why[1]))
             else:
                 left.append(number)
         tables: list[pa.Table] = []
@@ -236,6 +259,44 @@ def _refusal(line: bytes, schema: pa.Schema) -> str:
     except pa.ArrowInvalid as error:
         return str(error).replace(" in row 0", "")
     return f"{len(rows)} JSON values in one line, expected one"
+
+
+# ---- names with two types ----
+
+_MARKS: Final = tuple(f'"{kind}"'.encode() for kind in OF_KIND)
+_HEADER_MARKS: Final = tuple(f'"{name}"'.encode() for name in _OF_HEADER)
+
+
+def _separated(body: bytes) -> bytes:
+    """Give the fields of ``OF_KIND`` and ``_OF_HEADER`` names of their own; lines without them stay as they are."""
+    in_header = b'"format"' in body and any(mark in body for mark in _HEADER_MARKS)
+    if not in_header and not any(mark in body for mark in _MARKS):
+        return body
+    lines = body.split(b"\n")
+    for number, line in enumerate(lines):
+        if any(mark in line for mark in _MARKS) or (
+            in_header and b'"format"' in line and any(mark in line for mark in _HEADER_MARKS)
+        ):
+            lines[number] = _separated_line(line)
+    return b"\n".join(lines)
+
+
+def _separated_line(line: bytes) -> bytes:
+    try:
+        values = json.loads(line.decode("utf-8"), object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        return line  # refused as it is
+    if not isinstance(values, _Object) or values.twice:
+        return line
+    kind = values.get("kind")
+    if values.get("format") is not None:
+        names = {name: separate_name("header", name) for name in _OF_HEADER}
+    elif isinstance(kind, str) and kind in OF_KIND:
+        names = {name: separate_name(kind, name) for name in OF_KIND[kind]}
+    else:
+        return line
+    renamed = {names.get(name, name): value for name, value in values.items()}
+    return json.dumps(renamed, separators=(",", ":")).encode()
 
 
 # ---- why a line is refused ----

@@ -32,7 +32,13 @@ _STRIPPED: Final = "events.jsonl.gz"
 _ABOUT_THE_LOG: Final = ("gap", "checkpoint")
 _LEVEL_E: Final = tuple(name for name, kind in KINDS.items() if kind.level == "E")
 _TRACE_ONLY: Final = frozenset(name for kind in KINDS.values() for name in kind.trace_only)
-_OPTIONAL_KINDS: Final = ("active_notified", "subscribe_rejected")
+_OPTIONAL_KINDS: Final = (
+    "active_notified",
+    "subscribe_rejected",
+    "cursor_moved",
+    "subscription_deleted",
+    "limit",
+)
 _OPTIONAL_FIELDS: Final = ("blocked", "ack_sets")
 
 #: The columns of the rows of each kind of file.
@@ -117,6 +123,8 @@ def strip_recording(
             events, source_seq = without_trace(log.events, minimal=minimal)
             names = {name: getattr(log, name) for name in IDENTITY}
             header = {"format_version": "1.0", **log.header, "format": "pulsar-consumer-events"}
+            if minimal:
+                header.pop("records", None)  # the lines that it promises are left out
             out.header(_with_names(header, names))
             out.rows(events.append_column("source_seq", pa.array(source_seq)), names=False)
             count += len(events)

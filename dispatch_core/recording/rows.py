@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.recording import checkpoint
-from dispatch_core.recording.parse import RENAMED
+from dispatch_core.recording.parse import OF_KIND, RENAMED, separate_name
 from dispatch_core.recording.schema import EVENTS, KINDS, POSITION, POSITIONS
 from dispatch_core.times import LAST_US
 
@@ -48,6 +48,9 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "publish_time_ms": (0, LAST_US // 1000),
     "num_messages": (1, (1 << 31) - 1),
     "size_bytes": (0, _INT64[1]),
+    "entries": (0, _INT64[1]),
+    "keys": (0, _INT64[1]),
+    "deliver_at_ms": (0, LAST_US // 1000),
 }
 
 #: The values that text fields may have. Fields that are not named may be any text.
@@ -55,6 +58,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "ack_type": ("Individual", "Cumulative"),
     "key_shared_mode": ("AUTO_SPLIT", "STICKY"),
     "type": ("Normal", "Replay"),
+    "by": ("seek", "reset_cursor", "skip", "clear_backlog", "expiry", "unknown"),
 }
 
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -64,9 +68,16 @@ _POSITION_TEXT: Final = re.compile(rf"-?[0-9]{{1,{_MOST_DIGITS}}}:-?[0-9]{{1,{_M
 #: Column -> its name in a JSON line.
 _SHOWN: Final = {
     **{column: name for name, column in RENAMED.items()},
+    **{column: name for fields in OF_KIND.values() for name, column in fields.items()},
     "key_shared_mode": "key_shared.mode",
     "key_shared_allow_out_of_order": "key_shared.allow_out_of_order",
 }
+#: Name under which a line's field is parsed -> column.
+_PARSED: Final = RENAMED | {
+    separate_name(kind, name): column for kind, fields in OF_KIND.items() for name, column in fields.items()
+}
+#: Columns with one position.
+SINGLE_POSITIONS: Final = ("read_position", "mark_delete", "moved_from", "moved_to")
 
 
 def shown(column: str) -> str:
@@ -118,17 +129,18 @@ def from_json(rows: pa.Table, faults: Faults) -> Columns:
     raw = columns_of(rows)
     made: Columns = {}
     for name, values in raw.items():
+        column = _PARSED.get(name, name)
         if name == "positions":
             made[name] = _position_lists(values, faults)
-        elif name in ("read_position", "mark_delete"):
-            made[name] = _positions(values, faults, name)
+        elif column in SINGLE_POSITIONS:
+            made[column] = _positions(values, faults, shown(column))
         elif name == "position":
             parsed = _positions(values, faults, name)
             made["ledger_id"], made["entry_id"] = (pc.struct_field(parsed, i) for i in (0, 1))
         elif name in ("ranges", "key_shared"):
             continue
         else:
-            made[RENAMED.get(name, name)] = values
+            made[column] = values
     made.update(_key_shared(raw, faults))
     return made
 

@@ -1,4 +1,4 @@
-"""Log format 1.0: the only definition of the contents of message logs and event logs.
+"""Log format 1.1: the only definition of the contents of message logs and event logs.
 
 Everything that reads, validates, writes, converts or documents logs takes names, types and levels from here.
 
@@ -14,7 +14,7 @@ Shapes
 Positions are structs ``{ledger_id, entry_id}``; in JSON they are the text ``"<ledger_id>:<entry_id>"``.
 Units stand at the end of names; times are microseconds since the epoch, UTC.
 
-Source: the recordings' own README (kinds, fields, levels); file format 1.0.
+Source: the recordings' own README (kinds, fields, levels); file formats 1.0 and 1.1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 
 import pyarrow as pa
 
-FORMAT_VERSION: Final = (1, 0)
+FORMAT_VERSION: Final = (1, 1)
 
 POSITION: Final = pa.struct(
     [pa.field("ledger_id", pa.int64(), nullable=False), pa.field("entry_id", pa.int64(), nullable=False)]
@@ -54,6 +54,10 @@ MESSAGES: Final = pa.schema(
         pa.field("num_messages", pa.int32(), nullable=False),
         pa.field("size_bytes", pa.int64()),
         *_SOURCE,
+        # Since format 1.1; behind all others, so that the tables of an older home get them by adding columns.
+        pa.field("keys", pa.int64()),
+        pa.field("deliver_at_ms", pa.int64()),
+        pa.field("txn", pa.string()),
     ]
 )
 
@@ -121,6 +125,13 @@ EVENTS: Final = pa.schema(
         pa.field("footer_json", pa.string()),
         pa.field("header_json", pa.string()),
         *_SOURCE,
+        # Since format 1.1: moves of the cursor and limits.
+        pa.field("by", pa.string()),
+        pa.field("moved_from", POSITION),
+        pa.field("moved_to", POSITION),
+        pa.field("entries", pa.int64()),
+        pa.field("what", pa.string()),
+        pa.field("limit_active", pa.bool_()),
     ]
 )
 
@@ -207,6 +218,25 @@ _KINDS: Final = (
         "E",
         ("consumer", "active"),
         meaning="Failover, Exclusive: the broker notified the consumer that consumer `active` is the active one",
+    ),
+    Kind(
+        "cursor_moved",
+        "E",
+        ("by",),
+        ("moved_from", "moved_to", "entries"),
+        (),
+        "the cursor was moved by something else than acknowledgements: the mark-delete position was `from` and is `to`, see "
+        "below; `entries` = number of entries passed",
+    ),
+    Kind("subscription_deleted", "E", meaning="the subscription was deleted, and its cursor with it"),
+    Kind(
+        "limit",
+        "E",
+        ("what", "limit_active"),
+        ("value",),
+        (),
+        "from here on a policy holds deliveries back or leaves entries out (`active` true), or no longer; `value` = the "
+        "limit's number, where it has one",
     ),
     Kind("selector_added", "T", ("consumer",), ("selector",), (), "the selector has added the consumer"),
     Kind("selector_refused", "T", ("consumer",), ("selector",), (), "the selector refused the consumer"),

@@ -72,6 +72,16 @@ CONTRACTS: Final[dict[str, pa.Schema]] = {
 APPENDED: Final = ("run_metadata", "alerts_sent")
 
 PARTITION: Final = "interval_start"
+
+#: Columns that tables of a home may lack, because they are younger than it: log format 1.1. They stand last.
+ADDED: Final = frozenset(
+    (
+        *("keys", "deliver_at_ms", "txn"),
+        *("by", "moved_from", "moved_to", "entries", "what", "limit_active"),
+    )
+)
+#: The tables that have them.
+_GREW: Final = ("messages", "consumer_events")
 #: The columns that identify a log within an interval: one incarnation of a dispatcher.
 LOG: Final = tuple(field.name for field in tables.IDENTITY if field.name != PARTITION)
 
@@ -101,9 +111,24 @@ def file_schema(name: str) -> pa.Schema:
     return pa.schema([field for field in stored_schema(name) if field.name != PARTITION or name in APPENDED])
 
 
+def older_schema(name: str) -> pa.Schema:
+    """The columns that a table of an older home has: the stored schema without those that were added later."""
+    if name not in _GREW:
+        return stored_schema(name)
+    return pa.schema([field for field in stored_schema(name) if field.name not in ADDED])
+
+
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Bring a table to the wanted columns, order and types; fields inside structs get their nullability back."""
-    columns = [_conform(in_one(table[field.name]), field.type) for field in wanted]
+    """Bring a table to the wanted columns, order and types; fields inside structs get their nullability back.
+
+    Columns that were added later than the table's rows (``ADDED``) are null.
+    """
+    columns = [
+        pa.nulls(table.num_rows, field.type)
+        if field.name in ADDED and field.name not in table.column_names
+        else _conform(in_one(table[field.name]), field.type)
+        for field in wanted
+    ]
     return pa.Table.from_arrays(columns, schema=wanted)
 
 

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
@@ -41,6 +41,7 @@ from spark_jobs.warehouse.contracts import (
     StagedFile,
     conform,
     file_schema,
+    older_schema,
     same_type,
     stored_schema,
 )
@@ -69,7 +70,8 @@ def has_table(warehouse: Path, name: str) -> bool:
 def ensure_table(warehouse: Path, name: str) -> DeltaTable:
     """Open a table, after creating it from its contract if it is missing.
 
-    Raises ``WarehouseError`` for a table with other columns, and for a path that Delta or Spark would misread.
+    A table of an older home may lack the columns of ``contracts.ADDED`` until an interval is written to it. Raises
+    ``WarehouseError`` for a table with other columns, and for a path that Delta or Spark would misread.
     """
     path = table_path(warehouse, name).absolute()
     if bad := sorted(set(str(path)) & _NOT_IN_A_PATH):
@@ -104,9 +106,7 @@ def _opened(path: Path) -> DeltaTable:
 def check_columns(name: str, columns: list[tuple[str, pa.DataType]], *, where: str) -> None:
     """Raise ``WarehouseError`` unless the columns are the contract's, in its order and of its types."""
     wanted = [(field.name, field.type) for field in stored_schema(name)]
-    if [column for column, _kind in columns] == [column for column, _kind in wanted] and all(
-        same_type(have, want) for (_a, have), (_b, want) in zip(columns, wanted, strict=True)
-    ):
+    if any(_same_columns(columns, schema) for schema in (stored_schema(name), older_schema(name))):
         return
     have_names, want_names = {column for column, _kind in columns}, {column for column, _kind in wanted}
     others = [
@@ -119,6 +119,21 @@ def check_columns(name: str, columns: list[tuple[str, pa.DataType]], *, where: s
         f"extra {sorted(have_names - want_names)}, types {others}; nothing was written. Move the warehouse away and "
         "run the intervals again, or use the version that made it"
     )
+
+
+def _same_columns(columns: list[tuple[str, pa.DataType]], wanted: pa.Schema) -> bool:
+    return [column for column, _kind in columns] == wanted.names and all(
+        same_type(have, want.type) for (_name, have), want in zip(columns, wanted, strict=True)
+    )
+
+
+def _add_columns(warehouse: Path, name: str) -> None:
+    """Give a table of an older home the columns that were added since; call it with the commit lock taken."""
+    table = _opened(table_path(warehouse, name).absolute())
+    there = {field.name for field in table.schema().fields}
+    added = [field for field in stored_schema(name) if field.name not in there]
+    if added:
+        table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
 
 
 def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterable[StagedFile]) -> int:
@@ -153,6 +168,7 @@ def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterabl
         )
         rows += file.rows
     with _commit_lock(warehouse, name):
+        _add_columns(warehouse, name)
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
             table = _opened(root)
             if not adds and all(start != span.start for _path, start in _live_files(table, root, name)):

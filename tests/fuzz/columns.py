@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dispatch_core.recording.parse import RENAMED
-from dispatch_core.recording.rows import RANGES, shown
+from dispatch_core.recording.parse import OF_KIND, RENAMED
+from dispatch_core.recording.rows import RANGES, SINGLE_POSITIONS, shown
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from tests.dispatch_core.recording.reading import Read, read
 from tests.fuzz.lines import Content, row
@@ -95,8 +95,9 @@ def columns(rng: Random, content: Content) -> Columns:
 
 
 def _as_row(line: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    own = OF_KIND.get(line.get("kind", ""), {})
     made = {
-        RENAMED.get(name, name): value
+        own.get(name) or RENAMED.get(name, name): value
         for name, value in line.items()
         if name not in ("position", "key_shared")
     }
@@ -110,7 +111,7 @@ def _as_row(line: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
         made.setdefault("ranges", policy["ranges"])
     if made.get("ranges") is not None:
         made["ranges"] = [{"start": start, "end": end} for start, end in made["ranges"]]
-    for name in ("read_position", "mark_delete"):
+    for name in SINGLE_POSITIONS:
         if name in made:
             made[name] = _pair(made[name])
     if "positions" in made:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from dispatch_core.recording.parse import RENAMED
+from dispatch_core.recording.parse import OF_KIND, RENAMED
 from dispatch_core.recording.rows import CHOICES, RANGES, shown
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 
@@ -22,7 +22,8 @@ Fate = Literal["good", "bad", "any"]
 Content = Literal["events", "messages"]
 
 INT64: Final = (-(1 << 63), (1 << 63) - 1)
-_NAME_OF: Final = {column: name for name, column in RENAMED.items()}
+_OF_ONE_KIND: Final = {column: name for fields in OF_KIND.values() for name, column in fields.items()}
+_NAME_OF: Final = {column: name for name, column in RENAMED.items()} | _OF_ONE_KIND
 _IN_KEY_SHARED: Final = {"key_shared_mode": "mode", "key_shared_allow_out_of_order": "allow_out_of_order"}
 _APART: Final = {"source_file", "source_line", "header_json", "footer_json", "checkpoint_json"}
 _IDENTITY: Final = ("cluster", "topic", "subscription", "broker", "incarnation", "seq", "t_us", "kind")
@@ -121,7 +122,9 @@ def _event(rng: Random, seq: int) -> tuple[dict[str, Any], dict[str, Any]]:
     if known is not None:
         columns += [name for name in (*known.optional, *known.trace_only) if rng.random() < 0.5]
     if rng.random() < 0.1:
-        columns.append(rng.choice([name for name in _PAYLOAD if not name.startswith("gap")]))
+        columns.append(
+            rng.choice([name for name in _PAYLOAD if not name.startswith("gap") and name not in _OF_ONE_KIND])
+        )
     items = rng.choice((0, 1, 2, 2, 5)) if "positions" in columns else 0
     line = dict(values)
     for column in dict.fromkeys(columns):

@@ -31,6 +31,11 @@ def test_by_default_all_is_assumed_absent_unless_the_log_says_what_it_records() 
     doubts = recorded_with(records).doubts("never_delivered", None)
     assert doubts == [name for name in doubts if name not in records["records"]]
     assert "entry_filter" in doubts
+    assert recorded_with({"records": ["limit"]}).doubts("never_delivered", None) == []
+    by_fields = recorded_with({"records": ["deliver_at_ms", "txn"]}).doubts("never_delivered", None)
+    assert by_fields == recorded_with({"records": ["delayed_delivery", "transactions"]}).doubts(
+        "never_delivered", None
+    )
     everything = {"records": list(BEHAVIOURS)}
     assert recorded_with(everything, ()).doubts("never_delivered", None) == []
 

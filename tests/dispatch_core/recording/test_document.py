@@ -32,10 +32,10 @@ def test_every_field_of_a_message_is_described():
 
 
 def test_the_examples_are_read_without_a_reject_and_show_every_kind():
-    header, messages, events = blocks("json")
-    assert len(read(list(map(str.encode, header))).events) == 1
+    *headers, messages, events = blocks("json")
+    assert [len(read(list(map(str.encode, header))).events) for header in headers] == [1, 1]
     result = read([line.encode() for line in messages], "messages.jsonl")
-    assert (result.counts.accepted, result.refused) == (4, [])
+    assert (result.counts.accepted, result.refused) == (7, [])
     result = read(("\n".join(events) + "\n").encode(), "trace.jsonl")  # the footer's checksum is true, too
     assert result.refused == []
     assert not result.counts.unknown_kinds

@@ -6,6 +6,8 @@ from dispatch_core.recording.reader import Limits
 from tests.dispatch_core.recording.reading import HEADER, flow, line_of, message, read, sent
 
 CONSUMER = {"seq": 1, "t_us": 1, "kind": "consumer_added", "consumer": 1, "name": "c"}
+MOVED = {"seq": 1, "t_us": 1, "kind": "cursor_moved", "by": "skip", "from": "3:0", "to": "3:4"}
+LIMIT = {"seq": 1, "t_us": 1, "kind": "limit", "what": "dispatch_rate", "value": 15, "active": True}
 
 BAD_EVENTS = [
     (b'{"seq":1', None, "not valid JSON: Expecting ',' delimiter at column 9"),
@@ -57,6 +59,20 @@ BAD_EVENTS = [
     (sent(1, batch_sizes=[1, None]), "batch_sizes", "null inside the list"),
     (sent(1, batch_sizes=None), "batch_sizes", "missing in a line of kind sent"),
     (sent(1, read_position="3"), "read_position", "found '3'"),
+    (MOVED | {"by": None}, "by", "missing in a line of kind cursor_moved"),
+    (
+        MOVED | {"by": "hand"},
+        "by",
+        "'hand' is none of seek, reset_cursor, skip, clear_backlog, expiry, unknown",
+    ),
+    (MOVED | {"from": 3}, "from", "expected a text, found 3"),
+    (MOVED | {"to": "3"}, "to", "found '3'"),
+    (MOVED | {"to": "3:-2"}, "to", "found '3:-2'"),
+    (MOVED | {"entries": -1}, "entries", "-1 is below 0"),
+    (LIMIT | {"active": 1}, "active", "expected true or false, found 1"),
+    (LIMIT | {"active": None}, "active", "missing in a line of kind limit"),
+    (LIMIT | {"what": None}, "what", "missing in a line of kind limit"),
+    (flow(1, active=True), "active", "expected an integer, found true"),
     (CONSUMER | {"key_shared": []}, "key_shared", "expected an object, found []"),
     (CONSUMER | {"key_shared": {"mode": 1}}, "key_shared.mode", "expected a text, found 1"),
     (CONSUMER | {"key_shared": {"ranges": [[5, 4]]}}, "ranges", "expected pairs [start, end] of hashes"),

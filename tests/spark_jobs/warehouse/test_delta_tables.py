@@ -14,10 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dispatch_core.recording.schema import EVENTS
 from dispatch_core.tables import VERSION, VERSION_KEY, TablesVersionError
 from dispatch_expectations.table_rows import interval_dataset
 from spark_jobs.intervals import interval
-from spark_jobs.warehouse.contracts import CONTRACTS, StagedFile, conform, file_schema, stored_schema
+from spark_jobs.warehouse.contracts import (
+    ADDED,
+    CONTRACTS,
+    StagedFile,
+    conform,
+    file_schema,
+    older_schema,
+    stored_schema,
+)
 from spark_jobs.warehouse.delta_tables import (
     WarehouseError,
     all_files,
@@ -128,6 +137,21 @@ def test_a_table_with_other_columns_is_refused_and_left_alone(tmp_path: Path) ->
     ):
         replace_interval(tmp_path, "waits", DAY, [])
     assert DeltaTable(path).version() == 0
+
+
+def test_a_table_of_an_older_home_is_read_and_gets_the_later_columns(tmp_path: Path) -> None:
+    path = table_path(tmp_path, "consumer_events")
+    DeltaTable.create(path, schema=older_schema("consumer_events"), partition_by=["interval_start"])
+    older = pq.read_table(events(tmp_path / "s", 1).path).drop_columns(sorted(ADDED & set(EVENTS.names)))
+    older = older.add_column(0, "interval_start", pa.array([DAY.start], pa.timestamp("us", "UTC")))
+    write_deltalake(path, older, mode="append")
+    assert (seqs(tmp_path), len(data_files(tmp_path, "consumer_events", DAY))) == ([1], 1)
+    moved = {"seq": 2, "kind": "cursor_moved", "by": "seek", "moved_to": {"ledger_id": 5, "entry_id": -1}}
+    replace_interval(tmp_path, "consumer_events", NEXT, [staged(tmp_path / "s", "consumer_events", [moved])])
+    rows = read_table(tmp_path, "consumer_events").sort_by("seq")
+    assert rows.schema.equals(CONTRACTS["consumer_events"])
+    assert rows["moved_to"].to_pylist() == [None, {"ledger_id": 5, "entry_id": -1}]
+    assert seqs(tmp_path, DAY) == [1]
 
 
 def test_a_table_of_a_later_major_version_is_refused_by_every_reader_and_a_minor_one_is_read(
