@@ -1,6 +1,7 @@
 package dispatchaudit.recorder;
 
 import com.google.common.collect.Range;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -292,7 +293,13 @@ final class BrokerView {
             }
         }
         boolean cut = left[0] < 0 || holes.size() >= MOST_POSITIONS;
-        return new State(markDelete, unsent, holes, pending, cut, System.currentTimeMillis() * 1000);
+        return new State(markDelete, unsent, holes, pending, cut, nowUs());
+    }
+
+    /** The present time, not before that of any event so far. */
+    private static long nowUs() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1_000_000 + now.getNano() / 1000 + 1;
     }
 
     /** Add the entries of a range (lower, upper] that the cursor keeps. False = the limit is reached. */

@@ -189,6 +189,7 @@ final class CursorWatch {
             if (known && operation.resets) {
                 forgetAcks();
             }
+            operations.forEach(open -> open.before = now); // several calls may clear one backlog: each bundle's and the namespace's
         }
         markDelete = now;
         acked.keySet().removeIf(ledger -> ledger < now.ledgerId());

@@ -101,6 +101,14 @@ class CursorWatchTest {
     }
 
     @Test
+    void ofSeveralCallsForOneMoveOneIsNamed() {
+        CursorOperation namespace = begins(CursorOperation.clearBacklog());
+        CursorOperation bundle = begins(CursorOperation.clearBacklog());
+        assertEquals(moved("clear_backlog", "5:9", "5:30", 21), ends(bundle, true, "5:30"));
+        assertNull(ends(namespace, true, "5:30"));
+    }
+
+    @Test
     void expiryIsNamedByTheBrokersCountOrPolicy() {
         expires = true;
         assertEquals(moved("expiry", "5:9", "5:30", 21), at("5:30"));
