@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.names import printable
-from dispatch_core.cli.recordings import add_override_arguments, overrides_given
+from dispatch_core.cli.recordings import add_as_of_arguments, add_override_arguments, overrides_given
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
 from spark_jobs import stage_command
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval-end", type=stage_command.moment, help="exclusive (default: a day after the start)"
     )
     add_override_arguments(parser)
+    add_as_of_arguments(parser)
     parser.add_argument(
         "--forget-gone",
         action="store_true",
@@ -87,6 +88,7 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     from spark_jobs.ingest.landing_changes import stale_intervals
     from spark_jobs.ingest.with_history import ingest_with_history
     from spark_jobs.pull.pull_logs import land, pull_segments
+    from spark_jobs.replay.as_of import AsOf
     from spark_jobs.replay.replay_interval import replay
     from spark_jobs.reports.report_pages import write_reports
     from spark_jobs.session import running_session
@@ -94,6 +96,7 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
 
     policy = current_policy()
     limits = policy.limit_rules()
+    asked = AsOf(args.as_of, args.complete)
     landing, warehouse = home / "landing", home / "warehouse"
     pulled = pull_segments(sources, landing, progress=say, keep_gone=not args.forget_gone)
     if args.interval_start:
@@ -112,10 +115,12 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     with running_session(sum(segment.size_bytes for segment in pulled.files)) as spark:
         for span in spans:
             _say_summary(ingest_with_history(spark, landing, warehouse, span))
-            _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides))
+            _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
             _say_summary(aggregate(spark, warehouse, span, limits=limits))
             judge(span)
         for span in stale_intervals(landing, warehouse, spark):
+            if asked.mark and span in spans:
+                continue  # judged as of the moment that was asked for
             recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
             judge(span)
     return verdicts
