@@ -17,6 +17,7 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.limits import Limits, LimitsError
+from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
     FAIL,
@@ -31,8 +32,11 @@ from dispatch_core.audit.verdict import (
 )
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
+    AsOf,
     Recurring,
+    add_as_of_arguments,
     add_recording_arguments,
+    as_of_given,
     dispatchers,
     overrides_given,
     progress,
@@ -41,6 +45,7 @@ from dispatch_core.cli.recordings import (
     set_aside,
 )
 from dispatch_core.errors import ProfileError
+from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
@@ -66,6 +71,24 @@ class _Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class _Moment:
+    """The last line of a recording, microseconds since the epoch, and the number of consumers connected behind it."""
+
+    t_us: int
+    connected: int
+
+    @classmethod
+    def of(cls, judged: list[_Judged]) -> _Moment | None:
+        """Return the moment as of which a recording was judged; ``None`` where no line has a time."""
+        last = last_line_us([result.log for result in judged])
+        newest = {
+            (log.cluster, log.topic, log.subscription): log for log in (result.log for result in judged)
+        }
+        connected = sum(connected_at_end(log.events) for log in newest.values())
+        return None if last is None else cls(last, connected)
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """The options of the command, parsed."""
 
@@ -73,11 +96,13 @@ class _Asked:
     policy: Policy
     limits: Limits
     rules: bool
+    as_of: AsOf
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``audit``."""
     add_recording_arguments(parser, ": anomalies, then a verdict per recording")
+    add_as_of_arguments(parser)
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to show as sentences (default 5)"
     )
@@ -103,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
         Policy(top=options.top),
         _limits(options.limits),
         not options.no_rules,
+        as_of_given(options),
     )
     given: list[str] = []
     times = [ACTIVE_TIMES.empty_table()]
@@ -115,9 +141,9 @@ def run(options: argparse.Namespace) -> int:
         progress("")
         _complain(recording, judged)
         if options.json:
-            _print_json(_json_lines(recording, judged, verdict))
+            _print_json(_json_lines(recording, judged, verdict, asked.as_of))
         else:
-            print(_for_people(recording, judged, verdict, options.top))
+            print(_for_people(recording, judged, verdict, asked))
         sys.stdout.flush()
         times += [result.times for result in judged]
     by_topic = pa.concat_tables(times)
@@ -155,7 +181,7 @@ def _limits(given: list[str]) -> Limits:
 
 
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
-    for logs in dispatchers(recording, asked.overrides):
+    for logs in dispatchers(recording, asked.overrides, asked.as_of):
         yield from _judge_dispatcher(logs, asked, quarantined(recording))
 
 
@@ -165,7 +191,12 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
         audit = audit_whole(
-            log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules, last=last
+            log,
+            earlier=earlier,
+            limits=asked.limits,
+            closed=last and asked.as_of.complete,
+            rules=asked.rules,
+            last=last,
         )
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
@@ -255,7 +286,10 @@ def _json_lines_of_all(found: list[dict[str, Any]], verdict: str) -> Iterator[di
         yield {"verdict": verdict, "recording": _ALL, "counts": dict(counts)}
 
 
-def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> Iterator[dict[str, Any]]:
+def _json_lines(
+    recording: Recording, judged: list[_Judged], verdict: str, as_of: AsOf
+) -> Iterator[dict[str, Any]]:
+    moment = _Moment.of(judged)
     counts: Counter[str] = Counter()
     for result in judged:
         names = _names(result.log)
@@ -285,6 +319,9 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "verdict": verdict,
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
+        "as_of_us": None if moment is None else moment.t_us,
+        "complete": as_of.complete,
+        "connected": None if moment is None else moment.connected,
         "levels": sorted({result.level for result in judged}),
         "quarantined": recording.quarantine.num_rows,
         "warnings": sorted({*recording.mismatches, *_warnings(judged)}),
@@ -311,8 +348,12 @@ def _warnings(judged: list[_Judged]) -> set[str]:
     return {text for result in judged for text in result.warnings} | {row["explanation"] for row in repeated}
 
 
-def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: int) -> str:
+def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked: _Asked) -> str:
+    top = asked.policy.top
     rows = [f"{recording.name}  {verdict}"]
+    moment = _Moment.of(judged)
+    if moment is not None:
+        rows.append("  " + as_of_sentence(moment.t_us, moment.connected, complete=asked.as_of.complete))
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
     for result in judged:
         if len(judged) > 1:

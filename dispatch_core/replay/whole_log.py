@@ -83,8 +83,10 @@ def audit_whole(
         log: the incarnation to judge, of level E or a trace.
         earlier: the incarnations of the same dispatcher before it, oldest first.
         limits: how long is too long.
-        as_of_us: judge only what happened up to this time; ``None`` = all of it.
-        closed: the log is all there is; nothing that still waits at its end will ever be sent.
+        as_of_us: judge only what happened up to this time, as of then if the log goes on; ``None`` = all of it, as of the
+            last line.
+        closed: the log is all there is; nothing that still waits at its end will ever be sent. Otherwise what waits there
+            for less than the limits is not finished.
         rules: replay the broker's rules. Without, only order, duplicates and the log itself are looked at.
         last: no incarnation follows: entries that none of them has sent are counted.
         largest_trace: deliveries above which a trace is judged as the log without a trace that it contains.
@@ -92,9 +94,14 @@ def audit_whole(
 
     Never raises for what a log may hold: where the rules cannot be replayed, ``state`` says why.
     """
+    goes_on = False
     if as_of_us is not None:
-        log = replace(log, events=log.events.filter(pc.less_equal(log.events["t_us"], as_of_us)))
+        until = pc.less_equal(log.events["t_us"], as_of_us)
+        goes_on = not pc.all(until, min_count=0).as_py()
+        log = replace(log, events=log.events.filter(until))
     start, end = _span(log.events)
+    if as_of_us is not None and goes_on:
+        end = _moment(as_of_us + 1)
     trace = is_trace(log)
     waits: list[SampledWait] = []
     doubted = 0

@@ -27,6 +27,7 @@ from dispatch_expectations.dispatcher_results import NOBODY, DispatcherResult, r
 from dispatch_expectations.policy import load_policy
 from dispatch_expectations.validate import validate_interval
 from dispatch_expectations.verdict import NOT_CERTAIN
+from spark_jobs.replay.as_of import INTERVAL_END, LAST_LINE
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
 FORGED = "t\r\nBcc: all@example.org"
@@ -204,6 +205,18 @@ def test_unknown_never_clears(tmp_path: Path) -> None:
     other = spoiled("split_key", start=NEXT_DAY + timedelta(days=1), key="order-99")
     ((_topic, news),) = news_sent(tmp_path, other)
     assert ("clear", "out_of_order") in news
+
+
+def test_what_may_only_not_be_old_enough_yet_clears_nothing(tmp_path: Path) -> None:
+    news_sent(tmp_path, spoiled("never_delivered", "out_of_order", start=FIRST))
+    unfinished = spoiled()
+    unfinished.as_of = LAST_LINE
+    unfinished.rows["dispatcher_state"][0]["last_t_us"] = 1_795_249_461_936_412
+    results = judge(tmp_path, unfinished)
+    assert {result.overall.verdict for result in results} == {"PASS"}
+    assert news_sent(tmp_path, unfinished) == [(TOPIC, [("clear", "out_of_order")])]
+    unfinished.as_of = INTERVAL_END
+    assert news_sent(tmp_path, unfinished) == [(TOPIC, [("clear", "never_delivered")])]
 
 
 def test_a_dispatcher_that_was_not_judged_is_not_cleared(tmp_path: Path) -> None:
