@@ -71,6 +71,7 @@ class Replay:
         limits: Limits = DEFAULT_LIMITS,
         closed: bool = False,
         to_last_line: bool = False,
+        ended: bool = False,
         tick_us: int | None = None,
     ) -> None:
         """Begin before the first line.
@@ -91,6 +92,8 @@ class Replay:
             closed: the log is complete: what waits at its end will never be sent.
             to_last_line: the log is known up to its last line. What waits is judged as of then, not as of the interval's
                 end.
+            ended: another load of the topic follows. This one may have ended with its last line, so what waits is judged as
+                of then; the broker may have been away until the next one began.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
         """
         self._head = head
@@ -113,7 +116,7 @@ class Replay:
             profile=self._judge.profile,
             removals_logged=removals_logged if trace is None else trace.removals_logged,
         )
-        self._limits, self._closed, self._to_last_line = limits, closed, to_last_line
+        self._limits, self._closed, self._to_last_line, self._ended = limits, closed, to_last_line, ended
         self._unfinished = NOTHING_UNFINISHED
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
         self._anomaly_rows = Rows(head, interval_start)
@@ -240,7 +243,7 @@ class Replay:
     def _as_of_us(self) -> int:
         """Return the moment as of which waits are judged: the end of a closed log, else of the interval."""
         last_us = self._last_line[1] or self._start_us
-        if self._closed:
+        if self._closed or self._ended:
             return last_us
         # What waited before the interval waits at its start still.
         return max(self._start_us if self._to_last_line else self._end_us - 1, last_us)

@@ -196,6 +196,7 @@ class _Asked:
             limits=self.limits,
             closed=part < len(log.parts) - 1 or (last and self.complete),
             to_last_line=last and self.to_last_line,
+            ended=not last,
         )
 
 

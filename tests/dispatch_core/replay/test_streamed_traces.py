@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,11 @@ def compare(
     for module in (lines_ahead, verification, log_files):
         monkeypatch.setattr(module, "LOOK_AHEAD", 2 * horizon)
     dispatcher = written(log, folder, row_group_rows=max(rows, 20))
-    middle = from_micros(log.events["t_us"][log.events.num_rows // 2].as_py())
-    for start in (DAY, middle):
-        in_batches = gathered(replay_files(dispatcher, interval_start=start, interval_end=NEXT))
-        whole = replay(log, interval_start=start, interval_end=NEXT)
+    times_us = log.events["t_us"].to_pylist()
+    first, end = from_micros(times_us[0]), from_micros(times_us[-1]) + timedelta(days=1)
+    for start in (first, from_micros(times_us[len(times_us) // 2])):
+        in_batches = gathered(replay_files(dispatcher, interval_start=start, interval_end=end))
+        whole = replay(log, interval_start=start, interval_end=end)
         for table in REPLAY_TABLES:
             assert in_batches[table] == whole[table].to_pylist(), table
 
