@@ -275,7 +275,15 @@ class Replay:
             if t_us >= 0
         }
         gap = self._audit.in_doubt
-        return End(self._last_line[0], self._as_of_us(), self._closed, last_sent_us=last_sent_us, gap=gap)
+        return End(
+            self._last_line[0],
+            self._as_of_us(),
+            self._closed,
+            last_sent_us=last_sent_us,
+            gap=gap,
+            behind_us=self._audit.clocks.behind_us,
+            stepped_back_us=self._audit.stepped_back_us,
+        )
 
     def _note_last_sent(self) -> None:
         """Keep when each consumer was sent something last, by the lines of this incarnation."""

@@ -249,6 +249,10 @@ class WindowEntries:
         key = int(self._window.entry_key[ordinal])
         return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
 
+    def producer(self, ordinal: int) -> int:
+        """See ``audit.waits.tracker.Window``."""
+        return int(self._window.producer[ordinal])
+
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``audit.waits.tracker.Window``."""
         key = int(self._window.entry_key[ordinal])

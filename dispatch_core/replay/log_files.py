@@ -241,7 +241,7 @@ def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_
                 yield _Step(number, part, replay, replay.feed(batch.messages, batch.events, ahead))
         if several_brokers and number:
             earlier, later = (extents[at].load(logs[at].parts[0].broker) for at in (number - 1, number))
-            if earlier.is_behind(later):
+            if earlier.followed(later):
                 raise NotStreamableError(
                     f"by its positions, load {number + 1} of the topic came before the one in front of it"
                 )

@@ -144,6 +144,11 @@ class _Rows:
         key = self._key(ordinal)
         return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
 
+    def producer(self, ordinal: int) -> int:
+        """See ``Window``."""
+        at = int(self._ordinals[ordinal])
+        return int(self._window.producer[at]) if at >= 0 else -1
+
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``Window``."""
         key = self._key(ordinal)

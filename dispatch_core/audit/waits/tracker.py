@@ -92,6 +92,8 @@ class SampledWait:
     #: … the number of them by each of ``keys``, and the number of their keys in all.
     never_of_keys: tuple[tuple[Key | None, int], ...] = ()
     never_keys: int = 0
+    #: Number of the producer and publish time of ``positions``, one by one; empty = not known.
+    published: tuple[tuple[int, int], ...] = ()
 
     @property
     def waited_us(self) -> int:
@@ -417,6 +419,7 @@ class WaitTracker:
             first_position=first,
             positions=note.positions,
             keys=note.keys,
+            published=note.published,
             entries=row[at_.ENTRIES],
             messages=row[at_.MESSAGES],
             message_us=row[at_.MESSAGE_US],
