@@ -17,6 +17,7 @@ import java.util.function.BooleanSupplier;
  */
 final class CursorWatch {
     private static final int MOST_OPERATIONS = 100;
+    private static final BitSet NONE = new BitSet();
 
     private final BooleanSupplier expires;
     private Place markDelete;
@@ -253,7 +254,7 @@ final class CursorWatch {
     }
 
     private void count(Passed passed, long ledger, long first, long last) {
-        BitSet entries = acked.getOrDefault(ledger, new BitSet());
+        BitSet entries = acked.getOrDefault(ledger, NONE);
         for (long entry = first; entry <= last;) {
             long open = entry > Integer.MAX_VALUE ? entry : entries.nextClearBit((int) entry);
             if (open > last) {
