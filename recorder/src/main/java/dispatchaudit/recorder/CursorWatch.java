@@ -17,6 +17,8 @@ import java.util.function.BooleanSupplier;
  */
 final class CursorWatch {
     private static final int MOST_OPERATIONS = 100;
+    /** The effect of an acknowledgement comes less than this after its arrival. */
+    private static final long EFFECT_NS = 10_000_000_000L;
     private static final BitSet NONE = new BitSet();
 
     private final BooleanSupplier expires;
@@ -24,6 +26,8 @@ final class CursorWatch {
     /** After lost events: positions from here to {@link #markDelete} are older readings. */
     private Place staleFrom;
     private Place ackedUpTo;
+    /** Until then acknowledgements that were lost may take effect; 0 = none was lost. */
+    private long lostUntilNs;
     private final Map<Long, BitSet> acked = new HashMap<>();
     /** Of entries that are acknowledged in part, the messages that are not. */
     private final Map<Place, BitSet> rest = new HashMap<>();
@@ -49,12 +53,13 @@ final class CursorWatch {
 
     /**
      * Continue with the broker's present state after events were lost, acknowledgements among them. The events that wait may
-     * have older positions.
+     * have older positions, and acknowledgements that were lost may take effect only now.
      */
     void resume(State state) {
         Place before = markDelete == null ? new Place(Long.MIN_VALUE, 0) : markDelete;
         begin(state);
         staleFrom = markDelete == null ? null : before;
+        lostUntilNs = System.nanoTime() + EFFECT_NS;
         operations.forEach(operation -> operation.before = markDelete);
     }
 
@@ -181,8 +186,8 @@ final class CursorWatch {
     private Event.CursorMoved forward(Place now) {
         Passed passed = passed(now);
         Event.CursorMoved moved = null;
-        if (passed.count > 0) {
-            CursorOperation operation = next(false);
+        CursorOperation operation = passed.count > 0 ? next(false) : null;
+        if (passed.count > 0 && (operation != null || !mayBeLost())) {
             boolean known = operation != null;
             String by = named(operation, expires.getAsBoolean() ? "expiry" : "unknown");
             boolean exact = known || by.equals("expiry");
@@ -198,6 +203,13 @@ final class CursorWatch {
             rest.keySet().removeIf(place -> place.compareTo(now) <= 0);
         }
         return moved;
+    }
+
+    private boolean mayBeLost() {
+        if (lostUntilNs != 0 && System.nanoTime() - lostUntilNs > 0) {
+            lostUntilNs = 0;
+        }
+        return lostUntilNs != 0;
     }
 
     /** The first operation without a line, of those that {@code resets} or of all. */
