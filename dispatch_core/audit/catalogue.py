@@ -24,7 +24,7 @@ CONFORMANCE: Final = "conformance"
 PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INPUT_QUALITY, CONFORMANCE)
 
 #: Why an entry was sent more than once.
-CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload")
+CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload", "cursor_moved")
 #: ``reason`` of an order finding at a connection that had allowed delivery out of order.
 ORDER_NOT_PROMISED: Final = "out_of_order_allowed"
 #: Kinds behind whose first line a comparison with the rules proves nothing: something is missing, or cannot be.
@@ -110,6 +110,13 @@ _KINDS: Final = (
         COMPLETENESS,
         "readable, held by no limit, and not sent by the interval's end",
         0,
+    ),
+    AnomalyKind(
+        "skipped",
+        INFO,
+        COMPLETENESS,
+        "stored entries that were never sent, because a move of the cursor passed them; counted by what moved it",
+        None,
     ),
     AnomalyKind(
         "ack_hole",

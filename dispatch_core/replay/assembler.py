@@ -30,6 +30,7 @@ from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import SkippedEntries
+from dispatch_core.audit.waits.passed_entries import PassedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
@@ -106,6 +107,7 @@ class Replay:
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
+        self._passed = PassedEntries()
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -140,6 +142,7 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        self._passed.look(self._audit.window, self._audit.scan)
         if self._skipped is not None:
             self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
@@ -198,6 +201,7 @@ class Replay:
         if judged:
             others = but_for(waits, found)
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
+        found += self._passed.findings()
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
         spans = self._judge.ownership()
         return {

@@ -22,6 +22,9 @@ ALL_LEFT: Final = 5
 RELOADED: Final = 6
 REPLACED: Final = 7  # sent again to the same connection while open there
 REWOUND: Final = 8  # open still; Failover and Exclusive went back to the mark-delete position
+MOVED: Final = (
+    9  # the cursor was moved: what it passed is settled, what lies behind its new position comes again
+)
 
 NOBODY: Final = -1
 MANY: Final = -2
@@ -64,6 +67,9 @@ REQUEST_CONSUMER, REQUEST_OPERATION, REQUEST_NEXT = range(3)
 REQUEST_COLUMNS: Final = 3
 
 # Single numbers. HIGHEST_SENT may be of an entry that is gone: then -1, and SENT_ANY says that there was one.
+# LAST_MOVE: the last move of the cursor that may make entries come again (seek, reset). LAST_MOVED_TO: the ordinal of the
+# new mark-delete position of the last move of any kind. LAST_EMPTY: the last operation that left nobody connected.
+# MOVES_LOGGED: the recorder writes every move of the cursor.
 # REWIND_DUE: the active consumer has changed; if no line shows the rewind, the first delivery that goes back does.
 (
     DELIVERIES,
@@ -76,5 +82,9 @@ REQUEST_COLUMNS: Final = 3
     HIGHEST_SENT,
     SENT_ANY,
     LAST_RELOAD,
-) = range(10)
-SCALARS: Final = 10
+    LAST_MOVE,
+    LAST_MOVED_TO,
+    LAST_EMPTY,
+    MOVES_LOGGED,
+) = range(14)
+SCALARS: Final = 14

@@ -33,6 +33,9 @@ from dispatch_core.audit.deliveries.layout import (
     KEY_LAST_DELIVERY,
     LAST_AT_CONSUMER,
     LAST_DELIVERY,
+    LAST_EMPTY,
+    LAST_MOVE,
+    LAST_MOVED_TO,
     LAST_OF_KEY,
     LAST_RELOAD,
     LAST_REWIND,
@@ -79,8 +82,9 @@ def operations_of(
             at = requests[at, REQUEST_NEXT]
     if s[LAST_REWIND] >= 0:
         used[s[LAST_REWIND]] = True
-    if s[LAST_RELOAD] >= 0:
-        used[s[LAST_RELOAD]] = True
+    for scalar in (LAST_RELOAD, LAST_MOVE, LAST_EMPTY):
+        if s[scalar] >= 0:
+            used[s[scalar]] = True
 
 
 @compiled
@@ -204,3 +208,6 @@ def cut_scalars(cut: int, s: Array, new_op: Array) -> None:
     s[HIGHEST_SENT] = max(s[HIGHEST_SENT] - cut, -1)
     s[LAST_REWIND] = _new(new_op, s[LAST_REWIND])
     s[LAST_RELOAD] = _new(new_op, s[LAST_RELOAD])
+    s[LAST_MOVE] = _new(new_op, s[LAST_MOVE])
+    s[LAST_EMPTY] = _new(new_op, s[LAST_EMPTY])
+    s[LAST_MOVED_TO] = max(s[LAST_MOVED_TO] - cut, -1)
