@@ -228,7 +228,8 @@ final class BrokerView {
     private static void rate(Map<String, Long> found, AbstractTopic topic, String subscription) {
         long messages = topic.getBrokerDispatchRateLimiter().map(limiter -> limiter.getDispatchRateOnMsg()).orElse(0L);
         long bytes = topic.getBrokerDispatchRateLimiter().map(limiter -> limiter.getDispatchRateOnByte()).orElse(0L);
-        for (DispatchRateImpl rate : new DispatchRateImpl[] {topic.getDispatchRate(), topic.getSubscriptionDispatchRate(subscription)}) {
+        DispatchRateImpl[] rates = {topic.getDispatchRate(), topic.getSubscriptionDispatchRate(subscription)};
+        for (DispatchRateImpl rate : rates) {
             if (rate != null) {
                 long ofRate = rate.getDispatchThrottlingRateInMsg();
                 if (ofRate > 0) {

@@ -185,24 +185,27 @@ final class CursorWatch {
 
     private Event.CursorMoved forward(Place now) {
         Passed passed = passed(now);
-        Event.CursorMoved moved = null;
-        CursorOperation operation = passed.count > 0 ? next(false) : null;
-        if (passed.count > 0 && (operation != null || !mayBeLost())) {
-            boolean known = operation != null;
-            String by = named(operation, expires.getAsBoolean() ? "expiry" : "unknown");
-            boolean exact = known || by.equals("expiry");
-            moved = new Event.CursorMoved(by, passed.before, exact ? now : passed.last, passed.count);
-            if (known && operation.resets) {
-                forgetAcks();
-            }
-            operations.forEach(open -> open.before = now); // several calls may clear one backlog: each bundle's and the namespace's
-        }
+        Event.CursorMoved moved = passed.count > 0 ? moved(passed, now) : null;
         markDelete = now;
         acked.keySet().removeIf(ledger -> ledger < now.ledgerId());
         if (!rest.isEmpty()) {
             rest.keySet().removeIf(place -> place.compareTo(now) <= 0);
         }
         return moved;
+    }
+
+    private Event.CursorMoved moved(Passed passed, Place now) {
+        CursorOperation operation = next(false);
+        if (operation == null && mayBeLost()) {
+            return null;
+        }
+        String by = named(operation, expires.getAsBoolean() ? "expiry" : "unknown");
+        if (operation != null && operation.resets) {
+            forgetAcks();
+        }
+        // several calls may clear one backlog: one for each bundle, and the namespace's
+        operations.forEach(open -> open.before = now);
+        return new Event.CursorMoved(by, passed.before, by.equals("unknown") ? passed.last : now, passed.count);
     }
 
     private boolean mayBeLost() {
