@@ -84,6 +84,12 @@ PARAMS = {
         examples=["aws_default"],
         section="Recorded logs",
     ),
+    "follow_links": switch(
+        False,
+        "Follow links in the source",
+        "Read what symbolic links in a local folder lead to. Off: they are named in the log and left out",
+        "Recorded logs",
+    ),
     "settings_file": Param(
         os.environ.get(SETTINGS_VARIABLE) or None,
         type=["null", "string"],
@@ -171,7 +177,9 @@ def dispatch_audit() -> None:
     @step(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])
     def pull(chosen: dict[str, str], params: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
         with clear_failure():
-            summary = steps.pull(chosen, Home.current(), params["source_connection"])
+            summary = steps.pull(
+                chosen, Home.current(), params["source_connection"], follow_links=params["follow_links"]
+            )
         outlet_events[LANDED].extra = steps.landed(chosen, summary)
         return summary
 

@@ -7,7 +7,7 @@ that none is sent twice, except when a process is killed between sending and rec
 ``dispatch_audit_smtp`` (type SMTP): server and login; extra ``from_email``, ``to_email`` (one or several, by comma).
 ``dispatch_audit_webhook`` (type HTTP): ``host`` is the URL; login and extra headers as for Airflow's HTTP hook; extra
 ``format`` (``json``, or ``slack`` for Slack, Mattermost and similar chats), ``timeout`` in seconds, at most 60, and
-``verify`` for a certificate file. Certificates are always verified.
+``verify`` for a certificate file. Certificates are always verified. The URL is a secret (``webhook``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from dispatch_airflow.home import Home, StepError, progress
+from dispatch_airflow.webhook import WebhookError, post
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -33,8 +33,6 @@ WEBHOOK_CONNECTION: Final = "dispatch_audit_webhook"
 #: Shapes of a webhook's body, by the connection's extra field ``format``.
 FORMATS: Final = ("json", "slack")
 _KEY_HEADER: Final = "X-Dispatch-Audit-Idempotency-Key"
-_TIMEOUT_S: Final = 10.0
-_MAX_TIMEOUT_S: Final = 60.0
 #: Time to wait for another run that is sending its alerts.
 _LOCK_TIMEOUT_S: Final = 600.0
 
@@ -169,42 +167,9 @@ def _mail(smtp: Connection | None, subject: str, text: str, key: str) -> None:
 
 
 def _post(webhook: Connection | None, body: Mapping[str, Any], key: str) -> None:
-    """Post a body through Airflow's HTTP notifier, once, without following redirects."""
-    from airflow.providers.http.notifications.http import HttpNotifier
-    from airflow.sdk.log import mask_secret
-
+    """Post a body to the webhook. Raises ``WebhookError``."""
     assert webhook is not None
-    extra = webhook.extra_dejson
-    # The path of a chat's webhook is its password, and the HTTP library writes it into its errors.
-    for secret in _secrets(webhook):
-        mask_secret(secret)
-    timeout_s = min(float(extra.get("timeout") or _TIMEOUT_S), _MAX_TIMEOUT_S)
-    # A certificate file may be given; verification cannot be turned off.
-    verify = extra.get("verify") if isinstance(extra.get("verify"), str) else True
-    try:
-        HttpNotifier(
-            http_conn_id=WEBHOOK_CONNECTION,
-            json=dict(body),
-            # The hook sends extra fields that it does not know as headers; None removes this one.
-            headers={"Idempotency-Key": key, "format": None},
-            extra_options={
-                "timeout": timeout_s,
-                "verify": verify,
-                "allow_redirects": False,
-                "check_response": True,
-            },
-        ).notify({})
-    except Exception as error:  # noqa: BLE001 - raised again without the secrets
-        text = str(error)
-        for secret in _secrets(webhook):
-            text = text.replace(secret, "***")
-        raise ConnectionError(f"{type(error).__name__}: {text}") from None
-
-
-def _secrets(webhook: Connection) -> list[str]:
-    address = webhook.host or ""
-    path = urlsplit(address if "://" in address else f"http://{address}").path
-    return [path] if len(path) > 1 else []
+    post(webhook, body, key)
 
 
 def _format(webhook: Connection) -> str:
@@ -268,7 +233,7 @@ def _counts(alerts: list[Alert]) -> dict[str, int]:
 def _why(error: Exception | None) -> str:
     if error is None:
         return "not tried because the alerts before it failed"
-    return str(error) if type(error) is ConnectionError else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, WebhookError) else f"{type(error).__name__}: {error}"
 
 
 @contextmanager

@@ -28,6 +28,8 @@ EXIT_PLAN_AGAIN: Final = 75
 
 _SPARK_JOBS: Final = Path(spark_jobs.__file__).resolve().parent
 _LAST_LINES: Final = 20
+#: Variables with the secrets of the alerts' channels.
+_OF_CHANNELS: Final = frozenset(("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK"))
 #: First words of the stages' own lines of progress; all other lines come from Spark and the JVM.
 _PROGRESS_WORDS: Final = frozenset(
     (
@@ -217,10 +219,10 @@ def submit(connection_id: str, name: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # The stages import this checkout's packages whether or not they are installed.
+    # The stages import this checkout's packages whether or not they are installed, and send no alerts.
     paths = [str(_SPARK_JOBS.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in _OF_CHANNELS},
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),

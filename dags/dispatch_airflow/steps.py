@@ -76,7 +76,9 @@ def choose_interval(
     return chosen
 
 
-def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -> dict[str, Any]:
+def pull(
+    chosen: Mapping[str, str], home: Home, connection: str | None = None, *, follow_links: bool = False
+) -> dict[str, Any]:
     """Copy new log files of the source into the landing, through Airflow's object storage."""
     from airflow.sdk import ObjectStoragePath
 
@@ -90,6 +92,7 @@ def pull(chosen: Mapping[str, str], home: Home, connection: str | None = None) -
         chosen["interval_start"],
         interval_end=chosen["interval_end"],
         progress=progress.info,
+        follow_links=follow_links,
     )
     for what, kept in (
         ("gone", "what was landed of it is kept and used"),

@@ -27,6 +27,12 @@ PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INP
 CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload", "cursor_moved")
 #: ``reason`` of an order finding at a connection that had allowed delivery out of order.
 ORDER_NOT_PROMISED: Final = "out_of_order_allowed"
+#: ``reason`` of a finding that a change of the active consumer explains, as Pulsar documents it for Failover: severity
+#: ``info``, tolerated and counted. And of one that such a change may explain: uncertain.
+HANDOVER: Final = "handover"
+MAYBE_HANDOVER: Final = "maybe_handover"
+#: Reasons of findings that the subscription type or the consumer's own consent explains.
+DOCUMENTED: Final = (ORDER_NOT_PROMISED, HANDOVER)
 #: Kinds behind whose first line a comparison with the rules proves nothing: something is missing, or cannot be.
 DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
 #: Why work waits.
@@ -158,7 +164,7 @@ _KINDS: Final = (
         MINOR,
         BALANCE,
         "the active topics of a subscription are spread unevenly over its consumers (PIP-392)",
-        None,
+        0,
     ),
     AnomalyKind(
         "hot_key",
@@ -196,6 +202,13 @@ _KINDS: Final = (
         None,
     ),
     AnomalyKind(
+        "repeated_lines",
+        INFO,
+        INPUT_QUALITY,
+        "lines that the log has already, in another file or in the same one; each counts once",
+        None,
+    ),
+    AnomalyKind(
         "clock_step",
         MINOR,
         INPUT_QUALITY,
@@ -215,6 +228,13 @@ _KINDS: Final = (
         INPUT_QUALITY,
         "an event names a position that the message log does not hold",
         0,
+    ),
+    AnomalyKind(
+        "unknown_key",
+        MINOR,
+        INPUT_QUALITY,
+        "an entry was sent whose key the message log gives in a form that cannot be read: its order is not judged",
+        None,
     ),
     AnomalyKind(
         "overlapping_incarnations",

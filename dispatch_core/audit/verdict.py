@@ -31,11 +31,11 @@ from dispatch_core.audit.catalogue import (
     CAUSES,
     COMPLETENESS,
     CONFORMANCE,
+    DOCUMENTED,
     DUPLICATE_DELIVERY,
     INPUT_QUALITY,
     KIND_ORDER,
     KINDS,
-    ORDER_NOT_PROMISED,
     PER_KEY_ORDER,
     PROMISES,
     SEVERITIES,
@@ -50,7 +50,7 @@ UNKNOWN: Final = "UNKNOWN"
 AUDITED_PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, INPUT_QUALITY)
 #: Kinds of findings that leave other promises undecided: missing lines or unknown keys may hide what breaks them.
 _TOUCHES: Final = {
-    PER_KEY_ORDER: ("log_gap", "unknown_position", "overlapping_incarnations"),
+    PER_KEY_ORDER: ("log_gap", "unknown_position", "unknown_key", "overlapping_incarnations"),
     DUPLICATE_DELIVERY: ("log_gap", "overlapping_incarnations"),
     COMPLETENESS: ("log_gap", "unknown_position", "overlapping_incarnations"),
     INPUT_QUALITY: ("log_gap",),
@@ -65,6 +65,7 @@ ROWS_LOST: Final = "unreadable rows may be of entries that were never sent: {val
 _TOUCHES_BECAUSE: Final = {
     "log_gap": "lines of the log are missing",
     "unknown_position": "the message log lacks entries",
+    "unknown_key": "keys of the message log cannot be read",
     "overlapping_incarnations": "two loads of the topic were active at once",
 }
 
@@ -77,6 +78,8 @@ class Policy:
         tolerated: number of findings per kind; ``None`` = any number, absent = the catalogue's default.
         tolerated_causes: causes with which any number of findings of a kind is tolerated. Example: ``rewind`` for
             ``double_outstanding`` tolerates what Failover repeats when the active consumer changes.
+        tolerated_reasons: reasons with which any number of findings is tolerated: what the subscription type documents, or
+            what the consumer consented to.
         uncertain_tolerated: number of uncertain findings per promise that do not yet make it ``UNKNOWN``.
         uncertain_percent: largest part of uncertain decisions that does not yet make conformance ``UNKNOWN``, percent of
             the decisions that were compared with the rules.
@@ -88,6 +91,7 @@ class Policy:
     tolerated_causes: Mapping[str, frozenset[str]] = field(
         default_factory=lambda: {"redelivered": frozenset(CAUSES)}
     )
+    tolerated_reasons: frozenset[str] = frozenset(DOCUMENTED)
     uncertain_tolerated: int = 0
     uncertain_percent: float = 5.0
     min_decisions: int = 100
@@ -99,7 +103,7 @@ class Policy:
 
     def tolerates(self, kind: str, cause: str | None, reason: str | None) -> bool:
         """Check whether a finding with this cause or reason is tolerated in any number."""
-        if reason == ORDER_NOT_PROMISED or self.limit(kind) is None:
+        if reason in self.tolerated_reasons or self.limit(kind) is None:
             return True
         return cause is not None and cause in self.tolerated_causes.get(kind, frozenset())
 

@@ -6,17 +6,14 @@ import argparse
 from pathlib import Path
 
 from dispatch_core.cli import CLEAN
-from dispatch_core.cli.recordings import code_of_copy, one_by_one, progress
-from dispatch_core.recording.reader import find_recordings
-from dispatch_core.recording.rewrite import convert_recording, target
+from dispatch_core.cli.recordings import add_path_arguments, code_of_copy, one_by_one, progress, sources_at
+from dispatch_core.recording.rewrite import check_vacant, convert_recording, target
 from dispatch_core.recording.writer import FORMATS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``convert``."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
-    )
+    add_path_arguments(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )
@@ -24,9 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
-    sources = find_recordings(options.paths)
+    """Convert all recordings; returns 0, or 2 if lines of one could not be read (the others were written).
+
+    Nothing is written if the folder of a copy is occupied (``WouldOverwriteError``).
+    """
+    sources = sources_at(options.paths, follow_links=options.follow_links)
     folders = [target(source, options.out) for source in sources]
+    check_vacant(sources, folders)
     code = CLEAN
     for source, folder in zip(one_by_one(sources), folders, strict=True):
         counts = convert_recording(source, folder, options.format)

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from dispatch_core.cli import CLEAN
-from dispatch_core.cli.recordings import code_of_copy, moment, one_by_one, progress
+from dispatch_core.cli.recordings import (
+    add_path_arguments,
+    code_of_copy,
+    moment,
+    one_by_one,
+    progress,
+    sources_at,
+)
 from dispatch_core.recording.cut import Cut, CutError, cut_recording
-from dispatch_core.recording.reader import find_recordings
 from dispatch_core.recording.rewrite import target
 from dispatch_core.recording.writer import FORMATS
 from dispatch_core.times import micros
@@ -21,9 +27,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cut``."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
-    )
+    add_path_arguments(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )
@@ -83,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         micros(options.start), length_us, options.intervals, options.segments_per_interval, tuple(options.at)
     )
     code = CLEAN
-    for source in one_by_one(find_recordings(options.paths)):
+    for source in one_by_one(sources_at(options.paths, follow_links=options.follow_links)):
         folders = {
             segment: target(source, options.late_out if segment in options.late else options.out)
             for segment in range(1, cut.segments + 1)

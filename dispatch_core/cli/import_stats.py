@@ -15,12 +15,12 @@ from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN
-from dispatch_core.cli.recordings import code_of_copy, moment, progress
+from dispatch_core.cli.recordings import add_link_argument, code_of_copy, moment, progress, sources_at
 from dispatch_core.importers.topic_stats.documents import Document, Snapshot, TopicStatsError, snapshot_of
 from dispatch_core.recording.identity import IDENTITY
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
-from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.recording.reader import read_recording
 from dispatch_core.recording.rewrite import new_file, target
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.recording.writer import FORMATS
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint with which it begins, so that it can be judged without earlier lines. Exit codes: 0 written, 2 not."
     )
     parser.add_argument("path", metavar="PATH", help="the folder of one recording")
+    add_link_argument(parser)
     parser.add_argument(
         "--stats",
         type=Path,
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         )
     given = dict(_connection(text) for text in options.connection)
     documents = [_document(path) for path in options.stats]
-    sources = find_recordings([options.path])
+    sources = sources_at([options.path], follow_links=options.follow_links)
     if len(sources) != 1:
         raise TopicStatsError(
             f"{options.path}: {len(sources)} recordings in it; stats are of one topic, so give the folder of one recording"

@@ -14,6 +14,7 @@ from dispatch_core.audit.verdict import NOTHING_QUARANTINED, Quarantined
 from dispatch_core.broker import settings
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.recording.known_until import logs_until
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.reader import (
@@ -23,17 +24,38 @@ from dispatch_core.recording.reader import (
     find_recordings,
     read_recording,
 )
+from dispatch_core.times import LAST_US, micros
 
 T = TypeVar("T")
 
 
 def add_recording_arguments(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """Add ``PATH...``, ``--json``, and the options of ``add_override_arguments``."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a recording folder, a folder above, or a glob"
-    )
+    """Add ``PATH...``, ``--follow-links``, ``--json``, and the options of ``add_override_arguments``."""
+    add_path_arguments(parser)
     parser.add_argument("--json", action="store_true", help=f"JSON Lines on stdout{json_help}")
     add_override_arguments(parser)
+
+
+def add_path_arguments(parser: argparse.ArgumentParser, metavar: str = "PATH") -> None:
+    """Add ``PATH...`` and ``--follow-links``, for ``sources_at``."""
+    parser.add_argument(
+        "paths", nargs="+", metavar=metavar, help="a recording folder, a folder above, or a glob"
+    )
+    add_link_argument(parser)
+
+
+def add_link_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--follow-links``."""
+    parser.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="read what symbolic links below the given paths lead to (default: name them and leave them out)",
+    )
+
+
+def sources_at(paths: Sequence[str], *, follow_links: bool = False) -> list[RecordingSource]:
+    """Find the recordings at ``paths``; name links that are left out on stderr. Raises ``NoRecordingError``."""
+    return find_recordings(paths, follow_links=follow_links, say=lambda line: print(line, file=sys.stderr))
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +82,43 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The moment as of which logs are judged.
+
+    ``until_us``: lines later than it are not used; ``None`` = all are. ``complete``: no lines will ever follow; otherwise
+    what goes on at the end is not finished.
+    """
+
+    until_us: int | None = None
+    complete: bool = False
+
+
+#: As of the last line.
+LAST_LINE: Final = AsOf()
+
+
+def add_as_of_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--as-of`` and ``--complete``, for ``as_of_given``."""
+    parser.add_argument(
+        "--as-of",
+        type=moment_us,
+        metavar="TIME",
+        help="judge as of this time: ISO 8601 (UTC if it names no zone) or microseconds; later lines are not used "
+        "(default: the last line)",
+    )
+    parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="nothing will ever follow the log: what is not sent or acknowledged at its end never will be",
+    )
+
+
+def as_of_given(options: argparse.Namespace) -> AsOf:
+    """Return the moment that the options of ``add_as_of_arguments`` name."""
+    return AsOf(options.as_of, options.complete)
+
+
 def overrides_given(options: argparse.Namespace) -> Overrides:
     """The overrides of the command line. Raises an error for wrong values, before anything is read."""
     if options.broker_version is not None:
@@ -72,13 +131,13 @@ def overrides_given(options: argparse.Namespace) -> Overrides:
     return Overrides(options.broker_version, given)
 
 
-def read_all(paths: Sequence[str]) -> Iterator[Recording]:
+def read_all(paths: Sequence[str], *, follow_links: bool = False) -> Iterator[Recording]:
     """Read the recordings at ``paths`` one after the other. Raises ``NoRecordingError`` for a path without a recording.
 
     On a terminal a progress line names the current one: call ``progress("")`` before printing. Files whose headers do not
     fit together are reported on stderr.
     """
-    for source in one_by_one(find_recordings(paths)):
+    for source in one_by_one(sources_at(paths, follow_links=follow_links)):
         recording = read_recording(source)
         for problem in recording.mismatches:
             progress("")
@@ -101,6 +160,23 @@ def moment(text: str) -> datetime:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no day and no ISO 8601 time, as 2026-11-21") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def moment_us(text: str) -> int:
+    """Parse an argument that is a time as ``moment`` reads it, or microseconds since the epoch; returns microseconds.
+
+    >>> moment_us("1970-01-01T00:00:01"), moment_us("1795249461936412")
+    (1000000, 1795249461936412)
+    """
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit() and len(stripped) > _DIGITS_OF_A_DAY:
+        return min(int(stripped[:_MOST_DIGITS]), LAST_US)
+    return micros(moment(text))
+
+
+#: ``20261121`` is a day in ISO 8601.
+_DIGITS_OF_A_DAY: Final = 8
+_MOST_DIGITS: Final = 19
 
 
 def code_of_copy(source: RecordingSource, counts: FileCounts) -> int:
@@ -161,12 +237,16 @@ class Recurring:
         )
 
 
-def dispatchers(recording: Recording, overrides: Overrides) -> list[list[DispatcherLog]]:
-    """The logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first."""
+def dispatchers(
+    recording: Recording, overrides: Overrides, as_of: AsOf = LAST_LINE
+) -> list[list[DispatcherLog]]:
+    """The logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first, as known then."""
     of: dict[tuple[str, str, str], list[DispatcherLog]] = {}
     for log in recording.logs:
         of.setdefault((log.cluster, log.topic, log.subscription), []).append(overrides.of(log))
-    return list(of.values())
+    if as_of.until_us is None:
+        return list(of.values())
+    return [logs_until(logs, as_of.until_us) for logs in of.values()]
 
 
 def progress(text: str) -> None:

@@ -7,16 +7,14 @@ import sys
 from pathlib import Path
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
-from dispatch_core.cli.recordings import one_by_one, progress, set_aside
-from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.cli.recordings import add_path_arguments, one_by_one, progress, set_aside, sources_at
+from dispatch_core.recording.reader import read_recording
 from dispatch_core.recording.rewrite import strip_recording, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``strip``."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="TRACE", help="a recording folder, a folder above, or a glob"
-    )
+    add_path_arguments(parser, "TRACE")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Strip all recordings; returns 0, or 2 if lines of one could not be read (the others were written)."""
-    sources = find_recordings(options.paths)
+    sources = sources_at(options.paths, follow_links=options.follow_links)
     folders = [target(source, options.out) for source in sources]
     code = CLEAN
     for source, folder in zip(one_by_one(sources), folders, strict=True):

@@ -23,11 +23,12 @@ from dispatch_core.cli.recordings import (
     add_recording_arguments,
     overrides_given,
     set_aside,
+    sources_at,
     with_progress_bar,
 )
 from dispatch_core.errors import DispatchAuditError, LogError
 from dispatch_core.recording.log_profile import Overrides
-from dispatch_core.recording.reader import RecordingSource, find_recordings, read_recording
+from dispatch_core.recording.reader import RecordingSource, read_recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Verify all recordings; returns 0 clean, 1 divergent, 2 could not judge."""
     overrides = overrides_given(options)
-    orders = [
-        _Order(source, overrides, options.strict, options.json) for source in find_recordings(options.paths)
-    ]
+    sources = sources_at(options.paths, follow_links=options.follow_links)
+    orders = [_Order(source, overrides, options.strict, options.json) for source in sources]
     total = _Verified("")
     jobs = max(1, min(options.jobs, len(orders)))
     for verified in with_progress_bar(_in_order(orders, jobs), len(orders), "verifying"):

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     rows: list[compare.Row] = []
     incomplete = False
     recurring = Recurring()
-    for recording in read_all(options.paths):
+    for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         found: list[list[compare.Row]] = []
         for log in recording.logs:

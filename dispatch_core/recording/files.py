@@ -6,9 +6,8 @@ everything before the damage is returned first; then ``DamagedFileError`` gives 
 
 from __future__ import annotations
 
-import glob
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -16,6 +15,7 @@ from typing import BinaryIO, Final, Literal
 import zstandard
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.links import SourceWalk
 
 Content = Literal["messages", "events"]
 Encoding = Literal["plain", "gzip", "zstd", "parquet"]
@@ -101,42 +101,69 @@ def file_format(name: str) -> tuple[Content, Encoding] | None:
     return (content, encoding) if content and encoding else None
 
 
-def find_recordings(paths: Sequence[str | Path]) -> list[RecordingSource]:
+def find_recordings(
+    paths: Sequence[str | Path],
+    *,
+    follow_links: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> list[RecordingSource]:
     """Find the recordings at ``paths``: folders, folders above them (searched recursively), files of a recording, or globs.
 
-    Ordered by name, each folder once. Raises ``NoRecordingError`` with the path at which there is none.
+    Ordered by name, each folder once.
+
+    Args:
+        paths: as the user names them.
+        follow_links: read what links below these paths lead to.
+        say: gets one line for each link that was left out.
+
+    Raises:
+        NoRecordingError: names the path at which there is none.
     """
-    folders: dict[Path, None] = {}
-    for path in paths:
-        text = str(path)
-        found: list[Path] = [Path(text)] if Path(text).exists() else _matching(text)
-        hits = [folder for hit in sorted(found) for folder in _folders(hit)]
-        if not hits:
-            if not found:
-                raise NoRecordingError(f"{text}: no such file or folder, and nothing matches it as a pattern")
-            raise NoRecordingError(
-                f"{text}: no recording in it; a recording is a folder with files named "
-                "messages*.jsonl, events*.jsonl or trace*.jsonl (also .jsonl.gz, .jsonl.zst or .parquet)"
-            )
-        folders.update(dict.fromkeys(hits))
-    sources = [_source(folder) for folder in folders]
+    walk = SourceWalk(file_format, follow_links=follow_links)
+    folders: dict[Path, dict[str, Path]] = {}
+    try:
+        for path in paths:
+            text = str(path)
+            exists = Path(text).exists()
+            hits = [Path(text)] if exists else walk.matching(text)
+            files = [file for hit in hits for file in _log_files(hit, walk)]
+            if not files:
+                links = "; links were left out, see above" if walk.messages() else ""
+                if not (exists or hits):
+                    raise NoRecordingError(
+                        f"{text}: no such file or folder, and nothing matches it as a pattern{links}"
+                    )
+                raise NoRecordingError(
+                    f"{text}: no recording in it; a recording is a folder with files named "
+                    f"messages*.jsonl, events*.jsonl or trace*.jsonl (also .jsonl.gz, .jsonl.zst or .parquet){links}"
+                )
+            for file in files:
+                folder = file.parent.resolve()
+                folders.setdefault(folder, {})[file.name] = folder / file.name
+    finally:
+        if say is not None:
+            for line in walk.messages():
+                say(line)
+    sources = [_source(folder, sorted(files.values())) for folder, files in folders.items()]
     return sorted(sources, key=lambda source: (source.name, str(source.folder)))
 
 
-def _matching(pattern: str) -> list[Path]:
-    # glob.glob, because Path.glob refuses absolute patterns.
-    return [Path(path) for path in glob.glob(pattern, recursive=True)]  # noqa: PTH207
-
-
-def _folders(hit: Path) -> list[Path]:
+def _log_files(hit: Path, walk: SourceWalk) -> list[Path]:
+    """The log files of the recording that a file belongs to, or of all recordings below a folder."""
     if hit.is_file():
-        return [hit.parent.resolve()] if file_format(hit.name) else []
-    files = (file for file in hit.rglob("*") if file_format(file.name) and file.is_file())
-    return sorted({file.parent.resolve() for file in files})
+        if not file_format(hit.name):
+            return []
+        beside = [path for _parts, path in walk.files(hit.parent, deep=False) if file_format(path.name)]
+        return [hit, *beside]
+    try:
+        return [path for _parts, path in walk.files(hit) if file_format(path.name)]
+    except OSError as error:
+        raise NoRecordingError(
+            f"{error.filename or hit}: cannot be read ({error.strerror or error})"
+        ) from None
 
 
-def _source(folder: Path) -> RecordingSource:
-    files = sorted(file for file in folder.iterdir() if file_format(file.name) and file.is_file())
+def _source(folder: Path, files: Sequence[Path]) -> RecordingSource:
     messages = tuple(file for file in files if _content(file) == "messages")
     events = tuple(file for file in files if _content(file) == "events")
     traces = tuple(file for file in events if file.name.lower().startswith("trace"))

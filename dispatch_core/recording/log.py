@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.recording.identity import DEFAULT_CLUSTER
 from dispatch_core.recording.load_order import Load, in_order, named_extent
+from dispatch_core.recording.repeats import Repeat, without_repeats
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 
 _INCARNATION: Final = ("cluster", "topic", "subscription", "broker", "incarnation")
@@ -31,8 +32,9 @@ class DispatcherLog:
     ``recording`` is ``<parent>/<folder>`` of where it came from, or empty. ``header`` is the log's header,
     ``{}`` if it has none. ``messages`` (schema ``MESSAGES``) are all entries of the topic, sorted by
     position; ``events`` (schema ``EVENTS``) are this incarnation's, sorted by ``seq``, without the header
-    row. Rows that share a position or a ``seq`` are all kept, in the order in which they were read; the audit reports
-    them.
+    row. Equal rows count once, the first one read; ``repeats`` says which were left out (those of messages in the first
+    incarnation's log). Other rows that share a position or a ``seq`` are all kept, in the order in which they were read;
+    the audit reports them.
     """
 
     recording: str
@@ -44,6 +46,7 @@ class DispatcherLog:
     header: dict[str, Any] = field(repr=False)
     messages: pa.Table = field(repr=False)
     events: pa.Table = field(repr=False)
+    repeats: tuple[Repeat, ...] = field(default=(), repr=False)
 
     @property
     def start_t_us(self) -> int | None:
@@ -69,6 +72,9 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
         cluster, topic, subscription, broker, incarnation = (group[name][0].as_py() for name in _INCARNATION)
         is_header = pc.equal(group["kind"], "header")
         headers = group.filter(is_header)
+        lines = _sorted(group.filter(pc.invert(is_header)) if len(headers) else group, ("seq",))
+        lines, repeats = without_repeats(lines, "events")
+        stored, _ = messages_of.get((cluster, topic), (messages.slice(0, 0), ()))
         logs.append(
             DispatcherLog(
                 recording=recording,
@@ -78,8 +84,9 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
                 broker=broker,
                 incarnation=incarnation,
                 header=_header(headers),
-                messages=messages_of.get((cluster, topic), messages.slice(0, 0)),
-                events=_sorted(group.filter(pc.invert(is_header)) if len(headers) else group, ("seq",)),
+                messages=stored,
+                events=lines,
+                repeats=repeats,
             )
         )
     logs.sort(
@@ -90,7 +97,12 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
         )
     )
     of_dispatcher = groupby(logs, key=lambda log: (log.cluster, log.topic, log.subscription))
-    return [log for _, group in of_dispatcher for log in _loads_in_order(list(group))]
+    found = []
+    for _, group in of_dispatcher:
+        first, *others = _loads_in_order(list(group))
+        _, repeats = messages_of.get((first.cluster, first.topic), (None, ()))
+        found += [replace(first, repeats=(*repeats, *first.repeats)) if repeats else first, *others]
+    return found
 
 
 def _loads_in_order(logs: list[DispatcherLog]) -> list[DispatcherLog]:
@@ -115,9 +127,11 @@ def _header(headers: pa.Table) -> dict[str, Any]:
     return {}
 
 
-def _by_topic(messages: pa.Table) -> dict[tuple[str, str], pa.Table]:
+def _by_topic(messages: pa.Table) -> dict[tuple[str, str], tuple[pa.Table, tuple[Repeat, ...]]]:
     return {
-        (group["cluster"][0].as_py(), group["topic"][0].as_py()): _sorted(group, ("ledger_id", "entry_id"))
+        (group["cluster"][0].as_py(), group["topic"][0].as_py()): without_repeats(
+            _sorted(group, ("ledger_id", "entry_id")), "messages"
+        )
         for group in _groups(messages, ("cluster", "topic"))
     }
 

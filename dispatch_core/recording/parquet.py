@@ -255,7 +255,7 @@ def _with_values(groups: list[RowGroup], names: list[str]) -> list[str]:
 
 def _rows(reading: RowJudge, batch: pa.RecordBatch, first_row: int) -> Iterator[Batch]:
     count = len(batch)
-    faults = rules.Faults(count)
+    faults = reading.faults(count)
     columns = _columns(reading, batch, faults)
     columns["source_file"] = pa.repeat(pa.scalar(reading.name, pa.string()), count)
     columns["source_line"] = pa.array(np.arange(first_row, first_row + count))
@@ -327,7 +327,10 @@ def _short_enough(values: pa.Array, name: str, most: int, faults: rules.Faults) 
     if not wrong.any():
         return values
     faults.add(
-        wrong, rules.shown(name), lambda row: f"text of {lengths[row]} bytes, longer than the limit of {most}"
+        wrong,
+        rules.shown(name),
+        lambda row: f"text of {lengths[row]} bytes, longer than the limit of {most}",
+        whole=True,
     )
     mask = pa.array(wrong)
     if pa.types.is_dictionary(values.type):

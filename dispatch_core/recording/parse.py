@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -108,12 +108,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A block's rows, the line (from 0 within the block) of each row, the lines at fault, and the number of blank lines."""
+    """A block's rows, the line (from 0 within the block) of each row, the lines at fault, and the number of blank lines.
+
+    ``unread``: fields that were left out of rows, by line.
+    """
 
     rows: pa.Table
     lines: npt.NDArray[np.int64]
     faults: list[Fault]
     blank: int = 0
+    unread: Mapping[int, Sequence[Fault]] = field(default_factory=dict)
 
 
 class BlockParser:
@@ -122,8 +126,15 @@ class BlockParser:
     Several threads may parse blocks of the file at once. The learned fields change the speed of a thread, never its result.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, spared: frozenset[str] = frozenset()) -> None:
+        """Begin before the first block.
+
+        Args:
+            schema: names and types of the fields that are read.
+            spared: fields that are left out of a line whose value for them is at fault; the line is kept.
+        """
         self._schema = schema
+        self._spared = spared
         self._seen: frozenset[str] = frozenset()  # in any block
         self._recent: frozenset[str] = frozenset()  # in a block just before
         self._narrow = True
@@ -178,14 +189,19 @@ class BlockParser:
         lines = [line.strip(b" \t\r") for line in body.split(b"\n")]
         faults: list[Fault] = []
         left: list[int] = []
+        unread: dict[int, list[Fault]] = {}
         blank = 0
         for number, line in enumerate(lines):
             if not line:
                 blank += 1
-            elif why := explain(line, self._schema):
+                continue
+            lines[number], left_out, why = without_spared(line, self._schema, self._spared)
+            if why is not None:
                 faults.append(Fault(number, _NAMED.get(why[0] or "", why[0]), why[1]))
-            else:
-                left.append(number)
+                continue
+            left.append(number)
+            if left_out:
+                unread[number] = [Fault(number, name, reason) for name, reason in left_out]
         tables: list[pa.Table] = []
         good: list[int] = []
         spans = [left] if left else []
@@ -201,7 +217,7 @@ class BlockParser:
                 middle = len(span) // 2
                 spans += [span[middle:], span[:middle]]
         rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
-        return Parsed(rows, np.array(good, dtype=np.int64), faults, blank)
+        return Parsed(rows, np.array(good, dtype=np.int64), faults, blank, unread)
 
 
 def _filled(rows: pa.Table) -> frozenset[str]:
@@ -325,34 +341,53 @@ def _integer(text: str) -> int:
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
 
 
-def explain(line: bytes, schema: pa.Schema) -> tuple[str | None, str] | None:
-    """Field (None: the line itself) and reason for which a line cannot be a row of ``schema``; None if no fault is found.
+def without_spared(
+    line: bytes, schema: pa.Schema, spared: frozenset[str]
+) -> tuple[bytes, list[tuple[str, str]], tuple[str | None, str] | None]:
+    """Leave out the fields ``spared`` of a line whose values are at fault.
 
-    Arrow's parser refuses such a line too, or it was refused before that parser.
+    Returns the line (unchanged if nothing is left out), name and reason for each field that is left out, and field (None:
+    the line itself) and reason if the line cannot be a row of ``schema`` all the same. Arrow's parser refuses a line with
+    such a fault too, or it was refused before that parser.
     """
+    value, why = _object_of(line)
+    left_out: list[tuple[str, str]] = []
+    while value is not None and (wrong := _mismatch(value, schema, "")) is not None:
+        if wrong[0] not in spared:
+            return line, [], wrong
+        left_out.append(wrong)
+        value.pop(wrong[0])
+        value.twice -= {wrong[0]}
+    if value is not None and left_out:
+        line = json.dumps({name: value[name] for name in schema.names if name in value}).encode()
+    return line, left_out, why
+
+
+def _object_of(line: bytes) -> tuple[_Object | None, tuple[None, str] | None]:
+    """The object of a line, or the reason for which it has none; neither if the object is nested too deeply to tell."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return None, f"not UTF-8: byte {line[error.start]:#04x} at column {error.start + 1}"
+        return None, (None, f"not UTF-8: byte {line[error.start]:#04x} at column {error.start + 1}")
     if not text.startswith("{"):
-        return None, "not a JSON object"
+        return None, (None, "not a JSON object")
     try:
         value, end = _DECODER.raw_decode(text)
     except json.JSONDecodeError as error:
-        return None, f"not valid JSON: {error.msg} at column {error.colno}"
+        return None, (None, f"not valid JSON: {error.msg} at column {error.colno}")
     except RecursionError:
-        return None if text.endswith("}") else (None, "not a JSON object")
+        return None, None if text.endswith("}") else (None, "not a JSON object")
     if end < len(text):
-        return None, f"more than one JSON value in the line (the first ends at column {end})"
-    return _mismatch(value, schema, "")
+        return None, (None, f"more than one JSON value in the line (the first ends at column {end})")
+    return value, None
 
 
 def _mismatch(value: _Object, fields: Any, prefix: str) -> tuple[str, str] | None:
-    for field in fields:
-        name = prefix + field.name
-        if field.name in value.twice:
+    for wanted in fields:
+        name = prefix + wanted.name
+        if wanted.name in value.twice:
             return name, "given twice"
-        if (wrong := _wrong(value.get(field.name), field.type, name)) is not None:
+        if (wrong := _wrong(value.get(wanted.name), wanted.type, name)) is not None:
             return wrong
     return None
 

@@ -63,7 +63,8 @@ _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 class Recording:
     """A recording that was read: one log per dispatcher and incarnation, and the refused lines (schema ``QUARANTINE``).
 
-    ``mismatches``: warnings about files whose headers do not fit together, see ``log.mismatches``.
+    ``mismatches``: warnings about files whose headers do not fit together (``log.mismatches``), and about fields that
+    cannot be read.
     """
 
     name: str
@@ -125,7 +126,9 @@ class LogFile(RowJudge):
         self._source = source
         self._line_by_line = line_by_line
         self.threads = usable_threads() if threads is None else threads
-        self._parser = BlockParser(RAW_MESSAGES if self.content == "messages" else RAW_EVENTS)
+        self._parser = (
+            BlockParser(RAW_MESSAGES, rules.SPARED) if self.content == "messages" else BlockParser(RAW_EVENTS)
+        )
         self._footer = _FooterCheck()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -183,7 +186,7 @@ class LogFile(RowJudge):
                 self.refuse(lines.number(fault.line), fault.field, fault.reason, lines.raw(fault.line))
             if row > at:
                 self.counts.lines += row - at
-                yield from self._segment(parsed.rows, parsed.lines, at, row, lines)
+                yield from self._segment(parsed, at, row, lines)
             at = row + 1
             if line is not None:
                 self.counts.lines += 1
@@ -202,15 +205,18 @@ class LogFile(RowJudge):
         self.counts.about_file += 1
         yield from self.header_batch(begun)
 
-    def _segment(
-        self, table: pa.Table, at_line: npt.NDArray[np.int64], start: int, stop: int, lines: _Lines
-    ) -> Iterator[Batch]:
+    def _segment(self, parsed: Parsed, start: int, stop: int, lines: _Lines) -> Iterator[Batch]:
         """Rows between two headers."""
+        table, at_line = parsed.rows, parsed.lines
         if stop - start < len(table):
             index = pa.array(np.arange(start, stop))
             table, at_line = table.take(index), at_line[start:stop]
         count = len(table)
-        faults = rules.Faults(count)
+        faults = self.faults(count)
+        if parsed.unread:
+            for row, line in enumerate(at_line.tolist()):
+                for fault in parsed.unread.get(line, ()):
+                    faults.add_row(row, fault.field, fault.reason)
         columns = rules.from_json(table, faults)
         about_file = np.zeros(count, dtype=bool)
         has_seq = columns["seq"].is_valid().to_numpy(zero_copy_only=False) if "seq" in columns else about_file
@@ -333,4 +339,14 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
     logs = dispatcher_logs(messages, events, source.name)
-    return Recording(source.name, source.folder, logs, quarantine, counts, tuple(mismatches(messages, logs)))
+    warnings = (*mismatches(messages, logs), *_unknown_fields(counts))
+    return Recording(source.name, source.folder, logs, quarantine, counts, warnings)
+
+
+def _unknown_fields(counts: FileCounts) -> list[str]:
+    """One warning for each field that cannot be read in message lines."""
+    return [
+        f"{name} cannot be read in {count} message {'line' if count == 1 else 'lines'}, the first at "
+        f"{counts.first_unknown[name]}; the entries count, without it"
+        for name, count in sorted(counts.unknown_fields.items())
+    ]

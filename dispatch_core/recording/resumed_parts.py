@@ -48,7 +48,9 @@ def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
     for first, end in zip(rows, ends[1:], strict=True):
         line = _with_names(log.events.slice(0, first), log.events.slice(first, 1))
         parts.append(
-            replace(log, events=pa.concat_tables([line, log.events.slice(first + 1, end - first - 1)]))
+            replace(
+                log, events=pa.concat_tables([line, log.events.slice(first + 1, end - first - 1)]), repeats=()
+            )
         )
     return parts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.files import Content, RecordingSource, file_format
+from dispatch_core.recording.files import Content, RecordingSource, file_format, in_words
 from dispatch_core.recording.identity import DEFAULT_CLUSTER, IDENTITY
 from dispatch_core.recording.json_lines import json_lines
 from dispatch_core.recording.log import DispatcherLog
@@ -45,8 +45,12 @@ _OPTIONAL_FIELDS: Final = ("blocked", "ack_sets")
 SCHEMAS: Final[dict[Content, pa.Schema]] = {"messages": MESSAGES, "events": EVENTS}
 
 
+#: Files that an error names in an occupied folder.
+_NAMED_AT_MOST: Final = 5
+
+
 class WouldOverwriteError(DispatchAuditError):
-    """The target folder is the folder of the recording itself."""
+    """The target folder is the folder of the recording itself, or is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,37 @@ def target(source: RecordingSource, out: Path) -> Path:
             f"{source.name}: {folder} is where the recording itself stands; nothing was written. Name another folder"
         )
     return folder
+
+
+def check_vacant(sources: Sequence[RecordingSource], folders: Sequence[Path]) -> None:
+    """Check the folders of the sources' copies: each is missing or empty, and no two files have one place.
+
+    Raises ``WouldOverwriteError``: a copy would mix with what is there, and be read with it as one recording.
+    """
+    taken: dict[Path, RecordingSource] = {}
+    for source, folder in zip(sources, folders, strict=True):
+        there = sorted(in_words(path.name) for path in folder.iterdir()) if folder.is_dir() else []
+        if folder.exists() and not folder.is_dir():
+            raise WouldOverwriteError(f"{source.name}: {folder} is a file; nothing was written")
+        if there:
+            more = f" and {len(there) - _NAMED_AT_MOST} more" if len(there) > _NAMED_AT_MOST else ""
+            raise WouldOverwriteError(
+                f"{source.name}: {folder} is occupied, by {', '.join(there[:_NAMED_AT_MOST])}{more}; nothing was written. "
+                "Name another folder, or empty this one"
+            )
+        other = taken.setdefault(folder.resolve(), source)
+        if other is not source:
+            raise WouldOverwriteError(
+                f"{source.folder} and {other.folder} would both be written to {folder}; nothing was written. Copy them apart"
+            )
+        by_stem: dict[str, Path] = {}
+        for file in (*source.messages, *source.events):
+            first = by_stem.setdefault(stem(file.name), file)
+            if first is not file:
+                raise WouldOverwriteError(
+                    f"{source.name}: {in_words(first.name)} and {in_words(file.name)} would be written to one file; nothing "
+                    "was written. Rename one of them, or remove it if they are the same log"
+                )
 
 
 def without_trace(events: pa.Table, *, minimal: bool = False) -> tuple[pa.Table, npt.NDArray[np.int64]]:

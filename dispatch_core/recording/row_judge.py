@@ -40,7 +40,8 @@ class FileCounts:
     ``lines`` = ``about_file`` + ``accepted`` + ``quarantined``, always. Blank lines are counted apart.
     ``about_file`` are headers, and footers that name no dispatcher. ``file_problems`` are quarantine rows
     about the file as a whole. ``unknown_kinds`` counts accepted lines of kinds that this release does not
-    know.
+    know, ``unknown_fields`` accepted message lines with a field that cannot be read; ``first_unknown`` has
+    place and reason of the first one for each field.
     """
 
     lines: int = 0
@@ -50,6 +51,8 @@ class FileCounts:
     blank: int = 0
     file_problems: int = 0
     unknown_kinds: Counter[str] = field(default_factory=Counter)
+    unknown_fields: Counter[str] = field(default_factory=Counter)
+    first_unknown: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: FileCounts) -> None:
         """Add another file's counts."""
@@ -60,6 +63,8 @@ class FileCounts:
         self.blank += other.blank
         self.file_problems += other.file_problems
         self.unknown_kinds.update(other.unknown_kinds)
+        self.unknown_fields.update(other.unknown_fields)
+        self.first_unknown = {**other.first_unknown, **self.first_unknown}
 
 
 class RowJudge:
@@ -80,6 +85,10 @@ class RowJudge:
         self.headers = Headers(content)
         self._schema = MESSAGES if content == "messages" else EVENTS
         self._refused: list[dict[str, Any]] = []
+
+    def faults(self, rows: int) -> rules.Faults:
+        """No faults yet, for a block of rows of this file."""
+        return rules.Faults(rows, rules.SPARED if self.content == "messages" else frozenset())
 
     def accept(
         self,
@@ -116,6 +125,12 @@ class RowJudge:
             _gap_defaults(columns, count)
             rules.judge_events(columns, count, faults)
         identity, begun = self.headers.resolve(columns, count, faults)
+        for (row, name), reason in sorted(faults.unknown.items()):
+            if not faults.mask[row]:
+                self.counts.unknown_fields[name] += 1
+                self.counts.first_unknown.setdefault(
+                    name, f"{self.name}:{columns['source_line'][row].as_py()}: {reason}"
+                )
         columns.update(identity)
         yield from self.header_batch(begun)
         for row in np.flatnonzero(faults.mask).tolist():

@@ -59,6 +59,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "key_shared_mode": ("AUTO_SPLIT", "STICKY"),
     "type": ("Normal", "Replay"),
     "by": ("seek", "reset_cursor", "skip", "clear_backlog", "expiry", "unknown"),
+    "op": ("skip", "clear_backlog", "reset", "mark_delete"),
 }
 
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -77,7 +78,7 @@ _PARSED: Final = RENAMED | {
     separate_name(kind, name): column for kind, fields in OF_KIND.items() for name, column in fields.items()
 }
 #: Columns with one position.
-SINGLE_POSITIONS: Final = ("read_position", "mark_delete", "moved_from", "moved_to")
+SINGLE_POSITIONS: Final = ("read_position", "mark_delete", "moved_from", "moved_to", "target")
 
 
 def shown(column: str) -> str:
@@ -85,15 +86,39 @@ def shown(column: str) -> str:
     return _SHOWN.get(column, column)
 
 
-class Faults:
-    """The first fault of each row of a block."""
+#: Fields of a message line without which its entry can be judged, by their names in JSON, which are those of the columns.
+SPARED: Final = frozenset(
+    (
+        *("key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
+        *("publish_time_ms", "num_messages", "size_bytes"),
+    )
+)
 
-    def __init__(self, rows: int) -> None:
+
+class Faults:
+    """The first fault of each row of a block, and the fields that are unknown in rows that are kept.
+
+    A fault in one of the fields ``spared`` does not make a row wrong: that field of it is unknown.
+    """
+
+    def __init__(self, rows: int, spared: frozenset[str] = frozenset()) -> None:
         self.mask: Mask = np.zeros(rows, dtype=bool)
         self.found: dict[int, tuple[str | None, str]] = {}
+        #: The reason for each unknown field, by row and field.
+        self.unknown: dict[tuple[int, str], str] = {}
+        self._spared = spared
 
-    def add(self, wrong: Mask, field: str | None, reason: str | Callable[[int], str]) -> None:
-        """Mark rows as wrong; ``reason`` is a text, or makes one from a row's number."""
+    def add(
+        self, wrong: Mask, field: str | None, reason: str | Callable[[int], str], *, whole: bool = False
+    ) -> None:
+        """Mark rows as wrong; ``reason`` is a text, or makes one from a row's number.
+
+        ``whole``: the row is wrong even if the field is one of those ``spared``.
+        """
+        if field in self._spared and not whole:
+            for row in np.flatnonzero(wrong).tolist():
+                self.unknown.setdefault((row, field), reason if isinstance(reason, str) else reason(row))
+            return
         fresh = wrong & ~self.mask
         if not fresh.any():
             return
@@ -103,15 +128,28 @@ class Faults:
 
     def add_row(self, row: int, field: str | None, reason: str) -> None:
         """Mark one row as wrong."""
-        if not self.mask[row]:
+        if field in self._spared:
+            self.unknown.setdefault((row, field), reason)
+        elif not self.mask[row]:
             self.mask[row] = True
             self.found[row] = (field, reason)
 
+    def unknown_in(self, field: str) -> Mask:
+        """The rows in which a field is unknown."""
+        wrong = np.zeros(len(self.mask), dtype=bool)
+        wrong[[row for row, name in self.unknown if name == field]] = True
+        return wrong
+
     def taken(self, rows: npt.NDArray[np.int64]) -> Faults:
         """The faults of some of the rows, in their order."""
-        made = Faults(len(rows))
+        made = Faults(len(rows), self._spared)
         made.mask = self.mask[rows]
         made.found = {new: self.found[int(rows[new])] for new in np.flatnonzero(made.mask).tolist()}
+        if self.unknown:
+            place = {row: new for new, row in enumerate(rows.tolist())}
+            made.unknown = {
+                (place[row], field): reason for (row, field), reason in self.unknown.items() if row in place
+            }
         return made
 
 
@@ -330,8 +368,12 @@ def _other(values: pa.StringArray, choices: tuple[str, ...], row: int) -> str:
     return f"{_cut(values[row].as_py())} is none of {', '.join(choices)}"
 
 
-def judge_messages(columns: Mapping[str, pa.Array], rows: int, faults: Faults) -> None:
-    """Check the rules for message rows, except those for their topic."""
+def judge_messages(columns: Columns, rows: int, faults: Faults) -> None:
+    """Check the rules for message rows, except those for their topic.
+
+    An entry whose position is known is kept. A field of it that cannot be read (``SPARED``) becomes null, as if the line did
+    not have it; an unknown key gets the mark of ``schema.MESSAGES``.
+    """
     if "kind" in columns:
         stray = columns["kind"]
         faults.add(
@@ -352,6 +394,32 @@ def judge_messages(columns: Mapping[str, pa.Array], rows: int, faults: Faults) -
         _judge_base64(columns, "key", _mask(pc.fill_null(columns["key_b64"], False)), faults)
     if "ordering_key_b64" in columns:
         _judge_base64(columns, "ordering_key_b64", np.ones(rows, dtype=bool), faults)
+    if faults.unknown:
+        _forget_unknown(columns, rows, faults)
+
+
+def _forget_unknown(columns: Columns, rows: int, faults: Faults) -> None:
+    """Replace the fields that are unknown by null, and mark the entries of which no key is left."""
+    for field in {field for _, field in faults.unknown}:
+        _set_null(columns, field, faults.unknown_in(field))
+    # Dispatch looks at the ordering key first, then at the key. A hash stands for both.
+    bad_ordering_key, bad_hash = faults.unknown_in("ordering_key_b64"), faults.unknown_in("key_h31")
+    bad_key = (faults.unknown_in("key") | faults.unknown_in("key_b64")) & _missing(
+        columns, "ordering_key_b64", rows
+    )
+    _set_null(columns, "key", bad_ordering_key | faults.unknown_in("key_b64"))
+    has_key = ~_missing(columns, "key", rows) | ~_missing(columns, "ordering_key_b64", rows)
+    has_hash = ~_missing(columns, "key_h31", rows)
+    unknown = (bad_ordering_key | bad_key | (bad_hash & ~has_key)) & ~has_hash
+    _set_null(columns, "key_b64", faults.unknown_in("key"))
+    if unknown.any():
+        flags = columns.get("key_b64", pa.nulls(rows, pa.bool_()))
+        columns["key_b64"] = pc.if_else(pa.array(unknown), True, flags)
+
+
+def _set_null(columns: Columns, field: str, wrong: Mask) -> None:
+    if field in columns and wrong.any():
+        columns[field] = pc.if_else(pa.array(wrong), None, columns[field])
 
 
 def _judge_base64(columns: Mapping[str, pa.Array], field: str, where: Mask, faults: Faults) -> None:

@@ -20,6 +20,7 @@ from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.unread_keys import with_readable_keys
 from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, LogLines, shown_position
 from dispatch_core.replay.ownership_history import History, ownership_alone
 from dispatch_core.replay.statistics import clients_of, subscription_stats
@@ -71,6 +72,9 @@ class TraceJudge(Judge):
     @property
     def not_judged(self) -> str | None:
         """See ``Judge``."""
+        driver = self._verification.driver
+        if driver is not None and driver.stopped is not None:
+            return driver.stopped[0]
         return self._verification.not_judged
 
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
@@ -87,9 +91,10 @@ class TraceJudge(Judge):
         if len(before):
             self._last_seq_before = events["seq"][int(before[-1])].as_py()
         verification = self._verification
-        dropped = verification.extend(lines.messages)
+        messages = with_readable_keys(lines.messages)
+        dropped = verification.extend(messages)
         if verification.not_judged is None:
-            self._waits.go_on(dropped, verification.entries, lines.messages, audit)
+            self._waits.go_on(dropped, verification.entries, messages, audit)
         verification.feed(events, lines.ahead)
         if verification.not_judged is not None or verification.driver is None:
             return None
@@ -105,6 +110,8 @@ class TraceJudge(Judge):
                 if finding.status == status and finding.decision_class == "dispatch"
             ]
             judgement[np.isin(seqs, differing)] = status
+        if verification.driver.stopped is not None:
+            judgement[seqs >= verification.driver.stopped[1]] = "not_judged"
         consumers = deliveries["consumer"].combine_chunks()
         expected = pc.if_else(pa.array(judgement == "exact"), consumers, None)
         return Judged(pa.array(judgement, pa.string()), expected.cast(pa.int64()), findings)
@@ -159,4 +166,5 @@ class TraceJudge(Judge):
 
 
 def _counts(tally: Tally) -> dict[str, int]:
-    return {"rounds": tally.rounds} | {name: tally.total(name) for name in COUNTS}
+    counts = {name: tally.total(name) for name in COUNTS}
+    return {"rounds": tally.rounds} | counts | {"decisions": tally.compared()}

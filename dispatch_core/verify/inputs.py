@@ -50,6 +50,12 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "recently_joined_pruned": (),  # when the hook of a moved mark-delete ran; whom it frees the core says
     "rewind": (),
     "handover_scheduled": (),
+    # What an administrator or a client asks for. The mark-delete positions that the broker derives are compared.
+    "cursor_op": ("op", "target", "entries"),
+    "cursor_state": (),
+    "limit": ("what", "value", "limit_active"),
+    "subscription_deleted": (),
+    "step": ("note",),  # where it stands for a line of these two kinds, see ``limits_in_force``
 }
 
 RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -71,6 +77,8 @@ RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "rewind": ("read_position",),
     "active_picked": ("changed", "sorted"),
     "active_notified": ("active",),
+    "cursor_op": ("read_position", "mark_delete"),
+    "cursor_state": ("read_position", "mark_delete", "individually_deleted"),
 }
 
 
@@ -146,17 +154,29 @@ class Entries:
         if number is not None:
             return number - self._dropped
         if self._behind is not None and (ledger_id, entry_id) <= self._behind:
-            raise NotStreamableError(
-                f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
-            )
+            raise self._dropped_before(ledger_id, entry_id)
         return -1
 
+    def _dropped_before(self, ledger_id: int, entry_id: int) -> NotStreamableError:
+        return NotStreamableError(
+            f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
+        )
+
     def first_from(self, ledger_id: int, entry_id: int) -> int:
-        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none."""
+        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none.
+
+        Raises ``NotStreamableError`` if it may have been dropped.
+        """
+        if self._behind is not None and (ledger_id, entry_id) <= self._behind:
+            raise self._dropped_before(ledger_id, entry_id)
         before = (self.ledger_ids < ledger_id) | (
             (self.ledger_ids == ledger_id) & (self.entry_ids < entry_id)
         )
         return int(before.sum())
+
+    def start_of_ledger(self, ordinal: int) -> int:
+        """Return the ordinal of the first entry of the ledger of a stored entry; negative if it has been dropped."""
+        return ordinal - int(self.entry_ids[ordinal])
 
     def position(self, ordinal: int) -> str:
         """Return the position of an ordinal, ``"L:E"``."""
@@ -176,7 +196,7 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
     """Yield events in their order, each split into inputs and recorded decisions."""
     columns = {name: events[name] for name in LINE_COLUMNS}
     for batch in pa.table(columns).to_batches(max_chunksize=20_000):
-        values = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "positions"}
+        values = {name: _values(batch.column(name)) for name in batch.schema.names if name != "positions"}
         values["positions"] = _ordinals(batch.column("positions"), entries)
         for i, kind in enumerate(values["kind"]):
             yield Line(
@@ -187,6 +207,14 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
                 inputs={name: values[name][i] for name in INPUT_FIELDS.get(kind, ())},
                 recorded={name: values[name][i] for name in RECORDED_FIELDS.get(kind, ())},
             )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return the values of a column. Most columns of most batches are empty, which is much faster to say at once."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _ordinals(column: pa.Array, entries: Entries) -> list[list[int] | None]:

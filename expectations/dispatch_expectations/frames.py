@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import DOUBTS, ORDER_NOT_PROMISED
+from dispatch_core.audit.catalogue import DOUBTS, HANDOVER, ORDER_NOT_PROMISED
 from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations.balance import GATES
 from dispatch_expectations.duplicate_delivery import CAUSES
+from dispatch_expectations.moment import judged_as_of, moment_in_reason
 from dispatch_expectations.policy import Policy
 from dispatch_expectations.promise import NO_DISPATCHER
 from dispatch_expectations.suites import LOG_KINDS, PROMISE_OF_KIND, TOLERATED_KINDS
@@ -47,6 +48,8 @@ UNORDERED: Final = ("Shared",)
 #: Tables without which nothing can be judged.
 REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
+#: Columns of findings that a change of the active consumer explains, by promise.
+HANDED_OVER: Final = {promise: f"{promise}_{HANDOVER}" for promise in ("per_key_order", "duplicate_delivery")}
 _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
 #: Waiting times that the policy may limit.
 WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
@@ -87,11 +90,16 @@ def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) 
     _read_anomalies(warehouse, interval_start, rows)
     _read_doubted(warehouse, interval_start, rows)
     unaccounted = _rows_unaccounted(warehouse, interval_start)
+    judged = judged_as_of(warehouse, interval_start)
     _read_quarantine(warehouse, interval_start, rows)
     if not rows:
         rows[NOBODY] = _Row()
     records = [
-        {"row": number, **_record(dispatcher, rows[dispatcher], policy, unaccounted)}
+        {
+            "row": number,
+            **_record(dispatcher, rows[dispatcher], policy, unaccounted),
+            "moment": moment_in_reason(judged, _last_line_us(rows[dispatcher])),
+        }
         for number, dispatcher in enumerate(sorted(rows))
     ]
     nothing = all(record["topic"] == NO_DISPATCHER for record in records)
@@ -165,6 +173,8 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
             row.kinds["unknown_kinds"] += count
         elif group["reason"] == ORDER_NOT_PROMISED and PROMISE_OF_KIND.get(kind) == "per_key_order":
             row.kinds[ORDER_NOT_PROMISED] += count
+        elif group["reason"] == HANDOVER and PROMISE_OF_KIND.get(kind) in HANDED_OVER:
+            row.kinds[HANDED_OVER[PROMISE_OF_KIND[kind]]] += count
         elif explained:
             row.kinds[f"redelivered_{group['cause']}"] += count
         elif group["uncertain"] and kind in PROMISE_OF_KIND and kind not in TOLERATED_KINDS:
@@ -319,6 +329,7 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     record |= {
         kind: row.kinds[kind] for kind in (*PROMISE_OF_KIND, *LOG_KINDS, ORDER_NOT_PROMISED, "unknown_kinds")
     }
+    record |= {column: row.kinds[column] for column in HANDED_OVER.values()}
     record |= {f"redelivered_{cause}": row.kinds[f"redelivered_{cause}"] for cause in CAUSES}
     record |= {f"{promise}_uncertain": row.uncertain[promise] for promise in _UNCERTAIN_COUNTED}
     record |= {name: _most(wait[name] for wait in row.waits) for name in WAITS}
@@ -326,6 +337,12 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     gates = [(column, rule.limit(*threshold.split("."))) for column, threshold in GATES]
     record["balance_not_judged"] = any(record[column] < (least or 0) for column, least in gates)
     return record
+
+
+def _last_line_us(row: _Row) -> int | None:
+    """Return the time of a dispatcher's last line."""
+    times = [state["last_t_us"] for state in row.states if state["last_t_us"] is not None]
+    return max(times, default=None)
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -10,7 +10,6 @@ on.
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import os
 import sys
@@ -20,9 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.names import printable
-from dispatch_core.cli.recordings import add_override_arguments, overrides_given
+from dispatch_core.cli.recordings import (
+    add_as_of_arguments,
+    add_link_argument,
+    add_override_arguments,
+    overrides_given,
+)
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
+from dispatch_core.recording.links import SourceWalk
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, day_of, interval
 from spark_jobs.progress import complain, quiet_on_a_pipe, say
@@ -50,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval-end", type=stage_command.moment, help="exclusive (default: a day after the start)"
     )
     add_override_arguments(parser)
+    add_link_argument(parser)
+    add_as_of_arguments(parser)
     parser.add_argument(
         "--forget-gone",
         action="store_true",
@@ -80,13 +87,17 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     if args.interval_end and not args.interval_start:
         raise DispatchAuditError("--interval-end needs --interval-start")
     overrides = overrides_given(args)
-    sources = [path for source in args.source for path in _expanded(source)]
+    walk = SourceWalk(file_format, follow_links=args.follow_links)
+    sources = [path for source in args.source for path in _expanded(source, walk)]
+    for line in walk.messages():
+        say(f"pull: {line}")
     from dispatch_expectations.policy import current_policy
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.aggregates.aggregate_interval import aggregate
     from spark_jobs.ingest.landing_changes import stale_intervals
     from spark_jobs.ingest.with_history import ingest_with_history
     from spark_jobs.pull.pull_logs import land, pull_segments
+    from spark_jobs.replay.as_of import AsOf
     from spark_jobs.replay.replay_interval import replay
     from spark_jobs.reports.report_pages import write_reports
     from spark_jobs.session import running_session
@@ -94,8 +105,11 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
 
     policy = current_policy()
     limits = policy.limit_rules()
+    asked = AsOf(args.as_of, args.complete)
     landing, warehouse = home / "landing", home / "warehouse"
-    pulled = pull_segments(sources, landing, progress=say, keep_gone=not args.forget_gone)
+    pulled = pull_segments(
+        sources, landing, progress=say, keep_gone=not args.forget_gone, follow_links=args.follow_links
+    )
     if args.interval_start:
         spans = [interval(args.interval_start, args.interval_end)]
     else:
@@ -112,21 +126,22 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     with running_session(sum(segment.size_bytes for segment in pulled.files)) as spark:
         for span in spans:
             _say_summary(ingest_with_history(spark, landing, warehouse, span))
-            _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides))
+            _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
             _say_summary(aggregate(spark, warehouse, span, limits=limits))
             judge(span)
         for span in stale_intervals(landing, warehouse, spark):
+            if asked.mark and span in spans:
+                continue  # judged as of the moment that was asked for
             recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
             judge(span)
     return verdicts
 
 
-def _expanded(source: str) -> list[Path]:
+def _expanded(source: str, walk: SourceWalk) -> list[Path]:
     """Expand a source: an existing path, or the matches of a glob; a glob without a match is returned as it is."""
     if Path(source).exists():
         return [Path(source)]
-    matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - a pattern that may be absolute
-    return [Path(match) for match in matches] or [Path(source)]
+    return walk.matching(source) or [Path(source)]
 
 
 def days_of(sources: Sequence[Path], landing: Path, files: Sequence[Segment]) -> list[str]:

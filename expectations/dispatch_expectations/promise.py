@@ -100,9 +100,21 @@ _LOG_SENTENCES: Final = {
     "log_gap": "gaps in the log: {value}",
     "unknown_consumer": "events of consumers that the log does not show as connected: {value}",
     "unknown_position": "events about entries that the message log does not contain: {value}",
+    "unknown_key": "deliveries of entries whose key cannot be read: {value}",
     "overlapping_incarnations": "overlaps of two brokers' logs of one subscription: {value}",
+    "repeated_lines": "segments with lines that the log has already: {value}",
     "clock_step": "times that the log's clock went back: {value}",
 }
+
+
+def handover_check(promise: str) -> Check:
+    """Make the check on findings that a change of Failover's active consumer explains; an alert names the promise."""
+    return Check(
+        f"{promise}_handover",
+        FAIL,
+        "entries that a change of the active consumer delivered again or overtook: {value} (the policy allows {limit})",
+        limit=f"{promise}.handover",
+    )
 
 
 def log_checks(decides: Literal["FAIL", "UNKNOWN"], *kinds: str) -> tuple[Check, ...]:

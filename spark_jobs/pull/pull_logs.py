@@ -5,6 +5,9 @@ source is not copied again (``spark_jobs.pull.copying``), so pulling an unchange
 point of a pull is one rename, after everything is copied: a reader sees the earlier pull or this one, never a mixture. If a
 pull is killed, the earlier one stays valid and the next one continues the work.
 
+Links in a source are not followed unless asked for; links that are left out are named once
+(``dispatch_core.recording.links``).
+
 A file that is no longer at its source is kept and reported; a file whose contents changed is replaced and reported. A file
 that grows while it is copied is copied up to the size that it had at the beginning.
 
@@ -19,7 +22,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -27,12 +30,12 @@ from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.files import file_format, in_words
+from dispatch_core.recording.links import SourceWalk
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.pull import segments
 from spark_jobs.pull.copying import Journal, copy_changed
 from spark_jobs.pull.segments import LandedInterval, Segment, Sources
 
-_MAX_DEPTH: Final = 32
 #: A summary names at most so many files that are gone or have changed; it counts all.
 _NAMED_AT_MOST: Final = 20
 
@@ -51,17 +54,20 @@ def pull(
     interval_end: datetime | str | None = None,
     progress: Progress | None = None,
     keep_gone: bool = True,
+    follow_links: bool = False,
 ) -> dict[str, Any]:
     """Copy every log file under ``source`` (one path or several) into the landing, and land the interval.
 
     ``keep_gone``: keep files that the source does not have any more (logs are rotated away); otherwise forget them.
+    ``follow_links``: read what links below the sources lead to.
     Returns a summary: ``interval_start, interval_end, files, bytes, copied_files, copied_bytes, ignored, files_gone, gone,
-    files_changed, changed, segments_missing, digest, folder, seconds``. Raises ``PullError`` naming the source if it
-    is missing or has no log file, and if the interval overlaps another one that was run; what was landed before is kept.
+    files_changed, changed, segments_missing, links_left_out, digest, folder, seconds``. Raises ``PullError`` naming the
+    source if it is missing or has no log file, and if the interval overlaps another one that was run; what was landed before
+    is kept.
     """
     began = time.monotonic()
     span = interval(interval_start, interval_end)
-    pulled = pull_segments(source, landing, progress=progress, keep_gone=keep_gone)
+    pulled = pull_segments(source, landing, progress=progress, keep_gone=keep_gone, follow_links=follow_links)
     land(landing, span, pulled.sources)
     return {
         "stage": "pull",
@@ -77,6 +83,7 @@ def pull(
         "files_changed": len(pulled.changed),
         "changed": pulled.changed[:_NAMED_AT_MOST],
         "segments_missing": pulled.missing[:_NAMED_AT_MOST],
+        "links_left_out": pulled.links_left_out,
         "digest": _digest(pulled.files),
         "folder": str(segments.interval_folder(landing, span)),
         "seconds": round(time.monotonic() - began, 3),
@@ -85,7 +92,7 @@ def pull(
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Result of a pull: all files, counts of those copied, names that are gone or changed, gaps between segments."""
+    """Result of a pull: all files, counts of those copied, names that are gone or changed, gaps between segments, links."""
 
     sources: Sources
     files: list[Segment]
@@ -95,17 +102,29 @@ class Pulled:
     gone: list[str]
     changed: list[str]
     missing: list[str]
+    links_left_out: list[str]
 
 
 @names_disk_errors("pull")
 def pull_segments(
-    source: Any | Sequence[Any], landing: Path, *, progress: Progress | None = None, keep_gone: bool = True
+    source: Any | Sequence[Any],
+    landing: Path,
+    *,
+    progress: Progress | None = None,
+    keep_gone: bool = True,
+    follow_links: bool = False,
 ) -> Pulled:
     """Copy every log file of the sources into the landing, without landing an interval; otherwise like ``pull``."""
     say = progress or (lambda _line: None)
     listed = _as_sources(source)
     names: Sources = tuple(str(path.resolve() if isinstance(path, Path) else path) for path in listed)
-    files, ignored = _find(listed)
+    walk = SourceWalk(file_format, follow_links=follow_links, hidden=False)
+    try:
+        files, ignored = _find(listed, walk)
+    finally:
+        links = walk.messages()
+        for line in links:
+            say(f"pull: {line}")
     landing = Path(landing)
     journal = Journal(landing, names)
     known = segments.read_catalogue(landing).get(names, {})
@@ -140,6 +159,7 @@ def pull_segments(
         gone=[segment.name for segment in gone],
         changed=changed,
         missing=missing,
+        links_left_out=links,
     )
 
 
@@ -208,7 +228,7 @@ def landed_segments(landing: Path, span: Interval) -> list[Segment]:
 
 def log_files(source: Any | Sequence[Any]) -> list[tuple[str, Any]]:
     """List the log files that ``pull`` would land: name in the landing folder and path of each, sorted by name."""
-    return _find(_as_sources(source))[0]
+    return _find(_as_sources(source), SourceWalk(file_format, hidden=False))[0]
 
 
 def _as_sources(source: Any | Sequence[Any]) -> list[Any]:
@@ -218,7 +238,7 @@ def _as_sources(source: Any | Sequence[Any]) -> list[Any]:
     return [Path(source) if isinstance(source, str) else source for source in listed]
 
 
-def _find(sources: list[Any]) -> tuple[list[tuple[str, Any]], int]:
+def _find(sources: list[Any], walk: SourceWalk) -> tuple[list[tuple[str, Any]], int]:
     """Find all log files of the sources: (name in the landing folder, path) sorted by name; count other files."""
     found: dict[str, Any] = {}
     ignored = 0
@@ -237,14 +257,15 @@ def _find(sources: list[Any]) -> tuple[list[tuple[str, Any]], int]:
             )
             continue
         before = len(found)
-        for parts, path in _walk(source, (label,) if label else (), 0):
+        for parts, path in walk.files(source, (label,) if label else ()):
             if file_format(path.name):
                 found[_safe_name(parts, path)] = path
             else:
                 ignored += 1
         if len(found) == before:
+            links = ", links left out, see above" if walk.messages() else ""
             raise PullError(
-                f"{source}: has no log file ({ignored} other files ignored); expected messages*, events* or trace* "
+                f"{source}: has no log file ({ignored} other files ignored{links}); expected messages*, events* or trace* "
                 "as .jsonl, .jsonl.gz, .jsonl.zst or .parquet. Nothing was pulled"
             )
     return sorted(found.items()), ignored
@@ -267,22 +288,6 @@ def _label(source: Any, taken: set[str]) -> str:
         number += 1
     taken.add(label)
     return label
-
-
-def _walk(folder: Any, parts: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every file under ``folder`` with the parts of its name; hidden files and folders are left out."""
-    if depth > _MAX_DEPTH:
-        raise PullError(
-            f"{folder}: more than {_MAX_DEPTH} folders deep (a link that leads back?). Nothing was pulled"
-        )
-    for child in sorted(folder.iterdir(), key=lambda path: str(path.name)):
-        name = str(child.name)
-        if not name or name.startswith("."):
-            continue
-        if child.is_dir():
-            yield from _walk(child, (*parts, name), depth + 1)
-        elif child.is_file():
-            yield (*parts, name), child
 
 
 def _safe_name(parts: Iterable[str], path: Any) -> str:

@@ -5,7 +5,6 @@ Knows files and Arrow, not Spark.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,44 +25,32 @@ def load_logs(dispatcher: dict[str, Any]) -> list[DispatcherLog]:
     of_dispatcher = [*of_topic, ("subscription", "=", subscription)]
     events = _rows(dispatcher["event_files"], schema.EVENTS, of_dispatcher)
     messages = _rows(dispatcher["message_files"], schema.MESSAGES, of_topic)
-    return [_without_doubles(log) for log in dispatcher_logs(messages, _one_header_each(events))]
+    logs = dispatcher_logs(messages, _one_header_each(events))
+    for log in logs:
+        _check_places(log.events, ("seq",), "seq {0}")
+        _check_places(log.messages, ("ledger_id", "entry_id"), "position {0}:{1}")
+    return logs
 
 
-def _without_doubles(log: DispatcherLog) -> DispatcherLog:
-    """The log with each line once: the same line may have come by several files (one topic's messages beside each of
-    its subscriptions, a segment landed twice). Raises ``LogError`` where two lines claim one place and differ.
+def _check_places(table: pa.Table, place: tuple[str, ...], shown: str) -> None:
+    """Raise ``LogError`` where two lines claim one place and differ; ``dispatcher_logs`` has dropped those that are equal.
+
+    ``table`` is sorted by ``place``.
     """
-    advice = "two logs of one dispatcher? Audit them apart, or give each its own cluster in its header"
-    return replace(
-        log,
-        events=_once(log.events, ("seq",), "seq {0}", advice),
-        messages=_once(log.messages, ("ledger_id", "entry_id"), "position {0}:{1}", advice),
-    )
-
-
-def _once(table: pa.Table, place: tuple[str, ...], shown: str, advice: str) -> pa.Table:
-    """A table sorted by ``place`` without rows that repeat the one before them."""
     same = np.ones(max(table.num_rows - 1, 0), dtype=bool)
     for name in place:
         values = table[name].to_numpy()
         same &= values[1:] == values[:-1]
     if not same.any():
-        return table
-    second = np.flatnonzero(same) + 1
-    first, again = table.take(pa.array(second - 1)), table.take(pa.array(second))
-    contents = [name for name in table.column_names if name not in ("source_file", "source_line")]
-    if not first.select(contents).equals(again.select(contents)):
-        for row in range(len(second)):
-            if first.slice(row, 1).select(contents).equals(again.slice(row, 1).select(contents)):
-                continue
-            lines = [
-                f"{part['source_file'][row]}, line {part['source_line'][row]}" for part in (first, again)
-            ]
-            where = shown.format(*(first[name][row] for name in place))
-            raise LogError(f"{where} stands twice and differs: {lines[0]}, and {lines[1]}: {advice}")
-    keep = np.ones(table.num_rows, dtype=bool)
-    keep[second] = False
-    return table.filter(pa.array(keep))
+        return
+    row = int(np.argmax(same))
+    first, again = table.slice(row, 2).select([*place, "source_file", "source_line"]).to_pylist()
+    lines = [f"{part['source_file']}, line {part['source_line']}" for part in (first, again)]
+    where = shown.format(*(first[name] for name in place))
+    raise LogError(
+        f"{where} stands twice and differs: {lines[0]}, and {lines[1]}: two logs of one dispatcher? Audit them apart, or "
+        "give each its own cluster in its header"
+    )
 
 
 def _rows(paths: list[str], wanted: pa.Schema, filters: list[tuple[str, str, str]]) -> pa.Table:

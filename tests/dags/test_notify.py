@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dispatch_airflow import notify
+from dispatch_airflow import notify, stages
 from dispatch_airflow.home import Home, StepError
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult
 from dispatch_expectations.promise import FAIL, PASS
@@ -94,6 +94,8 @@ class _SmtpServer(socketserver.ThreadingTCPServer):
 @dataclass
 class _Posts:
     status: int = 200
+    location: str | None = None
+    echo: bool = False
     seen: list[tuple[dict, dict]] = field(default_factory=list)
 
 
@@ -115,8 +117,12 @@ def http_endpoint(posts: _Posts, certificate=None):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             posts.seen.append((dict(self.headers), json.loads(body)))
-            self.send_response(posts.status)
+            # Some servers repeat the address in the reason and the text of an error.
+            self.send_response(posts.status, self.path if posts.echo else None)
+            if posts.location is not None:
+                self.send_header("Location", posts.location)
             self.end_headers()
+            self.wfile.write(self.path.encode() if posts.echo else b"")
 
         def log_message(self, *_: object) -> None:
             """Quiet."""
@@ -266,11 +272,93 @@ def test_an_endpoint_that_refuses_is_named_and_tried_again_without_telling_its_s
     assert "secret-token" not in str(failure.value)
 
 
+SECRET_URL = "http://hook-user:hook-pass%21@127.0.0.1:{port}/services/T000/path%2Dtoken?token=query-token&v=1#frag-token"
+SECRETS = (
+    *(
+        "hook-user",
+        "hook-pass",
+        "services",
+        "T000",
+        "path-token",
+        "path%2Dtoken",
+        "query-token",
+        "v=1",
+        "frag-token",
+    ),
+    *("location-token", "Basic "),
+)
+
+
+def _everything_said(caplog, capfd, folder, error: BaseException | None) -> str:
+    """Logs at every level, output, files, and an error with all errors that it carries."""
+    out = capfd.readouterr()
+    files = [path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file()]
+    said = [caplog.text, *(str(record.__dict__) for record in caplog.records), out.out, out.err, *files]
+    while error is not None:
+        said += [repr(error), str(error), str(error.__notes__) if hasattr(error, "__notes__") else ""]
+        error = error.__cause__ or error.__context__
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("posts", "url", "reason"),
+    [
+        (_Posts(), SECRET_URL, None),
+        (_Posts(404, echo=True), SECRET_URL, "http://127.0.0.1/… answered with status 404"),
+        (
+            _Posts(302, location="https://127.0.0.1/location-token"),
+            SECRET_URL,
+            "http://127.0.0.1/… answered with status 302: redirects are not followed",
+        ),
+        (
+            _Posts(),
+            SECRET_URL.replace("{port}", "1"),
+            "http://127.0.0.1/…: ConnectionError: Connection refused",
+        ),
+        (_Posts(), SECRET_URL.replace("{port}", "x"), "http://127.0.0.1/…: InvalidURL"),
+        (_Posts(), SECRET_URL.replace("http:", "hook:"), "the webhook: InvalidSchema"),
+        (_Posts(), SECRET_URL.replace("127.0.0.1:{port}", "[::1"), "the webhook: "),
+        (_Posts(), SECRET_URL.replace("127.0.0.1:{port}", ""), "the webhook: "),
+    ],
+    ids=["success", "http-error", "redirect", "refused", "bad-port", "bad-scheme", "bad-host", "no-host"],
+)
+def test_nothing_of_a_webhook_beyond_scheme_and_host_is_shown(
+    posts, url, reason, tables, tmp_path, monkeypatch, caplog, capfd
+):
+    caplog.set_level("DEBUG")
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", lambda *_: None)  # which works in task logs alone
+    with http_endpoint(posts) as port:
+        fields = {"conn_type": "http", "host": url.replace("{port}", str(port)), "extra": {"timeout": 5}}
+        monkeypatch.setenv("AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK", json.dumps(fields))
+        errors: list[BaseException] = []
+        for send in (
+            lambda: notify.alert(CHOSEN, Home(tmp_path)),
+            lambda: notify.send_notice("late", "no verdict", "late-1"),
+        ):
+            try:
+                send()
+            except StepError as error:
+                errors.append(error)
+    for error in errors or [None]:
+        said = _everything_said(caplog, capfd, tmp_path, error)
+        assert [secret for secret in SECRETS if secret in said] == []
+    if reason is None:
+        assert (errors, len(posts.seen)) == ([], 2)
+        assert posts.seen[0][0]["Authorization"].startswith("Basic ")
+    else:
+        assert [reason in str(error) for error in errors] == [True, True], errors
+
+
+def test_the_stages_do_not_get_the_channels_connections(monkeypatch):
+    _webhook_connection(monkeypatch, 1)
+    assert not {name for name in stages._environment() if name.startswith("AIRFLOW_CONN_DISPATCH_AUDIT_")}
+
+
 def test_certificates_are_verified_whatever_the_connection_says(tables, tmp_path, monkeypatch):
     posts, certificate = _Posts(), self_signed(tmp_path)
     with http_endpoint(posts, certificate) as port:
         _webhook_connection(monkeypatch, port, "https", verify=False)
-        with pytest.raises(StepError, match=r"webhook: .*CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(StepError, match=r"webhook: .*CERTIFICATE_VERIFY_FAILED: self-signed certificate"):
             notify.alert(CHOSEN, Home(tmp_path))
         _webhook_connection(monkeypatch, port, "https", verify=str(certificate))
         assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1

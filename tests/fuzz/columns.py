@@ -14,8 +14,8 @@ from dispatch_core.recording.parse import OF_KIND, RENAMED
 from dispatch_core.recording.rows import RANGES, SINGLE_POSITIONS, shown
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from tests.dispatch_core.recording.reading import Read, read
-from tests.fuzz.lines import Content, row
-from tests.fuzz.reading import check_quarantine, check_values
+from tests.fuzz.lines import OPTIONAL, Content, row, values_without
+from tests.fuzz.reading import check_quarantine, check_unknown, check_values
 
 _TYPES: Final = (
     pa.string(),
@@ -39,23 +39,36 @@ _GZIP: Final = ("none", "snappy", "zstd", "gzip")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """A Parquet file. ``fates``: for each row its values if it is good, the bad field (a text), or ``None`` if unknown.
+class Kept:
+    """A message with one bad field that is kept without it: this field, and the values of its row; None = null."""
 
+    field: str
+    values: dict[str, Any]
+
+
+Fate = dict[str, Any] | Kept | str | None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A Parquet file.
+
+    ``fates``: for each row its values if it is good, ``Kept`` if one field of it is unknown, the bad field (a text) if it
+    must be refused, or ``None`` if its result is not known.
     ``fates`` is ``None`` if no row is known. ``rows``: number of rows before any byte was changed.
     """
 
     name: str
     content: Content
     data: bytes
-    fates: tuple[dict[str, Any] | str | None, ...] | None
+    fates: tuple[Fate, ...] | None
     rows: int
 
 
 def columns(rng: Random, content: Content) -> Columns:
     """Make a Parquet file of the log format, mostly with faults."""
     schema = EVENTS if content == "events" else MESSAGES
-    fates: list[dict[str, Any] | str | None] = []
+    fates: list[Fate] = []
     rows = []
     for at in range(rng.choice((0, 1, 4, 15))):
         made, values = row(rng, content, at + 1)
@@ -72,14 +85,19 @@ def columns(rng: Random, content: Content) -> Columns:
     for at, fields in enumerate(rows):
         if fates[at] is None or rng.random() > 0.3:
             continue
-        fates[at] = _spoil(rng, fields, content, at, not_text)
+        wrong = _spoil(rng, fields, content, at, not_text)
+        if content == "messages" and wrong in OPTIONAL:
+            line = fields | {"position": f"{fields['ledger_id']}:{fields['entry_id']}"}
+            fates[at] = Kept(wrong, values_without(line, wrong))
+        else:
+            fates[at] = wrong
     table = pa.Table.from_pylist(rows, schema=pa.schema([field.with_nullable(True) for field in schema]))
     for (name, at), text in not_text.items():
         place = table.column_names.index(name)
         values = table[name].cast(pa.binary()).to_pylist()
         values[at] = text
         table = table.set_column(place, name, pa.array(values, pa.binary()).view(pa.string()))
-    known: tuple[dict[str, Any] | str | None, ...] | None = tuple(fates)
+    known: tuple[Fate, ...] | None = tuple(fates)
     pick = rng.random()
     if pick < 0.2:
         table, known = _retyped(rng, table), None
@@ -242,7 +260,7 @@ def check_columns(made: Columns) -> int:
     return 1
 
 
-def _check_rows(made: Columns, result: Read, fates: tuple[dict[str, Any] | str | None, ...]) -> None:
+def _check_rows(made: Columns, result: Read, fates: tuple[Fate, ...]) -> None:
     refused = {refusal["source_line"]: refusal for refusal in result.quarantine.to_pylist()}
     table = result.events if made.content == "events" else result.messages
     of_row = {values["source_line"]: values for values in table.to_pylist() if values.get("kind") != "header"}
@@ -255,6 +273,11 @@ def _check_rows(made: Columns, result: Read, fates: tuple[dict[str, Any] | str |
         if isinstance(fate, dict):
             assert number in of_row, (number, fate, refused.get(number))
             check_values(of_row[number], {name: value for name, value in fate.items() if value is not None})
+        elif isinstance(fate, Kept):
+            assert number in of_row, (number, fate, refused.get(number))
+            check_values(of_row[number], fate.values)
         elif isinstance(fate, str):
             assert number in refused, (number, fate, of_row.get(number))
             assert refused[number]["field"] == fate, (number, fate, refused[number])
+    kept = {at: fate.field for at, fate in enumerate(fates[:stop], start=1) if isinstance(fate, Kept)}
+    check_unknown(result, kept, exactly=None not in fates)

@@ -1,7 +1,9 @@
 """Lines of message logs and event logs, good and hostile, each with the fate that the format gives it.
 
 A *good* line names its topic and subscription, so nothing that stands around it may change that it is accepted. A *bad*
-line has one known fault. Of all others only that they are accounted for is known.
+line has one known fault and must be refused. A *kept* line is a message with one known fault in a field without which its
+entry can be judged: it must be accepted, and nothing but this field is unknown. Of all others only that they are accounted
+for is known.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dispatch_core.recording.parse import OF_KIND, RENAMED
 from dispatch_core.recording.rows import CHOICES, RANGES, shown
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 
-Fate = Literal["good", "bad", "any"]
+Fate = Literal["good", "kept", "bad", "any"]
 Content = Literal["events", "messages"]
 
 INT64: Final = (-(1 << 63), (1 << 63) - 1)
@@ -30,12 +32,23 @@ _IDENTITY: Final = ("cluster", "topic", "subscription", "broker", "incarnation",
 _PAYLOAD: Final = tuple(name for name in EVENTS.names if name not in {*_APART, *_IDENTITY})
 _WITH_POSITIONS: Final = ("batch_sizes", "hashes", "ack_sets")
 _PLAIN_KINDS: Final = tuple(name for name in KINDS if name not in ("header", "footer", "checkpoint", "gap"))
+#: Fields of a message that name neither its entry nor its topic.
+OPTIONAL: Final = frozenset(
+    (
+        *("key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
+        *("publish_time_ms", "num_messages", "size_bytes"),
+    )
+)
 _TOPICS: Final = ("persistent://public/default/a", "persistent://public/default/b", "t", "tépic \U0001f600")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line with its expected result. ``values``: the row of a good line. ``field``: the bad field of others, if known."""
+    """A line with its expected result.
+
+    ``values``: the row of a good or kept line, as far as it is known; None = null. ``field``: the bad field of others, if
+    known.
+    """
 
     data: bytes
     fate: Fate = "any"
@@ -180,6 +193,38 @@ def row(rng: Random, content: Content, number_in_file: int) -> tuple[dict[str, A
 # ---- lines with a fate ----
 
 
+def with_a_fault(
+    content: Content, data: bytes, line: dict[str, Any], name: str, *, field_known: bool = True
+) -> Line:
+    """Make a line that is ``line`` but for a fault in the field ``name``."""
+    if content == "messages" and name in OPTIONAL:
+        return Line(data, "kept", values_without(line, name), field=name, field_known=True)
+    return Line(data, "bad", field=name, field_known=field_known)
+
+
+def values_without(line: dict[str, Any], name: str) -> dict[str, Any]:
+    """The row of a message line whose field ``name`` cannot be read.
+
+    The broker dispatches by the ordering key or else by the key; ``key_h31`` is the hash of the one that it used. If what it
+    used is unknown, the row has no key but the flag ``key_b64``.
+    """
+    ledger, _, entry = line["position"].partition(":")
+    usual = {"topic": line["topic"], "ledger_id": int(ledger), "entry_id": int(entry), "num_messages": 1}
+    values = usual | {field: line.get(field) for field in OPTIONAL if line.get(field) is not None}
+    values = dict.fromkeys(OPTIONAL) | values | {name: usual.get(name)}
+    if name == "key_b64":
+        values["key"] = None
+    if name == "ordering_key_b64":
+        values["key"] = None
+    if name == "key":
+        values["key_b64"] = None
+    has_key = values["key"] is not None or values["ordering_key_b64"] is not None
+    of_key = name in ("key", "key_b64", "ordering_key_b64", "key_h31")
+    if of_key and not has_key and values["key_h31"] is None:
+        values["key_b64"] = True
+    return values
+
+
 def good(rng: Random, content: Content, at: int) -> Line:
     """Make a line that must be accepted anywhere."""
     line, values = row(rng, content, at)
@@ -221,7 +266,7 @@ def _mistyped(rng: Random, content: Content, at: int) -> Line | None:
     column = rng.choice(_columns(content, line))
     schema = EVENTS if content == "events" else MESSAGES
     line[_NAME_OF.get(column, column)] = _wrong_type(rng, schema.field(column).type)
-    return Line(written(rng, line), "bad", field=shown(column), field_known=True)
+    return with_a_fault(content, written(rng, line), line, shown(column))
 
 
 def _out_of_range(rng: Random, content: Content, at: int) -> Line | None:
@@ -240,7 +285,9 @@ def _out_of_range(rng: Random, content: Content, at: int) -> Line | None:
     else:
         line[name] = beyond
     # the two ends of a gap are also compared with each other
-    return Line(written(rng, line), "bad", field=shown(column), field_known=not column.startswith("gap"))
+    return with_a_fault(
+        content, written(rng, line), line, shown(column), field_known=not column.startswith("gap")
+    )
 
 
 def _bad_position(rng: Random, content: Content, at: int) -> Line | None:
@@ -319,7 +366,7 @@ def _given_twice(rng: Random, content: Content, at: int) -> Line | None:
     line, _ = row(rng, content, at)
     name = rng.choice([_NAME_OF.get(column, column) for column in _columns(content, line)])
     again = json.dumps({name: rng.choice((line[name], None, 1))}).encode()
-    return Line(written(rng, line)[:-1] + b"," + again[1:], "bad", field=name, field_known=True)
+    return with_a_fault(content, written(rng, line)[:-1] + b"," + again[1:], line, name)
 
 
 def _no_object(rng: Random, content: Content, at: int) -> Line | None:
@@ -345,7 +392,7 @@ def _unequal(rng: Random, content: Content, at: int) -> Line | None:
     if content == "messages":
         line, _ = row(rng, content, at)
         line["ordering_key_b64"] = rng.choice(("x", "AAAA=", "A===", "AA=A", "é", "AA\nAA"))
-        return Line(written(rng, line), "bad", field="ordering_key_b64", field_known=True)
+        return with_a_fault(content, written(rng, line), line, "ordering_key_b64")
     line = {"topic": "t", "subscription": "s", "seq": at, "t_us": 1, "kind": "sent", "consumer": 1}
     line |= {"positions": ["5:0"] * rng.randrange(3), "batch_sizes": [1] * 3}
     return Line(written(rng, line), "bad", field="batch_sizes", field_known=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -84,21 +85,42 @@ def check_lines(document: Document, result: Read) -> None:
     for number, line in enumerate(document.lines, start=1):
         if number not in lines:
             continue
-        if line.fate == "good":
+        if line.fate in ("good", "kept"):
             assert number in of_line, (number, line.data[:500], refused.get(number))
             check_values(of_line[number], line.values)
         elif line.fate == "bad":
             assert number in refused, (number, line.data[:500], of_line.get(number))
             if line.field_known:
                 assert refused[number]["field"] == line.field, (number, line.data[:500], refused[number])
+    fates = {line.fate for number, line in enumerate(document.lines, start=1) if number in lines}
+    kept = {
+        number: line.field
+        for number, line in enumerate(document.lines, start=1)
+        if number in lines and line.fate == "kept" and line.field
+    }
+    check_unknown(result, kept, exactly=bool(document.lines) and "any" not in fates)
+
+
+def check_unknown(result: Read, kept: dict[int, str], *, exactly: bool) -> None:
+    """Check that each field left out of a line is counted, and that the first line of each is named.
+
+    ``kept``: the field by line. ``exactly``: no other line has such a field.
+    """
+    expected = Counter(kept.values())
+    counted = result.counts.unknown_fields
+    assert counted == expected if exactly else counted >= expected, (counted, expected)
+    for field in expected:
+        first = min(number for number, name in kept.items() if name == field)
+        named = int(result.counts.first_unknown[field].split(":")[1])
+        assert named == first if exactly else named <= first, (field, result.counts.first_unknown, first)
 
 
 def check_values(row: dict[str, Any], values: dict[str, Any]) -> None:
-    """The row says what its line said."""
+    """The row says what its line said, and has nothing where the value is None."""
     for name, value in values.items():
         if name in ("cluster", "broker") and not value:
             continue
-        assert row[name] == value, (name, row[name], value)
+        assert row.get(name) == value, (name, row.get(name), value)
 
 
 def check_cut(document: Document, result: Read) -> None:

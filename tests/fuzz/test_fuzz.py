@@ -3,10 +3,11 @@
 import os
 import signal
 import time
+from collections import Counter
 
 import pytest
 
-from dispatch_core.recording import parse, rows
+from dispatch_core.recording import parse, row_judge, rows
 from tests.fuzz import running, targets
 from tests.fuzz.running import Findings, run, run_case
 from tests.fuzz.targets import TARGETS, Case
@@ -101,3 +102,23 @@ def test_a_reader_that_lets_bad_values_pass_is_found(monkeypatch):
     assert not broken("messages", 20)
     monkeypatch.setattr(rows, "_judge_lists", lambda *_: None)
     assert broken("events")
+
+
+def test_a_reader_that_refuses_a_message_for_one_bad_field_is_found(monkeypatch):
+    monkeypatch.setattr(rows, "SPARED", frozenset())
+    assert broken("messages")
+    assert broken("messages_parquet")
+
+
+def test_a_reader_that_keeps_a_bad_value_is_found(monkeypatch):
+    monkeypatch.setattr(rows, "_forget_unknown", lambda *_: None)
+    assert broken("messages")
+    assert broken("messages_parquet")
+
+
+def test_a_reader_that_says_nothing_of_an_unknown_field_is_found(monkeypatch):
+    monkeypatch.setattr(
+        row_judge.FileCounts, "unknown_fields", property(lambda _: Counter(), lambda *_: None)
+    )
+    assert broken("messages")
+    assert broken("messages_parquet")

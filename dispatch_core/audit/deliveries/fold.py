@@ -214,7 +214,11 @@ class AuditFold:
         if self._whole and self._fed:
             raise NotStreamableError("the fold was to take the whole log in one feed, and here is another")
         self._trim()
-        events, repeated = log_checks.without_repeated_rows(encode(events, "kind"))
+        events, repeated, dropped = log_checks.without_repeated_rows(encode(events, "kind"))
+        if dropped and not self._whole:
+            raise NotStreamableError(
+                f"{dropped} lines stand twice, and the files that they are in are not known here"
+            )
         self._check_lines(events)
         self._settle_profile(events)
         self._note_applied(events)
@@ -363,8 +367,10 @@ class AuditFold:
             streaming=not self._whole,
         )
         found += log_checks.unknown_positions(self.window)
+        found += log_checks.unknown_keys(self.window)
         if self.begins:
             found += log_checks.overlapping(self._head, events, self._earlier)
+            found += log_checks.repeated_lines(self._head)
         return found
 
     def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:

@@ -25,6 +25,7 @@ from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import checkpoints, named_by
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.repeats import Repeat
 from dispatch_core.times import clock
 
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
@@ -37,9 +38,10 @@ _NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "re
 class LogFinding:
     """A finding about the log, not yet a row of anomalies.
 
-    ``reason`` is ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap), ``never_added``,
-    ``already_removed`` (unknown_consumer), ``not_stored`` (unknown_position), ``backwards`` (clock_step), ``active_at_once``
-    or ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
+    ``reason`` is, by kind: ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap); ``segment``,
+    ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``
+    (unknown_position); ``not_readable`` (unknown_key); ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ``
+    (overlapping_incarnations; the latter is uncertain).
     """
 
     kind: str
@@ -80,24 +82,75 @@ class Gaps:
         return len(self.seqs) > 0
 
 
-def without_repeated_rows(events: pa.Table) -> tuple[pa.Table, list[tuple[int, int]]]:
-    """Drop rows that repeat the row before them, seq and content alike (a segment landed twice).
+def without_repeated_rows(events: pa.Table) -> tuple[pa.Table, list[tuple[int, int]], int]:
+    """Drop rows that repeat the row before them, seq and content alike.
 
-    Returns the table and ``(seq, t_us)`` of every row that shares its seq with the one before, repeated or not.
+    Returns the table, ``(seq, t_us)`` of every row that shares its seq with the one before and differs, and the number of
+    rows that were dropped. Logs made by ``dispatcher_logs`` have no row to drop.
     """
     seq = _ints(events["seq"])
     shared = np.flatnonzero(np.diff(seq) == 0) + 1
     if not len(shared):
-        return events, []
+        return events, [], 0
     content = [name for name in events.column_names if name not in ("source_file", "source_line")]
     pairs = events.select(content)
     same = [
         int(row) for row in shared if pairs.slice(row, 1).to_pylist() == pairs.slice(row - 1, 1).to_pylist()
     ]
-    noted = events.select(["seq", "t_us"]).take(pa.array(shared)).to_pylist()
+    differs = shared[~np.isin(shared, same)]
+    noted = events.select(["seq", "t_us"]).take(pa.array(differs)).to_pylist()
     keep = np.ones(events.num_rows, dtype=np.bool_)
     keep[same] = False
-    return events.filter(pa.array(keep)), [(row["seq"], row["t_us"] or 0) for row in noted]
+    return events.filter(pa.array(keep)), [(row["seq"], row["t_us"] or 0) for row in noted], len(same)
+
+
+def repeated_lines(log: DispatcherLog) -> list[LogFinding]:
+    """Name the segments that repeat others, and entries whose lines differ in their size: one finding per pair of files.
+
+    Equal message lines are named only where a whole file repeats another one of its folder: a topic's messages may stand
+    beside each of its subscriptions, and two recorders may have written the same entries.
+    """
+    found: list[LogFinding] = []
+    begin = tuple(_ints(log.events["seq"])[:1].tolist()) or (0,)
+    for repeat in log.repeats:
+        t_us = repeat.t_us if repeat.t_us is not None else log.start_t_us or 0
+        one_folder = repeat.file.rpartition("/")[0] == repeat.of_file.rpartition("/")[0]
+        places = tuple(dict.fromkeys(repeat.places))
+        about_events = repeat.content == "events"
+        seqs = tuple(seq for (seq,) in places) if about_events else begin
+        positions = () if about_events else tuple(f"{ledger}:{entry}" for ledger, entry in places)
+        if about_events or (repeat.whole and one_folder and repeat.file != repeat.of_file):
+            found.append(
+                LogFinding("repeated_lines", "segment", seqs, t_us, _segment(repeat), None, positions)
+            )
+        if repeat.resized:
+            found.append(
+                LogFinding("repeated_lines", "size_differs", begin, t_us, _resized(repeat), None, positions)
+            )
+    return found
+
+
+def _segment(repeat: Repeat) -> str:
+    what = (
+        f"segment {shown(repeat.file)} repeats"
+        if repeat.whole
+        else f"{_lines(repeat.first_line, repeat.last_line)} of segment {shown(repeat.file)} repeat"
+    )
+    of = shown(repeat.of_file) if repeat.of_file != repeat.file else "the same file"
+    return f"{what} {_lines(*repeat.of_lines)} of segment {of}: each of the {repeat.lines} lines counts once"
+
+
+def _resized(repeat: Repeat) -> str:
+    first = ":".join(map(str, repeat.places[0]))
+    many = plural(repeat.resized, "entry stands", "entries stand")
+    return (
+        f"{repeat.resized} {many} in {shown(repeat.file)} and in {shown(repeat.of_file)} with another size_bytes, from "
+        f"{first} on: the line of {shown(repeat.of_file)} counts"
+    )
+
+
+def _lines(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +383,28 @@ def unknown_positions(window: LogWindow) -> list[LogFinding]:
         if empty and not found:
             text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"
         found.append(LogFinding("unknown_position", "not_stored", (seq,), t_us, text, consumer, positions))
+    return found
+
+
+def unknown_keys(window: LogWindow) -> list[LogFinding]:
+    """Find deliveries of entries whose key could not be read; one finding per line. A Shared subscription needs no key."""
+    found: list[LogFinding] = []
+    if window.subscription_type == "Shared":
+        return found
+    for op in np.unique(window.unread_op).tolist():
+        positions = tuple(
+            window.position(at) for at in window.unread_ordinal[window.unread_op == op].tolist()
+        )
+        seq, t_us = int(window.op_seq[op]), int(window.op_t_us[op])
+        consumer = window.consumers[int(window.op_consumer[op])].number
+        text = (
+            f"the line sent at seq {seq} names {positions_listed(positions)}, whose "
+            f"{plural(len(positions), 'key', 'keys')} the message log gives in a form that cannot be read: order by key is "
+            f"not judged for {plural(len(positions), 'it', 'them')}"
+        )
+        found.append(
+            LogFinding("unknown_key", "not_readable", (seq,), t_us, text, consumer, positions, uncertain=True)
+        )
     return found
 
 

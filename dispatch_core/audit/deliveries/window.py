@@ -36,13 +36,14 @@ from dispatch_core.audit.deliveries.operations import (
     whole_acks,
 )
 from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.unread_keys import unread_keys
 from dispatch_core.times import clock
 
 SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
 _ENTRY_COLUMNS: Final = (
     *("_ledger", "_entry", "_key", "_hash", "_stored", "_num_messages", "_size", "_size_known"),
-    *("_published", "_published_known"),
+    *("_published", "_published_known", "_key_unread"),
 )
 
 #: Sticky key hash of each row of a batch of the message log, given its keys and their ids.
@@ -64,6 +65,9 @@ class LogWindow:
         #: Operations of the last log that name a position the message log does not hold, and the ordinal of that.
         self.unknown_op: Ints = np.empty(0, dtype=np.int64)
         self.unknown_ordinal: Ints = np.empty(0, dtype=np.int64)
+        #: Deliveries of the last log whose entry has a key that could not be read, and the ordinal of that.
+        self.unread_op: Ints = np.empty(0, dtype=np.int64)
+        self.unread_ordinal: Ints = np.empty(0, dtype=np.int64)
         #: Time at which the subscription began, from an earlier incarnation (``subscription_start``); None = not known.
         self.begins_us: int | None = None
         #: By operation: what moved the cursor (``by`` of the line).
@@ -82,6 +86,7 @@ class LogWindow:
         self._hash = Growing(np.int64)
         self._stored = Growing(np.bool_)
         self._num_messages = Growing(np.int32)
+        self._key_unread = Growing(np.bool_)
         self._size = Growing(np.int64)
         #: The first ack line with ``ack_sets``; None = none by now.
         self.ack_sets_from_seq: int | None = None
@@ -241,6 +246,12 @@ class LogWindow:
         self._check_order(ledger, entry)
         row_key = self.keys.encode(messages)
         hashes = hashing(messages, self.keys, row_key) if hashing is not None else None
+        unread = unread_keys(messages)
+        if unread.any():
+            if self._streaming:
+                raise NotStreamableError("keys of the message log cannot be read")
+            if hashes is not None:
+                hashes = np.where(unread, -1, hashes)
         rows: Any = slice(None) if ascending(ledger, entry) else distinct(ledger, entry)
         self._ledger.append(ledger[rows])
         self._entry.append(entry[rows])
@@ -249,6 +260,7 @@ class LogWindow:
         self._hash.more(count)[...] = -1 if hashes is None else hashes[rows]
         self._stored.more(count)[...] = True
         self._num_messages.append(ints(messages["num_messages"])[rows].astype(np.int32))
+        self._key_unread.append(unread[rows])
         for name, values, known in (
             ("size_bytes", self._size, self._size_known),
             ("publish_time_ms", self._published, self._published_known),
@@ -307,6 +319,10 @@ class LogWindow:
                 stray = np.flatnonzero(~self.stored[ordinals] & (lines.entry >= 0))
                 self.unknown_op = owner[stray] + self.first_op_of_last_log
                 self.unknown_ordinal = ordinals[stray].astype(np.int64)
+                unread = np.flatnonzero(self._key_unread.values[ordinals] & (lines.entry >= 0))
+                unread = unread[lines.code[owner[unread]] == SENT]
+                self.unread_op = owner[unread] + self.first_op_of_last_log
+                self.unread_ordinal = ordinals[unread].astype(np.int64)
             parts.append(self._add(lines, ordinals, connections)[1])
         return slice(0, len(self._op_seq)), _joined(parts)
 
@@ -392,6 +408,7 @@ class LogWindow:
             (self._hash, -1),
             (self._stored, 0),
             (self._num_messages, 0),
+            (self._key_unread, 0),
             (self._size, 0),
             (self._size_known, 0),
             (self._published, 0),

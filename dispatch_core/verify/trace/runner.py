@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.columns import ints
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.unread_keys import with_readable_keys
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.tally import Tally
 from dispatch_core.verify.trace.facts import TraceFacts
@@ -99,7 +100,7 @@ def verify(
     if until is not None:
         later = np.flatnonzero(ints(log.events["seq"]) > until)
         stop = int(later[0]) if len(later) else stop
-    verification.extend(log.messages)
+    verification.extend(with_readable_keys(log.messages))
     verification.feed(log.events.slice(0, stop), log.events.slice(stop))
     tally = verification.finish(goes_on=goes_on)
     return Verification(

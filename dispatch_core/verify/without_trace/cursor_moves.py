@@ -23,16 +23,9 @@ from dispatch_core.audit.deliveries.operations import (
     REDELIVER_ALL,
     REMOVED,
 )
-from dispatch_core.broker.cursor import acknowledge_up_to
+from dispatch_core.broker.cursor_moves import move_forward, reset
 from dispatch_core.broker.replay_set import clear_replay, remove_up_to
-from dispatch_core.broker.state import (
-    LAST_SENT,
-    MARK_DELETE,
-    NOT_TRACKED,
-    READ_POSITION,
-    TRIMMED_TO,
-    State,
-)
+from dispatch_core.broker.state import LAST_SENT, NOT_TRACKED, TRIMMED_TO, State
 from dispatch_core.verify.without_trace.races import RACE_US
 
 Ints = npt.NDArray[np.int64]
@@ -44,18 +37,15 @@ def move(st: State, code: int, upto: int) -> None:
     if code == MOVED_SOMEWHERE:
         return
     if code == PASSED:
-        remove_up_to(st, upto)
-        acknowledge_up_to(st, upto)
+        remove_up_to(st, upto, 0)
+        move_forward(st, upto)
         return
     clear_replay(st)
-    st.deleted[: upto + 1] = 1
-    st.deleted[upto + 1 :] = 0
-    st.acked_indexes[:] = 0
+    reset(st, upto + 1)
     st.sent_above[:] = 0
     if st.s[LAST_SENT] != NOT_TRACKED:
         st.s[LAST_SENT] = upto
-    st.s[MARK_DELETE] = st.s[TRIMMED_TO] = upto
-    st.s[READ_POSITION] = upto + 1
+    st.s[TRIMMED_TO] = upto
 
 
 class MovesNotJudged:

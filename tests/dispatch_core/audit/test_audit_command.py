@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,17 @@ from dispatch_core.audit.catalogue import PROMISES
 from dispatch_core.cli.main import main
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
-from tests.dispatch_core.audit.small_logs import Event, ack, added, flow, message, numbered, sent, write
+from tests.dispatch_core.audit.small_logs import (
+    T0_US,
+    Event,
+    ack,
+    added,
+    flow,
+    message,
+    numbered,
+    sent,
+    write,
+)
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
 CLASSIC = SAMPLES / "4.2.4" / "designed-rolling-restart-classic-ch"
@@ -148,9 +159,11 @@ def test_without_rules_only_order_duplicates_and_the_log_are_judged(
 def test_failover_is_judged_over_all_recordings_of_a_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for number in range(12):
+    """PIP-392's scenario: 100 topics of one partition are all active at one of four consumers."""
+    for number in range(100):
         topic = f"persistent://public/default/t-{number}-partition-0"
-        events = [*(added(n, f"c{n}") for n in (1, 2, 3, 4)), flow(1), sent(1, 0), ack(1, 0)]
+        events = [*(added(n, f"c{n}") for n in (1, 2, 3, 4)), flow(1), sent(1, 0)]
+        events.append(ack(1, 0) | {"t_us": T0_US + 3_600_000_000})
         write(
             tmp_path / "a" / f"r{number}",
             [message(0, "k", topic=topic)],
@@ -160,12 +173,15 @@ def test_failover_is_judged_over_all_recordings_of_a_call(
             format="pulsar-consumer-events",
             subscription_type="Failover",
         )
-    assert main(["audit", "--json", str(tmp_path)]) == 0
-    *_, found, verdict = lines(capsys)
+    assert main(["audit", "--json", str(tmp_path)]) == 1
+    *each, found, verdict = lines(capsys)
+    assert {line["verdict"] for line in each if "verdict" in line} == {"PASS"}
     assert (found["recording"], found["kind"]) == ("*", "failover_imbalance")
-    assert verdict == {"verdict": "PASS", "recording": "*", "counts": {"failover_imbalance": 1}}
-    assert main(["audit", str(tmp_path)]) == 0
-    assert "over all topics  failover_imbalance" in capsys.readouterr().out
+    assert found["explanation"].startswith("c1 is active for 100 of 100 topics of subscription s")
+    assert verdict == {"verdict": "FAIL", "recording": "*", "counts": {"failover_imbalance": 1}}
+    assert main(["audit", str(tmp_path / "a" / "r1")]) == 0, "one topic says nothing"
+    assert main(["audit", str(tmp_path), "--limit", "min_topics=101"]) == 0
+    assert "over all topics" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [[], ["--no-rules"]])
@@ -188,3 +204,26 @@ def test_a_log_with_a_header_alone_is_unknown_and_says_what_to_do(
 
 def test_a_log_in_which_consumers_came_and_nothing_was_sent_is_clean(tmp_path: Path) -> None:
     assert main(["audit", str(write(tmp_path / "a" / "b", [], numbered([added(1), flow(1)])))]) == 0
+
+
+def test_a_copied_segment_is_named_once_and_changes_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "4.2.4/designed-drain-one-by-one-ch"
+    shutil.copytree(SAMPLES / name, tmp_path / "p" / "r")
+    main(["audit", "--json", str(tmp_path)])
+    *_, alone = map(json.loads, capsys.readouterr().out.splitlines())
+    for kind in ("messages", "trace"):
+        shutil.copy(tmp_path / "p" / "r" / f"{kind}.jsonl.gz", tmp_path / "p" / "r" / f"{kind}-copy.jsonl.gz")
+    main(["audit", "--json", str(tmp_path)])
+    *found, result = map(json.loads, capsys.readouterr().out.splitlines())
+    named = [row for row in found if row["kind"] == "repeated_lines"]
+    assert [row["explanation"].partition(":")[0] for row in named] == [
+        "segment p/r/messages.jsonl.gz repeats lines 1 to 80 of segment p/r/messages-copy.jsonl.gz",
+        "segment p/r/trace.jsonl.gz repeats lines 2 to 523 of segment p/r/trace-copy.jsonl.gz",
+    ]
+    assert result["warnings"] == [row["explanation"] for row in named]
+    assert (result["verdict"], result["counts"]) == (
+        alone["verdict"],
+        alone["counts"] | {"repeated_lines": 2},
+    )

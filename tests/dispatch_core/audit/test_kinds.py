@@ -210,12 +210,12 @@ def test_redelivered_and_its_cause(audit: Any, events: tuple[Event, ...], cause:
     assert result.deliveries["delivery_number"].to_pylist() == [1, 2]
 
 
-def test_failover_hand_over_excuses_order_but_not_double_delivery(audit: Any) -> None:
+def test_failover_hand_over_excuses_order_and_explains_double_delivery(audit: Any) -> None:
     result = audit(
         added(1), sent(1, 0, 1), added(2), sent(2, 0, 1), subscription_type="Failover", partition_index=0
     )
     assert kinds(result) == {"split_key": ["5:0", "5:1"], "double_outstanding": ["5:0", "5:1"]}
-    assert {row["cause"] for row in result.anomalies.to_pylist()} == {"rewind"}
+    assert {(row["cause"], row["reason"]) for row in result.anomalies.to_pylist()} == {("rewind", "handover")}
     assert result.deliveries["hash"].null_count == 4
 
 
@@ -332,8 +332,9 @@ def test_every_kind_of_the_contract_is_in_the_catalogue() -> None:
     assert list(KINDS) == [
         "out_of_order", "overtaken_redelivery", "split_key", "double_outstanding", "duplicate_after_ack", "redelivered",
         "never_delivered", "skipped", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription", "imbalance",
-        "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap", "clock_step",
-        "unknown_consumer", "unknown_position", "overlapping_incarnations",
+        "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap",
+        "repeated_lines", "clock_step", "unknown_consumer", "unknown_position", "unknown_key",
+        "overlapping_incarnations",
     ]  # fmt: skip
     assert {kind.promise for kind in KINDS.values()} == set(PROMISES)
     document = (Path(__file__).resolve().parents[3] / "docs" / "anomalies.md").read_text(encoding="utf-8")

@@ -87,8 +87,11 @@ def test_what_a_gap_may_explain_is_uncertain_and_what_it_cannot_is_not(audit: An
 def test_a_line_that_stands_twice_counts_once_and_is_reported(audit: Any) -> None:
     events = numbered([added(1), sent(1, 0), sent(1, 1)])
     result = audit([*events[:2], events[1], *events[2:]])
-    (finding,) = of_kind(result, "log_gap")
-    assert (finding["reason"], finding["seqs"]) == ("duplicate_seq", [2])
+    assert of_kind(result, "log_gap") == []
+    (finding,) = of_kind(result, "repeated_lines")
+    assert (finding["reason"], finding["seqs"]) == ("segment", [2])
+    assert finding["explanation"].startswith("line 4 of segment ")
+    assert "repeat line 3 of segment the same file" in finding["explanation"]
     assert result.deliveries.num_rows == 2
 
 

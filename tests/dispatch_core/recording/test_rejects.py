@@ -3,6 +3,7 @@
 import pytest
 
 from dispatch_core.recording.reader import Limits
+from dispatch_core.recording.unread_keys import unread_keys
 from tests.dispatch_core.recording.reading import HEADER, flow, line_of, message, read, sent
 
 CONSUMER = {"seq": 1, "t_us": 1, "kind": "consumer_added", "consumer": 1, "name": "c"}
@@ -93,13 +94,6 @@ BAD_MESSAGES = [
     (message(1, position="3:-1"), "position", "a stored entry has no negative ledger or entry number"),
     (message(1, position="3;1"), "position", "found '3;1'"),
     (message(1, topic=None), "topic", "the line names no topic, and no header before it does"),
-    (message(1, num_messages=0), "num_messages", "0 is below 1"),
-    (message(1, num_messages=1 << 31), "num_messages", "2147483648 is above 2147483647"),
-    (message(1, size_bytes=-1), "size_bytes", "-1 is below 0"),
-    (message(1, key=5), "key", "expected a text, found 5"),
-    (message(1, key="not base64", key_b64=True), "key", "not base64"),
-    (message(1, ordering_key_b64="?"), "ordering_key_b64", "not base64"),
-    (message(1, key_h31=1 << 31), "key_h31", "2147483648 is above 2147483647"),
     (flow(1), "kind", "an event ('flow') in a message log; events belong in events* or trace*"),
 ]
 
@@ -122,6 +116,78 @@ def test_a_bad_message_is_quarantined_alone(line, field, reason):
     assert (number, found_field) == (2, field)
     assert reason in found_reason
     assert result.messages["entry_id"].to_pylist() == [0, 2]
+
+
+UNKNOWN_KEY = {"key": None, "key_b64": True, "ordering_key_b64": None, "key_h31": None}
+#: Base64 of "order".
+ORDER = "b3JkZXI="
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "reason", "read_as"),
+    [
+        ({"num_messages": 0}, "num_messages", "0 is below 1", {"num_messages": 1}),
+        ({"num_messages": 1 << 31}, "num_messages", "2147483648 is above 2147483647", {"num_messages": 1}),
+        ({"num_messages": "2"}, "num_messages", 'expected an integer, found "2"', {"num_messages": 1}),
+        ({"size_bytes": -1}, "size_bytes", "-1 is below 0", {"size_bytes": None}),
+        ({"size_bytes": 1.5}, "size_bytes", "expected an integer, found 1.5", {"size_bytes": None}),
+        ({"publish_time_ms": -1}, "publish_time_ms", "-1 is below 0", {"publish_time_ms": None}),
+        ({"producer": ["p"]}, "producer", 'expected a text, found ["p"]', {"producer": None}),
+        (
+            {"sequence_id": 1 << 64},
+            "sequence_id",
+            "a very long number is out of range for a 64-bit integer",
+            {"sequence_id": None},
+        ),
+        ({"key": "not base64", "key_b64": True}, "key", "not base64", UNKNOWN_KEY),
+        ({"key": 5}, "key", "expected a text, found 5", UNKNOWN_KEY),
+        ({"key_b64": "yes"}, "key_b64", 'expected true or false, found "yes"', UNKNOWN_KEY),
+        ({"ordering_key_b64": "?"}, "ordering_key_b64", "not base64", UNKNOWN_KEY),
+        ({"key": None, "key_h31": 1 << 31}, "key_h31", "2147483648 is above 2147483647", UNKNOWN_KEY),
+        # What remains is the key that was dispatched by, or its hash.
+        ({"key_h31": -1}, "key_h31", "-1 is below 0", {"key": "k1"}),
+        (
+            {"key": "?", "key_b64": True, "ordering_key_b64": ORDER},
+            "key",
+            "not base64",
+            {"key": None, "key_b64": None, "ordering_key_b64": ORDER},
+        ),
+        ({"key": "?", "key_b64": True, "key_h31": 7}, "key", "not base64", {"key": None, "key_h31": 7}),
+        (
+            {"ordering_key_b64": "?", "key_h31": 7},
+            "ordering_key_b64",
+            "not base64",
+            {"key": None, "key_h31": 7},
+        ),
+    ],
+)
+def test_a_message_with_one_bad_field_is_kept_without_it(fields, field, reason, read_as):
+    lines = [message(0), message(1, **fields), message(2), message(3, **fields)]
+    result = read(lines, "messages.jsonl")
+    assert result.refused == []
+    assert result.counts.unknown_fields == {field: 2}
+    assert result.counts.first_unknown == {field: f"messages.jsonl:2: {reason}"}
+    good = read([message(0), message(1), message(2), message(3)], "messages.jsonl").messages.to_pylist()
+    kept = result.messages.to_pylist()
+    assert (kept[0], kept[2]) == (good[0], good[2])
+    assert kept[1] == good[1] | read_as
+    assert unread_keys(result.messages).tolist() == [False, read_as == UNKNOWN_KEY] * 2
+    assert read(lines, "messages.jsonl", line_by_line=True).same_as(result)
+
+
+def test_a_field_that_is_given_twice_is_unknown():
+    line = line_of(message(1))[:-1] + b',"producer":"q","key":"k1"}'
+    result = read([message(0), line], "messages.jsonl")
+    assert result.counts.unknown_fields == {"key": 1, "producer": 1}
+    assert result.messages["producer"].to_pylist() == ["p", None]
+    assert unread_keys(result.messages).tolist() == [False, True]
+
+
+def test_a_message_without_a_known_position_is_refused_whatever_else_is_bad():
+    lines = [message(1, size_bytes="5", position=None), message(2, size_bytes="5", topic=7)]
+    result = read(lines, "messages.jsonl")
+    assert [field for _, field, _ in result.refused] == ["position", "topic"]
+    assert result.counts.unknown_fields == {}
 
 
 def test_all_bad_lines_in_one_file_are_found_each_by_itself():

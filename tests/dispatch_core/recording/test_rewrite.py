@@ -158,6 +158,44 @@ def test_a_recording_is_not_written_over_itself(tmp_path: Path, capsys: pytest.C
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_convert_refuses_an_occupied_folder_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("in/p/q", "in/p/r"):
+        write_lines(tmp_path / name / "messages.jsonl.gz", [message(0, "k")])
+        write_lines(tmp_path / name / "events.jsonl.gz", [header(), *numbered([added(1)])])
+    (tmp_path / "out" / "p" / "r").mkdir(parents=True)
+    (tmp_path / "out" / "p" / "r" / "notes.txt").write_text("mine")
+    before = _files(tmp_path)
+    arguments = ["convert", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--format"]
+    assert main([*arguments, "parquet"]) == 2
+    assert "is occupied, by notes.txt; nothing was written" in capsys.readouterr().err
+    assert _files(tmp_path) == before
+    (tmp_path / "out" / "p" / "r" / "notes.txt").unlink()
+    assert main([*arguments, "parquet"]) == 0
+    before = _files(tmp_path)
+    assert main([*arguments, "jsonl"]) == 2
+    assert "is occupied, by events.parquet, messages.parquet" in capsys.readouterr().err
+    assert _files(tmp_path) == before
+
+
+def test_convert_refuses_two_files_for_one_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("a/p/r", "b/p/r"):
+        write_lines(tmp_path / folder / "events.jsonl.gz", [header(), *numbered([added(1)])])
+    out = tmp_path / "out"
+    arguments = ["--out", str(out), "--format", "jsonl"]
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b"), *arguments]) == 2
+    assert "would both be written to" in capsys.readouterr().err
+    (tmp_path / "a" / "p" / "r" / "events.jsonl").write_bytes(b"")
+    assert main(["convert", str(tmp_path / "a"), *arguments]) == 2
+    assert "events.jsonl and events.jsonl.gz would be written to one file" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_an_unreadable_line_is_reported_and_the_rest_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

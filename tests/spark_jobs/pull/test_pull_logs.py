@@ -377,3 +377,40 @@ def test_a_missing_number_of_a_recorders_segments_is_reported(tmp_path: Path) ->
     # What was landed once and is gone from the source now is not missing.
     (source / "events-b-20261122T010000.000Z-2.jsonl").unlink()
     assert pull(source, landing, DAY.start)["segments_missing"] == expected
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["path", "object storage"])
+def test_links_are_pulled_only_if_asked_for_and_a_bad_one_stops_nothing(
+    source: Path, tmp_path: Path, *, remote: bool
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "messages-2.jsonl").write_bytes(b"outside\n")
+    (source / "more").symlink_to(outside)
+    (source / "up").symlink_to(source)
+    (source / "events-gone.jsonl").symlink_to(outside / "nothing")
+    (source / "events-loop.jsonl").symlink_to("events-loop.jsonl")
+    path = source
+    if remote:
+        path = pytest.importorskip("airflow.sdk").ObjectStoragePath(f"file://{source}")
+    said: list[str] = []
+    landing = tmp_path / "landing"
+    summary = pull(path, landing, DAY.start, progress=said.append)
+    assert set(landed(landing)) == {"my logs/run-1/messages.jsonl", "my logs/run-1/trace-0001.jsonl"}
+    named = [line for line in said if ": a link" in line]
+    assert len(named) == len(summary["links_left_out"]) == 4
+    assert f"pull: {source}/more: a link, not followed" in "\n".join(named)
+    summary = pull(path, landing, DAY.start, follow_links=True)
+    assert landed(landing)["my logs/more/messages-2.jsonl"] == b"outside\n"
+    assert [line.partition(": ")[0] for line in summary["links_left_out"]] == [
+        f"{source}/events-gone.jsonl",
+        f"{source}/events-loop.jsonl",
+        f"{source}/up",
+    ]
+
+
+def test_a_source_of_links_alone_says_why_nothing_was_found(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "run").symlink_to(source)
+    with pytest.raises(PullError, match="links left out, see above"):
+        pull(tmp_path / "links", tmp_path / "landing", DAY.start)

@@ -57,7 +57,18 @@ def elsewhere(table: pa.Table) -> pa.Table:
 
 def test_lines_that_came_twice_count_once(log: DispatcherLog, tmp_path: Path) -> None:
     again = replace(log, events=elsewhere(log.events), messages=elsewhere(log.messages))
-    assert replayed(tmp_path / "twice", log, again, again) == replayed(tmp_path / "once", log)
+    (tables, reason), (once, _) = (
+        replayed(tmp_path / "twice", log, again, again),
+        replayed(tmp_path / "once", log),
+    )
+    named = [row for row in tables["anomalies"] if row["kind"] == "repeated_lines"]
+    tables["anomalies"] = [row for row in tables["anomalies"] if row not in named]
+    once.setdefault("anomalies", [])
+    assert (tables, reason) == (once, None)
+    assert len(named) == 1
+    assert (
+        f"segment other/trace.jsonl repeats lines 2 to {log.events.num_rows + 1}" in named[0]["explanation"]
+    )
 
 
 def test_two_logs_of_one_dispatcher_are_not_mixed(log: DispatcherLog, tmp_path: Path) -> None:
@@ -73,12 +84,21 @@ def test_two_logs_of_one_dispatcher_are_not_mixed(log: DispatcherLog, tmp_path: 
     assert tables == {}
 
 
-def test_two_entries_at_one_position_are_not_mixed(log: DispatcherLog, tmp_path: Path) -> None:
-    column = log.messages.column_names.index("size_bytes")
-    other = log.messages.set_column(column, "size_bytes", pc.add(log.messages["size_bytes"], 1)).cast(
-        log.messages.schema
-    )
-    _tables, reason = replayed(tmp_path / "x", log, replace(log, messages=elsewhere(other)))
+def test_entries_with_another_size_are_the_same_and_those_that_differ_otherwise_are_not_mixed(
+    log: DispatcherLog, tmp_path: Path
+) -> None:
+    def changed(name: str) -> DispatcherLog:
+        values = pc.add(log.messages[name], 1).cast(log.messages.schema.field(name).type)
+        other = log.messages.set_column(
+            log.messages.column_names.index(name), log.messages.schema.field(name), values
+        )
+        return replace(log, messages=elsewhere(other))
+
+    tables, reason = replayed(tmp_path / "size", log, changed("size_bytes"))
+    assert reason is None
+    named = [row["reason"] for row in tables["anomalies"] if row["kind"] == "repeated_lines"]
+    assert named.count("size_differs") == 1
+    _tables, reason = replayed(tmp_path / "batch", log, changed("num_messages"))
     assert reason is not None
     assert "position 107:0 stands twice and differs" in reason
 
