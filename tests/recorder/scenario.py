@@ -24,6 +24,7 @@ from tests.recorder.truth import Truth, truth
 KEYS = 20
 #: A client that lost its broker tries again after a minute at most.
 PATIENCE_S = 150
+_LONGEST_S = 900
 _QUIET_S = 2.0
 
 
@@ -165,12 +166,19 @@ class Scenario:
         self.until(received, "a connected consumer to receive a message")
         return found[0]
 
-    def in_hand(self, count: int) -> None:
-        """Wait until connected consumers have received ``count`` messages that they have not answered."""
+    def in_hand(self, count: int, producer: Any = None) -> None:
+        """Wait until connected consumers have received ``count`` messages that they have not answered.
+
+        ``producer`` publishes more as long as they are too quick.
+        """
 
         def reached() -> bool:
             seen = [step.what for step in self._of_connected()]
-            return seen.count("received") - seen.count("acked") - seen.count("nacked") >= count
+            if seen.count("received") - seen.count("acked") - seen.count("nacked") >= count:
+                return True
+            if producer is not None:
+                self.publish(producer, count)
+            return False
 
         self.until(reached, f"{count} messages in hand")
 
@@ -190,7 +198,9 @@ class Scenario:
         Raises ``NothingComesError`` when the journals have not grown for ``PATIENCE_S``. A slow machine is no reason.
         """
         size, grown = self._size(), time.monotonic()
+        end = grown + _LONGEST_S
         while not condition():
+            assert time.monotonic() < end, f"{self.folder}: waited {_LONGEST_S} s in vain for {what}"
             if size != (size := self._size()):
                 grown = time.monotonic()
             if time.monotonic() - grown > PATIENCE_S:

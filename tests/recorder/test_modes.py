@@ -27,7 +27,7 @@ def test_batches(broker: Start) -> None:
         scenario.publish(producer, 1000, every_ms=2)
         scenario.join("c3", hold_ms=700, batch_index_ack=True, queue=500)
         scenario.publish(producer, 1000, every_ms=2)
-        scenario.in_hand(30)
+        scenario.in_hand(30, producer)
         scenario.kill("c3")
         scenario.publish(producer, 500, every_ms=2)
         scenario.drained()
@@ -42,11 +42,11 @@ def test_failover(broker: Start) -> None:
     """The active consumer is killed, then closed; others take over."""
     with Scenario(broker("python-failover")) as scenario:
         for name in ("c1", "c2", "c3"):
-            scenario.join(name, type="Failover", hold_ms=50)
+            scenario.join(name, type="Failover", hold_ms=400)
         producer = scenario.producer()
         for leave in (scenario.kill, scenario.leave):
             scenario.publish(producer, 300, every_ms=3)
-            scenario.in_hand(5)
+            scenario.in_hand(5, producer)
             leave(scenario.latest())
         scenario.publish(producer, 300, every_ms=3)
         scenario.drained()
@@ -64,7 +64,7 @@ def test_failover_delivers_unacknowledged_entries_again(broker: Start) -> None:
         producer = scenario.producer()
         # the ring over consumers' names prefers c14 to c1 on a topic of this name
         for name in ("c1", "c14"):
-            scenario.join(name, type="Failover", hold_ms=1500)
+            scenario.join(name, type="Failover", hold_ms=6000)
             scenario.publish(producer, 60, every_ms=3)
             scenario.in_hand(20)
         scenario.publish(producer, 100, every_ms=3)
@@ -79,14 +79,14 @@ def test_failover_delivers_unacknowledged_entries_again(broker: Start) -> None:
 def test_exclusive(broker: Start) -> None:
     """One consumer at a time, with cumulative acks: restarted, killed, replaced."""
     with Scenario(broker("python-exclusive")) as scenario:
-        scenario.join("c1", type="Exclusive", hold_ms=50, cumulative=True)
+        scenario.join("c1", type="Exclusive", hold_ms=400, cumulative=True)
         producer = scenario.producer()
         scenario.publish(producer, 300, every_ms=3)
-        scenario.restart("c1", type="Exclusive", hold_ms=50, cumulative=True)
+        scenario.restart("c1", type="Exclusive", hold_ms=400, cumulative=True)
         scenario.publish(producer, 300, every_ms=3)
-        scenario.in_hand(5)
+        scenario.in_hand(5, producer)
         scenario.kill("c1")
-        scenario.join("c2", type="Exclusive", hold_ms=50, cumulative=True)
+        scenario.join("c2", type="Exclusive", hold_ms=400, cumulative=True)
         scenario.publish(producer, 300, every_ms=3)
         scenario.drained()
         seen = scenario.end()
@@ -99,12 +99,12 @@ def test_sticky(broker: Start) -> None:
     ranges = {"c1": [[0, 20000]], "c2": [[20001, 40000]], "c3": [[40001, 50000], [50001, 65535]]}
     with Scenario(broker("python-sticky")) as scenario:
         for name, own in ranges.items():
-            scenario.join(name, hold_ms=100, ranges=own)
+            scenario.join(name, hold_ms=400, ranges=own)
         producer = scenario.producer()
         scenario.publish(producer, 400, every_ms=3)
         scenario.restart("c1", hold_ms=100, ranges=ranges["c1"])
         scenario.publish(producer, 400, every_ms=3)
-        scenario.in_hand(10)
+        scenario.in_hand(10, producer)
         scenario.kill("c2")
         scenario.publish(producer, 100, every_ms=3)
         scenario.join("c4", hold_ms=100, ranges=ranges["c2"])
@@ -124,12 +124,12 @@ def test_split_ranges(broker: Start) -> None:
         broker("python-ranges", {"subscriptionKeySharedUseConsistentHashing": "false"})
     ) as scenario:
         for name in ("c1", "c2", "c3"):
-            scenario.join(name, hold_ms=100)
+            scenario.join(name, hold_ms=400)
         producer = scenario.producer()
         scenario.publish(producer, 600, every_ms=5)
         scenario.restart("c1", hold_ms=100)
         scenario.publish(producer, 600, every_ms=5)
-        scenario.in_hand(10)
+        scenario.in_hand(10, producer)
         scenario.kill("c2")
         scenario.publish(producer, 300, every_ms=5)
         scenario.join("c4", hold_ms=100)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from tests.recorder.journal import Position, Step
 
 #: The Python client gathers acknowledgements for 100 ms.
-_UNSENT_NS = 500_000_000
+_UNSENT_NS = 2_000_000_000
 
 Message = tuple[Position, int]
 

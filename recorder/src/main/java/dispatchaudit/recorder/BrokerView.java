@@ -21,6 +21,7 @@ import org.apache.pulsar.broker.service.StickyKeyDispatcher;
 import org.apache.pulsar.broker.service.Subscription;
 import org.apache.pulsar.broker.service.Topic;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
+import org.apache.pulsar.broker.service.persistent.PersistentTopic;
 import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
 import org.apache.pulsar.common.api.proto.IntRange;
 import org.apache.pulsar.common.api.proto.KeySharedMeta;
@@ -30,6 +31,7 @@ import org.apache.pulsar.common.naming.TopicName;
 import org.apache.pulsar.common.policies.data.BacklogQuota.RetentionPolicy;
 import org.apache.pulsar.common.policies.data.HierarchyTopicPolicies;
 import org.apache.pulsar.common.policies.data.PolicyHierarchyValue;
+import org.apache.pulsar.common.policies.data.TransactionBufferStats;
 import org.apache.pulsar.common.policies.data.impl.DispatchRateImpl;
 
 /** Reads the broker's objects. Takes only two locks: the cursor's for reading, and that of a consumer's pending acks. */
@@ -200,10 +202,21 @@ final class BrokerView {
         if (seen != null && seen.delays && delays(type) && Boolean.TRUE.equals(policies.getDelayedDeliveryEnabled().get())) {
             found.put("delayed_delivery", null);
         }
-        if (seen != null && seen.transactions) {
+        if (seen != null && (seen.transactions || hasTransactions(topic))) {
+            seen.transactions = true;
             found.put("transactions", null);
         }
         return found;
+    }
+
+    /** True if the topic has open or aborted transactions, also from before it was loaded. */
+    private static boolean hasTransactions(AbstractTopic topic) {
+        if (!(topic instanceof PersistentTopic persistent)
+                || !topic.getBrokerService().getPulsar().getConfiguration().isTransactionCoordinatorEnabled()) {
+            return false;
+        }
+        TransactionBufferStats stats = persistent.getTransactionBufferStats(false);
+        return stats != null && (stats.ongoingTxnSize > 0 || stats.totalAbortedTransactions > 0);
     }
 
     /** True if the subscription type, a name of the log format, delays messages; others send them at once. */
@@ -215,7 +228,8 @@ final class BrokerView {
     private static void rate(Map<String, Long> found, AbstractTopic topic, String subscription) {
         long messages = topic.getBrokerDispatchRateLimiter().map(limiter -> limiter.getDispatchRateOnMsg()).orElse(0L);
         long bytes = topic.getBrokerDispatchRateLimiter().map(limiter -> limiter.getDispatchRateOnByte()).orElse(0L);
-        for (DispatchRateImpl rate : new DispatchRateImpl[] {topic.getDispatchRate(), topic.getSubscriptionDispatchRate(subscription)}) {
+        DispatchRateImpl[] rates = {topic.getDispatchRate(), topic.getSubscriptionDispatchRate(subscription)};
+        for (DispatchRateImpl rate : rates) {
             if (rate != null) {
                 long ofRate = rate.getDispatchThrottlingRateInMsg();
                 if (ofRate > 0) {

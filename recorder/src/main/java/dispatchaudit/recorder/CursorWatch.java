@@ -17,12 +17,17 @@ import java.util.function.BooleanSupplier;
  */
 final class CursorWatch {
     private static final int MOST_OPERATIONS = 100;
+    /** The effect of an acknowledgement comes less than this after its arrival. */
+    private static final long EFFECT_NS = 10_000_000_000L;
+    private static final BitSet NONE = new BitSet();
 
     private final BooleanSupplier expires;
     private Place markDelete;
     /** After lost events: positions from here to {@link #markDelete} are older readings. */
     private Place staleFrom;
     private Place ackedUpTo;
+    /** Until then acknowledgements that were lost may take effect; 0 = none was lost. */
+    private long lostUntilNs;
     private final Map<Long, BitSet> acked = new HashMap<>();
     /** Of entries that are acknowledged in part, the messages that are not. */
     private final Map<Place, BitSet> rest = new HashMap<>();
@@ -48,12 +53,13 @@ final class CursorWatch {
 
     /**
      * Continue with the broker's present state after events were lost, acknowledgements among them. The events that wait may
-     * have older positions.
+     * have older positions, and acknowledgements that were lost may take effect only now.
      */
     void resume(State state) {
         Place before = markDelete == null ? new Place(Long.MIN_VALUE, 0) : markDelete;
         begin(state);
         staleFrom = markDelete == null ? null : before;
+        lostUntilNs = System.nanoTime() + EFFECT_NS;
         operations.forEach(operation -> operation.before = markDelete);
     }
 
@@ -179,24 +185,34 @@ final class CursorWatch {
 
     private Event.CursorMoved forward(Place now) {
         Passed passed = passed(now);
-        Event.CursorMoved moved = null;
-        if (passed.count > 0) {
-            CursorOperation operation = next(false);
-            boolean known = operation != null;
-            String by = named(operation, expires.getAsBoolean() ? "expiry" : "unknown");
-            boolean exact = known || by.equals("expiry");
-            moved = new Event.CursorMoved(by, passed.before, exact ? now : passed.last, passed.count);
-            if (known && operation.resets) {
-                forgetAcks();
-            }
-            operations.forEach(open -> open.before = now); // several calls may clear one backlog: each bundle's and the namespace's
-        }
+        Event.CursorMoved moved = passed.count > 0 ? moved(passed, now) : null;
         markDelete = now;
         acked.keySet().removeIf(ledger -> ledger < now.ledgerId());
         if (!rest.isEmpty()) {
             rest.keySet().removeIf(place -> place.compareTo(now) <= 0);
         }
         return moved;
+    }
+
+    private Event.CursorMoved moved(Passed passed, Place now) {
+        CursorOperation operation = next(false);
+        if (operation == null && mayBeLost()) {
+            return null;
+        }
+        String by = named(operation, expires.getAsBoolean() ? "expiry" : "unknown");
+        if (operation != null && operation.resets) {
+            forgetAcks();
+        }
+        // several calls may clear one backlog: one for each bundle, and the namespace's
+        operations.forEach(open -> open.before = now);
+        return new Event.CursorMoved(by, passed.before, by.equals("unknown") ? passed.last : now, passed.count);
+    }
+
+    private boolean mayBeLost() {
+        if (lostUntilNs != 0 && System.nanoTime() - lostUntilNs > 0) {
+            lostUntilNs = 0;
+        }
+        return lostUntilNs != 0;
     }
 
     /** The first operation without a line, of those that {@code resets} or of all. */
@@ -253,7 +269,7 @@ final class CursorWatch {
     }
 
     private void count(Passed passed, long ledger, long first, long last) {
-        BitSet entries = acked.getOrDefault(ledger, new BitSet());
+        BitSet entries = acked.getOrDefault(ledger, NONE);
         for (long entry = first; entry <= last;) {
             long open = entry > Integer.MAX_VALUE ? entry : entries.nextClearBit((int) entry);
             if (open > last) {

@@ -181,6 +181,9 @@ class CursorWatchTest {
         assertNull(at("5:30"));
         acked(31);
         assertNull(at("5:32"));
+        assertNull(at("5:33"), "its acknowledgement may be lost, and take effect only now");
+        begins(CursorOperation.skip());
+        assertEquals(moved("skip", "5:33", "5:35", 2), at("5:35"));
         assertEquals("unknown", at("5:3").by());
     }
 
