@@ -38,6 +38,7 @@ from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
+from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
@@ -119,6 +120,7 @@ class Replay:
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
+        self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -154,6 +156,11 @@ class Replay:
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
         self._passed.look(self._audit.window, self._audit.scan)
+        if self._possible_moves is not None:
+            assert self._audit.operations is not None
+            self._possible_moves.look(
+                self._audit.window, self._audit.scan, self._audit.dropped, self._audit.operations
+            )
         if self._skipped is not None:
             self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
@@ -226,6 +233,8 @@ class Replay:
         self._unfinished = self._not_finished(waits_now, found)
         found += self._passed.findings()
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
+        if self._possible_moves is not None:
+            found = self._possible_moves.doubted(found, self._audit.window, self._audit.scan, waits)
         spans = self._judge.ownership()
         return {
             "divergences": divergences,

@@ -180,6 +180,11 @@ class AuditFold:
         return self._profile
 
     @property
+    def moves_logged(self) -> bool:
+        """True if the recorder writes every move of the cursor."""
+        return CURSOR_MOVED in (self._head.header.get("records") or ())
+
+    @property
     def room(self) -> int:
         """Rows that the window and its state take in memory, used or not."""
         return self.window.room + self.scan.room
@@ -244,9 +249,9 @@ class AuditFold:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _new_scan(self, kind: str) -> Scan:
-        records = self._head.header.get("records") or ()
-        logged = CURSOR_MOVED in records
-        return Scan(single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=logged)
+        return Scan(
+            single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=self.moves_logged
+        )
 
     def _trim(self) -> None:
         self.dropped = 0
