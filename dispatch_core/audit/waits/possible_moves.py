@@ -67,7 +67,9 @@ class PossibleMoves:
 
         ``dropped``: number of entries that have left the window since the last call; ``operations``: of the batch.
         """
-        for at in np.flatnonzero(operations.code <= REMOVED).tolist():
+        members = np.flatnonzero(operations.code <= REMOVED)
+        before = max(window.first_op_of_state - (len(window.op_code) - len(operations.code)), 0)
+        for at in members[members >= before].tolist():  # of this load of the topic
             consumer = int(operations.consumer[at])
             if operations.code[at] == ADDED:
                 self._connected.add(consumer)
@@ -134,8 +136,9 @@ class _Passed:
         """``dropped_us``: the last delivery of entries that are not in the window any more."""
         count = len(window)
         first_us, last_us = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
-        entries = scan.deliveries[:, ENTRY]
-        times = window.op_t_us[scan.deliveries[:, OPERATION]]
+        deliveries = scan.deliveries[scan.deliveries[:, OPERATION] >= window.first_op_of_state]
+        entries = deliveries[:, ENTRY]
+        times = window.op_t_us[deliveries[:, OPERATION]]
         np.minimum.at(first_us, entries, times)
         np.maximum.at(last_us, entries, times)
         last_up_to = np.maximum(np.maximum.accumulate(last_us), dropped_us) if count else last_us
