@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from dispatch_core import tables
 from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.mixed_keys import MixedKeys
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.key_totals import Pairs
@@ -120,6 +121,8 @@ class Replay:
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
+        #: Only Key_Shared keeps order by key.
+        self._mixed_keys = MixedKeys() if self._audit.window.subscription_type == "Key_Shared" else None
         self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
@@ -155,6 +158,8 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        if self._mixed_keys is not None:
+            self._mixed_keys.add(messages, audit.deliveries)
         self._passed.look(self._audit.window, self._audit.scan)
         if self._possible_moves is not None:
             assert self._audit.operations is not None
@@ -232,6 +237,11 @@ class Replay:
             waits_now = skipped
         self._unfinished = self._not_finished(waits_now, found)
         found += self._passed.findings()
+        if self._mixed_keys is not None:
+            consumers = self._audit.window.consumers
+            free = {consumer.number for consumer in consumers if consumer.allow_out_of_order}
+            mixed = self._mixed_keys.findings(names)
+            found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
         if self._possible_moves is not None:
             found = self._possible_moves.doubted(found, self._audit.window, self._audit.scan, waits)

@@ -53,7 +53,7 @@ TRIM_ABOVE: Final = 131_072
 #: Columns of the message log and of events that a feed must have; others are ignored.
 MESSAGE_COLUMNS: Final = (
     *("ledger_id", "entry_id", "key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
-    *("num_messages", "size_bytes", "publish_time_ms"),
+    *("num_messages", "size_bytes", "publish_time_ms", "keys"),
 )
 EVENT_COLUMNS: Final = (
     *(
