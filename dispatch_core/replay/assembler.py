@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from dispatch_core import tables
 from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.mixed_keys import MixedKeys
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.key_totals import Pairs
@@ -38,6 +39,7 @@ from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
+from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
@@ -122,6 +124,9 @@ class Replay:
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
+        #: Only Key_Shared keeps order by key.
+        self._mixed_keys = MixedKeys() if self._audit.window.subscription_type == "Key_Shared" else None
+        self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -156,7 +161,14 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        if self._mixed_keys is not None:
+            self._mixed_keys.add(messages, audit.deliveries)
         self._passed.look(self._audit.window, self._audit.scan)
+        if self._possible_moves is not None:
+            assert self._audit.operations is not None
+            self._possible_moves.look(
+                self._audit.window, self._audit.scan, self._audit.dropped, self._audit.operations
+            )
         if self._skipped is not None:
             self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
@@ -228,7 +240,14 @@ class Replay:
             waits_now = skipped
         self._unfinished = self._not_finished(waits_now, found)
         found += self._passed.findings()
+        if self._mixed_keys is not None:
+            consumers = self._audit.window.consumers
+            free = {consumer.number for consumer in consumers if consumer.allow_out_of_order}
+            mixed = self._mixed_keys.findings(names)
+            found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
+        if self._possible_moves is not None:
+            found = self._possible_moves.doubted(found, self._audit.window, self._audit.scan, waits)
         spans = self._judge.ownership()
         return {
             "divergences": divergences,

@@ -54,7 +54,7 @@ TRIM_ABOVE: Final = 131_072
 #: Columns of the message log and of events that a feed must have; others are ignored.
 MESSAGE_COLUMNS: Final = (
     *("ledger_id", "entry_id", "key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
-    *("num_messages", "size_bytes", "publish_time_ms"),
+    *("num_messages", "size_bytes", "publish_time_ms", "keys"),
 )
 EVENT_COLUMNS: Final = (
     *(
@@ -186,6 +186,11 @@ class AuditFold:
         return self._profile
 
     @property
+    def moves_logged(self) -> bool:
+        """True if the recorder writes every move of the cursor."""
+        return CURSOR_MOVED in (self._head.header.get("records") or ())
+
+    @property
     def room(self) -> int:
         """Rows that the window and its state take in memory, used or not."""
         return self.window.room + self.scan.room
@@ -251,9 +256,9 @@ class AuditFold:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _new_scan(self, kind: str) -> Scan:
-        records = self._head.header.get("records") or ()
-        logged = CURSOR_MOVED in records
-        return Scan(single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=logged)
+        return Scan(
+            single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=self.moves_logged
+        )
 
     def _trim(self) -> None:
         self.dropped = 0
