@@ -284,6 +284,7 @@ class Replay:
             self._finished_until_us(),
             max(0, going_on - sum(finding.unsent or 0 for finding in found)),
             backlog=going_on > 0,
+            beyond=self._judge.beyond() if going_on else None,
         )
 
     def _end(self) -> End:

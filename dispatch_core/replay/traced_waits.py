@@ -93,6 +93,11 @@ class TracedWaits:
         reason = _reason_of_all(driver)
         self._tracker.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
 
+    @property
+    def beyond(self) -> tuple[int, int] | None:
+        """Position of the first entry that the last sample did not look at; ``None`` = it looked at all."""
+        return None if self._line is None else self._tracker.beyond
+
     def finish(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``.
 

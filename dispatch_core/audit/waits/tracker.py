@@ -208,6 +208,14 @@ class WaitTracker:
         """Time of the last sample."""
         return int(self._now[at_.T_US])
 
+    @property
+    def beyond(self) -> tuple[int, int] | None:
+        """Position of the first entry that the last sample did not look at; ``None`` = it looked at all."""
+        end, window = int(self._now[at_.END]), self._notes_of.window
+        if not len(self._stored_us) or end >= len(window.ledger_ids):
+            return None
+        return int(window.ledger_ids[end]), int(window.entry_ids[end])
+
     def due(self, t_us: int) -> bool:
         """Check that a sample is due before a step at ``t_us``."""
         return t_us >= self.next_us
