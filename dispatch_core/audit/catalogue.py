@@ -90,6 +90,13 @@ _KINDS: Final = (
         0,
     ),
     AnomalyKind(
+        "mixed_key_entry",
+        MAJOR,
+        PER_KEY_ORDER,
+        "batches whose messages have several keys were sent under a rule that keeps order by key: by the first key alone",
+        0,
+    ),
+    AnomalyKind(
         "double_outstanding",
         MAJOR,
         DUPLICATE_DELIVERY,

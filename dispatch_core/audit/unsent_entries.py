@@ -33,11 +33,13 @@ class Unfinished:
         since_us: those that were published later than this, microseconds since the epoch.
         waiting: number of the earlier ones that wait for less than the limits.
         backlog: entries behind those that the log names wait as well.
+        beyond: the first position of a long backlog that was not looked at, since those before it wait; ``None`` = all were.
     """
 
     since_us: int = _EVER
     waiting: int = 0
     backlog: bool = False
+    beyond: tuple[int, int] | None = None
 
 
 #: Of a log that is all there is.
@@ -107,6 +109,9 @@ class UnsentEntries:
         ledger, entry = begin
         behind = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry >= entry))
         behind &= self._published_us <= unfinished.since_us
+        if unfinished.beyond is not None:
+            ledger, entry = unfinished.beyond
+            behind &= (self._ledger < ledger) | ((self._ledger == ledger) & (self._entry < entry))
         unsent = int(np.count_nonzero(behind)) + (0 if unfinished.backlog else self._behind)
         return max(0, unsent - unfinished.waiting)
 

@@ -120,7 +120,9 @@ def remove_up_to(st: State, entry: int, ledger_start: int) -> None:
     0 [0, 0, 0, 0, 0]
     """
     low, high = st.s[REPLAY_LOW], min(entry + 1, st.s[REPLAY_HIGH])
-    earlier = st.in_replay[low : min(ledger_start, high)].any()
+    earlier = st.in_replay[
+        low : max(low, min(ledger_start, high))
+    ].any()  # negative: it began before what is kept
     dropped = st.in_replay[max(low, ledger_start) : high].sum()
     left = next_in_replay(st, max(low, entry + 1))
     forgets = earlier or dropped == entry + 1 - ledger_start

@@ -16,6 +16,7 @@ from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
+from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.unsent_entries import unexplained
@@ -226,7 +227,8 @@ def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: As
     """Return the counts of the replay that verdicts rest on."""
     state = audit.state.to_pylist()[0]
     unsent = audit.waits["never_delivered"][0].as_py()
-    doubted = state["divergent"] if assumptions.doubts("divergence", None) else audit.doubted
+    moved = CURSOR_MAY_HAVE_MOVED in audit.anomalies["reason"].to_pylist()
+    doubted = state["divergent"] if moved or assumptions.doubts("divergence", None) else audit.doubted
     return Seen(
         decisions=state["decisions"],
         divergent=state["divergent"] - doubted,

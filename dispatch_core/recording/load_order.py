@@ -1,10 +1,11 @@
 """The order in which the loads of a topic followed each other on brokers whose clocks may differ.
 
-A topic is loaded on one broker after the other, and each load goes on behind what the one before acknowledged. So positions
-order two loads where times cannot: a load that names only positions behind all those of another followed it. Times decide
-where the positions overlap, and between loads of one broker, which has one clock.
+A topic is loaded on one broker after the other, and each load goes on behind what the one before acknowledged. What was not
+acknowledged it sends again. So positions order two loads where times cannot: a load that begins behind the beginning of
+another and ends behind its end followed it. Times decide where one begins or ends with the other or lies inside it, and
+between loads of one broker, which has one clock.
 
-Example: broker b1 sends 5:0 to 5:9 at 12:00:00, and the log of b2, whose clock is a minute behind, has 5:10 to 5:19 at
+Example: broker b1 sends 5:0 to 5:9 at 12:00:00, and the log of b2, whose clock is a minute behind, has 5:8 to 5:19 at
 11:59:01. The load of b2 is the later one.
 """
 
@@ -29,10 +30,15 @@ class Load:
     highest: Position
 
     def is_behind(self, other: Load) -> bool:
-        """Check whether this load followed ``other``, by its positions."""
-        if self.broker == other.broker or (-1, -1) in (self.lowest, other.lowest):
-            return False
-        return self.lowest > other.highest
+        """Check whether all positions of this load lie behind those of ``other``: they were not active at once."""
+        return self._comparable(other) and self.lowest > other.highest
+
+    def followed(self, other: Load) -> bool:
+        """Check whether this load came after ``other``, by its positions."""
+        return self._comparable(other) and self.lowest > other.lowest and self.highest > other.highest
+
+    def _comparable(self, other: Load) -> bool:
+        return self.broker != other.broker and (-1, -1) not in (self.lowest, other.lowest)
 
 
 def in_order(loads: Sequence[Load]) -> list[int]:
@@ -40,11 +46,13 @@ def in_order(loads: Sequence[Load]) -> list[int]:
 
     >>> in_order([Load("b2", (5, 10), (5, 19)), Load("b1", (5, 0), (5, 9)), Load("b3", (5, 15), (5, 30))])
     [1, 0, 2]
+    >>> in_order([Load("b2", (5, 9), (5, 19)), Load("b1", (5, 0), (5, 9))])
+    [1, 0]
     """
     ordered: list[int] = []
     for index, load in enumerate(loads):
         place = len(ordered)
-        while place and loads[ordered[place - 1]].is_behind(load):
+        while place and loads[ordered[place - 1]].followed(load):
             place -= 1
         ordered.insert(place, index)
     return ordered

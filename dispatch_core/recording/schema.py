@@ -418,7 +418,7 @@ _KINDS: Final = (
         (),
         ("note",),
         (),
-        "a mark of the program that drove the recording; no other code uses it",
+        "a mark of the program that drove the recording; only `verify` reads those that stand for a limit or a deletion",
     ),
     Kind("end", "-", (), ("note",), (), "the same, at the end"),
 )

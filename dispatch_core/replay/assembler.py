@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from dispatch_core import tables
 from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.mixed_keys import MixedKeys
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.key_totals import Pairs
@@ -38,6 +39,7 @@ from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
+from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
@@ -71,6 +73,7 @@ class Replay:
         limits: Limits = DEFAULT_LIMITS,
         closed: bool = False,
         to_last_line: bool = False,
+        ended: bool = False,
         tick_us: int | None = None,
     ) -> None:
         """Begin before the first line.
@@ -91,6 +94,8 @@ class Replay:
             closed: the log is complete: what waits at its end will never be sent.
             to_last_line: the log is known up to its last line. What waits is judged as of then, not as of the interval's
                 end.
+            ended: another load of the topic follows. This one may have ended with its last line, so what waits is judged as
+                of then; the broker may have been away until the next one began.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
         """
         self._head = head
@@ -113,12 +118,15 @@ class Replay:
             profile=self._judge.profile,
             removals_logged=removals_logged if trace is None else trace.removals_logged,
         )
-        self._limits, self._closed, self._to_last_line = limits, closed, to_last_line
+        self._limits, self._closed, self._to_last_line, self._ended = limits, closed, to_last_line, ended
         self._unfinished = NOTHING_UNFINISHED
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
+        #: Only Key_Shared keeps order by key.
+        self._mixed_keys = MixedKeys() if self._audit.window.subscription_type == "Key_Shared" else None
+        self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -153,7 +161,14 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        if self._mixed_keys is not None:
+            self._mixed_keys.add(messages, audit.deliveries)
         self._passed.look(self._audit.window, self._audit.scan)
+        if self._possible_moves is not None:
+            assert self._audit.operations is not None
+            self._possible_moves.look(
+                self._audit.window, self._audit.scan, self._audit.dropped, self._audit.operations
+            )
         if self._skipped is not None:
             self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
@@ -225,7 +240,14 @@ class Replay:
             waits_now = skipped
         self._unfinished = self._not_finished(waits_now, found)
         found += self._passed.findings()
+        if self._mixed_keys is not None:
+            consumers = self._audit.window.consumers
+            free = {consumer.number for consumer in consumers if consumer.allow_out_of_order}
+            mixed = self._mixed_keys.findings(names)
+            found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
+        if self._possible_moves is not None:
+            found = self._possible_moves.doubted(found, self._audit.window, self._audit.scan, waits)
         spans = self._judge.ownership()
         return {
             "divergences": divergences,
@@ -240,7 +262,7 @@ class Replay:
     def _as_of_us(self) -> int:
         """Return the moment as of which waits are judged: the end of a closed log, else of the interval."""
         last_us = self._last_line[1] or self._start_us
-        if self._closed:
+        if self._closed or self._ended:
             return last_us
         # What waited before the interval waits at its start still.
         return max(self._start_us if self._to_last_line else self._end_us - 1, last_us)
@@ -262,6 +284,7 @@ class Replay:
             self._finished_until_us(),
             max(0, going_on - sum(finding.unsent or 0 for finding in found)),
             backlog=going_on > 0,
+            beyond=self._judge.beyond() if going_on else None,
         )
 
     def _end(self) -> End:
@@ -272,7 +295,15 @@ class Replay:
             if t_us >= 0
         }
         gap = self._audit.in_doubt
-        return End(self._last_line[0], self._as_of_us(), self._closed, last_sent_us=last_sent_us, gap=gap)
+        return End(
+            self._last_line[0],
+            self._as_of_us(),
+            self._closed,
+            last_sent_us=last_sent_us,
+            gap=gap,
+            behind_us=self._audit.clocks.behind_us,
+            stepped_back_us=self._audit.stepped_back_us,
+        )
 
     def _note_last_sent(self) -> None:
         """Keep when each consumer was sent something last, by the lines of this incarnation."""

@@ -23,6 +23,7 @@ from dispatch_core.audit.hash_share import MessagesByOwnership, fair_parts, mess
 from dispatch_core.audit.key_totals import KeyTotals, Pairs
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.names import connections_in
+from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay import result_rows
@@ -105,6 +106,7 @@ def with_totals(
     totals.add(found["deliveries"], changes_in(found["ownership"]))
     summed = totals.finish(found["ownership"], found["blocked"], never_delivered)
     anomalies = Assumptions.of(log, limits.assume_absent).applied(found["anomalies"])
+    anomalies = UnloggedMoves().applied(anomalies)
     return {**found, **summed, "anomalies": pa.concat_tables([anomalies, summed["anomalies"]])}
 
 

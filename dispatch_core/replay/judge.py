@@ -21,6 +21,7 @@ from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.recording.checkpoint import Position
 from dispatch_core.verify.tally import Finding
 
 Ints = npt.NDArray[np.int64]
@@ -108,6 +109,10 @@ class Judge(ABC):
     @abstractmethod
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return every wait, ended or not, when the log ends behind the line ``seq``."""
+
+    def beyond(self) -> Position | None:
+        """Return the first position of a long backlog that ``waits`` did not look at; ``None`` = it looked at all."""
+        return None
 
     @abstractmethod
     def ownership(self) -> OwnershipSpans:

@@ -19,6 +19,7 @@ from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
+from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.unread_keys import with_readable_keys
 from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, LogLines, shown_position
@@ -135,6 +136,10 @@ class TraceJudge(Judge):
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``."""
         return self._waits.finish(seq, as_of_us)
+
+    def beyond(self) -> Position | None:
+        """See ``Judge``."""
+        return self._waits.beyond
 
     def ownership(self) -> OwnershipSpans:
         """See ``Judge``: by joins and leaves alone where the rules are not replayed."""

@@ -29,7 +29,7 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
-from dispatch_core.recording.checkpoint import joins
+from dispatch_core.recording.checkpoint import Position, joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.replay.checkpoint_statistics import determined
@@ -108,6 +108,11 @@ class WithoutTraceJudge(Judge):
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``: waits that ended, those that go on, and the sum of those too short to be reported one by one."""
         return [] if self._fold is None else self._ended_waits + self._fold.waits(seq, as_of_us)
+
+    def beyond(self) -> Position | None:
+        """See ``Judge``."""
+        tracker = None if self._fold is None else self._fold.wait_tracker
+        return None if tracker is None else tracker.beyond
 
     def ownership(self) -> OwnershipSpans:
         """See ``Judge``."""
@@ -248,6 +253,10 @@ class WindowEntries:
         """See ``audit.waits.tracker.Window``."""
         key = int(self._window.entry_key[ordinal])
         return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
+
+    def producer(self, ordinal: int) -> int:
+        """See ``audit.waits.tracker.Window``."""
+        return int(self._window.producer[ordinal])
 
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``audit.waits.tracker.Window``."""

@@ -24,6 +24,7 @@ from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
@@ -89,7 +90,7 @@ def replay_files(
     by_log = groupby(_replayed(files, asked, stored), key=lambda step: step.number)
     for (number, of_log), log in zip(by_log, logs, strict=True):
         head = log.parts[0]
-        assumptions = Assumptions.of(head, limits.assume_absent)
+        assumptions, moves = Assumptions.of(head, limits.assume_absent), UnloggedMoves()
         totals = IntervalTotals(head, interval_start, limits, open_file)
         finished: list[dict[str, pa.Table]] = []
         changes = np.empty(0, np.int64)
@@ -99,7 +100,8 @@ def replay_files(
             tables = _with_totals(of_part, totals, changes, replays)
             for found in in_batches(log.parts[part], interval_start, tables, again):
                 if "anomalies" in found:
-                    found = found | {"anomalies": assumptions.applied(found["anomalies"])}  # noqa: PLW2901 - as below
+                    anomalies = moves.applied(assumptions.applied(found["anomalies"]))
+                    found = found | {"anomalies": anomalies}  # noqa: PLW2901 - as below
                 if "dispatcher_state" in found:
                     finished.append(found)
                     found = {name: found[name] for name in _OF_THE_END}  # noqa: PLW2901 - what is left of it
@@ -196,6 +198,7 @@ class _Asked:
             limits=self.limits,
             closed=part < len(log.parts) - 1 or (last and self.complete),
             to_last_line=last and self.to_last_line,
+            ended=not last,
         )
 
 
@@ -240,7 +243,7 @@ def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_
                 yield _Step(number, part, replay, replay.feed(batch.messages, batch.events, ahead))
         if several_brokers and number:
             earlier, later = (extents[at].load(logs[at].parts[0].broker) for at in (number - 1, number))
-            if earlier.is_behind(later):
+            if earlier.followed(later):
                 raise NotStreamableError(
                     f"by its positions, load {number + 1} of the topic came before the one in front of it"
                 )

@@ -54,6 +54,7 @@ def replay(
         closed: the log is all there is: what waits at its end will never be sent.
         to_last_line: the log is known up to its last line: what waits is judged as of then.
         last: no incarnation follows: entries that none of them has sent are counted (``never_delivered`` of ``waits``).
+            Otherwise what waits is judged as of the last line: the broker may have been away behind it.
         without_trace: judge a trace as the log without a trace that it contains.
         reported_waits: gets every wait that is reported one by one.
         tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
@@ -65,7 +66,9 @@ def replay(
     """
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
-    asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, to_last_line, tick_us)
+    asked = _Asked(
+        interval_start, interval_end, tuple(earlier), limits, closed, to_last_line, not last, tick_us
+    )
     unfinished: list[Unfinished] = []
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
@@ -126,6 +129,7 @@ class _Asked:
     limits: Limits
     closed: bool
     to_last_line: bool
+    ended: bool
     tick_us: int | None
 
 
@@ -146,6 +150,7 @@ def _in_one_batch(
         limits=asked.limits,
         closed=asked.closed,
         to_last_line=asked.to_last_line,
+        ended=asked.ended,
         tick_us=asked.tick_us,
     )
     batch = replay.feed(log.messages, log.events)

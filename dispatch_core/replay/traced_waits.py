@@ -93,6 +93,11 @@ class TracedWaits:
         reason = _reason_of_all(driver)
         self._tracker.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
 
+    @property
+    def beyond(self) -> tuple[int, int] | None:
+        """Position of the first entry that the last sample did not look at; ``None`` = it looked at all."""
+        return None if self._line is None else self._tracker.beyond
+
     def finish(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``.
 
@@ -143,6 +148,11 @@ class _Rows:
         """See ``Window``."""
         key = self._key(ordinal)
         return None if key < 0 else (self._window.keys.text(key), bool(self._window.keys.base64[key]))
+
+    def producer(self, ordinal: int) -> int:
+        """See ``Window``."""
+        at = int(self._ordinals[ordinal])
+        return int(self._window.producer[at]) if at >= 0 else -1
 
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """See ``Window``."""

@@ -42,6 +42,13 @@ PROMISE: Final = Promise(
             kinds=("split_key",),
         ),
         Check(
+            "mixed_key_entry",
+            FAIL,
+            "consumers that got batches with messages of several keys: {value}",
+            limit="per_key_order.mixed_key_entry",
+            kinds=("mixed_key_entry",),
+        ),
+        Check(
             "overtaken_redelivery",
             FAIL,
             "requested redeliveries that were overtaken: {value} (the policy allows {limit})",

@@ -529,3 +529,19 @@ def test_hand_overs_are_tolerated_unless_the_policy_limits_them(tmp_path: Path) 
         assert (result["usual", promise].verdict, result["usual", promise].tolerated) == ("PASS", 1)
         assert (result["strict", promise].verdict, result["strict", promise].findings) == ("FAIL", 1)
         assert "a change of the active consumer" in result["strict", promise].reason
+
+
+def test_a_share_of_uncertain_decisions_is_judged_from_a_hundred_on(tmp_path: Path) -> None:
+    """As in the command line (``tests/dispatch_core/audit/test_verdict.py``)."""
+    day = Day()
+    cases = {"few": (99, 99), "share": (100, 6), "limit": (100, 5), "more": (101, 5)}
+    for topic, (decisions, uncertain) in cases.items():
+        day.dispatcher(topic)
+        day.rows["dispatcher_state"][-1] |= {"decisions": decisions, "uncertain": uncertain}
+    result = judged(tmp_path, day)
+    assert {topic: result[topic, "conformance"].verdict for topic in cases} == {
+        "few": "PASS",
+        "share": "UNKNOWN",
+        "limit": "PASS",
+        "more": "PASS",
+    }

@@ -38,6 +38,7 @@ from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import connections_added, in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.producer_clocks import ProducerClocks
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
 from dispatch_core.broker.hashing import HashSpace
@@ -53,7 +54,7 @@ TRIM_ABOVE: Final = 131_072
 #: Columns of the message log and of events that a feed must have; others are ignored.
 MESSAGE_COLUMNS: Final = (
     *("ledger_id", "entry_id", "key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
-    *("num_messages", "size_bytes", "publish_time_ms"),
+    *("num_messages", "size_bytes", "publish_time_ms", "keys"),
 )
 EVENT_COLUMNS: Final = (
     *(
@@ -89,6 +90,8 @@ class AuditFold:
         dropped: the number of entries that the feed dropped from the front of the window before it took anything; subtract
             it from ordinals that you keep.
         begins: the feed was the first of the log.
+        stepped_back_us: by how much the clock of the log went back so far, all steps together, microseconds.
+        clocks: how far behind the clocks of the producers may be, by this log.
         acked_before: ordinals of entries that were acknowledged individually in earlier incarnations.
     """
 
@@ -153,6 +156,8 @@ class AuditFold:
         kind = subscription_type(head)
         self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
         self._begins_us: int | None = None  # the subscription, by this log and those before
+        self.clocks: ProducerClocks = ProducerClocks()
+        self.stepped_back_us = 0
         if after is None:
             self.window = LogWindow(kind, streaming=not whole, flows=flows)
             self.scan = self._new_scan(kind)
@@ -162,6 +167,7 @@ class AuditFold:
             )
         elif resumes:
             self.window = after.window.with_entries_alone()
+            self.clocks = after.clocks
             self.scan = self._new_scan(kind)
         else:
             self.window, self.scan = after.window, after.scan
@@ -178,6 +184,11 @@ class AuditFold:
     def profile(self) -> profiles.Profile | None:
         """The rules in force; ``None`` while nothing was fed, and when the header does not say enough."""
         return self._profile
+
+    @property
+    def moves_logged(self) -> bool:
+        """True if the recorder writes every move of the cursor."""
+        return CURSOR_MOVED in (self._head.header.get("records") or ())
 
     @property
     def room(self) -> int:
@@ -235,6 +246,7 @@ class AuditFold:
             self.new_ops, self.operations = self.window.add_log(events, checkpoint_state)
         about_log = self._about_log(events, repeated)
         scanned = self.scan.take(self.window, self.new_ops.start, self.operations)
+        self.clocks.take(self.window, self.scan.deliveries, scanned)
         self._note_begin()
         audit = self._audit(events, scanned, about_log)
         self._last = LastLine.of(events, self._last)
@@ -244,9 +256,9 @@ class AuditFold:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _new_scan(self, kind: str) -> Scan:
-        records = self._head.header.get("records") or ()
-        logged = CURSOR_MOVED in records
-        return Scan(single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=logged)
+        return Scan(
+            single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=self.moves_logged
+        )
 
     def _trim(self) -> None:
         self.dropped = 0
@@ -356,6 +368,7 @@ class AuditFold:
             )
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
+        self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
         self._added |= connections_added(events)
         self._checkpoints = self._checkpoints or bool(marked(events["kind"], "checkpoint").any())
         found += in_a_trace(

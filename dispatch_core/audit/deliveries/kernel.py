@@ -79,6 +79,7 @@ from dispatch_core.audit.deliveries.layout import (
     LAST_OF_KEY,
     LAST_RELOAD,
     LAST_REWIND,
+    LAST_TO,
     MANY,
     MAYBE_HANDOVER,
     MOVED,
@@ -426,7 +427,7 @@ def take(
     sent_any = s[SENT_ANY] != 0
     last_reload = s[LAST_RELOAD]
     last_move, last_moved_to, last_empty = s[LAST_MOVE], s[LAST_MOVED_TO], s[LAST_EMPTY]
-    moves_logged = s[MOVES_LOGGED] != 0
+    moves_logged, last_to = s[MOVES_LOGGED] != 0, s[LAST_TO]
     for index in range(len(op_code)):
         op = first_op + index
         code, consumer = op_code[index], op_consumer[index]
@@ -539,7 +540,7 @@ def take(
                 if key >= 0:
                     deliveries[now, BEFORE_OF_KEY] = keys[key, KEY_LAST_DELIVERY]
                     keys[key, KEY_LAST_DELIVERY] = now
-                highest_sent = max(highest_sent, entry)
+                highest_sent, last_to = max(highest_sent, entry), consumer
                 sent_any = True
                 if runs:
                     s[RUN_HIGHEST] = max(s[RUN_HIGHEST], entry)
@@ -592,7 +593,9 @@ def take(
             if connected[consumer]:
                 connected[consumer] = False
                 connected_count -= 1
-                if connected_count == 0 and not moves_logged:
+                # A seek or a reset disconnects everybody, of Failover and Exclusive only the active consumer.
+                is_active = single_active and last_to == consumer
+                if (connected_count == 0 or is_active) and not moves_logged:
                     last_empty = op
             how = DISCONNECTED if connected_count > 0 else ALL_LEFT
             while first_at[consumer] >= 0:
@@ -637,5 +640,5 @@ def take(
     s[PAIRS], s[REQUESTS], s[CONNECTED], s[DELIVERIES] = pair_count, request_count, connected_count, now
     s[ACKED_UP_TO], s[LAST_REWIND], s[REWIND_DUE] = acked_up_to, last_rewind, rewind_due
     s[HIGHEST_SENT], s[SENT_ANY], s[LAST_RELOAD] = highest_sent, sent_any, last_reload
-    s[LAST_MOVE], s[LAST_MOVED_TO], s[LAST_EMPTY] = last_move, last_moved_to, last_empty
+    s[LAST_MOVE], s[LAST_MOVED_TO], s[LAST_EMPTY], s[LAST_TO] = last_move, last_moved_to, last_empty, last_to
     return count

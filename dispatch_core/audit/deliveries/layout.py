@@ -68,8 +68,9 @@ REQUEST_COLUMNS: Final = 3
 
 # Single numbers. HIGHEST_SENT may be of an entry that is gone: then -1, and SENT_ANY says that there was one.
 # LAST_MOVE: the last move of the cursor that may make entries come again (seek, reset). LAST_MOVED_TO: the ordinal of the
-# new mark-delete position of the last move of any kind. LAST_EMPTY: the last operation that left nobody connected.
-# MOVES_LOGGED: the recorder writes every move of the cursor.
+# new mark-delete position of the last move of any kind. LAST_EMPTY: the last operation at which
+# the cursor may have been moved without a line that says where to: nobody was left, or not the active consumer.
+# LAST_TO: the connection of the last delivery. MOVES_LOGGED: the recorder writes every move of the cursor.
 # REWIND_DUE: the active consumer has changed; if no line shows the rewind, the first delivery that goes back does.
 # A *run* is a row of deliveries to one connection (Failover and Exclusive): SENT_TO gets it, RUN_HIGHEST is its highest
 # ordinal. CHANGES counts the joins and leaves since it began, FIRST_CHANGE is the first of them; CARRIED counts earlier ones
@@ -98,12 +99,13 @@ REQUEST_COLUMNS: Final = 3
     LAST_MOVED_TO,
     LAST_EMPTY,
     MOVES_LOGGED,
-) = range(22)
-SCALARS: Final = 22
+    LAST_TO,
+) = range(23)
+SCALARS: Final = 23
 #: Single numbers that name an entry, an operation or a connection: -1 at first.
 NONE_AT_FIRST: Final = (
     *(ACKED_UP_TO, LAST_REWIND, HIGHEST_SENT, LAST_RELOAD, SENT_TO, RUN_HIGHEST, FIRST_CHANGE, HANDED_OVER),
-    *(CHANGED_AT, LAST_MOVE, LAST_MOVED_TO, LAST_EMPTY),
+    *(CHANGED_AT, LAST_MOVE, LAST_MOVED_TO, LAST_EMPTY, LAST_TO),
 )
 
 #: What a hand-over to another active consumer has to do with a finding (Failover and Exclusive). ``HANDOVER_LATE``: it

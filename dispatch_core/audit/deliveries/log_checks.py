@@ -221,13 +221,7 @@ def gaps(
 
 def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None = None) -> list[LogFinding]:
     """Find lines whose time lies more than ``tolerance_us`` before that of the line in front of them."""
-    times = events["t_us"]
-    seq, t_us = _ints(events["seq"]), _ints(times)
-    if times.null_count:
-        timed = np.asarray(pc.is_valid(times))
-        seq, t_us = seq[timed], t_us[timed]
-    if before is not None and before.timed is not None:
-        seq, t_us = np.append(before.timed[0], seq), np.append(before.timed[1], t_us)
+    seq, t_us = _timed(events, before)
     found = []
     for row in np.flatnonzero(np.diff(t_us) < -tolerance_us).tolist():
         back_ms = (int(t_us[row]) - int(t_us[row + 1])) / 1000
@@ -241,6 +235,25 @@ def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None
             )
         )
     return found
+
+
+def stepped_back_us(events: pa.Table, before: LastLine | None = None) -> int:
+    """Return by how much the clock goes back in these lines, all steps together, microseconds."""
+    _, t_us = _timed(events, before)
+    steps = np.diff(t_us)
+    return int(-steps[steps < 0].sum())
+
+
+def _timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return ``seq`` and time of the lines that have a time, with the last such line before them."""
+    times = events["t_us"]
+    seq, t_us = _ints(events["seq"]), _ints(times)
+    if times.null_count:
+        timed = np.asarray(pc.is_valid(times))
+        seq, t_us = seq[timed], t_us[timed]
+    if before is not None and before.timed is not None:
+        seq, t_us = np.append(before.timed[0], seq), np.append(before.timed[1], t_us)
+    return seq, t_us
 
 
 def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[DispatcherLog]) -> list[LogFinding]:

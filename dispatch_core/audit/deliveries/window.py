@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import Ints, Mask, ints, valid
+from dispatch_core.arrays.columns import Ints, Mask, encoded, ints, valid
 from dispatch_core.arrays.growing import Growing
 from dispatch_core.arrays.positions import ascending, distinct, locate
 from dispatch_core.audit.deliveries import cursor_moves
@@ -43,7 +43,7 @@ SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
 _ENTRY_COLUMNS: Final = (
     *("_ledger", "_entry", "_key", "_hash", "_stored", "_num_messages", "_size", "_size_known"),
-    *("_published", "_published_known", "_key_unread"),
+    *("_published", "_published_known", "_key_unread", "_producer"),
 )
 
 #: Sticky key hash of each row of a batch of the message log, given its keys and their ids.
@@ -93,6 +93,8 @@ class LogWindow:
         self._size_known = Growing(np.bool_)
         self._published = Growing(np.int64)
         self._published_known = Growing(np.bool_)
+        self._producer = Growing(np.int32)
+        self._producers: dict[str | None, int] = {}
         self._op_code = Growing(np.int8)
         self._op_consumer = Growing(np.int32)
         self._op_seq = Growing(np.int64)
@@ -147,6 +149,16 @@ class LogWindow:
     def publish_time_ms(self) -> tuple[Ints, Mask]:
         """Publish times of the entries in milliseconds since the epoch, and the mask of known ones."""
         return self._published.values, self._published_known.values
+
+    @property
+    def producer(self) -> npt.NDArray[np.int32]:
+        """Number of the producer of each entry, -1 = not in the message log. They are numbered as they come."""
+        return self._producer.values
+
+    @property
+    def producers(self) -> int:
+        """Number of producers so far."""
+        return len(self._producers)
 
     @property
     def op_code(self) -> npt.NDArray[np.int8]:
@@ -224,6 +236,7 @@ class LogWindow:
         window = LogWindow(self.subscription_type, streaming=self._streaming, flows=self._flows)
         window.keys = self.keys
         window._dropped_any = self._dropped_any
+        window._producers = self._producers
         for name in _ENTRY_COLUMNS:
             setattr(window, name, getattr(self, name))
         return window
@@ -267,6 +280,9 @@ class LogWindow:
         ):
             values.append(ints(messages[name])[rows])
             known.append(valid(messages[name])[rows])
+        codes, names = encoded(messages["producer"])
+        numbers = [self._producers.setdefault(name, len(self._producers)) for name in names.to_pylist()]
+        self._producer.append(np.array([*numbers, -1], np.int32)[codes][rows])
 
     def add_log(
         self, events: pa.Table, checkpoint_state: CheckpointState | None = None
@@ -413,6 +429,7 @@ class LogWindow:
             (self._size_known, 0),
             (self._published, 0),
             (self._published_known, 0),
+            (self._producer, -1),
         ):
             column.more(len(new))[...] = absent
         order = np.lexsort((self.entry, self.ledger))

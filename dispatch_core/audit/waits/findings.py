@@ -18,7 +18,7 @@ from typing import Final
 from dispatch_core.audit.catalogue import CRITICAL, KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.sentences import Words
+from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, Words
 from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
 
 #: Kind of finding by reason.
@@ -52,6 +52,8 @@ class End:
             the limits is not finished, and no finding.
         last_sent_us: time of the last delivery by consumer, -1 = to any.
         gap: lines of the log are missing.
+        behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
+        stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
     """
 
     seq: int
@@ -59,6 +61,8 @@ class End:
     closed: bool
     last_sent_us: Mapping[int, int] = field(default_factory=dict)
     gap: bool = False
+    behind_us: Mapping[int, int] = field(default_factory=dict)
+    stepped_back_us: int = 0
 
 
 def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limits, end: End) -> list[Finding]:
@@ -73,7 +77,7 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
         if wait.reason is None:
             groups.setdefault(("", None, wait.waiting), []).append(wait)
         elif KIND_OF[wait.reason] == "stuck_key":
-            stuck = _finding("stuck_key", wait.reason, [wait], words, end)
+            stuck = _finding("stuck_key", wait.reason, [wait], words, limits, end)
             found.append(stuck._replace(unsent=_unsent([wait], limits, end)))
         else:
             kind = KIND_OF[wait.reason]
@@ -82,7 +86,7 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
     for (kind, reason, waiting), members in groups.items():
         for together in _overlapping(members):
             if reason is not None:
-                stuck = _finding(kind, reason, together, words, end)
+                stuck = _finding(kind, reason, together, words, limits, end)
                 found.append(stuck._replace(unsent=_unsent(together, limits, end)))
             else:
                 found.extend(_of_nothing(waiting, together, words, limits, end))
@@ -252,7 +256,7 @@ def _of_nothing(
     key = _only_key(waits)
     several = len(hashes) > 1 or (None in hashes and key is None)  # None: everybody's
     if several and waiting is not None and silent_us > 1000 * limits.stuck_consumer_ms:
-        found = [_finding("stuck_consumer", None, waits, words, end)]
+        found = [_finding("stuck_consumer", None, waits, words, limits, end)]
     else:
         found = []
     for wait in waits:
@@ -262,7 +266,7 @@ def _of_nothing(
         stands = wait.never_passed >= 2 if wait.until_seq is None else ended
         if stands and wait.keys[:1] != (None,):
             reason = "replay_order" if wait.entries > 1 else None
-            found.append(_finding("stuck_key", reason, [wait], words, end))
+            found.append(_finding("stuck_key", reason, [wait], words, limits, end))
     return found
 
 
@@ -287,7 +291,9 @@ def _overlapping(waits: Sequence[SampledWait]) -> list[list[SampledWait]]:
     return together
 
 
-def _finding(kind: str, reason: str | None, waits: Sequence[SampledWait], words: Words, end: End) -> Finding:
+def _finding(
+    kind: str, reason: str | None, waits: Sequence[SampledWait], words: Words, limits: Limits, end: End
+) -> Finding:
     """Make one finding for waits that belong together; it describes the longest one."""
     longest = max(waits, key=lambda wait: (wait.waited_us, -wait.from_seq))
     ended = max(waits, key=lambda wait: (wait.until_seq is None, wait.until_seq or 0))
@@ -296,6 +302,7 @@ def _finding(kind: str, reason: str | None, waits: Sequence[SampledWait], words:
     key = longest.keys[0] if longest.keys and kind == "stuck_key" else None
     severity = KINDS[kind].severity
     phantom = _is_phantom(longest)
+    by_clock = not phantom and _only_by_clock(kind, waits, limits, end)
     if phantom:
         severity = CRITICAL
     consumers = [number for number in (longest.waiting, longest.holder) if number is not None]
@@ -312,10 +319,30 @@ def _finding(kind: str, reason: str | None, waits: Sequence[SampledWait], words:
         t_us=_until_us(ended, end),
         cause=None,
         reason=reason,
-        uncertain=end.gap or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
-        explanation=words.stuck(kind, reason, waits, longest, from_us, _until_us(ended, end), phantom),
+        uncertain=end.gap or by_clock or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
+        explanation=words.stuck(kind, reason, waits, longest, from_us, _until_us(ended, end), phantom)
+        + ((CLOCK_STEPPED if end.stepped_back_us else BY_CLOCK) if by_clock else ""),
         place=1,
     )
+
+
+def _only_by_clock(kind: str, waits: Sequence[SampledWait], limits: Limits, end: End) -> bool:
+    """Check whether waits are too long only by a clock: of a producer that may be behind, or of a broker that steps."""
+    limit_us = 1000 * int(getattr(limits, f"{kind}_ms"))
+    if any(wait.until_seq is None and wait.never_sent and end.closed for wait in waits):
+        return False  # it will never be sent, whenever it was stored
+    too_long = [
+        wait for wait in waits if wait.waited_us > limit_us and (wait.published or end.stepped_back_us > 0)
+    ]
+    return bool(too_long) and all(_certain_us(wait, end) <= limit_us for wait in too_long)
+
+
+def _certain_us(wait: SampledWait, end: End) -> int:
+    """Return how long entries of a wait waited even if the clocks are off as far as they may be."""
+    certain_us = wait.waited_us - end.stepped_back_us
+    for stored_us in sorted(us + end.behind_us.get(producer, 0) for producer, us in wait.published)[:1]:
+        certain_us = min(certain_us, _until_us(wait, end) - stored_us)
+    return certain_us
 
 
 def _positions(waits: Sequence[SampledWait]) -> list[str]:

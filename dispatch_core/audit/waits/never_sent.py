@@ -8,7 +8,7 @@ were for the subscription, and for entries that the cursor passed between two lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -89,6 +89,7 @@ class SkippedEntries:
         else:
             self._first = max(self._first - dropped, 0)
         self._forget_sent(times, dropped)
+        self._note_passed(window, sent)
         self._check_early(window, scan)
         self._open = {}
         low = self._first
@@ -160,6 +161,26 @@ class SkippedEntries:
                 entries[:] = [entry for entry in entries if entry.position not in sent]
             self._settled = {key: entries for key, entries in self._settled.items() if entries}
 
+    def _note_passed(self, window: LogWindow, sent: npt.NDArray[np.intp]) -> None:
+        """Note which of the entries that were acknowledged unsent have been overtaken by a later one of their key."""
+        if not any(entry.behind for entries in self._settled.values() for entry in entries):
+            return
+        keys = window.entry_key[sent]
+        highest: dict[Key, tuple[int, int]] = {}
+        for code in np.unique(keys[keys >= 0]).tolist():
+            last = int(sent[np.flatnonzero(keys == code)[-1]])
+            key = window.keys.text(code), bool(window.keys.base64[code])
+            highest[key] = int(window.ledger[last]), int(window.entry[last])
+        for (of_key, _doubt), entries in self._settled.items():
+            if of_key is None or of_key not in highest:
+                continue
+            entries[:] = [
+                replace(entry, behind=False)
+                if entry.behind and _place(entry.position) < highest[of_key]
+                else entry
+                for entry in entries
+            ]
+
     def waits(self, first_seq: int, first_us: int, as_of_us: int) -> list[SampledWait]:
         """Return one wait for each key of the skipped entries.
 
@@ -216,6 +237,11 @@ class SkippedEntries:
             never_of_keys=((key, len(entries)),),
             never_keys=1,
         )
+
+
+def _place(position: str) -> tuple[int, int]:
+    ledger, _, entry = position.rpartition(":")
+    return int(ledger), int(entry)
 
 
 def _described(window: LogWindow, ordinal: int, sent: npt.NDArray[np.intp]) -> tuple[Key | None, _Entry]:

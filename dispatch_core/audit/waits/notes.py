@@ -50,6 +50,10 @@ class Window(Protocol):
         """Return the key of an entry; None = key-less, or not in the message log."""
         ...
 
+    def producer(self, ordinal: int) -> int:
+        """Return the number of the producer of an entry; -1 = not in the message log."""
+        ...
+
     def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
         """Return the ordinals of all entries with the same key, ascending; of a key-less entry only itself."""
         ...
@@ -64,7 +68,7 @@ class Note:
     """The parts of a wait that a row of ``sampling`` cannot hold.
 
     ``holder_positions``: entries pending on ``holder``, at most ``MOST_POSITIONS`` of ``holder_pending``. ``positions``:
-    waiting entries, with their ``keys``.
+    waiting entries, with their ``keys``, and with the numbers of their producers and their publish times (``published``).
     """
 
     holder: int | None
@@ -72,6 +76,7 @@ class Note:
     holder_pending: int
     positions: tuple[str, ...]
     keys: tuple[Key | None, ...]
+    published: tuple[tuple[int, int], ...] = ()
 
 
 class Notes:
@@ -110,11 +115,14 @@ class Notes:
         )
 
     def called(self, entries: list[int]) -> dict[str, Any]:
-        """Return position and key of the first waiting entries, as many as are listed."""
+        """Return position, key and publication of the first waiting entries, as many as are listed."""
         entries = entries[:MOST_POSITIONS]
         return {
             "positions": tuple(self.window.position(entry) for entry in entries),
             "keys": tuple(self.window.key(entry) for entry in entries),
+            "published": tuple(
+                (self.window.producer(entry), int(self.stored_us[entry])) for entry in entries
+            ),
         }
 
     def waiting(self, st: State, hash_id: int) -> I64:

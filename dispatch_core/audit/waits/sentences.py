@@ -18,6 +18,12 @@ _DOUBTS: Final = {
     "subscription began",
     CURSOR_PASSED: "; but the cursor passed it while the log shows no dispatcher: it may have been skipped, or expired",
 }
+#: What may explain a stall: a producer's clock, if none of its entries was sent soon after its publish time; a clock step.
+BY_CLOCK: Final = (
+    "; but only clocks say so: that of the producer may be behind the broker's, none of its entries was sent soon after its "
+    "publish time"
+)
+CLOCK_STEPPED: Final = "; but the log's clock went back elsewhere by as much, and may have gone forward here"
 
 
 class Words:

@@ -92,6 +92,8 @@ class SampledWait:
     #: … the number of them by each of ``keys``, and the number of their keys in all.
     never_of_keys: tuple[tuple[Key | None, int], ...] = ()
     never_keys: int = 0
+    #: Number of the producer and publish time of ``positions``, one by one; empty = not known.
+    published: tuple[tuple[int, int], ...] = ()
 
     @property
     def waited_us(self) -> int:
@@ -205,6 +207,14 @@ class WaitTracker:
     def looked_us(self) -> int:
         """Time of the last sample."""
         return int(self._now[at_.T_US])
+
+    @property
+    def beyond(self) -> tuple[int, int] | None:
+        """Position of the first entry that the last sample did not look at; ``None`` = it looked at all."""
+        end, window = int(self._now[at_.END]), self._notes_of.window
+        if not len(self._stored_us) or end >= len(window.ledger_ids):
+            return None
+        return int(window.ledger_ids[end]), int(window.entry_ids[end])
 
     def due(self, t_us: int) -> bool:
         """Check that a sample is due before a step at ``t_us``."""
@@ -417,6 +427,7 @@ class WaitTracker:
             first_position=first,
             positions=note.positions,
             keys=note.keys,
+            published=note.published,
             entries=row[at_.ENTRIES],
             messages=row[at_.MESSAGES],
             message_us=row[at_.MESSAGE_US],

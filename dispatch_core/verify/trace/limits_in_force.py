@@ -113,6 +113,7 @@ class DeliverTimes:
 
     def __init__(self, messages: pa.Table) -> None:
         self._deliver_at_us = Growing(np.int64)  # 0 = at once
+        self._latest_us = 0
         self.add(messages)
 
     def add(self, messages: pa.Table) -> None:
@@ -121,6 +122,7 @@ class DeliverTimes:
         if "deliver_at_ms" in messages.column_names and messages["deliver_at_ms"].null_count < len(times):
             times[:] = np.where(valid(messages["deliver_at_ms"]), ints(messages["deliver_at_ms"]) * 1000, 0)
         self._deliver_at_us.append(times)
+        self._latest_us = max(self._latest_us, int(times.max(initial=0)))
 
     def drop(self, count: int) -> None:
         """Drop the first ``count`` entries."""
@@ -128,4 +130,6 @@ class DeliverTimes:
 
     def any_later(self, entries: Sequence[int], t_us: int) -> bool:
         """True if the time of any of these entries is after ``t_us``."""
-        return bool(len(entries)) and bool((self._deliver_at_us.values[list(entries)] > t_us).any())
+        if self._latest_us <= t_us or not len(entries):
+            return False
+        return bool((self._deliver_at_us.values[list(entries)] > t_us).any())

@@ -49,8 +49,8 @@ def with_moves(folder: Path, out: Path) -> Path:
 
 
 def judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[dict[str, Any]]]:
-    """The verdict and the findings of the command line."""
-    main(["audit", "--json", str(folder)])
+    """The verdict and the findings of the command line: the logs last a few seconds, so they are judged as complete."""
+    main(["audit", "--json", "--complete", str(folder)])
     *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
     return verdict["verdict"], findings
 
@@ -101,7 +101,9 @@ def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
             continue
         found = {finding["kind"] for finding in findings if not finding["uncertain"]}
         assert verdict == "FAIL", fault.name
-        assert found.intersection(fault.kinds), (fault.name, fault.position, found)
+        # Of Failover a late change of the active consumer could explain the pair, but not that it went to the wrong one.
+        late = ("divergence",) if fault.name == "split" and "-failover" in folder.name else ()
+        assert found.intersection((*fault.kinds, *late)), (fault.name, fault.position, found)
         count += 1
     return count
 
@@ -120,6 +122,53 @@ def test_a_fault_beside_every_recorded_operation_is_found(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check_faults(folder, tmp_path, capsys, seed=11) >= 1
+
+
+# without lines -----------------------------------------------------------------------------------------------------------
+
+
+def without_moves(folder: Path, out: Path, lines: list[dict[str, Any]] | None = None) -> Path:
+    """The log of format 1.0, or of the given lines, without lines for moves."""
+    trace = folder / "trace.jsonl.gz"
+    made = level_e(lines_of(trace), moves=False, records=None) if lines is None else lines
+    kept = [line for line in made if line.get("kind") != "cursor_moved"]
+    for seq, line in enumerate(kept[1:], 1):
+        line["seq"] = seq
+    return write(out / folder.parent.name / folder.name, folder / "messages.jsonl.gz", kept)
+
+
+def check_unlogged(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict, findings = judged(without_moves(folder, tmp_path / "plain"), capsys)
+    if name_of(folder) in REAL_FAULTS:
+        assert verdict == "FAIL"
+        return
+    assert verdict in ("PASS", "UNKNOWN")
+    doubted = {finding["reason"] for finding in findings if finding["uncertain"]}
+    assert verdict == "PASS" or "cursor_may_have_moved" in doubted or "-shared" in folder.name
+    lines = level_e(lines_of(folder / "trace.jsonl.gz"), moves=True, records=None)
+    messages = lines_of(folder / "messages.jsonl.gz")
+    keys = {line["position"]: line.get("key") for line in messages if "position" in line}
+    for fault in faults(lines, keys, Random(3)):
+        if "-shared" in folder.name and fault.name == "reordered":
+            continue  # nothing was promised
+        log = without_moves(folder, tmp_path / fault.name, fault.lines)
+        assert judged(log, capsys)[0] != "PASS", (fault.name, fault.position)
+
+
+@pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
+def test_a_move_without_a_line_proves_nothing_and_hides_no_fault(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_unlogged(folder, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+@pytest.mark.parametrize("folder", SHARED, ids=name_of)
+def test_every_recorded_operation_without_a_line_proves_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_unlogged(folder, tmp_path, capsys)
 
 
 # small logs --------------------------------------------------------------------------------------------------------------

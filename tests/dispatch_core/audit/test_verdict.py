@@ -248,3 +248,14 @@ def test_a_verdict_names_the_assumptions_that_it_rests_on() -> None:
         completeness = judged(loss, seen=ALL_SEEN, assumptions=assumptions)["completeness"]
         assert assumes <= set(completeness.assumes)
         assert bool(assumes) == ("assumed absent: " in completeness.reason)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "uncertain", "verdict"),
+    [(99, 99, "PASS"), (100, 6, "UNKNOWN"), (100, 5, "PASS"), (101, 5, "PASS")],
+)
+def test_a_share_of_uncertain_decisions_is_judged_from_a_hundred_on(
+    decisions: int, uncertain: int, verdict: str
+) -> None:
+    seen = replace(ALL_SEEN, decisions=decisions, uncertain=uncertain)
+    assert judged(seen=seen)["conformance"].verdict == verdict

@@ -148,17 +148,20 @@ def test_a_draining_hash_names_its_holder_and_what_that_holds(
     assert row["message_ms"] == pytest.approx(10 * 1000 * (release - 1.1), rel=0.05)
 
 
-def test_an_entry_that_nothing_holds_and_nobody_gets_is_never_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("next_s", "reason"), [(1.11, None), (1.2, "cursor_may_have_moved")])
+def test_an_entry_that_nothing_holds_and_nobody_gets_is_never_delivered(
+    tmp_path: Path, next_s: float, reason: str | None
+) -> None:
     events = [
         *JOINED,
         at(1.1, sent(1, 0)),
-        at(1.2, sent(1, 2, 3)),
+        at(next_s, sent(1, 2, 3)),
         at(2, ack(1, 0, 2, 3)),
         at(3, removed(1)),
     ]
     (row,) = found(log_of(tmp_path, ["a", "b", "c", "b"], events))
     assert (row["kind"], row["key"], row["positions"]) == ("never_delivered", "b", ["5:1"])
-    assert not row["uncertain"]
+    assert (row["uncertain"], row["reason"]) == (reason is not None, reason)
     assert "later messages of its key were sent" in row["explanation"]
     assert "worker-1 owned its hash" in row["explanation"]
 

@@ -100,6 +100,25 @@ def test_batches_give_what_the_whole_log_gives(name: str, small_batches: int, tm
         assert in_batches[table] == whole[table], table
 
 
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize(
+    ("in_files", "in_one"),
+    [({"to_last_line": True}, {"to_last_line": True}), ({"complete": True}, {"closed": True})],
+)
+def test_a_log_that_grows_is_judged_alike_in_batches(
+    in_files: dict[str, bool], in_one: dict[str, bool], share: float, small_batches: int, tmp_path: Path
+) -> None:
+    log = recorded(LOGS[0])
+    lines = log.events.to_pylist()
+    cut = replace_events(log, lines[: int(len(lines) * share)])
+    dispatcher = written(cut, tmp_path, row_group_rows=max(small_batches, 20))
+    span = {"interval_start": DAY, "interval_end": NEXT}
+    batches = gathered(replay_files(dispatcher, **span, **in_files))  # type: ignore[arg-type]
+    whole = replay(cut, **span, **in_one)  # type: ignore[arg-type]
+    for table in REPLAY_TABLES:
+        assert batches[table] == whole[table].to_pylist(), table
+
+
 @pytest.mark.parametrize("name", LOGS)
 def test_a_batch_of_many_row_groups_may_have_texts_in_some_of_them_only(name: str, tmp_path: Path) -> None:
     """Columns in which a row group has no value are not read of it: the others' texts come as dictionaries."""

@@ -1,0 +1,54 @@
+"""Doubt what follows from a move of the cursor that the log may have no line of.
+
+A finding with the reason ``cursor_may_have_moved`` is a trace of such a move. Behind it the replay of the rules goes on from
+a state that may be wrong: it waits for entries that the cursor passed, or takes as acknowledged what comes again. So
+differences from the rules and stalls behind it are uncertain too. What is lost, doubled or out of order has its own proof.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
+
+_KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
+_WORDS: Final = "; but the cursor may have been moved before, of which this log would have no line"
+
+
+class UnloggedMoves:
+    """The first trace of a move in a log: call ``applied`` for its anomalies, batch by batch."""
+
+    def __init__(self) -> None:
+        self.first_seq: int | None = None
+
+    def applied(self, anomalies: pa.Table) -> pa.Table:
+        """Make the findings uncertain that follow from a move: rows of ``tables.ANOMALIES``."""
+        reasons = anomalies["reason"].to_pylist()
+        seqs = anomalies["seqs"].to_pylist()
+        traces = [
+            min(lines) for reason, lines in zip(reasons, seqs, strict=True) if reason == CURSOR_MAY_HAVE_MOVED
+        ]
+        if traces:
+            self.first_seq = min([*traces, *([] if self.first_seq is None else [self.first_seq])])
+        if self.first_seq is None:
+            return anomalies
+        kinds, uncertain = (anomalies[name].to_pylist() for name in ("kind", "uncertain"))
+        rows = [
+            row
+            for row, kind in enumerate(kinds)
+            if kind in _KINDS and not uncertain[row] and seqs[row][-1] >= self.first_seq
+        ]
+        if not rows:
+            return anomalies
+        texts = anomalies["explanation"].to_pylist()
+        for row in rows:
+            uncertain[row], reasons[row] = True, CURSOR_MAY_HAVE_MOVED
+            texts[row] += _WORDS
+        changed: dict[str, list[Any]] = {"uncertain": uncertain, "reason": reasons, "explanation": texts}
+        for name, values in changed.items():
+            at = anomalies.schema.get_field_index(name)
+            field = anomalies.schema.field(at)
+            anomalies = anomalies.set_column(at, field, pa.array(values, field.type))
+        return anomalies

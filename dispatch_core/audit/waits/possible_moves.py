@@ -1,0 +1,188 @@
+"""Find losses that a move of the cursor may explain of which the log would have no line.
+
+An administrator or a client may move the cursor at any time (skip, clear backlog, expiry, reset, seek), and only a recorder
+that lists ``cursor_moved`` in the header's ``records`` writes it. What a move leaves can be recognised, and then the finding
+is uncertain:
+
+* An entry was never sent. A move that passed it came after the last delivery of any entry up to it, and before the first
+  delivery of a later one, if it had not been read by then. An entry that can be read is sent within milliseconds, so it must
+  have had time to wait: more than ``ROOM_US`` from its publishing (by the clock of the broker) to that delivery.
+* It had been read and a rule held it. Then the move came while it was held, and nothing up to it was sent afterwards.
+* An entry was sent and lost when all consumers were disconnected, and not sent again, nor was anything before it, while
+  later entries were.
+
+Example: 3:4 to 3:90 wait for permits for a second and are never sent, 3:91 is. Somebody may have cleared the backlog. But if
+3:4 is sent 5 ms after its publishing, 3:5 never, and 3:6 again 5 ms after its publishing, then 3:5 is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, Finding
+from dispatch_core.audit.deliveries.layout import (
+    ALL_LEFT,
+    DISCONNECTED,
+    END,
+    END_OPERATION,
+    ENTRY,
+    OPERATION,
+)
+from dispatch_core.audit.deliveries.operations import ADDED, REMOVED, Operations
+from dispatch_core.audit.deliveries.scan import Scan
+from dispatch_core.audit.deliveries.subscription_start import least_lag_us
+from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.tracker import SampledWait
+
+#: An entry that nothing holds is sent within this time; a call of an administrator takes about as long.
+ROOM_US: Final = 30_000
+#: A seek or a reset disconnects all consumers within this time.
+_TOGETHER_US: Final = 5_000_000
+#: The time between two samples of waits, see ``tracker``.
+_SAMPLED_US: Final = 500_000
+_NEVER: Final = np.iinfo(np.int64).max
+_WORDS: Final = "; but a move of the cursor may have passed it, of which this log would have no line"
+
+Ints = npt.NDArray[np.int64]
+
+
+class PossibleMoves:
+    """Doubt findings of a log whose recorder does not write moves: call ``look`` after each batch, then ``doubted``."""
+
+    def __init__(self) -> None:
+        self._dropped_us = -_NEVER  # last delivery of entries that have left the window
+        self._connected: set[int] = set()
+        self._empty_us: list[int] = []  # when the last consumer left
+        self._last_up_to_us = np.empty(0, np.int64)  # as of the last look
+        self._unsent: dict[
+            str, bool
+        ] = {}  # of entries that were acknowledged without having been sent: may be passed
+
+    def look(self, window: LogWindow, scan: Scan, dropped: int, operations: Operations) -> None:
+        """Take the state after a batch.
+
+        ``dropped``: number of entries that have left the window since the last call; ``operations``: of the batch.
+        """
+        members = np.flatnonzero(operations.code <= REMOVED)
+        before = max(window.first_op_of_state - (len(window.op_code) - len(operations.code)), 0)
+        for at in members[members >= before].tolist():  # of this load of the topic
+            consumer = int(operations.consumer[at])
+            if operations.code[at] == ADDED:
+                self._connected.add(consumer)
+            elif consumer in self._connected:
+                self._connected.discard(consumer)
+                if not self._connected:
+                    self._empty_us.append(int(operations.t_us[at]))
+        if dropped:
+            self._dropped_us = max(self._dropped_us, int(self._last_up_to_us[dropped - 1]))
+        passed = _Passed.of(window, scan, self._dropped_us)
+        self._last_up_to_us = passed.last_up_to_us
+        sent = np.flatnonzero(scan.times_sent)
+        left_out = (scan.times_sent == 0) & (scan.acknowledged_by >= 0) & window.stored
+        left_out[: int(sent[0]) if len(sent) else len(left_out)] = False
+        for ordinal in np.flatnonzero(left_out).tolist():
+            position = window.position(ordinal)
+            self._unsent[position] = passed.unsent(position, None)
+
+    def doubted(
+        self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Iterable[SampledWait]
+    ) -> list[Finding]:
+        """Return the findings, those uncertain that a move may explain. ``waits``: by the rules, of what still waits."""
+        held: dict[str, int] = {}
+        for wait in waits:
+            held_us = sum(us for reason, us in wait.shares if reason is not None)
+            if wait.until_seq is None and held_us:
+                held |= dict.fromkeys(wait.positions, wait.from_t_us + held_us)
+        passed = _Passed.of(window, scan, self._dropped_us)
+        return [self._judged(finding, passed, held) for finding in found]
+
+    def _judged(self, finding: Finding, passed: _Passed, held: Mapping[str, int]) -> Finding:
+        if finding.uncertain or not finding.positions:
+            return finding
+        if finding.kind == "never_delivered":
+            may = all(
+                self._unsent.get(position) or passed.unsent(position, held.get(position))
+                for position in finding.positions
+            )
+        elif finding.kind == "ack_hole":
+            may = all(passed.pending(position, self._empty_us) for position in finding.positions)
+        else:
+            return finding
+        if not may:
+            return finding
+        return finding._replace(
+            uncertain=True, reason=CURSOR_MAY_HAVE_MOVED, explanation=finding.explanation + _WORDS
+        )
+
+
+class _Passed:
+    """When the entries of the window were sent."""
+
+    def __init__(
+        self, window: LogWindow, scan: Scan, last_up_to_us: Ints, first_after_us: Ints, last_after_us: Ints
+    ) -> None:
+        self._window, self._scan = window, scan
+        self.last_up_to_us, self._first_after_us = last_up_to_us, first_after_us
+        self._last_after_us = last_after_us
+        self._lag_us = max(least_lag_us(window, scan) or 0, 0)
+        self._ordinal: dict[str, int] | None = None
+
+    @classmethod
+    def of(cls, window: LogWindow, scan: Scan, dropped_us: int) -> _Passed:
+        """``dropped_us``: the last delivery of entries that are not in the window any more."""
+        count = len(window)
+        first_us, last_us = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
+        deliveries = scan.deliveries[scan.deliveries[:, OPERATION] >= window.first_op_of_state]
+        entries = deliveries[:, ENTRY]
+        times = window.op_t_us[deliveries[:, OPERATION]]
+        np.minimum.at(first_us, entries, times)
+        np.maximum.at(last_us, entries, times)
+        last_up_to = np.maximum(np.maximum.accumulate(last_us), dropped_us) if count else last_us
+        first_after, last_after = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
+        first_after[:-1] = np.minimum.accumulate(first_us[:0:-1])[::-1]
+        last_after[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
+        return cls(window, scan, last_up_to, first_after, last_after)
+
+    def unsent(self, position: str, held_until_us: int | None) -> bool:
+        """Check whether a move may have passed an entry that was never sent; a rule held it until ``held_until_us``."""
+        ordinal = self._at(position)
+        if ordinal is None:
+            return False
+        before_us, after_us = int(self.last_up_to_us[ordinal]), int(self._first_after_us[ordinal])
+        if held_until_us is not None and before_us <= held_until_us + _SAMPLED_US:
+            return int(self._last_after_us[ordinal]) > before_us
+        if after_us == _NEVER or before_us >= after_us:
+            return False
+        published, known = self._window.publish_time_ms
+        stored_us = 1000 * int(published[ordinal]) + self._lag_us if known[ordinal] else -_NEVER
+        return after_us - max(before_us, stored_us) > ROOM_US
+
+    def pending(self, position: str, empty_us: Sequence[int]) -> bool:
+        """Check whether a seek or a reset may have passed an entry that was sent, and that nobody acknowledged.
+
+        ``empty_us``: when the last consumer left. Failover and Exclusive: only the active one is disconnected.
+        """
+        ordinal = self._at(position)
+        if ordinal is None:
+            return False
+        last = int(self._scan.last_delivery[ordinal])
+        row = self._scan.deliveries[last]
+        if last < 0 or row[END] not in (DISCONNECTED, ALL_LEFT):
+            return False
+        left_us = int(self._window.op_t_us[row[END_OPERATION]])
+        moments = [left_us] if self._window.single_active else empty_us
+        return any(
+            left_us <= moment <= left_us + _TOGETHER_US
+            and int(self.last_up_to_us[ordinal]) <= moment < int(self._last_after_us[ordinal])
+            for moment in moments
+        )
+
+    def _at(self, position: str) -> int | None:
+        if self._ordinal is None:
+            pairs = zip(self._window.ledger.tolist(), self._window.entry.tolist(), strict=True)
+            self._ordinal = {f"{ledger}:{entry}": at for at, (ledger, entry) in enumerate(pairs)}
+        return self._ordinal.get(position)

@@ -1,0 +1,193 @@
+"""Clocks that are off make no certain finding: of producers by days, of brokers by hours. What really waited is found."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch_core.cli.main import main
+from tests.dispatch_core.audit.small_logs import (
+    T0_US,
+    Event,
+    ack,
+    added,
+    flow,
+    header,
+    message,
+    numbered,
+    removed,
+    sent,
+)
+
+HOUR_US = 3_600_000_000
+START_US = T0_US + 30 * HOUR_US
+STEP_US = 100_000
+#: Entries come 5 ms after they were published, if the clocks agree.
+LAG_US = 5_000
+HOURS = [-24, -2, 2, 24]
+#: Kinds that stand for a fault of the broker, or for two loads at once.
+HARMLESS = {"clock_step", "redelivered"}
+
+
+def write(folder: Path, messages: list[Event], *segments: list[Event], **fields: Any) -> Path:
+    """A message log and the logs of loads of the topic, one broker each."""
+    folder.mkdir(parents=True)
+    files = {"messages": messages}
+    for number, events in enumerate(segments, start=1):
+        head = header(format="pulsar-consumer-events", broker=f"b{number}", incarnation=1, **fields)
+        files[f"events-{number}"] = [head, *numbered(events)]
+    for name, lines in files.items():
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
+    return folder
+
+
+def certain(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, set[str], set[str]]:
+    """The verdict, and the kinds of certain and of uncertain findings."""
+    main(["audit", "--json", str(folder)])
+    *found, verdict = map(json.loads, capsys.readouterr().out.splitlines())
+    kinds: dict[bool, set[str]] = {False: set(), True: set()}
+    for finding in found:
+        kinds[finding["uncertain"]].add(finding["kind"])
+    return verdict["verdict"], kinds[False] - HARMLESS, kinds[True]
+
+
+def at(t_us: int, event: Event) -> Event:
+    return event | {"t_us": t_us}
+
+
+def delivered(entries: range, since_us: int) -> list[Event]:
+    """Each entry is sent and acknowledged, one every 100 ms."""
+    lines = []
+    for number, entry in enumerate(entries):
+        t_us = since_us + number * STEP_US
+        lines += [at(t_us, sent(1, entry)), at(t_us + STEP_US // 2, ack(1, entry))]
+    return lines
+
+
+def two_hours_idle() -> tuple[list[Event], list[int]]:
+    """Ten entries, then nothing is published for two hours, then twenty; and when each entry was stored."""
+    again_us = START_US + 2 * HOUR_US
+    begin = [at(START_US, added(1)), at(START_US + 1, flow(1, 1000))]
+    events = [
+        *begin,
+        *delivered(range(10), START_US + STEP_US),
+        *delivered(range(10, 30), again_us),
+        at(again_us + 30 * STEP_US, removed(1)),
+    ]
+    sent_us = [event["t_us"] for event in events if event["kind"] == "sent"]
+    return events, [t_us - LAG_US for t_us in sent_us]
+
+
+def published(stored_us: list[int], off_us: dict[str, int]) -> list[Event]:
+    """Entries of several producers in turn, whose clocks are off by so much."""
+    names = list(off_us)
+    return [
+        message(
+            entry,
+            f"k{entry % 3}",
+            producer=names[entry % len(names)],
+            publish_time_ms=(t_us + off_us[names[entry % len(names)]]) // 1000,
+        )
+        for entry, t_us in enumerate(stored_us)
+    ]
+
+
+@pytest.mark.parametrize("hours", HOURS)
+@pytest.mark.parametrize("producers", [1, 2])
+@pytest.mark.parametrize("kind", ["Key_Shared", "Failover", "Shared"])
+def test_a_producers_clock_makes_no_certain_stall(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, producers: int, hours: int
+) -> None:
+    """Nothing waits, but by the clock of a producer that is behind, its entries were there before the topic was idle."""
+    events, stored_us = two_hours_idle()
+    off_us = {"right": 0, "off": hours * HOUR_US}
+    messages = published(stored_us, off_us if producers == 2 else {"off": hours * HOUR_US})
+    folder = write(tmp_path / "a" / "b", messages, events, subscription_type=kind)
+    verdict, found, _ = certain(folder, capsys)
+    assert (verdict != "FAIL", found) == (True, set())
+
+
+@pytest.mark.parametrize("off_us", [0, -3_000, 20_000])
+def test_a_stall_by_clocks_that_agree_is_certain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], off_us: int
+) -> None:
+    """The same lines, but entry 10 was stored when the idle time began."""
+    events, stored_us = two_hours_idle()
+    stored_us[10:13] = [START_US + 20 * STEP_US] * 3
+    folder = write(tmp_path / "a" / "b", published(stored_us, {"p": off_us}), events)
+    verdict, found, _ = certain(folder, capsys)
+    assert verdict == "FAIL"
+    assert found & {"stuck_key", "stuck_consumer", "stuck_subscription"}
+
+
+@pytest.mark.parametrize("hours", [2, 24])
+def test_a_stall_that_a_producers_clock_explains_is_uncertain_and_not_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hours: int
+) -> None:
+    events, stored_us = two_hours_idle()
+    folder = write(tmp_path / "a" / "b", published(stored_us, {"p": -hours * HOUR_US}), events)
+    verdict, found, uncertain = certain(folder, capsys)
+    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_key"})
+
+
+@pytest.mark.parametrize("hours", HOURS)
+def test_a_brokers_clock_that_steps_and_comes_back_makes_no_certain_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hours: int
+) -> None:
+    lines = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 1000)),
+        *delivered(range(30), START_US + STEP_US),
+    ]
+    stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
+    half = len(lines) // 2
+    for event in lines[half : half + 20]:
+        event["t_us"] += hours * HOUR_US
+    folder = write(tmp_path / "a" / "b", published(stored_us, {"p": 0}), lines)
+    verdict, found, _ = certain(folder, capsys)
+    assert (verdict != "FAIL", found) == (True, set())
+
+
+@pytest.mark.parametrize("hours", [*HOURS, 0])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("kind", ["Key_Shared", "Failover", "Shared"])
+def test_a_topic_that_moves_to_a_broker_with_another_clock(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    checkpoint: bool,
+    again: bool,
+    hours: int,
+) -> None:
+    """The second load goes on behind the first. ``again``: the last entry was not acknowledged and comes again."""
+    moved_us = START_US + 34 * STEP_US
+    first = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 1000)),
+        *delivered(range(30), START_US + STEP_US),
+    ]
+    if again:
+        del first[-1]
+    first.append(at(moved_us - STEP_US, removed(1)))
+    begin = 29 if again else 30
+    second = [at(moved_us, added(1)), at(moved_us + 1, flow(1, 1000))]
+    second += [*delivered(range(begin, 60), moved_us + STEP_US), at(moved_us + 40 * STEP_US, removed(1))]
+    if checkpoint:
+        state = {"consumers": [], "mark_delete": f"5:{begin - 1}", "read_position": f"5:{begin}"}
+        second.insert(
+            0, {"kind": "checkpoint", "t_us": moved_us - 10, "ack_holes": [], "pending_acks": {}, **state}
+        )
+    second = [event | {"t_us": event["t_us"] + hours * HOUR_US} for event in second]
+    stored_us = [START_US + STEP_US * (entry + 1) - LAG_US for entry in range(60)]
+    messages = published(stored_us, {"p": 0})
+    folder = write(tmp_path / "a" / "b", messages, first, second, subscription_type=kind)
+    verdict, found, _ = certain(folder, capsys)
+    assert (verdict != "FAIL", found) == (True, set())
+    if not again or hours >= 0:
+        assert verdict == "PASS"
