@@ -1,6 +1,7 @@
 """Doubt what follows from a move of the cursor that the log may have no line of.
 
-A finding with the reason ``cursor_may_have_moved`` is a trace of such a move. Behind it the replay of the rules goes on from
+A finding with the reason ``cursor_may_have_moved`` is a trace of such a move, and so are entries that were left out, however
+short they wait (``waits.possible_moves``). Behind it the replay of the rules goes on from
 a state that may be wrong: it waits for entries that the cursor passed, or takes as acknowledged what comes again. So
 differences from the rules and stalls behind it are uncertain too. What is lost, doubled or out of order has its own proof.
 """
@@ -14,27 +15,35 @@ import pyarrow as pa
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
 
 _KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
+#: Where a move may lie that left these, ``waits.possible_moves`` says more exactly.
+_LEFT_OUT: Final = ("never_delivered", "ack_hole")
 _WORDS: Final = "; but the cursor may have been moved before, of which this log would have no line"
 
 
 class UnloggedMoves:
-    """The first trace of a move in a log: call ``applied`` for its anomalies, batch by batch."""
+    """The first trace of a move in a log: call ``applied`` for its anomalies, batch by batch.
 
-    def __init__(self) -> None:
-        self.first_seq: int | None = None
+    ``first_seq``: the first line behind it, as far as known.
+    """
+
+    def __init__(self, first_seq: int | None = None) -> None:
+        self.first_seq = first_seq
+
+    def note(self, seq: int | None) -> None:
+        """Note the first line behind a possible move; ``None`` = there is none."""
+        if seq is not None:
+            self.first_seq = seq if self.first_seq is None else min(seq, self.first_seq)
 
     def applied(self, anomalies: pa.Table) -> pa.Table:
         """Make the findings uncertain that follow from a move: rows of ``tables.ANOMALIES``."""
-        reasons = anomalies["reason"].to_pylist()
-        seqs = anomalies["seqs"].to_pylist()
-        traces = [
-            min(lines) for reason, lines in zip(reasons, seqs, strict=True) if reason == CURSOR_MAY_HAVE_MOVED
-        ]
-        if traces:
-            self.first_seq = min([*traces, *([] if self.first_seq is None else [self.first_seq])])
+        kinds, reasons, seqs, uncertain = (
+            anomalies[name].to_pylist() for name in ("kind", "reason", "seqs", "uncertain")
+        )
+        for kind, reason, lines in zip(kinds, reasons, seqs, strict=True):
+            if reason == CURSOR_MAY_HAVE_MOVED and kind not in _LEFT_OUT:
+                self.note(min(lines))
         if self.first_seq is None:
             return anomalies
-        kinds, uncertain = (anomalies[name].to_pylist() for name in ("kind", "uncertain"))
         rows = [
             row
             for row, kind in enumerate(kinds)

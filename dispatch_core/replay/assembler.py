@@ -127,6 +127,8 @@ class Replay:
         #: Only Key_Shared keeps order by key.
         self._mixed_keys = MixedKeys() if self._audit.window.subscription_type == "Key_Shared" else None
         self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
+        #: The first line behind a move of the cursor of which the log may have no line; known after ``finish``.
+        self.moved_before_seq: int | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -247,7 +249,9 @@ class Replay:
             found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
         if self._possible_moves is not None:
-            found = self._possible_moves.doubted(found, self._audit.window, self._audit.scan, waits)
+            found, self.moved_before_seq = self._possible_moves.doubted(
+                found, self._audit.window, self._audit.scan, [*waits, *skipped]
+            )
         spans = self._judge.ownership()
         return {
             "divergences": divergences,

@@ -97,16 +97,17 @@ def with_totals(
     limits: Limits,
     *,
     never_delivered: int,
+    moves: UnloggedMoves | None = None,
 ) -> dict[str, pa.Table]:
     """Add ``balance``, ``waits`` and findings of uneven load to the other tables of a replay of a whole log.
 
-    Findings that behaviour may explain which is not ruled out (``Assumptions``) become uncertain.
+    Findings that behaviour may explain which is not ruled out (``Assumptions``), or ``moves``, become uncertain.
     """
     totals = IntervalTotals(log, interval_start, limits)
     totals.add(found["deliveries"], changes_in(found["ownership"]))
     summed = totals.finish(found["ownership"], found["blocked"], never_delivered)
     anomalies = Assumptions.of(log, limits.assume_absent).applied(found["anomalies"])
-    anomalies = UnloggedMoves().applied(anomalies)
+    anomalies = (UnloggedMoves() if moves is None else moves).applied(anomalies)
     return {**found, **summed, "anomalies": pa.concat_tables([anomalies, summed["anomalies"]])}
 
 

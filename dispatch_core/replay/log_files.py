@@ -99,6 +99,7 @@ def replay_files(
             again = partial(_by_deliveries, files, asked, number) if log.is_trace else None
             tables = _with_totals(of_part, totals, changes, replays)
             for found in in_batches(log.parts[part], interval_start, tables, again):
+                moves.note(replays[-1].moved_before_seq)
                 if "anomalies" in found:
                     anomalies = moves.applied(assumptions.applied(found["anomalies"]))
                     found = found | {"anomalies": anomalies}  # noqa: PLW2901 - as below

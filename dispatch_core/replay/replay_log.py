@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.audit.unsent_entries import Unfinished, unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
@@ -69,10 +70,10 @@ def replay(
     asked = _Asked(
         interval_start, interval_end, tuple(earlier), limits, closed, to_last_line, not last, tick_us
     )
-    unfinished: list[Unfinished] = []
+    ends: list[_End] = []
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
-        found = _part(log, asked, waits, unfinished, trace=not without_trace)
+        found = _part(log, asked, waits, ends, trace=not without_trace)
     else:
         parts = parts_of(log)
         of_parts = [
@@ -84,29 +85,32 @@ def replay(
                     closed=closed or number < len(parts) - 1,
                 ),
                 waits,
-                unfinished,
+                ends,
             )
             for number, part in enumerate(parts)
         ]
         found = of_parts[0] if len(parts) == 1 else joined(parts, of_parts, micros(interval_start))
-    never_delivered = unsent_of(log, earlier, unfinished[-1]) if last else 0
-    return with_totals(log, found, interval_start, limits, never_delivered=never_delivered)
+    never_delivered = unsent_of(log, earlier, ends[-1].unfinished) if last else 0
+    moves = UnloggedMoves()
+    for end in ends:
+        moves.note(end.moved_before_seq)
+    return with_totals(log, found, interval_start, limits, never_delivered=never_delivered, moves=moves)
 
 
 def _part(
     log: DispatcherLog,
     asked: _Asked,
     reported_waits: list[SampledWait],
-    unfinished: list[Unfinished],
+    ends: list[_End],
     *,
     trace: bool = False,
 ) -> dict[str, pa.Table]:
     """Return the tables of a log, or of one part of it, but for ``balance`` and ``waits``.
 
-    ``reported_waits`` and ``unfinished`` get its waits and what is not finished at its end.
+    ``reported_waits`` gets its waits, ``ends`` what it leaves open.
     """
     waits: list[SampledWait] = []
-    found, left = _in_one_batch(log, asked, waits, trace=trace)
+    found, end = _in_one_batch(log, asked, waits, trace=trace)
     by_deliveries = found
     if trace and any(found["dispatcher_state"]["divergent"].to_pylist()):
         other_waits: list[SampledWait] = []
@@ -115,7 +119,7 @@ def _part(
         if by_deliveries["dispatcher_state"]["not_judged_reason"].null_count:
             waits = other_waits
     reported_waits.extend(waits)
-    unfinished.append(left)
+    ends.append(end)
     return found | {"anomalies": with_divergences(log, asked.interval_start, found, by_deliveries)}
 
 
@@ -133,10 +137,18 @@ class _Asked:
     tick_us: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a replay leaves open: see ``Replay.unfinished`` and ``Replay.moved_before_seq``."""
+
+    unfinished: Unfinished
+    moved_before_seq: int | None
+
+
 def _in_one_batch(
     log: DispatcherLog, asked: _Asked, reported_waits: list[SampledWait], *, trace: bool = False
-) -> tuple[dict[str, pa.Table], Unfinished]:
-    """Return the tables of a log, but for its divergences as findings, and what is not finished at its end.
+) -> tuple[dict[str, pa.Table], _End]:
+    """Return the tables of a log, but for its divergences as findings, and what it leaves open.
 
     ``trace``: compare every decision.
     """
@@ -157,4 +169,4 @@ def _in_one_batch(
     rest = replay.finish(reported_waits)
     both = ("anomalies", "divergences")
     found = batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}
-    return found, replay.unfinished
+    return found, _End(replay.unfinished, replay.moved_before_seq)

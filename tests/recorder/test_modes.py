@@ -147,8 +147,12 @@ def test_split_ranges(broker: Start) -> None:
     shutil.copytree(scenario.broker.recording, kept)
     segments = sorted(kept.glob("events-*.jsonl.gz"))
     assert len(segments) > 2
-    segments[0].unlink()
-    first = next(line for line in events(kept) if line["kind"] == "checkpoint")
+    for segment in segments[:-1]:
+        segment.unlink()
+        first = next(line for line in events(kept) if line["kind"] == "checkpoint")
+        # A checkpoint leaves the ranges out while a consumer that joined or left is still in the queue.
+        if all("hash_ranges" in consumer for consumer in first["consumers"]):
+            break
     assert all(consumer["hash_ranges"] for consumer in first["consumers"]), json.dumps(first)
     behind = audited(kept)
     assert {behind.promise(name) for name in SEEN_BY_CLIENTS} == {"PASS"}, behind.verdict

@@ -58,9 +58,8 @@ class PossibleMoves:
         self._connected: set[int] = set()
         self._empty_us: list[int] = []  # when the last consumer left
         self._last_up_to_us = np.empty(0, np.int64)  # as of the last look
-        self._unsent: dict[
-            str, bool
-        ] = {}  # of entries that were acknowledged without having been sent: may be passed
+        #: Of entries that were acknowledged without having been sent: the first line behind a move that may have passed it.
+        self._unsent: dict[str, int | None] = {}
 
     def look(self, window: LogWindow, scan: Scan, dropped: int, operations: Operations) -> None:
         """Take the state after a batch.
@@ -89,27 +88,46 @@ class PossibleMoves:
             self._unsent[position] = passed.unsent(position, None)
 
     def doubted(
-        self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Iterable[SampledWait]
-    ) -> list[Finding]:
-        """Return the findings, those uncertain that a move may explain. ``waits``: by the rules, of what still waits."""
+        self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Sequence[SampledWait]
+    ) -> tuple[list[Finding], int | None]:
+        """Return the findings, those uncertain that a move may explain, and the first line behind any possible move.
+
+        An entry need not have waited for long to show where the cursor may have been moved.
+
+        Args:
+            found: findings of the whole log.
+            window: the window at its end.
+            scan: the deliveries at its end.
+            waits: of entries that still wait.
+        """
         held_until_us: dict[str, int] = {}
-        for wait in waits:
+        going_on = [wait for wait in waits if wait.until_seq is None]
+        for wait in going_on:
             held_us = sum(us for reason, us in wait.shares if reason is not None)
-            if wait.until_seq is None and held_us:
+            if held_us:
                 held_until_us |= dict.fromkeys(wait.positions, wait.from_t_us + held_us)
         passed = _Passed.of(window, scan, self._dropped_us)
-        return [self._judged(finding, passed, held_until_us) for finding in found]
+        lines = [
+            passed.unsent(position, held_until_us.get(position)) or passed.pending(position, self._empty_us)
+            for wait in going_on
+            if any(reason is None and us for reason, us in wait.shares)  # else a rule explains it
+            for position in wait.positions
+        ]
+        possible = [seq for seq in (*lines, *self._unsent.values()) if seq is not None]
+        judged = [self._judged(finding, passed, held_until_us) for finding in found]
+        return judged, min(possible, default=None)
 
     def _judged(self, finding: Finding, passed: _Passed, held_until_us: Mapping[str, int]) -> Finding:
         if finding.uncertain or not finding.positions:
             return finding
         if finding.kind == "never_delivered":
             may = all(
-                self._unsent.get(position) or passed.unsent(position, held_until_us.get(position))
+                self._unsent.get(position) is not None
+                or passed.unsent(position, held_until_us.get(position)) is not None
                 for position in finding.positions
             )
         elif finding.kind == "ack_hole":
-            may = all(passed.pending(position, self._empty_us) for position in finding.positions)
+            may = all(passed.pending(position, self._empty_us) is not None for position in finding.positions)
         else:
             return finding
         if not may:
@@ -147,39 +165,51 @@ class _Passed:
         last_after[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
         return cls(window, scan, last_up_to, first_after, last_after)
 
-    def unsent(self, position: str, held_until_us: int | None) -> bool:
-        """Check whether a move may have passed an entry that was never sent; a rule held it until ``held_until_us``."""
+    def unsent(self, position: str, held_until_us: int | None) -> int | None:
+        """Return the first line behind a move that may have passed an entry that was never sent; ``None`` = no move.
+
+        ``held_until_us``: a rule held it until then.
+        """
         ordinal = self._at(position)
         if ordinal is None:
-            return False
+            return None
         before_us, after_us = int(self.last_up_to_us[ordinal]), int(self._first_after_us[ordinal])
         if held_until_us is not None and before_us <= held_until_us + _SAMPLED_US:
-            return int(self._last_after_us[ordinal]) > before_us
-        if after_us == _NEVER or before_us >= after_us:
-            return False
-        published, known = self._window.publish_time_ms
-        stored_us = 1000 * int(published[ordinal]) + self._lag_us if known[ordinal] else -_NEVER
-        return after_us - max(before_us, stored_us) > ROOM_US
+            may = int(self._last_after_us[ordinal]) > before_us
+        elif after_us == _NEVER or before_us >= after_us:
+            may = False
+        else:
+            published, known = self._window.publish_time_ms
+            stored_us = 1000 * int(published[ordinal]) + self._lag_us if known[ordinal] else -_NEVER
+            may = after_us - max(before_us, stored_us) > ROOM_US
+        return self._line_after(before_us) if may else None
 
-    def pending(self, position: str, empty_us: Sequence[int]) -> bool:
-        """Check whether a seek or a reset may have passed an entry that was sent, and that nobody acknowledged.
+    def pending(self, position: str, empty_us: Sequence[int]) -> int | None:
+        """Return the first line behind a seek or a reset that may have passed an entry that was sent, and that nobody
+        acknowledged; ``None`` = none.
 
         ``empty_us``: when the last consumer left. Failover and Exclusive: only the active one is disconnected.
         """
         ordinal = self._at(position)
         if ordinal is None:
-            return False
+            return None
         last = int(self._scan.last_delivery[ordinal])
-        row = self._scan.deliveries[last]
-        if last < 0 or row[END] not in (DISCONNECTED, ALL_LEFT):
-            return False
-        left_us = int(self._window.op_t_us[row[END_OPERATION]])
+        if last < 0 or self._scan.deliveries[last, END] not in (DISCONNECTED, ALL_LEFT):
+            return None
+        left_us = int(self._window.op_t_us[self._scan.deliveries[last, END_OPERATION]])
         moments = [left_us] if self._window.single_active else empty_us
-        return any(
+        may = any(
             left_us <= moment <= left_us + _TOGETHER_US
             and int(self.last_up_to_us[ordinal]) <= moment < int(self._last_after_us[ordinal])
             for moment in moments
         )
+        return self._line_after(left_us) if may else None
+
+    def _line_after(self, t_us: int) -> int:
+        """Return a line behind all that the window holds of the time up to ``t_us``, and no later than the next one."""
+        of_log = slice(self._window.first_op_of_last_log, None)
+        before = self._window.op_seq[of_log][self._window.op_t_us[of_log] <= t_us]
+        return int(before.max(initial=-1)) + 1
 
     def _at(self, position: str) -> int | None:
         if self._ordinal is None:

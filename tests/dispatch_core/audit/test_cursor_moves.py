@@ -50,17 +50,20 @@ def with_moves(folder: Path, out: Path) -> Path:
     return write(out / folder.parent.name / folder.name, folder / "messages.jsonl.gz", lines)
 
 
-def judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[dict[str, Any]]]:
-    """The verdict and the findings of the command line: the logs last a few seconds, so they are judged as complete."""
-    main(["audit", "--json", "--complete", str(folder)])
+def judged(
+    folder: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """The verdict and the findings of the command line."""
+    main(["audit", "--json", *options, str(folder)])
     *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
     return verdict["verdict"], findings
 
 
+# The logs last a few seconds, so what was lost is found as of a complete log.
 def check_moves(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = with_moves(folder, tmp_path)
     moves = [line for line in lines_of(log / "events.jsonl.gz") if line.get("kind") == "cursor_moved"]
-    verdict, findings = judged(log, capsys)
+    verdict, findings = judged(log, capsys, "--complete")
     faulty = {finding["kind"] for finding in findings} - _LEGAL
     if name_of(folder) in REAL_FAULTS:
         assert verdict == "FAIL"
@@ -97,7 +100,7 @@ def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         if shared and fault.name == "reordered":
             continue  # nothing was promised
         log = write(tmp_path / fault.name / folder.parent.name / folder.name, messages, fault.lines)
-        verdict, findings = judged(log, capsys)
+        verdict, findings = judged(log, capsys, "--complete")
         if shared and fault.name == "lost":
             assert verdict == "UNKNOWN"  # Shared is not replayed: a limit may have held it
             continue
@@ -140,7 +143,13 @@ def without_moves(folder: Path, out: Path, lines: list[dict[str, Any]] | None = 
 
 
 def check_unlogged(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verdict, findings = judged(without_moves(folder, tmp_path / "plain"), capsys)
+    plain = without_moves(folder, tmp_path / "plain")
+    if name_of(folder) != "4.0.0/ops-0001-clear-ch":  # its fault does not need the log's end
+        assert judged(plain, capsys)[0] in (
+            "PASS",
+            "UNKNOWN",
+        )  # however short what was passed has waited by now
+    verdict, findings = judged(plain, capsys, "--complete")
     if name_of(folder) in REAL_FAULTS:
         assert verdict == "FAIL"
         return
@@ -154,7 +163,7 @@ def check_unlogged(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         if "-shared" in folder.name and fault.name == "reordered":
             continue  # nothing was promised
         log = without_moves(folder, tmp_path / fault.name, fault.lines)
-        assert judged(log, capsys)[0] != "PASS", (fault.name, fault.position)
+        assert judged(log, capsys, "--complete")[0] != "PASS", (fault.name, fault.position)
 
 
 @pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
