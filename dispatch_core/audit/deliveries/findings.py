@@ -50,6 +50,8 @@ ACK_RACE_US: Final = 20_000
 #: Why a finding that rests on a checkpoint is uncertain.
 BEFORE_CHECKPOINT: Final = "before_checkpoint"
 ACK_RACING: Final = "ack_racing"
+#: Likewise of a redelivery request and a delivery that follows it (``kernel.REQUEST_RACE_US``).
+REQUEST_RACING: Final = "request_racing"
 #: An administrator or a client may have moved the cursor; no line would say so.
 CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
 MAY_HAVE_MOVED: Final = (
@@ -126,6 +128,8 @@ class Findings:
         scanned: the result of the pass.
         gaps: gaps of the log up to these operations.
         applied: what the log shows of when acks took effect; ``None`` = nothing.
+        requests_traced: lines of redelivery requests stand where the requests took effect, as in a trace that shows removals
+            of pending acks.
     """
 
     def __init__(
@@ -137,6 +141,8 @@ class Findings:
         scanned: Scanned,
         gaps: Gaps,
         applied: AppliedAcks | None,
+        *,
+        requests_traced: bool = False,
     ) -> None:
         self._window = window
         self._names = names
@@ -146,6 +152,7 @@ class Findings:
         self._ended = scanned.ended
         self._gaps = gaps
         self._applied = applied
+        self._requests_traced = requests_traced
         self._sent: dict[int, Sent] = {}
         self._lines: dict[int, Line] = {}
 
@@ -193,7 +200,7 @@ class Findings:
 
     # one method per kind -------------------------------------------------------------------------------------------
 
-    def _order(self, delivery: int, other: int, _op: int, _handover: int) -> Finding:
+    def _order(self, delivery: int, other: int, op: int, _handover: int) -> Finding:
         to, entry, when = self._to(delivery), self._position(delivery), self._when(delivery)
         before_to, later, before_when = self._to(other), self._position(other), self._when(other)
         earlier = self._sent[delivery].before
@@ -208,8 +215,25 @@ class Findings:
                 f"{self._key(delivery)} went backwards at {to}: it got {later} at {before_when} "
                 f"and then {entry} at {when}{self._which_had(earlier, delivery, cause)}"
             )
+        racing = op >= 0 and not self._requests_traced
+        if racing:
+            lag = duration(max(self._lines[self._sent[other].op].t_us - self._lines[op].t_us, 0))
+            text += (
+                f"; but the request of {to} for its redelivery, which arrived only {lag} before {later} was sent, may have "
+                "taken effect only after that"
+            )
+        else:
+            text += self._rule(delivery)
         return self._finding(
-            "out_of_order", delivery, [other], text + self._rule(delivery), cause=cause, first=earlier < 0
+            "out_of_order",
+            delivery,
+            [other],
+            text,
+            cause=cause,
+            reason=REQUEST_RACING if racing else None,
+            proof=[op] if racing else [],
+            uncertain=racing,
+            first=earlier < 0,
         )
 
     def _overtaken(self, delivery: int, other: int, op: int, _handover: int) -> Finding:

@@ -312,6 +312,7 @@ class AuditFold:
             logged = self._removals_logged
             if logged is None and self._whole:
                 logged = bool(marked(events["kind"], "pending_ack_removed").any())
+                self._removals_logged = logged
             if logged is None:
                 raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")
             self._applied = AppliedAcks(removals_logged=logged)
@@ -392,7 +393,16 @@ class AuditFold:
         if self._named and names[: len(self._names)] != self._names:
             raise NotStreamableError("a connection has the name of one that findings already name by it")
         self._names = names
-        findings = Findings(window, names, self._profile, state, scanned, self._gaps, self._applied)
+        findings = Findings(
+            window,
+            names,
+            self._profile,
+            state,
+            scanned,
+            self._gaps,
+            self._applied,
+            requests_traced=bool(self._removals_logged),
+        )
         found = scanned.found
         if window.first_op_of_last_log:
             found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]

@@ -19,7 +19,9 @@ A delivery of entry *e* to connection *c* is
 
 * **out of order** when (a) a later entry of the key went to *c* before, and *c* did not request redelivery of *e* after it
   first got such a later entry (Failover and Exclusive: nor did the active consumer change or the cursor rewind); or (b) *e*
-  was never sent before and a later entry of the key was. If a request excuses (a), it is an **overtaken redelivery**;
+  was never sent before and a later entry of the key was. If a request excuses (a), it is an **overtaken redelivery**. A
+  request counts from its arrival and takes effect within ``REQUEST_RACE_US``: if *c* first got a later entry in between,
+  the finding names the request (*other operation*), which may explain it;
 * a **split key** when an entry of the key that is not later than *e* is open at another connection;
 * **double outstanding** when *e* itself is open at another connection;
 * a **duplicate after ack** when *e* was acked;
@@ -116,6 +118,9 @@ from dispatch_core.audit.deliveries.layout import (
 OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED, PERHAPS_AFTER_MOVE, PERHAPS_MOVED_BACK = (
     range(8)
 )
+#: Without a trace a redelivery request is seen on arrival only, as an acknowledgement is. A delivery that follows it within
+#: this time may have been under way when it took effect.
+REQUEST_RACE_US: Final = 20_000
 #: One about order, a split, and two about a repeated delivery (double outstanding and after its ack).
 MOST_FINDINGS_PER_DELIVERY: Final = 4
 FINDING_COLUMNS: Final = 5
@@ -304,6 +309,18 @@ def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int)
 
 
 @compiled
+def _first_later(deliveries: Array, last: int, entry: int, consumer: int) -> int:
+    """Return the first delivery to ``consumer`` of an entry of the key that is later than ``entry``; -1 = none."""
+    found = -1
+    at = last
+    while at >= 0:
+        if deliveries[at, ENTRY] > entry and deliveries[at, CONSUMER] == consumer:
+            found = at
+        at = deliveries[at, BEFORE_OF_KEY]
+    return found
+
+
+@compiled
 def _may_be_rewound(
     deliveries: Array, entries: Array, count: int, entry: int, consumer: int, acked_up_to: int
 ) -> bool:
@@ -384,6 +401,8 @@ def _note(
 @compiled
 def take(
     first_op: int,
+    window_code: Array,
+    window_t_us: Array,
     op_code: Array,
     op_consumer: Array,
     op_value: Array,
@@ -407,6 +426,7 @@ def take(
 ) -> int:
     """Apply further operations (codes: ``operations``), the first of which has the number ``first_op``.
 
+    ``window_code``, ``window_t_us``: codes and times of all operations of the window, by number.
     ``checkpoint_until``: deliveries of operations before it are those of a checkpoint, whose order says nothing.
     The arrays have room for everything that the operations may add. Filled in: ``number``, the delivery number of each new
     delivery; ``ended``, the end of the delivery before it (``layout``; -1 = there was none); ``found``, the findings.
@@ -463,7 +483,7 @@ def take(
                 if ordered and key >= 0:
                     pair = _pair(keys, pairs, key, consumer)
                     backwards = pair >= 0 and pairs[pair, PAIR_HIGHEST] > entry
-                    wrong = -1
+                    wrong = racing = -1
                     if backwards:
                         last = keys[key, KEY_LAST_DELIVERY]
                         asked = _last_request(deliveries, entries, requests, entry, consumer)
@@ -473,6 +493,14 @@ def take(
                             later = _later(deliveries, last, entry, consumer, excuse)
                         if later < 0:
                             wrong = _later(deliveries, last, entry, consumer, op + 1)
+                            requested = (
+                                excuse >= 0 and 5 <= window_code[excuse] <= 6
+                            )  # REDELIVER, REDELIVER_ALL
+                            if requested and not is_first:
+                                later = _first_later(deliveries, last, entry, consumer)
+                                sent_us = window_t_us[deliveries[later, OPERATION]]
+                                if sent_us - window_t_us[excuse] < REQUEST_RACE_US:
+                                    wrong, racing = later, excuse
                         elif asked >= 0:
                             later = _later(deliveries, last, entry, consumer, asked)
                             if later >= 0 and before >= 0:
@@ -483,7 +511,7 @@ def take(
                         if wrong >= 0 and deliveries[wrong, OPERATION] < last_empty:
                             kind = PERHAPS_MOVED_BACK
                     if wrong >= 0:
-                        count = _note(found, count, now, kind, wrong, -1, NO_HANDOVER)
+                        count = _note(found, count, now, kind, wrong, racing, NO_HANDOVER)
                     split = _split_by(deliveries, keys, key, entry, consumer)
                     if split >= 0:
                         handover = NO_HANDOVER

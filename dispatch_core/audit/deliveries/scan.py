@@ -113,6 +113,8 @@ class Scan:
         found = np.empty((kernel.MOST_FINDINGS_PER_DELIVERY * sends, kernel.FINDING_COLUMNS), dtype=np.int32)
         count = kernel.take(
             first_op,
+            window.op_code,
+            window.op_t_us,
             operations.code,
             operations.consumer,
             operations.value,

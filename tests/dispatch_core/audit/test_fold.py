@@ -115,9 +115,16 @@ def settling_log(steps: int, seed: int, subscription_type: str = "Key_Shared") -
     before = small.MESSAGES
     small.MESSAGES = messages
     try:
-        return from_lines(numbered(events), subscription_type)
+        return from_lines(numbered(_at_random_times(events, seed)), subscription_type)
     finally:
         small.MESSAGES = before
+
+
+def _at_random_times(events: list[Any], seed: int) -> list[Any]:
+    """Give the events times of which some lie close enough together for races."""
+    rng = np.random.default_rng(seed)
+    times = 1_795_219_200_000_000 + np.cumsum(rng.choice([1_000, 15_000, 1_000_000], len(events)))
+    return [event | {"t_us": int(t_us)} for event, t_us in zip(events, times, strict=True)]
 
 
 @pytest.mark.parametrize("subscription_type", ["Key_Shared", "Failover", "Shared"])

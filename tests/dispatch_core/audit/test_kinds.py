@@ -126,6 +126,59 @@ def test_requests_that_do_not_lie_between_or_do_not_cover_it_explain_nothing(aud
     assert kinds(acked_before) == {"out_of_order": ["5:0"], "duplicate_after_ack": ["5:0"]}
 
 
+@pytest.mark.parametrize("request_for", [(0,), ()], ids=["named", "all unacked"])
+@pytest.mark.parametrize(("lag_us", "uncertain"), [(2_500, True), (19_999, True), (20_000, False)])
+def test_a_request_that_has_just_arrived_may_take_effect_later(
+    audit: Any, request_for: tuple[int, ...], lag_us: int, uncertain: bool
+) -> None:
+    """Seen with 4.2.4: while a round was sending, a request arrived, and took effect when the round was over."""
+    at = 1_795_219_200_000_000 + 3_000_000
+    result = audit(
+        added(1),
+        sent(1, 0),
+        redeliver(1, *request_for) | {"t_us": at},
+        sent(1, 1) | {"t_us": at + lag_us},
+        sent(1, 2),  # a later one that is sent long after the request changes nothing
+        sent(1, 0),
+    )
+    (finding,) = of_kind(result, "out_of_order")
+    assert (finding["uncertain"], finding["reason"]) == (
+        (True, "request_racing") if uncertain else (False, None)
+    )
+    assert finding["positions"] == (["5:0", "5:1"] if uncertain else ["5:0", "5:2"])
+    assert finding["seqs"] == ([2, 3, 4, 6] if uncertain else [2, 5, 6])
+    assert ("which arrived only" in finding["explanation"]) is uncertain
+
+
+def test_a_trace_shows_a_request_where_it_took_effect(audit: Any) -> None:
+    at = 1_795_219_200_000_000 + 4_000_000
+    result = audit(
+        *(added(1), sent(1, 0), {"kind": "pending_ack_removed", "consumer": 1, "positions": ["5:0"]}),
+        *(redeliver(1, 0) | {"t_us": at}, sent(1, 1) | {"t_us": at + 1_000}, sent(1, 0)),
+    )
+    (finding,) = of_kind(result, "out_of_order")
+    assert (finding["uncertain"], finding["reason"]) == (False, None)
+
+
+def test_a_request_on_its_way_explains_no_other_entry_and_no_first_delivery(audit: Any) -> None:
+    at = 1_795_219_200_000_000 + 3_000_000
+    request_of_all = redeliver(1) | {"t_us": at}
+    soon = {"t_us": at + 1_000}
+    other_entry = audit(added(1), sent(1, 0), redeliver(1, 3) | {"t_us": at}, sent(1, 1) | soon, sent(1, 0))
+    first_delivery = audit(added(1), redeliver(1, 0) | {"t_us": at}, sent(1, 1) | soon, sent(1, 0))
+    other_connection = audit(
+        *(added(1), added(2), sent(1, 0), redeliver(2, 0) | {"t_us": at}),
+        *(sent(1, 1) | soon, sent(1, 0)),
+    )
+    after_its_ack = audit(
+        *(added(1), sent(1, 0), ack(1, 0) | {"t_us": at - 1}, request_of_all),
+        *(sent(1, 1) | soon, sent(1, 0)),
+    )
+    for result in (other_entry, first_delivery, other_connection, after_its_ack):
+        (finding,) = of_kind(result, "out_of_order")
+        assert not finding["uncertain"], finding
+
+
 def test_split_key_needs_an_earlier_or_equal_entry_outstanding_elsewhere(audit: Any) -> None:
     assert kinds(audit(added(1), added(2), sent(1, 0), sent(2, 1))) == {"split_key": ["5:1"]}
     assert kinds(audit(added(1), added(2), sent(1, 0), ack(1, 0), sent(2, 1))) == {}
