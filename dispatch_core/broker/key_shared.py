@@ -239,7 +239,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _pending_among(self, ranges: assignments.OwnedRanges, skip: int) -> st_.I64:
         """List the entries pending on the owners of ``ranges``, of hashes in these: consumer by consumer, ascending."""
-        overtaken = np.asarray(self._overtaken() if self._sent_deleted else [], dtype=np.int64)
+        overtaken = np.asarray(self.overtaken(), dtype=np.int64)
         first = int(self.state.s[st_.MARK_DELETE]) + 1
         if not len(overtaken) and first > self._last_sent:
             return np.empty(0, np.int64)
@@ -311,11 +311,14 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- reads and rounds ------------------------------------------------------------------------------------
 
-    def attempt_read(self, between: Between = nothing_between, at_most: int | None = None) -> Read:
+    def attempt_read(
+        self, between: Between = nothing_between, at_most: int | None = None, pauses: Sequence[int] = ()
+    ) -> Read:
         """Decide which read is issued now (``readMoreEntries``).
 
         ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a
-        dispatch rate allows, 0 = no read; ``None`` = there is no rate.
+        dispatch rate allows, 0 = no read; ``None`` = there is no rate. ``pauses``: entries, ascending, before which the
+        scan of the replay set pauses; each makes a further step between 1 and the last.
         """
         st = self.state
         between(0)
@@ -325,14 +328,47 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._plan[1] = min(int(self._plan[1]), at_most)
             self._plan[0] = read_loop.UNDECIDED if at_most else read_loop.NO_READ
         between(1)
-        self._plan_replay()
-        between(2)
+        if pauses:
+            self._plan_replay_in_parts(between, pauses)
+        else:
+            self._plan_replay()
+        between(2 + len(pauses))
         self._plan_normal()
         self.trimmed = trimmed
         return self._planned(tuple(self._refused()))
 
     def _plan_replay(self) -> None:
         read_loop.plan_replay(self.state, self._plan, self._attempts)
+
+    def _plan_replay_in_parts(self, between: Between, pauses: Sequence[int]) -> None:
+        """Plan a replay as ``_plan_replay`` does, with a step before each of the entries ``pauses``."""
+        st, plan = self.state, self._plan
+        undecided, found = plan[0] == read_loop.UNDECIDED, 0
+        entry = int(read_loop.begin_scan(st)) if undecided else -1
+        for step, stop in enumerate((*pauses, int(st.s[st_.REPLAY_HIGH])), 2):
+            if entry >= 0:
+                entry = int(replay_set.next_in_replay(st, entry))
+                found = int(read_loop.scan(st, int(plan[1]), found, entry, stop, plan, self._attempts))
+                entry = max(entry, stop)
+            if step < 2 + len(pauses):
+                between(step)
+        if undecided:
+            read_loop.end_scan(st, found, plan)
+
+    def replay_positions(self, sticky_hash: int) -> list[int]:
+        """Return the entries of the replay set that have this hash stored, ascending."""
+        hash_id = self.id_of_hash(sticky_hash)
+        if hash_id is None:
+            return []
+        st = self.state
+        first, last = int(st.s[st_.REPLAY_LOW]), int(st.s[st_.REPLAY_HIGH])
+        waiting = (st.in_replay[first:last] == 1) & (st.replay_hash[first:last] == hash_id)
+        positions: list[int] = (np.flatnonzero(waiting) + first).tolist()
+        return positions
+
+    def remembers_blocked_hashes(self) -> bool:
+        """True if a hash that a scan or a round has held back stays so for the rest of it (#23874)."""
+        return bool(self.state.s[st_.BLOCKED_HASH_MEMORY])
 
     def _plan_normal(self) -> None:
         read_loop.plan_normal(self.state, self._plan)
@@ -364,7 +400,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """Return the pending entries that mark-delete has passed: for each connected consumer, by its slot."""
         if not self._sent_deleted:
             return []
-        overtaken = self._overtaken()
+        overtaken = self.overtaken()
         holders = self.state.holder[overtaken].tolist()
         return [
             (slot, [entry for entry, holder in zip(overtaken, holders, strict=True) if holder == slot])
@@ -385,6 +421,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def trims_after_a_move(self) -> bool:
         """True if ``trim_passed`` follows a move of the cursor forward; else a read attempt trims, or nothing does."""
         return cursor_moves.trims_after_a_move(self.profile)
+
+    def trims_in_attempts(self) -> bool:
+        """True if a read attempt begins by dropping all that mark-delete has passed (until #25581)."""
+        return bool(self.state.s[st_.TRIMS_TO_MARK_DELETE])
 
     def trim_passed(self) -> list[Released]:
         """Drop everything up to mark-delete from replay set and pending acks, after a move of the cursor (#25581).

@@ -40,7 +40,7 @@ from dispatch_core.broker import commands, membership, read_loop_classic, replay
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.broker.multiple_consumers import Between, Round, nothing_between
-from dispatch_core.broker.ordering import read_position
+from dispatch_core.broker.ordering import read_position, recently_joined
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors import assignments
 
@@ -112,6 +112,21 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         """Raise the read position to ``entry``, where a read that is in flight has moved the cursor already."""
         s = self.state.s
         s[st_.READ_POSITION] = max(s[st_.READ_POSITION], entry)
+
+    def may_be_held_back(self) -> bool:
+        """True if a consumer that joins now is held back, provided that the read position is far enough."""
+        return bool(read_position.holds_back_who_joins(self.state))
+
+    def hold_back_from(self, consumer: int, position: int) -> None:
+        """Hold back a consumer that joined when the read position was at ``position``, instead of where it is now held."""
+        st, slot = self.state, self.slot(consumer)
+        recently_joined.forget(st, slot)
+        recently_joined.hold_back(st, slot, position)
+        if st.s[st_.SORTS_RECENT]:
+            read_position.sort_last(st)
+        else:  # in the order in which they joined
+            count = int(st.s[st_.N_RECENT])
+            st.recent[:count] = np.sort(st.recent[:count])
 
     def _plan_replay(self) -> None:
         read_loop_classic.plan_replay(self.state, self._plan)

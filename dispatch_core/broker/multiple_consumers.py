@@ -478,6 +478,27 @@ class MultipleConsumersDispatcher:
         slot = int(self.state.holder[entry])
         return None if slot == st_.NOBODY else self._numbers[slot]
 
+    def pending_hash(self, entry: int) -> int | None:
+        """Return the sticky key hash kept with a pending ack; None = the entry is pending on nobody."""
+        if self.holder(entry) is None:
+            return None
+        return self.hash_value(int(self.state.pending_hash[entry]))
+
+    def overtaken(self) -> list[int]:
+        """Return the entries up to mark-delete that are pending: sent again although acknowledged meanwhile, or passed."""
+        if not self._sent_deleted:
+            return []
+        mark_delete = self.mark_delete()
+        return [
+            entry
+            for entry in sorted(self._sent_deleted)
+            if entry <= mark_delete and self.state.holder[entry] != st_.NOBODY
+        ]
+
+    def mark_delete(self) -> int:
+        """Return the last entry of the acknowledged prefix; -1 = the position before the first entry."""
+        return int(self.state.s[st_.MARK_DELETE])
+
     def pending_on(self, consumer: int) -> list[int]:
         """Return the entries pending on a consumer, in position order."""
         return self._pending_on(self.slot(consumer))
@@ -564,19 +585,10 @@ class MultipleConsumersDispatcher:
         self.state.order[: len(slots)] = slots
         self.state.s[st_.N_CONSUMERS] = len(slots)
 
-    def _overtaken(self) -> list[int]:
-        """Return the entries up to mark-delete that are pending: sent again although acknowledged meanwhile, or passed."""
-        mark_delete = int(self.state.s[st_.MARK_DELETE])
-        return [
-            entry
-            for entry in sorted(self._sent_deleted)
-            if entry <= mark_delete and self.state.holder[entry] != st_.NOBODY
-        ]
-
     def _pending_on(self, slot: int) -> list[int]:
         first = int(self.state.s[st_.MARK_DELETE]) + 1
         count = pending_acks.pending_on(self.state, slot, first, self._last_sent + 1, self._pending)
         pending: list[int] = self._pending[:count].tolist()
         if not self._sent_deleted:
             return pending
-        return [entry for entry in self._overtaken() if self.state.holder[entry] == slot] + pending
+        return [entry for entry in self.overtaken() if self.state.holder[entry] == slot] + pending

@@ -124,10 +124,15 @@ def plan_replay(st: State, plan: I64, attempts: I64) -> None:
         return
     size = plan[1]
     found = 0
-    if st.s[SKIP_NEXT_REPLAY] == 1:
-        st.s[SKIP_NEXT_REPLAY] = 0
-    else:
-        found = positions_to_replay(st, size, plan, attempts)
+    entry = begin_scan(st)
+    if entry >= 0:
+        found = scan(st, size, found, entry, st.s[REPLAY_HIGH], plan, attempts)
+    end_scan(st, found, plan)
+
+
+@compiled
+def end_scan(st: State, found: int, plan: I64) -> None:
+    """Plan a replay read of the ``found`` positions that a scan has written, if there are any."""
     if found > 0:
         plan[0] = REPLAY_READ
         plan[1] = found
@@ -166,18 +171,24 @@ def normal_read_allowed(st: State) -> bool:
 
 
 @compiled
-def positions_to_replay(st: State, size: int, plan: I64, attempts: I64) -> int:
-    """Scan the replay set in position order and keep up to ``size`` positions that could be sent now.
-
-    A position whose hash is unknown is kept: it is decided at dispatch. Writes them from ``plan[2]``; returns how many.
-    """
+def begin_scan(st: State) -> int:
+    """Begin a scan of the replay set; returns its first position, -1 if there is none or a look-ahead skips the scan."""
+    if st.s[SKIP_NEXT_REPLAY] == 1:
+        st.s[SKIP_NEXT_REPLAY] = 0
+        return -1
     st.s[STAMP] += 1
+    return first_in_replay(st)
+
+
+@compiled
+def scan(st: State, size: int, found: int, entry: int, stop: int, plan: I64, attempts: I64) -> int:
+    """Scan the replay set from its position ``entry`` to below ``stop`` and keep positions that could be sent now.
+
+    Positions are kept until there are ``size``; ``found``: so many were kept before. One whose hash is unknown is kept:
+    it is decided at dispatch. Writes them from ``plan[2]``; returns how many there are.
+    """
     stamp = st.s[STAMP]
-    found = 0
-    entry = first_in_replay(st)
-    if entry < 0:
-        return 0
-    while entry < st.s[REPLAY_HIGH] and found < size:
+    while entry < stop and found < size:
         if replayable(st, entry, stamp, attempts):
             plan[2 + found] = entry
             found += 1

@@ -82,9 +82,15 @@ def consumer_joined(st: State, slot: int) -> int:
 @compiled
 def is_held_back_when_joining(st: State) -> bool:
     """True if a consumer that joins now is held back: others are connected, and more than one entry is unacknowledged."""
+    return holds_back_who_joins(st) and st.s[READ_POSITION] - st.s[MARK_DELETE] > 1
+
+
+@compiled
+def holds_back_who_joins(st: State) -> bool:
+    """True if a consumer that joins now is held back, whatever the read position: others are connected, in order."""
     if st.s[IN_ORDER] == 0 or (st.s[SORTS_RECENT] == 1 and st.s[REWIND_DUE] == 1):
         return False
-    return st.s[N_CONSUMERS] > 1 and st.s[READ_POSITION] - st.s[MARK_DELETE] > 1
+    return st.s[N_CONSUMERS] > 1
 
 
 @compiled

@@ -335,6 +335,10 @@ class ActiveChangeVerifier(CursorDriver):
         self._acks = AckHistory()
         self.core.reset(entry)
 
+    def _rewinds_new_cursor(self) -> bool:
+        """See ``CursorDriver``. The failover delay may end although all consumers have left."""
+        return bool(self.core.members)
+
     def _finish_acks(self) -> tuple[int, str] | None:
         """See ``CursorDriver``: acks are applied when they arrive."""
         return None

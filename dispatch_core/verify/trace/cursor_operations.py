@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,6 +69,9 @@ class CursorDriver(Driver):
             None  # seq of the line that says so, till the subscription is made again
         )
         self._limits = LimitsInForce()
+        self._rates_ahead: deque[tuple[int, int]] = (
+            deque()
+        )  # index and time of the lines that say that a rate begins
 
     @property
     @abstractmethod
@@ -100,6 +104,26 @@ class CursorDriver(Driver):
             seq, low, high = self._reset_to
             self._reset_to = seq, low - drop, high - drop
 
+    def look_ahead(self, lines: Sequence[Line]) -> None:
+        """See ``Driver.look_ahead``."""
+        self._rates_ahead.extend(
+            (at, line.t_us)
+            for at, line in enumerate(lines, len(self._lines))
+            if line.kind == "limit" and limits_in_force.begins_rate(line)
+        )
+        super().look_ahead(lines)
+
+    def _rate_may_hold(self) -> bool:
+        """Check whether a dispatch rate may hold at the present line, see ``limits_in_force``."""
+        while self._rates_ahead and self._rates_ahead[0][0] <= self._at:
+            self._rates_ahead.popleft()
+        if self._limits.rate_may_hold():
+            return True
+        if not self._rates_ahead:
+            return False
+        at, t_us = self._rates_ahead[0]
+        return at < self._lines.horizon(self._at) and t_us - self._line.t_us <= limits_in_force.SEEN_WITHIN_US
+
     # --- lines ---------------------------------------------------------------------------------------------------
 
     def _on_step(self, line: Line) -> None:
@@ -123,6 +147,13 @@ class CursorDriver(Driver):
     def _on_subscription_deleted(self, line: Line) -> None:
         """Take the end of the cursor. If the subscription is made again, its cursor begins at the end of the topic."""
         self._deleted_at = line.seq
+
+    @abstractmethod
+    def _rewinds_new_cursor(self) -> bool:
+        """Check whether a rewind behind the mark of a deletion is of the new cursor: a consumer is joining.
+
+        The mark stands before the call. The dispatcher that is to go may still rewind the old cursor.
+        """
 
     def _made_again(self, line: Line) -> None:
         """Begin at the end of the topic if the subscription had been deleted; the line is the first about its new cursor."""
@@ -190,7 +221,8 @@ class CursorDriver(Driver):
 
     def _on_rewind_after_reset(self, line: Line) -> None:
         """Compare the read position of the first rewind after a reset to the end; see ``_STORED``."""
-        self._made_again(line)
+        if self._deleted_at is not None and self._rewinds_new_cursor():
+            self._made_again(line)
         reset_to, self._reset_to = self._reset_to, None
         position = line.recorded["read_position"]
         if reset_to is None or position is None:

@@ -64,6 +64,10 @@ class Releases:
                 return due.released.ref_count_before
         return None
 
+    def unmet(self) -> list[Released]:
+        """Return the releases that are expected and not logged yet."""
+        return [due.released for due in self._due if not due.met]
+
     def missing(self, *, connection: int | None = None, at: int = -1) -> list[Released]:
         """Return the releases missing before this line: the next of ``connection``, or the one with index ``at``."""
         return self._gone(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.limits_in_force import (
-    DISPATCH_RATE,
     REASON_OF_DELAY,
     REASON_OF_RATE,
     DeliverTimes,
@@ -44,6 +43,9 @@ from dispatch_core.verify.trace.recorded import (
     differing_read,
     differing_round,
 )
+
+#: Number of entries before which the scan of the replay set pauses, at most: each makes more orders to try.
+MAX_PAUSES: Final = 8
 
 
 class KeySharedVerifier(PendingAcksDriver):
@@ -181,18 +183,24 @@ class KeySharedVerifier(PendingAcksDriver):
 
     def _attempt(self, window: Window, *, including: bool = False) -> None:
         """Verify one read attempt; ``including``: the present line is one of its recorded lines."""
+        if self.core.trims_in_attempts() and (self._moves_under_way() or self.core.overtaken()):
+            self._take_acks_before_trim(self._within(window.end))
         recorded = self._attempt_lines(window, including=including)
-        limited: list[Difference] = []  # decisions that a dispatch rate explains
+        rated, limited = self._rate_may_hold(), list[Difference]()  # decisions that a dispatch rate explains
+
+        pauses = self._pauses(recorded)
 
         def decide(between: Between) -> Read:
             limited.clear()
-            if not self._limits.is_active(DISPATCH_RATE):
-                return self.core.attempt_read(between)
+            if not rated:
+                return self.core.attempt_read(between, pauses=pauses)
             return self._attempt_under_rate(between, recorded, limited)
 
         outcome = self._decide(
-            window, 3, decide, lambda read: differing_read(read, recorded, self._positions)
+            window, 3 + len(pauses), decide, lambda read: differing_read(read, recorded, self._positions)
         )
+        if rated and outcome.explained and not limited:
+            self._limits.full_read(recorded.read.max_entries or len(recorded.read.entries))
         for difference in limited:
             window.leave_unjudged(difference.decision_class, difference.decisions, REASON_OF_RATE)
         self._reads.attempted(outcome.answer)
@@ -201,6 +209,20 @@ class KeySharedVerifier(PendingAcksDriver):
             self._releases.expect(self.core.trimmed, until=window.end)
             self._finish_acks_of_nobody()
         self._judge(window, outcome)
+
+    def _pauses(self, recorded: Recorded) -> list[int]:
+        """Return entries before which the scan of the replay set may have found a hash released that it had held back.
+
+        Clients' threads release hashes while the scan runs. The positions of such a hash that were held back stand in front
+        of the release; with the memory of #23874 the others are held back, too.
+        """
+        pauses = set()
+        for hash_value in recorded.released:
+            held_back = recorded.held_back[hash_value]
+            following = self.core.replay_positions(hash_value)[held_back:]
+            if following and not (held_back and self.core.remembers_blocked_hashes()):
+                pauses.add(following[0])
+        return sorted(pauses)[:MAX_PAUSES]
 
     def _attempt_under_rate(self, between: Between, recorded: Recorded, limited: list[Difference]) -> Read:
         """Attempt a read by the rules, and if that is not what the log has, one of at most as many entries as it has."""
@@ -221,7 +243,8 @@ class KeySharedVerifier(PendingAcksDriver):
         return self.core.attempt_read(between)
 
     def _limits_changed(self) -> None:
-        """See ``CursorDriver``."""
+        """See ``CursorDriver``. Acks that have begun to take effect are tested against the limit before."""
+        self._finish_acks()
         self.core.limit_unacked(self._limits.unacked())
 
     def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:
@@ -238,10 +261,13 @@ class KeySharedVerifier(PendingAcksDriver):
                 window.count("read")
             elif line.kind == "draining_blocked":
                 recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                recorded.held_back[line.recorded["hash"]] += 1
                 window.count("draining")
             else:
                 if line.kind == "read_done":
                     recorded.results.setdefault(line.inputs["type"], line.seq)
+                elif line.kind == "draining_release" and line.recorded["ref_count_before"] == 1:
+                    recorded.released.add(line.recorded["hash"])
                 continue
             self._judged.add(at)
         self._judged.discard(self._at)

@@ -2,25 +2,33 @@
 
 Differences from 4.x: a consumer that leaves counts as recently joined until the first read attempt of its removal is over;
 and a round may read on at once depending on writes.
+
+A consumer that joins remembers the cursor's read position. A read moves it when its entries are there, on a thread of the
+managed ledger; its ``read_done`` follows when the dispatcher takes them. So a consumer that joins while a normal read is in
+flight remembers the position in front of that read or behind it, and the trace does not show which. The core takes the one
+in front. The other one is an open fact (``races``), named by ``read_done``, until a decision shows it or refutes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
-from dispatch_core.broker.multiple_consumers import Round
+from dispatch_core.broker.multiple_consumers import Between, Round
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.state import NOBODY
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
-from dispatch_core.verify.trace.races import Command, Outcome
+from dispatch_core.verify.trace.races import Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Window
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
+
+A = TypeVar("A")
 
 #: A consumer's turn in a round that gets nothing takes about so long, microseconds.
 _A_TURN_US: Final = 100
@@ -55,6 +63,74 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         self.core.prune()
 
     # --- membership ----------------------------------------------------------------------------------------------
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: read positions of open facts."""
+        super()._change_ordinals(change)
+        for fact in self._facts:
+            if fact.held_from is not None:
+                fact.held_from = change(fact.held_from)
+
+    def _on_selector_added(self, line: Line) -> None:
+        self._settle_all()
+        in_flight, mark_delete = self.core.reads_ahead(), self.core.mark_delete()
+        super()._on_selector_added(line)
+        if in_flight and self.core.may_be_held_back():
+            self._open_join(line, mark_delete)
+
+    def _open_join(self, line: Line, mark_delete: int) -> None:
+        """Open the facts about a consumer that joined while a normal read was in flight.
+
+        The position is remembered if more than one entry lies between mark-delete and it. The broker looks at the read
+        position once for the one and once for the other (addConsumer).
+        """
+        consumer, done = who(line), self._end_of_read()
+        at = self.core.read_when_joining(consumer)
+        entries = [entry for entry in done.inputs["positions"] if entry >= 0] if done is not None else []
+        if done is None or at is None or not entries:
+            return
+        behind = max(entries) + 1
+        is_held = consumer in self.core.recently_joined()
+        if behind <= at or behind - mark_delete <= 1:
+            return
+        if not self._late_entries.may_be_stored(entries[0], line.t_us):
+            return
+        what = f"the result of the read during which consumer {consumer} joined"
+        self._facts += [
+            Command(done.seq, consumer, what, held_from=position)
+            for position in ([behind] if is_held else [behind, at])
+        ]
+
+    def _end_of_read(self) -> Line | None:
+        """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.kind == "read_done" and line.inputs["type"] == "Normal":
+                return line
+            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
+                return None
+        return None
+
+    def apply_fact(self, fact: Command) -> None:
+        """See ``RacingDriver``: the consumer joined when the read had moved the read position."""
+        if fact.held_from is not None:
+            self.core.hold_back_from(fact.connection, fact.held_from)
+
+    def _decide(
+        self,
+        window: Window,
+        steps: int,
+        decide: Callable[[Between], A],
+        differences: Callable[[A], list[Difference]],
+    ) -> Outcome[A]:
+        """See ``RacingDriver``. A fact that holds nothing back any more is none."""
+        if self._facts:
+            reached, connected = self.core.mark_delete() + 1, set(self.core.connected())
+            self._facts = [
+                fact
+                for fact in self._facts
+                if (fact.held_from or 0) > reached and fact.connection in connected
+            ]
+        return super()._decide(window, steps, decide, differences)
 
     def _on_consumer_added(self, line: Line) -> None:
         super()._on_consumer_added(line)

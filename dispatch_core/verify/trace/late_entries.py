@@ -51,6 +51,12 @@ class LateEntries:
         high = int(later[0]) if len(later) else len(published)
         return low, max(low, high)
 
+    def may_be_stored(self, entry: int, t_us: int) -> bool:
+        """Check whether an entry may have been stored at a time: its publish time is not far behind that."""
+        return bool(
+            self._unknown.values[entry] or self._published_us.values[entry] <= t_us + STORED_WITHIN_US
+        )
+
     def may_have_come(self, state: State, since_us: int) -> bool:
         """Check whether the first unread entry may have been stored after ``since_us``.
 

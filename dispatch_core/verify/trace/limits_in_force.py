@@ -16,6 +16,10 @@ here, and nothing else in a mark is read.
 ``compacted_read``       What follows is *not judged*: such reads come from the compacted ledger, and have no lines.
 =======================  ============================================================================================
 
+A line or mark and the effect of its policy are not at the same time. A recorder asks for policies once a second: a rate may
+have held ``SEEN_WITHIN_US`` before its line. A mark says when an administrator's call returned, and the policy reaches the
+dispatcher later: after its end a rate *may hold* until a read of more entries than it allowed shows that it is gone.
+
 >>> of_mark("limit unacked_namespace 8 set"), of_mark("limit dispatch_rate removed"), of_mark("drain")
 (Limit(what='unacked_namespace', active=True, value=8), Limit(what='dispatch_rate', active=False, value=None), None)
 """
@@ -47,6 +51,9 @@ REASON_OF_DELAY: Final = (
 )
 REASON_OF_COMPACTED: Final = "compacted data was read: such reads have no lines"
 
+#: The longest time from the beginning of a policy to the line that a recorder writes of it, microseconds.
+SEEN_WITHIN_US: Final = 2_000_000
+
 _MARK: Final = re.compile(r"limit (\w+)(?: (\d+))?\b.*\b(set|removed)")
 
 
@@ -76,6 +83,11 @@ def of_mark(note: str) -> Limit | None:
     return Limit(found[1], found[3] == "set", None if found[2] is None else int(found[2]))
 
 
+def begins_rate(line: Line) -> bool:
+    """Check whether a ``limit`` line says that a dispatch rate begins."""
+    return line.inputs["what"] == DISPATCH_RATE and bool(line.inputs["limit_active"])
+
+
 def is_deletion(line: Line) -> bool:
     """Check whether a mark says that the subscription was deleted, as a line ``subscription_deleted`` does."""
     return (line.inputs["note"] or "") == "subscription deleted"
@@ -88,16 +100,40 @@ class LimitsInForce:
     >>> limits.take(Limit("unacked_namespace", True, 8))
     >>> limits.unacked(), limits.is_active(DISPATCH_RATE)
     (8, False)
+
+    A dispatch rate of 15 messages ends; reads of 10 and of 20 entries follow:
+
+    >>> limits.take(Limit(DISPATCH_RATE, True, 15))
+    >>> limits.take(Limit(DISPATCH_RATE, False))
+    >>> limits.full_read(10)
+    >>> limits.rate_may_hold()
+    True
+    >>> limits.full_read(20)
+    >>> limits.rate_may_hold()
+    False
     """
 
     def __init__(self) -> None:
         self._values: dict[str, int | None] = {}
+        self._ended: dict[str, int | None] = {}  # a rate that has ended, and that may still hold
 
     def take(self, limit: Limit) -> None:
         """Take a limit that begins or ends."""
+        if limit.what == DISPATCH_RATE and limit.what in self._values:
+            self._ended = {limit.what: self._values[limit.what]}
         self._values.pop(limit.what, None)
         if limit.active:
             self._values[limit.what] = limit.value
+            self._ended.pop(limit.what, None)
+
+    def rate_may_hold(self) -> bool:
+        """True if a dispatch rate is in force, or has ended and no read has shown that it is gone."""
+        return DISPATCH_RATE in self._values or DISPATCH_RATE in self._ended
+
+    def full_read(self, entries: int) -> None:
+        """Take a read of as many entries as the rules ask for: more than a rate that has ended show that it is gone."""
+        if self._ended and entries > (self._ended[DISPATCH_RATE] or 0):
+            self._ended.clear()
 
     def is_active(self, what: str) -> bool:
         """True if a limit is in force."""

@@ -7,13 +7,14 @@ request works the other way round: what it lets go is logged first, its own line
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.multiple_consumers import Acked, Released
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.acks_before_trims import lines_before_trim
 from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
@@ -88,6 +89,37 @@ class PendingAcksDriver(RacingDriver):
         self._releases.expect(released)
         self._finish_acks_of_nobody()
 
+    def _take_acks_before_trim(self, lines: Iterable[tuple[int, Line]]) -> None:
+        """Take the lines of other threads that prove to come before a trim; ``lines``: those in which they stand."""
+        owed = self._releases.unmet()
+        for at in lines_before_trim(lines, self._passed_up_to(), self.core.pending_hash, owed):
+            self._take_early(at)
+
+    def _passed_up_to(self) -> int:
+        """Return mark-delete after the moves of the cursor that are under way."""
+        return max([self.core.mark_delete(), *(move.entry for move in self._moves_under_way())])
+
+    def _settle_moves_at(self, ack: Line) -> None:
+        """Finish moves of the cursor under way at an ack, but not their trim if it leaves an entry of the ack pending.
+
+        The removal of a passed entry proves that the ack came before the trim; it stands before the connection's next
+        command.
+        """
+        if not self._moves_under_way():
+            return
+        mark_delete = self._passed_up_to()
+        passed = [entry for entry in ack.inputs["positions"] if 0 <= entry <= mark_delete]
+        trimmed = not passed or not any(entry in passed for entry in self._removed_for(ack))
+        self._settle_cursor(CursorStep.TRIM if trimmed else CursorStep.MOVE)
+
+    def _removed_for(self, ack: Line) -> Iterator[int]:
+        """Yield the entries whose pending acks go between an ack, the present line, and the next line of its connection."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.kind == "pending_ack_removed":
+                yield from line.recorded["positions"]
+            elif line.kind in _OF_A_CONNECTION and line.consumer == ack.consumer:
+                return
+
     def _finish_acks_of_nobody(self) -> None:
         """Finish acks that have arrived of entries that are not pending any more: they only reach the cursor."""
         for entry in [e for e in self._acks if self.core.holder(e) is None]:
@@ -97,7 +129,7 @@ class PendingAcksDriver(RacingDriver):
                 self.core.acknowledge(entry)
 
     def _on_ack(self, line: Line) -> None:
-        self._settle_cursor(CursorStep.TRIM)
+        self._settle_moves_at(line)
         connection = self.connection(who(line))
         self._settle(connection)
         if line.inputs["ack_type"] != "Individual":
@@ -238,6 +270,8 @@ class PendingAcksDriver(RacingDriver):
             self._let_go_for(request)  # "redeliver all" clears in one batch, then says so
             before = self._releases.meet(consumer, hash_value)
         if before is None and not line.recorded["closing"]:
+            if self._moves_under_way():
+                self._take_acks_before_trim(self._lines.between(self._at, self._lines.horizon(self._at)))
             self._settle_cursor(CursorStep.TRIM)  # a trim clears in one batch, too
             before = self._releases.meet(consumer, hash_value)
         if before is None:

@@ -11,7 +11,9 @@ that the trace leaves open are tried, on copies of the state:
   long as no later line of that connection shows that it is done;
 * permits that an earlier window took for counted may not have been, until a line shows it: they are taken back;
 * an ack that overlapped the very send that blocked its consumer on unacked messages may have come before it: whether the
-  block is there shows only later, so it stays in question until it is cleared.
+  block is there shows only later, so it stays in question until it is cleared;
+* a consumer that joined while a read was in flight may be held back by the position behind that read (``joins``): an *open
+  fact*, until a decision shows it or refutes it.
 
 Commands of one connection keep their order. An order that gives the recorded answer in full is taken: the decisions in
 which the plain order differs are *uncertain*, with the ``seq`` of the racing line; the state goes on from there, and what
@@ -42,6 +44,7 @@ class Command:
     entry: int = -1  # ack, removal
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
     uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
+    held_from: int | None = None  # an open fact: the connection's consumer joined at this read position
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
@@ -111,6 +114,9 @@ class Outcome(Generic[A]):
     early: list[Command] = field(default_factory=list)  # applied before their own line
     late: list[Command] = field(default_factory=list)  # to be applied after the decision
     racing: Command | None = None
+    refuted: list[Command] = field(
+        default_factory=list
+    )  # open facts with which the answer would be another one
 
 
 def search(
@@ -124,7 +130,8 @@ def search(
     """Decide in the plain order; where that differs from the trace, find an open order that does not.
 
     ``decide(between)`` runs the core once from the restored state and calls ``between(step)`` before each of its steps
-    0 … ``steps`` - 1. ``waiting`` and ``late`` hold the commands of each connection, in order.
+    0 … ``steps`` - 1. ``waiting`` and ``late`` hold the commands of each connection, in order; an open fact has a pseudo
+    connection of its own.
     """
 
     def run(moves: dict[tuple[int, bool], Move]) -> tuple[A, list[Difference]]:
@@ -141,9 +148,16 @@ def search(
         answer = decide(between)
         return answer, differences(answer)
 
+    other = {
+        commands[0]: run({(connection, True): Move(connection, True, 1, 0)})[1]
+        for connection, commands in waiting.items()
+        if commands[0].held_from is not None
+    }
     answer, plain = run({})
     if not plain:
-        return Outcome(answer, [], late=[c for c, at in _late_steps(late, {}) if at >= steps])
+        refuted = [fact for fact, differing in other.items() if differing]
+        delayed = [command for command, at in _late_steps(late, {}) if at >= steps]
+        return Outcome(answer, [], late=delayed, refuted=refuted)
     found = _improve(run, plain, list(_moves(waiting, late, steps)))
     if found is None:
         answer, _ = run({})
@@ -184,7 +198,8 @@ def _earliest(commands: list[Command]) -> int:
 def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], steps: int) -> Iterable[Move]:
     for connection, commands in waiting.items():
         for count in range(1, len(commands) + 1):
-            for step in range(_earliest(commands[:count]), steps):
+            stop = steps if commands[0].held_from is None else 1
+            for step in range(_earliest(commands[:count]), stop):
                 yield Move(connection, True, count, step)
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):

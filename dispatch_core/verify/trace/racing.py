@@ -31,6 +31,8 @@ _CURSOR: Final = -1
 #: Pseudo connections of contested blocks count down from here.
 _CONTESTED: Final = -2
 _COUNTED: Final = -3
+#: Pseudo connections of open facts count down from here.
+_FACTS: Final = -(1 << 40)
 
 
 #: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
@@ -52,6 +54,10 @@ NEXT_SECTION = frozenset(
         "end",
     }
 )
+
+
+#: Kinds of which one follows a rewind, in the section that rewinds.
+_AFTER_A_REWIND: Final = NEXT_SECTION | {"read_attempt_end", "round_end"}
 
 
 class CursorStep(Enum):
@@ -117,6 +123,7 @@ class RacingDriver(CursorDriver):
         self._taken: dict[int, list[Command]] = {}
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
+        self._facts: list[Command] = []  # open facts, see ``races``
         self._counting_logged = facts.counting_logged
 
     def feed(self, line: Line) -> None:
@@ -129,6 +136,21 @@ class RacingDriver(CursorDriver):
             super().feed(line)
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
+
+    def _take_early(self, at: int) -> None:
+        """Take a line that is ahead, because it proves to come before what the present one begins.
+
+        One that the core refuses is left for its own time.
+        """
+        present = self._at, self._line
+        self._at, self._line = at, self._lines[at]
+        try:
+            self._handlers[self._line.kind](self._line)
+            self._judged.add(at)
+        except IllegalTransitionError:
+            pass
+        finally:
+            self._at, self._line = present
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: entries of the commands under way, and of those that arrive within a window."""
@@ -260,6 +282,9 @@ class RacingDriver(CursorDriver):
     def begin_command(self, command: Command) -> object:
         """Apply an ack that has arrived before the line of its effect; returns the result to compare with this line."""
 
+    def apply_fact(self, fact: Command) -> None:
+        """Apply an open fact; a subclass that opens some does."""
+
     @abstractmethod
     def finish_command(self, command: Command) -> None:
         """Apply the later steps of an ack whose effect was logged."""
@@ -289,6 +314,11 @@ class RacingDriver(CursorDriver):
     def _trimmed_now(self, released: list[Released]) -> None:
         """Take the releases of trims that hold: they are no trial of the search."""
 
+    def _moves_under_way(self) -> list[Command]:
+        """Return the steps of moves of the cursor that no line has shown to be done."""
+        connection = self._connections.get(_CURSOR)
+        return [] if connection is None else connection.late
+
     def _on_mark_delete(self, _line: Line) -> None:
         """Mark-delete has moved: moves of the cursor are done."""
         self._settle_cursor(CursorStep.MOVE)
@@ -316,6 +346,13 @@ class RacingDriver(CursorDriver):
 
     def _on_rewind(self, line: Line) -> None:
         self._on_rewind_after_reset(line)
+
+    def _rewinds_new_cursor(self) -> bool:
+        """See ``CursorDriver``. A round that finds no consumers rewinds, too; a first consumer is added right afterwards."""
+        following = (
+            line.kind for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at))
+        )
+        return next((kind for kind in following if kind in _AFTER_A_REWIND), "") == "consumer_added"
 
     def _finish_acks(self) -> tuple[int, str] | None:
         """See ``CursorDriver``."""
@@ -370,8 +407,9 @@ class RacingDriver(CursorDriver):
             return Outcome(decide(lambda _step: None), [])
         self._sent_at = {}
         logged = 0  # steps of the window that are over, as its lines show
-        for _at, line in self._within(window.end):
-            self._peek(line, logged)
+        for at, line in self._within(window.end):
+            if at not in self._judged:
+                self._peek(line, logged)
             if line.kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
             elif line.kind in ("read_issued", "replay_read_issued"):
@@ -428,6 +466,7 @@ class RacingDriver(CursorDriver):
             waiting[_COUNTED - 2 * consumer] = [
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
+        waiting |= {_FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         for commands in late.values():  # commands of one connection keep their order
             for command, following in pairwise(commands):
                 following.step = max(command.step, following.step)
@@ -463,8 +502,14 @@ class RacingDriver(CursorDriver):
         for command in outcome.early:
             if command.uncounts is not None:
                 self._reopen(command.uncounts)
+        self._close_facts([*outcome.early, *outcome.refuted])
         self._take_trimmed()
         self._effects = Effects()
+
+    def _close_facts(self, closed: Sequence[Command]) -> None:
+        """Forget open facts that the decisions have shown, with other facts about the same consumer, or refuted."""
+        shown = {fact.connection for fact in closed if fact.applied}
+        self._facts = [fact for fact in self._facts if fact not in closed and fact.connection not in shown]
 
     def _reopen(self, flow: Command) -> None:
         """Reopen a flow that was taken for counted: it is late, or still to arrive."""
@@ -530,6 +575,8 @@ class _Stage:
         driver = self._driver
         if command.unblocks is not None:
             driver.core.unblock(command.unblocks)
+        elif command.held_from is not None:
+            driver.apply_fact(command)
         elif command.uncounts is not None:
             driver.core.take_back(command.connection, command.uncounts.permits)
         elif command.permits:

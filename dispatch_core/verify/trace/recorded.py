@@ -5,6 +5,7 @@ Nothing here reaches the core: it answers from its inputs alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -38,6 +39,10 @@ class Recorded:
     read_seq: int = 0
     results: dict[str, int] = field(default_factory=dict)  # type → seq of a read result within the window
     blocked: Said = field(default_factory=list)  # (consumer, hash)
+    held_back: Counter[int] = field(default_factory=Counter)  # hash → lines of ``blocked`` in an attempt
+    released: set[int] = field(
+        default_factory=set
+    )  # hashes of which the last pending ack goes within the window
     adds: dict[int, Said] = field(default_factory=dict)  # consumer → hashes that begin to drain
     closed: Said = field(default_factory=list)  # (hash, reference count before)
     sent: list[Sent] = field(default_factory=list)

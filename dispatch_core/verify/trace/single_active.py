@@ -26,7 +26,7 @@ from dispatch_core.verify.tally import Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
 from dispatch_core.verify.trace.facts import TraceFacts
-from dispatch_core.verify.trace.limits_in_force import DISPATCH_RATE, REASON_OF_RATE
+from dispatch_core.verify.trace.limits_in_force import REASON_OF_RATE
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
@@ -128,7 +128,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             self._executor_line()
         earlier = self._attempt
         if earlier is None or earlier.size is None or self.core.would_read(earlier.line.consumer) is None:
-            limited = self._limits.is_active(DISPATCH_RATE)
+            limited = self._rate_may_hold()
             self._attempt = Attempt(line, self.core.would_read(line.consumer), rewinder, limited)
 
     def _on_read_issued(self, line: Line) -> None:
@@ -146,9 +146,10 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             expected = attempt.size or expected  # permits are looked at when the attempt begins
         if expected == recorded:
             self.tally.exact("read")
+            self._limits.full_read(recorded)
             self._issue(line)
             return
-        if expected is not None and recorded < expected and self._limits.is_active(DISPATCH_RATE):
+        if expected is not None and recorded < expected and self._rate_may_hold():
             self.tally.leave_unjudged("read", 1, REASON_OF_RATE)
             self._issue(line, recorded)
             return

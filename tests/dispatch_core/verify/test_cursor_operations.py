@@ -35,6 +35,10 @@ SKIP = DATA / "4.0.0" / "ops-0000-skip-ch"
 EXPIRE = DATA / "4.2.4" / "ops-0003-expire-to-ch"
 CLEAR = DATA / "4.2.4" / "ops-0019-clear-failover"
 RESET = DATA / "4.2.4" / "ops-0022-reset-back-failover"
+UNACKED = DATA / "4.2.4" / "legal-3002-unacked-policy-ch"
+DELETED = DATA / "4.0.0" / "legal-3013-unsubscribed-failover"
+MADE_AGAIN = DATA / "4.0.0" / "legal-3018-unsubscribed-classic-ch"
+RATE = DATA / "4.2.4" / "legal-2011-rate-failover"
 ALL = (SKIP, EXPIRE, CLEAR, RESET)
 
 Line = dict[str, Any]
@@ -288,16 +292,17 @@ def _mark(note: str) -> Change:
     return change
 
 
-def _read(trace: list[Line]) -> Line:
-    """Return a read that returned fewer entries than it might have."""
+def _read(trace: list[Line], number: int = 0) -> Line:
+    """Return a read that returned fewer entries than it might have, counted from 0."""
     reads = t.places(trace, "read_issued")
+    found = []
     for at, following in pairwise(reads):
         done = [
             line for line in trace[at:following] if line["kind"] == "read_done" and line["type"] == "Normal"
         ]
         if done and len(done[0]["positions"]) < trace[at]["max_entries"]:
-            return trace[at]
-    raise AssertionError("no such read")
+            found.append(trace[at])
+    return found[number]
 
 
 @pytest.mark.parametrize("folder", [SKIP, CLEAR], ids=lambda folder: folder.name)
@@ -316,6 +321,49 @@ def test_under_a_dispatch_rate_smaller_reads_are_not_judged_and_larger_ones_dive
     assert [sum(counts.values()) for counts in less.tally.not_judged.values()] == [1]
     assert "decisions_not_judged" in less.as_json()
     assert tampered(folder, by(1), tmp_path).tally.counts["read"]["divergent"] == 1
+
+
+def test_a_policy_reaches_the_dispatcher_after_the_mark_of_its_end() -> None:
+    """The first read behind ``limit dispatch_rate removed`` is still limited; one of 30 entries shows the end."""
+    result = t.verified(RATE)
+    assert result.tally.total("divergent") == 0
+    (left,) = result.tally.not_judged.values()
+    assert left == {"read": 4}
+
+
+@pytest.mark.parametrize(("rate", "status"), [(15, "divergent"), (100_000, "not judged")])
+def test_a_read_of_more_than_a_rate_that_has_ended_shows_that_it_is_gone(
+    rate: int, status: str, tmp_path: Path
+) -> None:
+    """Behind such a read a smaller one diverges again."""
+
+    def change(trace: list[Line]) -> None:
+        _mark(f"limit dispatch_rate {rate} messages a second set")(trace)
+        _mark("limit dispatch_rate removed")(trace)
+        _read(trace, -1)["max_entries"] -= 1
+
+    result = tampered(CLEAR, change, tmp_path)
+    left = sum(sum(counts.values()) for counts in result.tally.not_judged.values())
+    assert (result.tally.counts["read"]["divergent"], left) == ((1, 0) if status == "divergent" else (0, 1))
+
+
+@pytest.mark.parametrize(("after_us", "diverges"), [(1_900_000, False), (2_100_000, True)])
+def test_a_rate_may_hold_before_the_line_that_a_recorder_writes_of_it(
+    after_us: int, diverges: bool, tmp_path: Path
+) -> None:
+    def change(trace: list[Line]) -> None:
+        read = _read(trace)
+        read["max_entries"] -= 1
+        t_us = read["t_us"] + after_us
+        at = next((at for at, line in enumerate(trace[1:], 1) if line["t_us"] > t_us), len(trace))
+        limit = {"kind": "limit", "what": "dispatch_rate", "value": 15, "active": True}
+        trace.insert(at, {"seq": 0, "t_us": t_us, **limit})
+        for seq, line in enumerate(trace[1:], 1):
+            line["seq"] = seq
+
+    result = tampered(CLEAR, change, tmp_path)
+    assert (result.tally.total("divergent") == 1) == diverges
+    assert bool(result.tally.not_judged) != diverges
 
 
 def test_without_a_rate_a_smaller_read_diverges(tmp_path: Path) -> None:
@@ -373,3 +421,45 @@ def test_batches_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
         for start in range(0, whole.log.events.num_rows, 97):
             verified.feed(whole.log.events.slice(start, 97), whole.log.events.slice(start + 97))
         assert asdict(verified.finish()) == asdict(whole.tally)
+
+
+# --- policies and deletions of real runs -----------------------------------------------------------------------------
+
+
+def _moved(note: str, kind: str, number: int) -> Change:
+    """Move the mark with a note before the last line but ``number`` of a kind in front of it."""
+
+    def change(trace: list[Line]) -> None:
+        at = next(at for at in t.places(trace, "step") if trace[at]["note"] == note)
+        mark = trace.pop(at)
+        before = [place for place in t.places(trace, kind) if place < at][-1 - number]
+        trace.insert(before, mark)
+        for seq, line in enumerate(trace[1:], 1):
+            line["seq"] = seq
+
+    return change
+
+
+def test_acks_in_front_of_a_mark_are_tested_against_the_limit_before(tmp_path: Path) -> None:
+    """The last ack in front of ``limit unacked_namespace removed`` leaves its consumer blocked, under the limit of 8."""
+    assert t.verified(UNACKED).tally.total("divergent") == 0
+    earlier = _moved("limit unacked_namespace removed", "ack", 0)
+    assert tampered(UNACKED, earlier, tmp_path).tally.total("divergent") > 0
+
+
+def test_the_dispatcher_of_a_deleted_subscription_may_still_rewind() -> None:
+    """The failover delay ends behind the mark "subscription deleted"; no consumer is connected any more."""
+    result = t.verified(DELETED)
+    assert result.tally.total("divergent") == result.tally.total("uncertain") == 0
+
+
+def test_a_subscription_made_again_begins_at_the_end(tmp_path: Path) -> None:
+    """Without the mark of its deletion the rewind of its first consumer diverges."""
+
+    def change(trace: list[Line]) -> None:
+        trace[:] = [line for line in trace if line.get("note") != "subscription deleted"]
+        for seq, line in enumerate(trace[1:], 1):
+            line["seq"] = seq
+
+    assert t.verified(MADE_AGAIN).tally.total("divergent") == 0
+    assert tampered(MADE_AGAIN, change, tmp_path).tally.total("divergent") > 0

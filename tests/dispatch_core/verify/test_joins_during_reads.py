@@ -1,0 +1,124 @@
+"""A consumer that joins while a normal read is in flight: its remembered position is in front of the read, or behind it.
+
+``4.0.0/ops-2031-seek-back-classic-ch`` (tests/data/operations) is the beginning of a real run in which it is behind:
+consumer 8 joins between the lines ``read_issued`` and ``read_done``, and is held back from the entry behind the read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dispatch_core.verify.trace.races import Command, Difference, search
+from dispatch_core.verify.trace.runner import Verification
+from tests.dispatch_core.verify import tampering as t
+
+RECORDING: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "operations" / "4.0.0" / "ops-2031-seek-back-classic-ch"
+)
+#: Seq of the read, of its end, of the two lines of the join, and of the first round that shows the position.
+READ_ISSUED, READ_DONE, JOIN, ROUND_END = 623, 634, 632, 671
+
+Trace = list[dict[str, Any]]
+
+
+def result_of(trace: Trace, where: Path) -> Verification:
+    """Verify a changed copy of the recording."""
+    for seq, line in enumerate(trace[1:], 1):
+        line["seq"] = seq
+    return t.verified(t.copy_with(RECORDING, trace, where))
+
+
+def test_the_end_of_the_read_names_the_race() -> None:
+    result = t.verified(RECORDING)
+    assert result.tally.total("divergent") == 0
+    assert {(finding.seq, finding.racing_seq) for finding in result.tally.findings} == {
+        (ROUND_END, READ_DONE)
+    }
+
+
+def test_a_consumer_that_joined_before_the_read_remembers_the_position_in_front(tmp_path: Path) -> None:
+    """No read is in flight then, so nothing explains that the consumer is held back."""
+    trace = t.raw(RECORDING)
+    join = trace[JOIN : JOIN + 2]
+    del trace[JOIN : JOIN + 2]
+    trace[READ_ISSUED - 1 : READ_ISSUED - 1] = join
+    assert result_of(trace, tmp_path).tally.counts["dispatch"]["divergent"] > 0
+
+
+def test_a_consumer_that_joined_after_the_read_remembers_the_position_behind(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    join = trace[JOIN : JOIN + 2]
+    trace[READ_DONE + 1 : READ_DONE + 1] = join
+    del trace[JOIN : JOIN + 2]
+    for line in join[:1]:
+        line["read_position"] = trace[READ_DONE - 2]["read_position"]
+    result = result_of(trace, tmp_path)
+    assert result.tally.total("divergent") == result.tally.total("uncertain") == 0
+
+
+def test_a_consumer_is_held_back_from_all_behind_the_read_or_from_nothing(tmp_path: Path) -> None:
+    """The round gives consumer 8 some entries behind the read, and holds others back: no position explains that."""
+    trace = t.raw(RECORDING)
+    end = trace[ROUND_END]
+    sent = {**trace[ROUND_END - 3], "consumer": 8, "permits_before": 18}
+    sent |= {"positions": ["63:33", "63:35"], "batch_sizes": [1, 1]}
+    trace.insert(ROUND_END, sent)
+    end["in_replay"] -= 2
+    assert result_of(trace, tmp_path).tally.counts["dispatch"]["divergent"] > 0
+
+
+def test_a_cancelled_read_does_not_move_the_position(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    cancelled = {**trace[JOIN - 1], "kind": "read_cancelled", "cancelled": True}
+    for name in ("consumer", "selector"):
+        cancelled.pop(name, None)
+    trace.insert(JOIN + 2, cancelled)
+    assert result_of(trace, tmp_path).tally.total("divergent") > 0
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Stage:
+    """A core that answers with the position that holds a consumer back; 22 unless a fact says otherwise."""
+
+    position: int = 22
+    applied: list[Command] = field(default_factory=list)
+
+    def restore(self) -> None:
+        self.position = 22
+
+    def apply_early(self, command: Command) -> None:
+        self.position = command.held_from or 0
+
+    def apply_late(self, command: Command) -> None:
+        raise AssertionError("no late commands here")
+
+
+def _decided(recorded: int, shows: Callable[[int], int]) -> tuple[list[Command], list[Command]]:
+    """Decide once with one open fact; returns the facts that were applied, and those refuted."""
+    stage, fact = _Stage(), Command(634, 8, "the read", held_from=27)
+
+    def decide(between: Callable[[int], None]) -> int:
+        between(0)
+        return shows(stage.position)
+
+    def differences(answer: int) -> list[Difference]:
+        return [] if answer == recorded else [Difference("dispatch", str(answer), str(recorded))]
+
+    outcome = search(stage, {-100: [fact]}, {}, 3, decide, differences)
+    assert shows(stage.position) == outcome.answer
+    return outcome.early, outcome.refuted
+
+
+def test_a_decision_shows_a_fact_or_refutes_it_or_leaves_it_open() -> None:
+    shown, refuted = _decided(27, lambda position: position)
+    assert (len(shown), len(refuted)) == (1, 0)
+    shown, refuted = _decided(22, lambda position: position)
+    assert (len(shown), len(refuted)) == (0, 1)
+    assert _decided(0, lambda _position: 0) == ([], [])
+    assert _decided(5, lambda position: position) == ([], [])
