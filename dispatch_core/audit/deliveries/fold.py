@@ -27,6 +27,7 @@ from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
@@ -130,8 +131,9 @@ class AuditFold:
             raise NotStreamableError(f"{head.topic}: several incarnations are judged together")
         self._head = head
         self._rows = Rows(head, interval_start)
-        self._earlier = list(earlier)
+        self._earlier = EarlierLoads.of(earlier)
         self._whole = whole
+        self._flows = flows
         self._keep_behind = keep_behind
         self._trim_above = trim_above
         self._fed = False
@@ -223,7 +225,7 @@ class AuditFold:
             self.acked_before = self.scan.note_individual_acks(self.window)
         checkpoint_state = None if self._fed else CheckpointState.of(events, streaming=not self._whole)
         if self._whole:
-            before = [log.events for log in self._earlier]
+            before = self._earlier.lines(flows=self._flows)
             self.new_ops, self.operations = self.window.add_whole(before, events, checkpoint_state)
         else:
             self.new_ops, self.operations = self.window.add_log(events, checkpoint_state)
