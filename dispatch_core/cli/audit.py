@@ -230,7 +230,7 @@ def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
 def _verdict(recording: Recording, judged: list[_Judged]) -> str:
     """The verdict on a recording: over all its dispatchers, and UNKNOWN instead of PASS if part of it could not be read."""
     verdict = overall(promise for result in judged for promise in result.promises)
-    incomplete = recording.quarantine.num_rows > 0 or not judged or any(result.problem for result in judged)
+    incomplete = recording.refused > 0 or not judged or any(result.problem for result in judged)
     return UNKNOWN if verdict == PASS and incomplete else verdict
 
 
@@ -295,7 +295,7 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
         "levels": sorted({result.level for result in judged}),
-        "quarantined": recording.quarantine.num_rows,
+        "quarantined": recording.refused,
         "warnings": sorted({*recording.mismatches, *(text for result in judged for text in result.warnings)}),
         "promises": [
             {
