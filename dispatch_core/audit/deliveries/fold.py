@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -372,7 +373,9 @@ class AuditFold:
         found = scanned.found
         if window.first_op_of_last_log:
             found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]
-        described = [findings.of_log(finding) for finding in about_log] + findings.of_deliveries(found)
+        of_log = [findings.of_log(finding) for finding in about_log]
         self._named = self._named or len(found) > 0
         deliveries, pairs = self._rows.deliveries(window, state, scanned)
-        return Audit(deliveries, self._rows.anomalies(described), pairs)
+        return Audit(
+            deliveries, self._rows.anomalies_in_parts(chain([of_log], findings.of_deliveries(found))), pairs
+        )
