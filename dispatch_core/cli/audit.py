@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import ACTIVE_TIMES, failover_imbalances, not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
@@ -44,23 +46,32 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of, audit_whole
+from dispatch_core.tables import ANOMALIES
 from dispatch_core.verify.trace.runner import is_trace
 
 #: Stands for the recording in findings over the topics of several recordings.
 _ALL: Final = "*"
+_NO_ANOMALIES: Final = ANOMALIES.empty_table()
+_NO_TIMES: Final = ACTIVE_TIMES.empty_table()
+#: Findings that are made rows of Python at a time.
+_ROWS_AT_ONCE: Final = 1000
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The audit's result for one incarnation of one dispatcher."""
+    """The audit's result for one incarnation of one dispatcher; a recording may have many, so it does not hold the log."""
 
-    log: DispatcherLog
-    anomalies: list[dict[str, Any]]
+    topic: str
+    subscription: str
+    incarnation: int
+    anomalies: pa.Table
+    names: dict[int, str]  # of the connections, if there are anomalies
     promises: list[PromiseVerdict]
     problem: str | None  # the reason for which its rules are unknown
     warnings: tuple[str, ...]  # about its rules
     level: str
+    shortened: bool  # the log is a trace, too long to compare every decision
     times: pa.Table  # ``ACTIVE_TIMES`` of a Failover topic
 
 
@@ -104,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
         not options.no_rules,
     )
     given: list[str] = []
-    times = [ACTIVE_TIMES.empty_table()]
+    times = [_NO_TIMES]
     recurring = Recurring()
     for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
@@ -118,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(_for_people(recording, judged, verdict, options.top))
         sys.stdout.flush()
-        times += [result.times for result in judged]
+        times += [result.times for result in judged if result.times.num_rows]
     by_topic = pa.concat_tables(times)
     topics = zip(*(by_topic[name].to_pylist() for name in ("cluster", "topic", "subscription")), strict=True)
     once = by_topic.filter(pa.array([not recurring.again(*topic) for topic in topics], pa.bool_()))
@@ -151,8 +162,9 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
-    for number, log in enumerate(logs):
-        earlier = logs[:number]
+    earlier = EarlierLoads()
+    recorded = False
+    for log in logs:
         # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
         audit = audit_whole(
@@ -161,25 +173,32 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
         seen = _seen(audit, log, asked.limits, assumptions) if asked.rules else None
-        recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
-        yield _Judged(
-            log,
-            audit.anomalies.to_pylist(),
-            verdicts(
-                audit.anomalies,
-                policy=asked.policy,
-                subscription_type=kind,
-                seen=seen,
-                recorded=recorded,
-                quarantined=lost,
-                assumptions=assumptions,
-            ),
-            *_rules(log),
-            audit.level,
-            active_times_of(log, audit.ownership)
-            if kind == "Failover" and asked.rules
-            else ACTIVE_TIMES.empty_table(),
+        recorded = recorded or log.events.num_rows > 0
+        judged = verdicts(
+            audit.anomalies,
+            policy=asked.policy,
+            subscription_type=kind,
+            seen=seen,
+            recorded=recorded,
+            quarantined=lost,
+            assumptions=assumptions,
         )
+        problem, warnings = _rules(log)
+        shown = bool(audit.anomalies.num_rows)
+        yield _Judged(
+            log.topic,
+            log.subscription,
+            log.incarnation,
+            audit.anomalies if shown else _NO_ANOMALIES,
+            _names(log) if shown else {},
+            judged,
+            problem,
+            warnings,
+            audit.level,
+            audit.level == "E" and is_trace(log),
+            active_times_of(log, audit.ownership) if kind == "Failover" and asked.rules else _NO_TIMES,
+        )
+        earlier.add(log)
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:
@@ -249,8 +268,8 @@ def _json_lines_of_all(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> Iterator[dict[str, Any]]:
     counts: Counter[str] = Counter()
     for result in judged:
-        names = _names(result.log)
-        for anomaly in result.anomalies:
+        names = result.names
+        for anomaly in _rows(result.anomalies):
             counts[anomaly["kind"]] += 1
             yield {
                 "recording": recording.name,
@@ -277,12 +296,12 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
         "levels": sorted({result.level for result in judged}),
-        "quarantined": recording.quarantine.num_rows,
+        "quarantined": recording.refused,
         "warnings": sorted({*recording.mismatches, *_warnings(judged)}),
         "promises": [
             {
-                "topic": result.log.topic,
-                "subscription": result.log.subscription,
+                "topic": result.topic,
+                "subscription": result.subscription,
                 "promise": promise.promise,
                 "verdict": promise.verdict,
                 "findings": promise.findings,
@@ -298,8 +317,12 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
 
 def _warnings(judged: list[_Judged]) -> set[str]:
     """The warnings about rules, and about lines that stand twice."""
-    repeated = (row for result in judged for row in result.anomalies if row["kind"] == "repeated_lines")
-    return {text for result in judged for text in result.warnings} | {row["explanation"] for row in repeated}
+    texts = {text for result in judged for text in result.warnings}
+    for result in judged:
+        if result.anomalies.num_rows:
+            repeated = result.anomalies.filter(pc.field("kind") == "repeated_lines")
+            texts.update(repeated["explanation"].to_pylist())
+    return texts
 
 
 def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: int) -> str:
@@ -307,11 +330,9 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: 
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
     for result in judged:
         if len(judged) > 1:
-            rows.append(
-                f"  {result.log.topic}  {result.log.subscription}  incarnation {result.log.incarnation}"
-            )
+            rows.append(f"  {result.topic}  {result.subscription}  incarnation {result.incarnation}")
         rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
-        if result.level == "E" and is_trace(result.log):
+        if result.shortened:
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
         findings = [text for promise in result.promises for text in promise.top_findings][:top]
         rows += [f"    - {text}" for text in findings]
@@ -319,6 +340,11 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: 
         if findings and open_findings > len(findings):
             rows.append(f"    … and {open_findings - len(findings)} more: --json lists all")
     return "\n".join(rows) + "\n"
+
+
+def _rows(anomalies: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in anomalies.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from batch.to_pylist()
 
 
 def _names(log: DispatcherLog) -> dict[int, str]:

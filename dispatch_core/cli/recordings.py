@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -181,12 +182,10 @@ class Recurring:
         )
 
 
-def dispatchers(recording: Recording, overrides: Overrides) -> list[list[DispatcherLog]]:
-    """The logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first."""
-    of: dict[tuple[str, str, str], list[DispatcherLog]] = {}
-    for log in recording.logs:
-        of.setdefault((log.cluster, log.topic, log.subscription), []).append(overrides.of(log))
-    return list(of.values())
+def dispatchers(recording: Recording, overrides: Overrides) -> Iterator[list[DispatcherLog]]:
+    """Yield the logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first."""
+    for _, logs in groupby(recording.logs, key=lambda log: (log.cluster, log.topic, log.subscription)):
+        yield [overrides.of(log) for log in logs]
 
 
 def progress(text: str) -> None:
@@ -233,8 +232,8 @@ def set_aside(recording: Recording) -> str | None:
 
 def quarantined(recording: Recording) -> Quarantined:
     """The number of a recording's quarantined rows, with place and reason of the first."""
-    if not recording.quarantine.num_rows:
+    if not recording.refused:
         return NOTHING_QUARANTINED
     first = recording.quarantine.slice(0, 1).to_pylist()[0]
     line = "" if first["source_line"] is None else f":{first['source_line']}"
-    return Quarantined(recording.quarantine.num_rows, f"{first['source_file']}{line}: {first['reason']}")
+    return Quarantined(recording.refused, f"{first['source_file']}{line}: {first['reason']}")

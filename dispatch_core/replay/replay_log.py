@@ -63,7 +63,7 @@ def replay(
     """
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
-    asked = _Asked(interval_start, interval_end, tuple(earlier), limits, closed, tick_us)
+    asked = _Asked(interval_start, interval_end, earlier, limits, closed, tick_us)
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
         found = _part(log, asked, waits, trace=not without_trace)
@@ -108,7 +108,7 @@ class _Asked:
 
     interval_start: datetime
     interval_end: datetime
-    earlier: tuple[DispatcherLog, ...]
+    earlier: Sequence[DispatcherLog]
     limits: Limits
     closed: bool
     tick_us: int | None
