@@ -59,6 +59,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "key_shared_mode": ("AUTO_SPLIT", "STICKY"),
     "type": ("Normal", "Replay"),
     "by": ("seek", "reset_cursor", "skip", "clear_backlog", "expiry", "unknown"),
+    "op": ("skip", "clear_backlog", "reset", "mark_delete"),
 }
 
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -77,7 +78,7 @@ _PARSED: Final = RENAMED | {
     separate_name(kind, name): column for kind, fields in OF_KIND.items() for name, column in fields.items()
 }
 #: Columns with one position.
-SINGLE_POSITIONS: Final = ("read_position", "mark_delete", "moved_from", "moved_to")
+SINGLE_POSITIONS: Final = ("read_position", "mark_delete", "moved_from", "moved_to", "target")
 
 
 def shown(column: str) -> str:

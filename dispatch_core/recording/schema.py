@@ -133,6 +133,11 @@ EVENTS: Final = pa.schema(
         pa.field("entries", pa.int64()),
         pa.field("what", pa.string()),
         pa.field("limit_active", pa.bool_()),
+        # Operations on the cursor, level T.
+        pa.field("op", pa.string()),
+        pa.field("target", POSITION),
+        pa.field("after", pa.string()),
+        pa.field("individually_deleted", pa.string()),
     ]
 )
 
@@ -315,6 +320,25 @@ _KINDS: Final = (
         meaning="an applied acknowledgement moved the mark-delete position",
     ),
     Kind("rewind", "T", (), _CURSOR, (), "the cursor was rewound"),
+    Kind(
+        "cursor_op",
+        "T",
+        ("op",),
+        ("target", "entries", *_CURSOR),
+        (),
+        "an operation reaches the cursor; `op` = `skip` (of so many `entries`), `clear_backlog`, `reset` (also a seek) or "
+        "`mark_delete` (how skip, clear, expiry and cumulative acknowledgements move the cursor) to `target`; "
+        "`read_position` and `mark_delete` are those before it",
+    ),
+    Kind(
+        "cursor_state",
+        "T",
+        ("mark_delete",),
+        ("after", "read_position", "individually_deleted"),
+        (),
+        "positions of the cursor when all was quiet `after` an operation; `individually_deleted` = ranges of acknowledged "
+        "entries above `mark_delete`, as the broker prints them",
+    ),
     Kind(
         "pending_ack_removed",
         "T",

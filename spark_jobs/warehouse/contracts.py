@@ -73,11 +73,13 @@ APPENDED: Final = ("run_metadata", "alerts_sent")
 
 PARTITION: Final = "interval_start"
 
-#: Columns that tables of a home may lack, because they are younger than it: log format 1.1. They stand last.
+#: Columns that tables of a home may lack, because they are younger than it: log format 1.1, operations on the
+#: cursor. They stand last.
 ADDED: Final = frozenset(
     (
         *("keys", "deliver_at_ms", "txn"),
         *("by", "moved_from", "moved_to", "entries", "what", "limit_active"),
+        *("op", "target", "after", "individually_deleted"),
     )
 )
 #: The tables that have them.
