@@ -27,6 +27,12 @@ PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INP
 CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload")
 #: ``reason`` of an order finding at a connection that had allowed delivery out of order.
 ORDER_NOT_PROMISED: Final = "out_of_order_allowed"
+#: ``reason`` of a finding that a change of the active consumer explains, as Pulsar documents it for Failover: severity
+#: ``info``, tolerated and counted. And of one that such a change may explain: uncertain.
+HANDOVER: Final = "handover"
+MAYBE_HANDOVER: Final = "maybe_handover"
+#: Reasons of findings that the subscription type or the consumer's own consent explains.
+DOCUMENTED: Final = (ORDER_NOT_PROMISED, HANDOVER)
 #: Kinds behind whose first line a comparison with the rules proves nothing: something is missing, or cannot be.
 DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
 #: Why work waits.

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.catalogue import (
@@ -31,11 +32,11 @@ from dispatch_core.audit.catalogue import (
     CAUSES,
     COMPLETENESS,
     CONFORMANCE,
+    DOCUMENTED,
     DUPLICATE_DELIVERY,
     INPUT_QUALITY,
     KIND_ORDER,
     KINDS,
-    ORDER_NOT_PROMISED,
     PER_KEY_ORDER,
     PROMISES,
     SEVERITIES,
@@ -78,6 +79,8 @@ class Policy:
         tolerated: number of findings per kind; ``None`` = any number, absent = the catalogue's default.
         tolerated_causes: causes with which any number of findings of a kind is tolerated. Example: ``rewind`` for
             ``double_outstanding`` tolerates what Failover repeats when the active consumer changes.
+        tolerated_reasons: reasons with which any number of findings is tolerated: what the subscription type documents, or
+            what the consumer consented to.
         uncertain_tolerated: number of uncertain findings per promise that do not yet make it ``UNKNOWN``.
         uncertain_percent: largest part of uncertain decisions that does not yet make conformance ``UNKNOWN``, percent of
             the decisions that were compared with the rules.
@@ -89,6 +92,7 @@ class Policy:
     tolerated_causes: Mapping[str, frozenset[str]] = field(
         default_factory=lambda: {"redelivered": frozenset(CAUSES)}
     )
+    tolerated_reasons: frozenset[str] = frozenset(DOCUMENTED)
     uncertain_tolerated: int = 0
     uncertain_percent: float = 5.0
     min_decisions: int = 100
@@ -100,7 +104,7 @@ class Policy:
 
     def tolerates(self, kind: str, cause: str | None, reason: str | None) -> bool:
         """Check whether a finding with this cause or reason is tolerated in any number."""
-        if reason == ORDER_NOT_PROMISED or self.limit(kind) is None:
+        if reason in self.tolerated_reasons or self.limit(kind) is None:
             return True
         return cause is not None and cause in self.tolerated_causes.get(kind, frozenset())
 
@@ -179,12 +183,15 @@ def verdicts(
     """
     if isinstance(anomalies, pa.Table):
         names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
-        anomalies = anomalies.select(names).to_pylist()
+        passed, anomalies = _tolerated_at_once(anomalies.select(names), policy)
+        anomalies = anomalies.to_pylist()
+    else:
+        passed = Counter()
     rows = list(anomalies)
     promises = AUDITED_PROMISES if seen is None else PROMISES
     known = Assumptions(subscription_type) if assumptions is None else assumptions
     return [
-        _judge(promise, rows, policy, subscription_type, seen, quarantined, known, recorded=recorded)
+        _judge(promise, rows, passed, policy, subscription_type, seen, quarantined, known, recorded=recorded)
         for promise in promises
     ]
 
@@ -195,9 +202,33 @@ def overall(promises: Iterable[PromiseVerdict]) -> str:
     return FAIL if FAIL in given else UNKNOWN if UNKNOWN in given else PASS
 
 
+def _tolerated_at_once(anomalies: pa.Table, policy: Policy) -> tuple[Counter[str], pa.Table]:
+    """Count the tolerated findings by kind, and return the other rows: a row takes many times its memory as an object."""
+    columns = ["kind", "cause", "reason"]
+    doubts = {kind for kinds in _TOUCHES.values() for kind in kinds}
+    passed: Counter[str] = Counter()
+    for group in anomalies.group_by(columns).aggregate([([], "count_all")]).to_pylist():
+        kind, cause, reason = (group[name] for name in columns)
+        if kind not in KINDS or kind in doubts or not policy.tolerates(kind, cause, reason):
+            continue
+        passed[kind] += group["count_all"]
+        same = pc.equal(anomalies["kind"], kind)
+        for name in ("cause", "reason"):
+            column = anomalies[name]
+            same = pc.and_(
+                same,
+                column.is_null()
+                if group[name] is None
+                else pc.fill_null(pc.equal(column, group[name]), False),
+            )
+        anomalies = anomalies.filter(pc.invert(same))
+    return passed, anomalies
+
+
 def _judge(
     promise: str,
     rows: list[Mapping[str, Any]],
+    passed: Mapping[str, int],
     policy: Policy,
     subscription_type: str,
     seen: Seen | None,
@@ -208,7 +239,7 @@ def _judge(
 ) -> PromiseVerdict:
     certain: Counter[str] = Counter()
     uncertain: Counter[str] = Counter()
-    tolerated: Counter[str] = Counter()
+    tolerated = Counter({kind: count for kind, count in passed.items() if KINDS[kind].promise == promise})
     touching: Counter[str] = Counter()
     telling: list[Mapping[str, Any]] = []
     for row in rows:

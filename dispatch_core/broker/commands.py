@@ -394,23 +394,40 @@ def flow_parked(st: State, slot: int, everything: bool) -> Flows:
 
 
 @compiled
-def trim(st: State) -> bool:
-    """Drop all up to mark-delete from the replay set, in a read attempt that finds mark-delete moved (until #25581).
-
-    Returns whether it did; then the caller removes the pending acks up to there, too.
+def trim_is_due(st: State) -> bool:
+    """True if a read attempt drops what mark-delete has passed: it has moved since the last such attempt (until #25581).
 
     >>> from dispatch_core.broker.state import example_state
     >>> st = example_state()
     >>> st.s[TRIMS_TO_MARK_DELETE] = 1
-    >>> trim(st), trim(st)  # the second time mark-delete has not moved
-    (True, False)
+    >>> trim_is_due(st)
+    True
+    >>> trim(st, 0)
+    >>> trim_is_due(st)
+    False
     """
-    mark_delete = st.s[MARK_DELETE]
-    if st.s[TRIMS_TO_MARK_DELETE] == 0 or mark_delete == st.s[TRIMMED_TO]:
-        return False
-    st.s[TRIMMED_TO] = mark_delete
-    remove_up_to(st, mark_delete)
-    return True
+    return (
+        st.s[TRIMS_TO_MARK_DELETE] == 1
+        and st.s[SEND_IN_PROGRESS] == 0
+        and st.s[MARK_DELETE] != st.s[TRIMMED_TO]
+    )
+
+
+@compiled
+def trim(st: State, ledger_start: int) -> None:
+    """Drop all up to mark-delete from the replay set; the caller removes the pending acks up to there, too.
+
+    ``ledger_start``: see ``replay_set.remove_up_to``.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> st.in_replay[0], st.s[MARK_DELETE] = 1, 0
+    >>> trim(st, 0)
+    >>> int(st.s[TRIMMED_TO])
+    0
+    """
+    st.s[TRIMMED_TO] = st.s[MARK_DELETE]
+    remove_up_to(st, st.s[MARK_DELETE], ledger_start)
 
 
 @compiled

@@ -25,13 +25,13 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, membership, read_loop, replay_set
+from dispatch_core.broker import commands, cursor, cursor_moves, membership, read_loop, replay_set
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import (
     Between,
@@ -88,9 +88,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._selector: Selector = factory.build(profile)
         self._by_place = HashesByPlace(self._selector.places)
         self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
+        self._ledger_start: Callable[[int], int] = lambda _entry: 0
         self._when_joining: dict[int, int] = {}  # consumer → position that its rule remembered when it joined
-        #: Pending entries that the last attempt dropped because mark-delete had passed them.
-        self.trimmed: list[tuple[int, Released]] = []
+        #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
+        self.trimmed: list[Released] = []
         s, number = self.state.s, profile.number
         s[st_.LOOK_AHEAD_PER_CONSUMER] = number("keySharedLookAheadMsgInReplayThresholdPerConsumer")
         s[st_.LOOK_AHEAD_PER_SUBSCRIPTION] = number("keySharedLookAheadMsgInReplayThresholdPerSubscription")
@@ -310,15 +311,19 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- reads and rounds ------------------------------------------------------------------------------------
 
-    def attempt_read(self, between: Between = nothing_between) -> Read:
+    def attempt_read(self, between: Between = nothing_between, at_most: int | None = None) -> Read:
         """Decide which read is issued now (``readMoreEntries``).
 
-        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal).
+        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a
+        dispatch rate allows, 0 = no read; ``None`` = there is no rate.
         """
         st = self.state
         between(0)
         trimmed = self._trim()
         read_loop.plan_size(st, self._plan, self._attempts)
+        if at_most is not None and self._plan[0] == read_loop.UNDECIDED:
+            self._plan[1] = min(int(self._plan[1]), at_most)
+            self._plan[0] = read_loop.UNDECIDED if at_most else read_loop.NO_READ
         between(1)
         self._plan_replay()
         between(2)
@@ -345,21 +350,64 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             return Read("Normal", max_entries=count, refused=refused)
         return Read("Backoff" if kind == read_loop.BACK_OFF else "None", refused=refused)
 
-    def _trim(self) -> list[tuple[int, Released]]:
+    def _trim(self) -> list[Released]:
         """Drop all up to mark-delete from replay set and pending acks, where that has moved (until #25581).
 
-        Returns the entries that were still pending, with their releases; unacked counters are not lowered.
+        Returns the releases of entries that were still pending; unacked counters are not lowered.
+        """
+        if not commands.trim_is_due(self.state):
+            return []
+        commands.trim(self.state, self._start_of_ledger())
+        return [self._let_go(slot, entry) for slot, entries in self._passed() for entry in entries]
+
+    def _passed(self) -> list[tuple[int, list[int]]]:
+        """Return the pending entries that mark-delete has passed: for each connected consumer, by its slot."""
+        if not self._sent_deleted:
+            return []
+        overtaken = self._overtaken()
+        holders = self.state.holder[overtaken].tolist()
+        return [
+            (slot, [entry for entry, holder in zip(overtaken, holders, strict=True) if holder == slot])
+            for slot in self._connected_slots()
+        ]
+
+    # --- operations on the cursor ----------------------------------------------------------------------------
+
+    def know_ledgers(self, ledger_start: Callable[[int], int]) -> None:
+        """Take a function that returns the first entry of the ledger of an entry; without it, there is one ledger."""
+        self._ledger_start = ledger_start
+
+    def _start_of_ledger(self) -> int:
+        """Return the first entry of the ledger in which mark-delete is."""
+        mark_delete = int(self.state.s[st_.MARK_DELETE])
+        return self._ledger_start(mark_delete) if mark_delete >= 0 else 0
+
+    def trims_after_a_move(self) -> bool:
+        """True if ``trim_passed`` follows a move of the cursor forward; else a read attempt trims, or nothing does."""
+        return cursor_moves.trims_after_a_move(self.profile)
+
+    def trim_passed(self) -> list[Released]:
+        """Drop everything up to mark-delete from replay set and pending acks, after a move of the cursor (#25581).
+
+        Consumer by consumer, in position order; their unacked counters are lowered, and parked permits may flow. Returns
+        the releases.
         """
         st = self.state
-        if not commands.trim(st):
-            return []
-        gone = self._overtaken() if self._sent_deleted else []
-        return [(entry, self._let_go(int(st.holder[entry]), entry)) for entry in gone]
+        replay_set.remove_up_to(st, int(st.s[st_.MARK_DELETE]), self._start_of_ledger())
+        released: list[Released] = []
+        for slot, entries in self._passed():
+            messages = sum(int(st.pending_count[entry]) for entry in entries)
+            draining_hashes.start_batch(st)
+            released += [self._let_go(slot, entry) for entry in entries]
+            draining_hashes.end_batch(st)
+            cursor_moves.lower_for_trim(st, slot, messages)
+        return released
 
     def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
         """Dispatch one read result. ``finish_round`` follows when the log says whether there is more to read.
 
-        ``between(step)`` is called before each of its steps 0, 1, 2 (choose, send, what is next).
+        ``between(step)`` is called before each of its steps 0, 1, 2 (choose, send, what is next). Entries of a round that
+        begins when all consumers have left are dropped; the first consumer that comes back finds a rewound cursor.
         """
         if entries:
             self._check_stored(min(entries))
@@ -367,6 +415,12 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         st, is_replay = self.state, kind == "Replay"
         array, result = np.asarray(entries, dtype=np.int64), Round()
         between(0)
+        if entries and not st.s[st_.N_CONSUMERS]:
+            cursor.rewind(st)
+            between(1)
+            between(2)
+            result.dropped, result.in_replay = True, int(st.s[st_.N_REPLAY])
+            return result
         chosen = self._choose(result, is_replay, array)
         between(1)
         result.permits_before = {
@@ -410,10 +464,18 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End a round; returns whether the next scan of the replay set is skipped once to look ahead."""
+        if outcome.dropped:
+            return self._end_dropped(outcome)
         answer = int(commands.end_round(self.state, outcome.wants_look_ahead, has_more, len(outcome.sent)))
         outcome.retry = bool(answer & commands.RETRIES)
         outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
         return bool(answer & commands.LOOKS_AHEAD)
+
+    def _end_dropped(self, outcome: Round) -> bool:
+        """End a round whose entries were dropped: nothing follows."""
+        commands.finish_round(self.state, False)
+        outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
+        return False
 
     def look_ahead_needs_more(self) -> bool:
         """True if a round looks ahead only if the cursor has more entries (#26236; out of order: #26268)."""

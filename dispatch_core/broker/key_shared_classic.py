@@ -133,6 +133,8 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
         """End a round; returns whether it was stuck, so that the next scan of the replay set is skipped once."""
+        if outcome.dropped:
+            return self._end_dropped(outcome)
         commands.finish_round(self.state, outcome.wants_look_ahead)
         outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
         return outcome.wants_look_ahead

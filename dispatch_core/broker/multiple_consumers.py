@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, cursor, pending_acks, permits, replay_set
+from dispatch_core.broker import commands, cursor, cursor_moves, pending_acks, permits, replay_set
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.hash_ids import HashIds
 from dispatch_core.broker.profiles import Profile
@@ -52,6 +52,7 @@ class Round:
     to_replay: list[int] = field(default_factory=list)
     untouched: list[int] = field(default_factory=list)  # a replay result dropped by R1
     not_taken: list[int] = field(default_factory=list)  # chosen, but refused by the last check at send time
+    dropped: bool = False  # all consumers have left: the entries are dropped, and the cursor is rewound
     refused: Pairs = field(default_factory=list)  # (consumer, hash) held back by draining
     permits_before: dict[int, int] = field(default_factory=dict)
     wants_look_ahead: bool = False
@@ -125,7 +126,7 @@ class MultipleConsumersDispatcher:
         self._levels: dict[int, int] = {}  # slot → priority level
         self._names: dict[int, str] = {}
         self._last_sent = -1  # highest entry ever handed to a consumer
-        #: Entries that may be pending although acknowledged: so already when they were sent, or index by index since.
+        #: Entries that may be pending although deleted: when they were sent, index by index since, or by a moved cursor.
         self._sent_deleted: set[int] = set()
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         self._make_room(len(hashes))
@@ -181,6 +182,7 @@ class MultipleConsumersDispatcher:
         waiting = int(replay_set.first_in_replay(st))
         if waiting >= 0:
             low = min(low, waiting)
+        low = min(low, int(st.s[st_.LEAKED_LOW]))
         pending = np.flatnonzero(st.holder[:low] != st_.NOBODY)
         return int(pending[0]) if len(pending) else low
 
@@ -367,6 +369,40 @@ class MultipleConsumersDispatcher:
         """Count the messages of an entry that the cursor does not have as acknowledged."""
         return int(pending_acks.unacked_messages(self.state, entry))
 
+    # --- policies --------------------------------------------------------------------------------------------
+
+    def limit_unacked(self, messages: int | None) -> None:
+        """Set the limit of unacknowledged messages per consumer that a policy sets; ``None`` = the broker's setting.
+
+        Blocked consumers stay so until their next ack, others are blocked by their next flow or delivery. Source:
+        Consumer.getMaxUnackedMessages, AbstractTopic.getMaxUnackedMessagesOnConsumer.
+        """
+        own = self.profile.number("maxUnackedMessagesPerConsumer")
+        self.state.s[st_.MAX_UNACKED_CONSUMER] = own if messages is None else messages
+
+    # --- operations on the cursor ----------------------------------------------------------------------------
+
+    def move_forward(self, target: int) -> bool:
+        """Move the cursor forward: every entry up to ``target`` is deleted. Returns False if the cursor refuses it."""
+        if cursor_moves.is_refused(self.state, target):
+            return False
+        if target >= 0:
+            self._check_stored(target)
+        self._sent_deleted.update(cursor_moves.move_forward(self.state, target))
+        for entry in [known for known in self._unacked_indexes if known <= self.state.s[st_.MARK_DELETE]]:
+            del self._unacked_indexes[entry]
+        return True
+
+    def reset(self, entry: int) -> None:
+        """Reset the cursor to ``entry``, which may be the next one to be stored; all consumers were disconnected before."""
+        if self.state.s[st_.N_CONSUMERS]:
+            raise IllegalTransitionError(
+                "the cursor is reset while consumers are connected", rule="a reset disconnects all consumers"
+            )
+        cursor_moves.reset(self.state, entry)
+        self._unacked_indexes.clear()
+        self._sent_deleted.clear()
+
     # --- reads -----------------------------------------------------------------------------------------------
 
     def read_cancelled(self) -> None:
@@ -532,7 +568,7 @@ class MultipleConsumersDispatcher:
         self.state.s[st_.N_CONSUMERS] = len(slots)
 
     def _overtaken(self) -> list[int]:
-        """Return the entries up to mark-delete that are pending: sent again although acknowledged meanwhile."""
+        """Return the entries up to mark-delete that are pending: sent again although acknowledged meanwhile, or passed."""
         mark_delete = int(self.state.s[st_.MARK_DELETE])
         return [
             entry

@@ -21,7 +21,17 @@ from __future__ import annotations
 import numpy as np
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker.state import MARK_DELETE, N_REPLAY, NO_HASH, REPLAY_HIGH, REPLAY_LOW, State
+from dispatch_core.broker.state import (
+    IN_ORDER,
+    LEAKED_LOW,
+    MARK_DELETE,
+    N_REPLAY,
+    NO_HASH,
+    NONE_LEAKED,
+    REPLAY_HIGH,
+    REPLAY_LOW,
+    State,
+)
 
 
 @compiled
@@ -88,10 +98,46 @@ def next_in_replay(st: State, entry: int) -> int:
 
 
 @compiled
-def remove_up_to(st: State, entry: int) -> None:
-    """Drop every position up to and including ``entry``."""
-    for at in range(st.s[REPLAY_LOW], min(entry + 1, st.s[REPLAY_HIGH])):
+def remove_up_to(st: State, entry: int, ledger_start: int) -> None:
+    """Drop every position up to and including ``entry`` from the set (removeAllUpTo).
+
+    ``ledger_start``: the first entry of the ledger in which ``entry`` lies. The broker forgets the hashes of the dropped
+    positions only if the set is empty in that ledger afterwards, or had positions in an earlier ledger, or had all
+    positions of the ledger up to ``entry``. Else the hashes stay counted (``LEAKED_LOW``): normal reads hold back entries
+    of them, which go through the replay set instead, until a later drop forgets them or all consumers leave. Source:
+    ConcurrentBitmapSortedLongPairSet.removeUpTo.
+
+    Of the positions 1 and 3 the first is dropped, but its hash stays counted; with the second both go:
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state(entries=5, hashes=5)
+    >>> [add_to_replay(st, entry, entry) for entry in (1, 3)]
+    [True, True]
+    >>> for entry in (2, 4):
+    ...     remove_up_to(st, entry, 0)
+    ...     print(int(st.s[N_REPLAY]), st.replay_count.tolist())
+    1 [0, 1, 0, 1, 0]
+    0 [0, 0, 0, 0, 0]
+    """
+    low, high = st.s[REPLAY_LOW], min(entry + 1, st.s[REPLAY_HIGH])
+    earlier = st.in_replay[low : min(ledger_start, high)].any()
+    dropped = st.in_replay[max(low, ledger_start) : high].sum()
+    left = next_in_replay(st, max(low, entry + 1))
+    forgets = earlier or dropped == entry + 1 - ledger_start
+    if dropped > 0 and (left >= st.s[REPLAY_HIGH] or st.s[IN_ORDER] == 0):
+        forgets = True
+    if not forgets:
+        for at in range(low, high):
+            if st.in_replay[at] == 1:
+                st.in_replay[at] = 0
+                st.s[N_REPLAY] -= 1
+                if st.replay_hash[at] != NO_HASH:
+                    st.s[LEAKED_LOW] = min(st.s[LEAKED_LOW], at)
+        return
+    for at in range(min(low, st.s[LEAKED_LOW]), max(high, entry + 1 if st.s[LEAKED_LOW] < low else high)):
         remove_from_replay(st, at)
+    if st.s[LEAKED_LOW] <= entry:
+        st.s[LEAKED_LOW] = NONE_LEAKED
 
 
 @compiled
@@ -99,5 +145,8 @@ def clear_replay(st: State) -> None:
     """Empty the set."""
     for entry in range(st.s[REPLAY_LOW], st.s[REPLAY_HIGH]):
         remove_from_replay(st, entry)
+    if st.s[LEAKED_LOW] != NONE_LEAKED:
+        st.replay_hash[:] = NO_HASH
+        st.s[LEAKED_LOW] = NONE_LEAKED
     st.replay_count[:] = 0
     first_in_replay(st)

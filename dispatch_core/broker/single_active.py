@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.broker import cursor, hashing
+from dispatch_core.broker import cursor, cursor_moves, hashing
 from dispatch_core.broker import single_active_rules as rules
 from dispatch_core.broker.gates import lacks_permits
 from dispatch_core.broker.permits import average_after, messages_per_entry
@@ -155,10 +155,11 @@ class SingleActiveDispatcher:
         self._members.append(failover.Candidate(consumer, name, priority_level))
         return self._pick(joining=consumer)
 
-    def leave(self, consumer: int) -> Pick | None:
-        """Remove a consumer, and choose the active one again; None: it was the last, and nobody is active.
+    def leave(self, consumer: int, *, by_reset: bool = False) -> Pick | None:
+        """Remove a consumer, and choose the active one again; None: it was the last, or a reset disconnects it.
 
-        In that case a pending read is to be cancelled, as in an active-consumer change: see ``cancel_read``.
+        Then a pending read is to be cancelled, as in an active-consumer change: see ``cancel_read``. ``by_reset``: the next
+        consumer that joins or leaves has the active one chosen, see ``cursor_moves.chooses_active_consumer``.
         """
         if all(member.consumer != consumer for member in self._members):
             raise IllegalTransitionError(
@@ -169,7 +170,7 @@ class SingleActiveDispatcher:
         if not self._members:
             self.active = None
             return None
-        return self._pick()
+        return self._pick() if cursor_moves.chooses_active_consumer(by_reset=by_reset) else None
 
     def _pick(self, joining: int | None = None) -> Pick:
         choice = failover.pick(
@@ -245,6 +246,23 @@ class SingleActiveDispatcher:
         cursor.rewind(self.state)
         self._position_sure = not self._reads
 
+    # --- operations on the cursor --------------------------------------------------------------------------------
+
+    def move_forward(self, target: int) -> bool:
+        """Move the cursor forward: every entry up to ``target`` is deleted. Returns False if the cursor refuses it."""
+        if cursor_moves.is_refused(self.state, target):
+            return False
+        cursor_moves.move_forward(self.state, target)
+        for entry in [known for known in self._unacked_indexes if known <= target]:
+            del self._unacked_indexes[entry]
+        return True
+
+    def reset(self, entry: int) -> None:
+        """Reset the cursor to ``entry``; the active consumer was disconnected before, the others stay."""
+        cursor_moves.reset(self.state, entry)
+        self._unacked_indexes.clear()
+        self._position_sure = not self._reads
+
     # --- permits, reads, sends -----------------------------------------------------------------------------------
 
     def flow(self, consumer: int, count: int) -> None:
@@ -287,11 +305,15 @@ class SingleActiveDispatcher:
             per_entry=max(per_entry, 1) if self._precise else 0,
         )
 
-    def attempt_read(self, consumer: int | None) -> int | None:
-        """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read."""
+    def attempt_read(self, consumer: int | None, at_most: int | None = None) -> int | None:
+        """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read.
+
+        ``at_most``: entries that a dispatch rate allows; ``None`` = there is no rate.
+        """
         size = self.would_read(consumer)
         if size is None or consumer is None:
             return None
+        size = size if at_most is None else min(size, at_most)
         self._epoch += 1
         start = int(self.state.s[READ_POSITION]) if self._position_sure else None
         self._reads.append(_Read(consumer, self._epoch, size, start))

@@ -87,7 +87,12 @@ STUCK_MEMORY: Final = 40  # consumers without permits in one round are passed ov
 SORTS_RECENT: Final = 41  # recently joined consumers are kept in position order (#23795, #23802)
 REDELIVERS_IN_ONE_BATCH: Final = 42  # redelivery counts what is pending and always flows (#25589)
 LOOK_AHEAD_NEEDS_MORE: Final = 43  # a round looks ahead only if the cursor has more entries (#26236, #26268)
-N_SCALARS: Final = 44
+LEAKED_LOW: Final = (
+    44  # no position below it left the replay set while its hash stays counted; NONE_LEAKED = none did
+)
+N_SCALARS: Final = 45
+
+NONE_LEAKED: Final = 1 << 62
 
 UNBLOCK_AFTER: Final = 0  # the unacked counter was lowered
 UNBLOCK_BEFORE: Final = 1
@@ -151,6 +156,7 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
     scalars[TRIMMED_TO] = -2  # no attempt yet
     scalars[LAST_SENT] = NOT_TRACKED
     scalars[REPLAY_LOW] = n
+    scalars[LEAKED_LOW] = NONE_LEAKED
     scalars[STORED_HASH] = NO_HASH
     return State(
         s=scalars,
@@ -292,6 +298,8 @@ def extended(
     for at, lowest in _ORDINALS.items():
         if scalars[at] >= lowest:
             scalars[at] = max(scalars[at] - drop, lowest)
+    if scalars[LEAKED_LOW] != NONE_LEAKED:
+        scalars[LEAKED_LOW] -= drop
     joined_at[joined_at >= 0] = np.maximum(joined_at[joined_at >= 0] - drop, -1)
     return State(**changed)  # type: ignore[arg-type]
 

@@ -32,6 +32,10 @@ def for_people(result: Verification) -> str:
                 rows.append(_row(name, counts))
         rows.append(_row("total", {what: tally.total(what) for what in _COUNTS}))
     rows += [f"  warning: {warning}" for warning in (result.profile.warnings if result.profile else ())]
+    rows += [
+        f"  not judged: {sum(counts.values())} decisions, {reason}"
+        for reason, counts in tally.not_judged.items()
+    ]
     rows += _log_findings(result)
     rows += _uncertain(tally.findings)
     rows += _first_divergence(result)

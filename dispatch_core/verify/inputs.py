@@ -53,6 +53,9 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # What an administrator or a client asks for. The mark-delete positions that the broker derives are compared.
     "cursor_op": ("op", "target", "entries"),
     "cursor_state": (),
+    "limit": ("what", "value", "limit_active"),
+    "subscription_deleted": (),
+    "step": ("note",),  # where it stands for a line of these two kinds, see ``limits_in_force``
 }
 
 RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -151,17 +154,29 @@ class Entries:
         if number is not None:
             return number - self._dropped
         if self._behind is not None and (ledger_id, entry_id) <= self._behind:
-            raise NotStreamableError(
-                f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
-            )
+            raise self._dropped_before(ledger_id, entry_id)
         return -1
 
+    def _dropped_before(self, ledger_id: int, entry_id: int) -> NotStreamableError:
+        return NotStreamableError(
+            f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
+        )
+
     def first_from(self, ledger_id: int, entry_id: int) -> int:
-        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none."""
+        """Return the ordinal of the first stored entry at or after a position; the number of entries if there is none.
+
+        Raises ``NotStreamableError`` if it may have been dropped.
+        """
+        if self._behind is not None and (ledger_id, entry_id) <= self._behind:
+            raise self._dropped_before(ledger_id, entry_id)
         before = (self.ledger_ids < ledger_id) | (
             (self.ledger_ids == ledger_id) & (self.entry_ids < entry_id)
         )
         return int(before.sum())
+
+    def start_of_ledger(self, ordinal: int) -> int:
+        """Return the ordinal of the first entry of the ledger of a stored entry; negative if it has been dropped."""
+        return ordinal - int(self.entry_ids[ordinal])
 
     def position(self, ordinal: int) -> str:
         """Return the position of an ordinal, ``"L:E"``."""

@@ -83,6 +83,7 @@ class Tally:
         }
     )
     findings: list[Finding] = field(default_factory=list)
+    not_judged: dict[str, dict[str, int]] = field(default_factory=dict)  # reason → class → decisions
     _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
 
     def exact(self, decision_class: str, decisions: int = 1) -> None:
@@ -96,6 +97,13 @@ class Tally:
         counts["decisions"] += decisions
         counts[finding.status] += max(decisions, 1)
         self.findings.append(finding)
+
+    def leave_unjudged(self, decision_class: str, decisions: int, reason: str) -> None:
+        """Count decisions that nothing in the log determines, with the reason; they are neither exact nor differing."""
+        if decisions:
+            self.counts[decision_class]["decisions"] += decisions
+            by_class = self.not_judged.setdefault(reason, {})
+            by_class[decision_class] = by_class.get(decision_class, 0) + decisions
 
     def settle(self, decision_class: str, decisions: int, differing: int, status: str = "divergent") -> None:
         """Count decisions whose findings were noted one by one: ``differing`` of them differ, the rest is exact."""
@@ -145,6 +153,7 @@ class Tally:
     def as_json(self) -> dict[str, Any]:
         """Return the part of ``verify --json`` that comes from the comparison."""
         first = self.first_divergence
+        unjudged = {"decisions_not_judged": self.not_judged} if self.not_judged else {}
         return {
             "rounds": self.rounds,
             "decisions": self.total("decisions"),
@@ -152,6 +161,7 @@ class Tally:
             "uncertain": self.total("uncertain"),
             "divergent": self.total("divergent"),
             "classes": self.counts,
+            **unjudged,
             "first_divergence": first
             and {
                 "seq": first.seq,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
+from dispatch_core.audit.catalogue import DOCUMENTED
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.entry_waits import percentiles, waits_us
 from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
@@ -281,7 +281,7 @@ def _findings(anomalies: pa.Table) -> tuple[Counter[str], int, int]:
     values = (anomalies[name].to_pylist() for name in columns)
     for kind, reason, uncertain, key, key_b64 in zip(*values, strict=True):
         if kind in ORDER_KINDS:
-            if reason == ORDER_NOT_PROMISED:
+            if reason in DOCUMENTED:
                 continue
             if uncertain:
                 unproven += 1

@@ -1,8 +1,9 @@
 """Promise: no entry is delivered twice without a cause.
 
 A redelivery with a cause (a disconnect, a redelivery request, a rewind, a topic reload) is part of Pulsar's at-least-once
-delivery: tolerated and counted, each cause with its own limit. An entry that is outstanding at two connections, or delivered
-after its ack was applied, is never allowed.
+delivery: tolerated and counted, each cause with its own limit. So is what a change of Failover's active consumer delivers
+again while the old one stays connected (``duplicate_delivery_handover``). Any other entry that is outstanding at two
+connections, or delivered after its ack was applied, is never allowed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.audit import catalogue
-from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
+from dispatch_expectations.promise import (
+    FAIL,
+    REPLAY_CHECKS,
+    UNKNOWN,
+    Check,
+    Promise,
+    handover_check,
+    log_checks,
+)
 
 #: Causes of a redelivery, as the audit names them; ``unexplained`` if there is none.
 CAUSES: Final = (*catalogue.CAUSES, "unexplained")
@@ -44,6 +53,7 @@ PROMISE: Final = Promise(
             )
             for cause in CAUSES
         ),
+        handover_check("duplicate_delivery"),
         Check(
             "duplicate_delivery_uncertain",
             UNKNOWN,
@@ -54,5 +64,5 @@ PROMISE: Final = Promise(
         *REPLAY_CHECKS,
         *log_checks(UNKNOWN, "log_gap", "overlapping_incarnations"),
     ),
-    tolerated=tuple(f"redelivered_{cause}" for cause in CAUSES),
+    tolerated=(*(f"redelivered_{cause}" for cause in CAUSES), "duplicate_delivery_handover"),
 )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow.dataset as ds
 
-from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED, SEVERITIES
+from dispatch_core.audit.catalogue import DOCUMENTED, SEVERITIES
 from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import interval_dataset, read_batches
 
@@ -106,7 +106,7 @@ def top(findings: Collection[Finding], number: int) -> list[Finding]:
 
 
 def _rows(dataset: ds.Dataset | None, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
-    promised = ds.field("reason").is_null() | (ds.field("reason") != ORDER_NOT_PROMISED)
+    promised = ds.field("reason").is_null() | ~ds.field("reason").isin(DOCUMENTED)
     wanted = ds.field("kind").isin(sorted(kinds)) & promised
     for batch in read_batches(dataset, _COLUMNS, wanted):
         yield from batch.to_pylist()

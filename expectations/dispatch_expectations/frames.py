@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import DOUBTS, ORDER_NOT_PROMISED
+from dispatch_core.audit.catalogue import DOUBTS, HANDOVER, ORDER_NOT_PROMISED
 from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations.balance import GATES
 from dispatch_expectations.duplicate_delivery import CAUSES
@@ -47,6 +47,8 @@ UNORDERED: Final = ("Shared",)
 #: Tables without which nothing can be judged.
 REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
+#: Columns of findings that a change of the active consumer explains, by promise.
+HANDED_OVER: Final = {promise: f"{promise}_{HANDOVER}" for promise in ("per_key_order", "duplicate_delivery")}
 _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
 #: Waiting times that the policy may limit.
 WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
@@ -165,6 +167,8 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
             row.kinds["unknown_kinds"] += count
         elif group["reason"] == ORDER_NOT_PROMISED and PROMISE_OF_KIND.get(kind) == "per_key_order":
             row.kinds[ORDER_NOT_PROMISED] += count
+        elif group["reason"] == HANDOVER and PROMISE_OF_KIND.get(kind) in HANDED_OVER:
+            row.kinds[HANDED_OVER[PROMISE_OF_KIND[kind]]] += count
         elif explained:
             row.kinds[f"redelivered_{group['cause']}"] += count
         elif group["uncertain"] and kind in PROMISE_OF_KIND and kind not in TOLERATED_KINDS:
@@ -319,6 +323,7 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     record |= {
         kind: row.kinds[kind] for kind in (*PROMISE_OF_KIND, *LOG_KINDS, ORDER_NOT_PROMISED, "unknown_kinds")
     }
+    record |= {column: row.kinds[column] for column in HANDED_OVER.values()}
     record |= {f"redelivered_{cause}": row.kinds[f"redelivered_{cause}"] for cause in CAUSES}
     record |= {f"{promise}_uncertain": row.uncertain[promise] for promise in _UNCERTAIN_COUNTED}
     record |= {name: _most(wait[name] for wait in row.waits) for name in WAITS}

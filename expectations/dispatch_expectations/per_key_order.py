@@ -2,7 +2,9 @@
 
 This is the promise of Key_Shared (PIP-34; PIP-379 keeps it across membership changes). An entry may come out of order after
 a redelivery request of the consumer; this is counted as ``overtaken_redelivery`` and tolerated. Shared subscriptions, and
-Key_Shared ones that allow out-of-order delivery, promise no order: their findings are counted and tolerated.
+Key_Shared ones that allow out-of-order delivery, promise no order: their findings are counted and tolerated. Failover
+documents that the old active consumer may still hold messages when the new one begins (concepts-messaging, Failover): what
+such a change explains is counted as ``per_key_order_handover`` and tolerated.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.audit.catalogue import ORDER_NOT_PROMISED
-from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
+from dispatch_expectations.promise import (
+    FAIL,
+    REPLAY_CHECKS,
+    UNKNOWN,
+    Check,
+    Promise,
+    handover_check,
+    log_checks,
+)
 
 PROMISE: Final = Promise(
     name="per_key_order",
@@ -38,6 +48,7 @@ PROMISE: Final = Promise(
             limit="per_key_order.overtaken_redelivery",
             kinds=("overtaken_redelivery",),
         ),
+        handover_check("per_key_order"),
         Check(
             "per_key_order_uncertain",
             UNKNOWN,
@@ -48,5 +59,5 @@ PROMISE: Final = Promise(
         *REPLAY_CHECKS,
         *log_checks(UNKNOWN, "log_gap", "unknown_position", "unknown_key", "overlapping_incarnations"),
     ),
-    tolerated=("overtaken_redelivery", ORDER_NOT_PROMISED),
+    tolerated=("overtaken_redelivery", ORDER_NOT_PROMISED, "per_key_order_handover"),
 )

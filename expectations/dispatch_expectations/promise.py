@@ -107,6 +107,16 @@ _LOG_SENTENCES: Final = {
 }
 
 
+def handover_check(promise: str) -> Check:
+    """Make the check on findings that a change of Failover's active consumer explains; an alert names the promise."""
+    return Check(
+        f"{promise}_handover",
+        FAIL,
+        "entries that a change of the active consumer delivered again or overtook: {value} (the policy allows {limit})",
+        limit=f"{promise}.handover",
+    )
+
+
 def log_checks(decides: Literal["FAIL", "UNKNOWN"], *kinds: str) -> tuple[Check, ...]:
     """Make checks on findings about the log itself, such as gaps, which may hide that a promise was broken."""
     return tuple(

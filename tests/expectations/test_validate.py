@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.audit.catalogue import KINDS, ORDER_NOT_PROMISED
+from dispatch_core.audit.catalogue import HANDOVER, KINDS, ORDER_NOT_PROMISED
 from dispatch_core.audit.verdict import verdicts as audit_verdicts
 from dispatch_expectations.policy import Policy, load_policy
 from dispatch_expectations.suites import LOG_KINDS
@@ -240,7 +240,10 @@ def test_the_pipeline_and_the_command_line_agree(tmp_path: Path) -> None:
         }
         for kind in KINDS
         for uncertain in (False, True)
-        for reason in ((None, ORDER_NOT_PROMISED) if KINDS[kind].promise == "per_key_order" else (None,))
+        for reason in {
+            "per_key_order": (None, ORDER_NOT_PROMISED, HANDOVER),
+            "duplicate_delivery": (None, HANDOVER),
+        }.get(KINDS[kind].promise, (None,))
         if not (uncertain and kind in LOG_KINDS)
     ]
     for number, variant in enumerate(variants):
@@ -508,3 +511,21 @@ def test_importing_the_modules_does_not_import_great_expectations() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert run.stdout.strip() == "False"
+
+
+def test_hand_overs_are_tolerated_unless_the_policy_limits_them(tmp_path: Path) -> None:
+    day = Day()
+    for topic in ("usual", "strict"):
+        dispatcher = day.dispatcher(topic, entries=1)
+        day.anomaly(dispatcher, "split_key", severity="info", cause="rewind", reason=HANDOVER)
+        day.anomaly(dispatcher, "double_outstanding", severity="info", cause="rewind", reason=HANDOVER)
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "version: 1\nrules: [{name: strict, topics: strict, per_key_order: {handover: 0}, "
+        "duplicate_delivery: {handover: 0}}]\n"
+    )
+    result = judged(tmp_path, day, load_policy(path))
+    for promise in ("per_key_order", "duplicate_delivery"):
+        assert (result["usual", promise].verdict, result["usual", promise].tolerated) == ("PASS", 1)
+        assert (result["strict", promise].verdict, result["strict", promise].findings) == ("FAIL", 1)
+        assert "a change of the active consumer" in result["strict", promise].reason

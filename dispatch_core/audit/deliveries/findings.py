@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, MINOR, ORDER_NOT_PROMISED
+from dispatch_core.audit.catalogue import (
+    DOCUMENTED,
+    HANDOVER,
+    INFO,
+    KIND_ORDER,
+    KINDS,
+    MAYBE_HANDOVER,
+    MINOR,
+    ORDER_NOT_PROMISED,
+)
+from dispatch_core.audit.deliveries import layout
 from dispatch_core.audit.deliveries.applied_acks import AppliedAcks
 from dispatch_core.audit.deliveries.evidence import Line, Sent, lines_of, sent_of
 from dispatch_core.audit.deliveries.layout import (
@@ -53,6 +63,12 @@ CAUSE_OF: Final = {
     RELOADED: "topic_reload",
     REWOUND: "rewind",
 }
+
+_EXPLAINED_BY: Final = {layout.HANDOVER: HANDOVER, layout.MAYBE_HANDOVER: MAYBE_HANDOVER}
+_MAYBE_A_CHANGE: Final = (
+    "; consumers had joined or left before, and one of them may have changed the active consumer late"
+)
+_NO_CHANGE: Final = "; no change of the active consumer explains it"
 
 _DRAINING_WOULD_NOT: Final = f", {ORDERING_RULES['draining_hash']} would not"
 _RULE_SAYS: Final = {
@@ -151,7 +167,10 @@ class Findings:
         )
 
     def of_deliveries(self, found: npt.NDArray[np.int32]) -> Iterator[list[Finding]]:
-        """Describe the findings of the pass, rows ``(delivery, kind, other delivery, other operation)``, some at a time."""
+        """Describe the findings of the pass, some at a time.
+
+        ``found``: rows ``(delivery, kind, other delivery, other operation, hand-over)``.
+        """
         for start in range(0, len(found), _AT_ONCE):
             yield self._described(found[start : start + _AT_ONCE])
 
@@ -159,11 +178,14 @@ class Findings:
         self._sent = sent_of(self._window, self._state, found)
         self._lines = lines_of(self._window, self._sent, found)
         make = (self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered)
-        return [make[kind](delivery, other, op) for delivery, kind, other, op in found.tolist()]
+        return [
+            make[kind](delivery, other, op, handover)
+            for delivery, kind, other, op, handover in found.tolist()
+        ]
 
     # one method per kind -------------------------------------------------------------------------------------------
 
-    def _order(self, delivery: int, other: int, _op: int) -> Finding:
+    def _order(self, delivery: int, other: int, _op: int, _handover: int) -> Finding:
         to, entry, when = self._to(delivery), self._position(delivery), self._when(delivery)
         before_to, later, before_when = self._to(other), self._position(other), self._when(other)
         earlier = self._sent[delivery].before
@@ -182,7 +204,7 @@ class Findings:
             "out_of_order", delivery, [other], text + self._rule(delivery), cause=cause, first=earlier < 0
         )
 
-    def _overtaken(self, delivery: int, other: int, op: int) -> Finding:
+    def _overtaken(self, delivery: int, other: int, op: int, _handover: int) -> Finding:
         to, entry = self._to(delivery), self._position(delivery)
         text = (
             f"{self._key(delivery)}: {to} got {self._position(other)} at {self._when(other)} before {entry} came again at "
@@ -190,26 +212,54 @@ class Findings:
         )
         return self._finding("overtaken_redelivery", delivery, [other], text, cause="nack", proof=[op])
 
-    def _split(self, delivery: int, other: int, _op: int) -> Finding:
+    def _split(self, delivery: int, other: int, _op: int, handover: int) -> Finding:
         text = (
             f"{self._key(delivery)} was at two consumers at once: {self._to(delivery)} got {self._position(delivery)} at "
             f"{self._when(delivery)} while {self._to(other)} still held {self._position(other)}, "
             f"sent to it at {self._when(other)}"
         )
+        reason = _EXPLAINED_BY.get(handover)
+        if handover == layout.MAYBE_HANDOVER:
+            text += _MAYBE_A_CHANGE
+        elif self._window.single_active and handover == layout.NO_HANDOVER:
+            text += _NO_CHANGE
+        else:
+            text += self._rule(delivery)
         return self._finding(
-            "split_key", delivery, [other], text + self._rule(delivery), cause=self._cause(delivery)
+            "split_key",
+            delivery,
+            [other],
+            text,
+            cause=self._cause(delivery),
+            reason=reason,
+            uncertain=reason == MAYBE_HANDOVER,
         )
 
-    def _double(self, delivery: int, other: int, _op: int) -> Finding:
+    def _double(self, delivery: int, other: int, _op: int, handover: int) -> Finding:
         text = (
             f"{self._position(delivery)}{self._of_key(delivery)} was at two consumers at once: {self._to(delivery)} got it "
             f"at {self._when(delivery)} while {self._to(other)} still held it, sent to it at {self._when(other)}"
         )
-        if self._cause(delivery) == "rewind":
+        cause, reason = self._cause(delivery), _EXPLAINED_BY.get(handover)
+        if handover == layout.MAYBE_HANDOVER:
+            text += _MAYBE_A_CHANGE
+        elif handover == layout.HANDOVER and cause == "rewind":
             text += "; the change of the active consumer rewound the cursor to the mark-delete position"
-        return self._finding("double_outstanding", delivery, [other], text, cause=self._cause(delivery))
+        elif handover == layout.HANDOVER:
+            text += "; it held it since before the change of the active consumer"
+        elif self._window.single_active:
+            text += _NO_CHANGE
+        return self._finding(
+            "double_outstanding",
+            delivery,
+            [other],
+            text,
+            cause=cause,
+            reason=reason,
+            uncertain=reason == MAYBE_HANDOVER,
+        )
 
-    def _after_ack(self, delivery: int, other: int, op: int) -> Finding:
+    def _after_ack(self, delivery: int, other: int, op: int, handover: int) -> Finding:
         acked, sent = self._lines[op], self._sent[delivery]
         by_checkpoint = self._window.is_of_checkpoint(op)
         acked_by = (
@@ -223,7 +273,13 @@ class Findings:
             f"although {acked_by} at {self._at(op)}"
         )
         reason = None
-        if state is False or racing:
+        if self._read_before_its_ack(handover, lag_us, state):
+            reason = HANDOVER
+            text += (
+                f"; the active consumer had changed, and the ack arrived only {duration(lag_us)} before: "
+                "the entry had been read for the new one by then, or the ack had not been applied yet"
+            )
+        elif state is False or racing:
             reason = ACK_RACING
             text += (
                 "; the trace does not show that the ack had been applied by then"
@@ -235,6 +291,9 @@ class Findings:
         elif state is None and not by_checkpoint and self._may_be_of_a_part(delivery, acked):
             reason = "part_of_batch"
             text += "; the log does not say whether that ack was for the whole batch"
+        elif handover in _EXPLAINED_BY:
+            reason = MAYBE_HANDOVER
+            text += "; the active consumer had changed before that ack, and the entry may have been read for the new one"
         return self._finding(
             "duplicate_after_ack",
             delivery,
@@ -242,8 +301,18 @@ class Findings:
             text,
             proof=[op],
             reason=reason,
-            uncertain=reason is not None,
+            uncertain=reason is not None and reason != HANDOVER,
         )
+
+    def _read_before_its_ack(self, handover: int, lag_us: int, applied: bool | None) -> bool:
+        """Check whether a hand-over explains an acknowledged entry: it was read for the new consumer as the ack came.
+
+        ``applied``: the trace shows that the ack had taken effect before (``_was_applied``). Then the change must have come
+        before the ack.
+        """
+        if lag_us >= ACK_RACE_US:
+            return False
+        return handover == layout.HANDOVER or (handover == layout.HANDOVER_LATE and applied is not True)
 
     def _may_be_of_a_part(self, delivery: int, acked: Line) -> bool:
         """Check whether an ack may cover only some messages of a batch, in a log without ``ack_sets``."""
@@ -255,7 +324,7 @@ class Findings:
             return False
         return bool(self._window.num_messages[self._state[delivery, ENTRY]] > 1)
 
-    def _redelivered(self, delivery: int, other: int, op: int) -> Finding:
+    def _redelivered(self, delivery: int, other: int, op: int, _handover: int) -> Finding:
         cause = self._cause(delivery)
         text = (
             f"{self._position(delivery)}{self._of_key(delivery)} was sent again, to {self._to(delivery)} at "
@@ -359,6 +428,8 @@ class Findings:
         severity = KINDS[kind].severity
         if kind in ("out_of_order", "split_key") and window.consumers[sent.consumer].allow_out_of_order:
             severity, reason = INFO, ORDER_NOT_PROMISED
+        elif reason in DOCUMENTED:
+            severity = INFO
         elif reason == "unexplained":
             severity = MINOR
         if not uncertain and self._gaps:

@@ -26,7 +26,12 @@ A delivery of entry *e* to connection *c* is
 * **redelivered** when it was sent before and is neither of the last two; the cause is what closed the last delivery.
 
 The state is kept in arrays (``layout``) that outlive a pass, so that a log can be taken in batches. Findings are rows
-``(delivery, kind, other delivery, other operation)``, -1 = none.
+``(delivery, kind, other delivery, other operation, hand-over)``, -1 = none.
+
+On Failover and Exclusive a change of the active consumer delivers again what the old one has not acknowledged, and goes on
+behind it, while the old one may stay connected. This *hand-over* (``layout.HANDOVER``) explains a split or a double at
+a connection that was sent the entry before the change, and an ack that came while the entries were read for the new one. It
+does not explain what was sent to two connections after the change, or a connection that gets entries without any change.
 """
 
 from __future__ import annotations
@@ -42,6 +47,9 @@ from dispatch_core.audit.deliveries.layout import (
     ALL_LEFT,
     BEFORE_OF_ENTRY,
     BEFORE_OF_KEY,
+    CARRIED,
+    CHANGED_AT,
+    CHANGES,
     CONNECTED,
     CONSUMER,
     DELIVERIES,
@@ -49,8 +57,13 @@ from dispatch_core.audit.deliveries.layout import (
     END,
     END_OPERATION,
     ENTRY,
+    FIRST_CHANGE,
     FIRST_OPEN,
     FIRST_REQUEST,
+    HANDED_BY,
+    HANDED_OVER,
+    HANDOVER,
+    HANDOVER_LATE,
     HIGHEST_SENT,
     JUMP_HIGHEST,
     JUMP_LENGTH,
@@ -70,11 +83,13 @@ from dispatch_core.audit.deliveries.layout import (
     LAST_RELOAD,
     LAST_REWIND,
     MANY,
+    MAYBE_HANDOVER,
     NACKED,
     NACKED_ALL,
     NACKED_WITH_ALL,
     NEXT_AT_CONSUMER,
     NEXT_OF_KEY,
+    NO_HANDOVER,
     OPEN,
     OPEN_OF_ENTRY,
     OPERATION,
@@ -90,7 +105,9 @@ from dispatch_core.audit.deliveries.layout import (
     REQUESTS,
     REWIND_DUE,
     REWOUND,
+    RUN_HIGHEST,
     SENT_ANY,
+    SENT_TO,
     TIMES_SENT,
     Array,
 )
@@ -98,6 +115,7 @@ from dispatch_core.audit.deliveries.layout import (
 OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED = range(6)
 #: One about order, a split, and two about a repeated delivery (double outstanding and after its ack).
 MOST_FINDINGS_PER_DELIVERY: Final = 4
+FINDING_COLUMNS: Final = 5
 
 
 @compiled
@@ -344,9 +362,55 @@ def _may_be_rewound(
 
 
 @compiled
-def _note(found: Array, count: int, delivery: int, kind: int, other: int, operation: int) -> int:
+def _begin_run(s: Array, consumer: int, operation: int) -> None:
+    """Begin the deliveries to another connection; a join or leave since the last ones began makes it a hand-over.
+
+    If none lies between, one of several before them may do: a line is written beside the change, not with it.
+    """
+    first = s[SENT_TO] < 0
+    s[SENT_TO], s[RUN_HIGHEST] = consumer, -1
+    if first or s[CHANGES] > 0:
+        s[HANDED_OVER], s[HANDED_BY], s[CHANGED_AT] = operation, HANDOVER, s[FIRST_CHANGE]
+        s[CARRIED] = max(s[CHANGES] - 1, 0)
+    elif s[CARRIED] > 0:
+        s[HANDED_OVER], s[HANDED_BY] = operation, MAYBE_HANDOVER
+        s[CARRIED] -= 1
+    s[CHANGES], s[FIRST_CHANGE] = 0, -1
+
+
+@compiled
+def _beyond_handover(
+    deliveries: Array, keys: Array, key: int, entry: int, consumer: int, handed_over: int
+) -> int:
+    """Return an open delivery since the hand-over, at another connection, of an entry of ``key`` up to ``entry``; or -1."""
+    at = keys[key, KEY_FIRST_OPEN]
+    while at >= 0:
+        made_since = deliveries[at, OPERATION] >= handed_over
+        if made_since and deliveries[at, CONSUMER] != consumer and deliveries[at, ENTRY] <= entry:
+            return at
+        at = deliveries[at, NEXT_OF_KEY]
+    return -1
+
+
+@compiled
+def _handed_after_ack(s: Array, deliveries: Array, entry: int, consumer: int, before: int, acked: int) -> int:
+    """Return what the hand-over in force has to do with an acked ``entry`` that is sent again: the entry was sent to another
+    connection before it, and the new one gets it in its turn.
+    """
+    if before < 0 or s[HANDED_OVER] < 0 or deliveries[before, CONSUMER] == consumer:
+        return NO_HANDOVER
+    if deliveries[before, OPERATION] >= s[HANDED_OVER] or entry <= s[RUN_HIGHEST]:
+        return NO_HANDOVER
+    return s[HANDED_BY] if acked > s[CHANGED_AT] else HANDOVER_LATE
+
+
+@compiled
+def _note(
+    found: Array, count: int, delivery: int, kind: int, other: int, operation: int, handover: int
+) -> int:
     """Append a finding to the ``count`` in ``found``; returns the new count."""
     found[count, 0], found[count, 1], found[count, 2], found[count, 3] = delivery, kind, other, operation
+    found[count, 4] = handover
     return count + 1
 
 
@@ -360,6 +424,7 @@ def take(
     entry_key: Array,
     single_active: bool,
     ordered: bool,
+    checkpoint_until: int,
     s: Array,
     deliveries: Array,
     entries: Array,
@@ -374,6 +439,7 @@ def take(
 ) -> int:
     """Apply further operations (codes: ``operations``), the first of which has the number ``first_op``.
 
+    ``checkpoint_until``: deliveries of operations before it are those of a checkpoint, whose order says nothing.
     The arrays have room for everything that the operations may add. Filled in: ``number``, the delivery number of each new
     delivery; ``ended``, the end of the delivery before it (``layout``; -1 = there was none); ``found``, the findings.
 
@@ -400,7 +466,14 @@ def take(
             rewind_due = sent_any
             if code > 1:
                 last_rewind = op
+            else:
+                s[CHANGES] += 1
+                if s[FIRST_CHANGE] < 0:
+                    s[FIRST_CHANGE] = op
         if code == 2:  # SENT
+            runs = single_active and op >= checkpoint_until
+            if runs and consumer != s[SENT_TO] and stop > start:
+                _begin_run(s, consumer, op)
             if rewind_due and stop > start and op_ordinals[start] <= highest_sent:
                 if _may_be_rewound(deliveries, entries, now, op_ordinals[start], consumer, acked_up_to):
                     last_rewind = op
@@ -426,14 +499,21 @@ def take(
                         elif asked >= 0:
                             later = _later(deliveries, last, entry, consumer, asked)
                             if later >= 0 and before >= 0:
-                                count = _note(found, count, now, OVERTAKEN, later, asked)
+                                count = _note(found, count, now, OVERTAKEN, later, asked, NO_HANDOVER)
                     if wrong < 0 and before < 0 and keys[key, KEY_HIGHEST] > entry:
                         wrong = _later(deliveries, keys[key, KEY_LAST_DELIVERY], entry, -1, op + 1)
                     if wrong >= 0:
-                        count = _note(found, count, now, OUT_OF_ORDER, wrong, -1)
+                        count = _note(found, count, now, OUT_OF_ORDER, wrong, -1, NO_HANDOVER)
                     split = _split_by(deliveries, keys, key, entry, consumer)
                     if split >= 0:
-                        count = _note(found, count, now, SPLIT, split, -1)
+                        handover = NO_HANDOVER
+                        if runs:
+                            beyond = _beyond_handover(deliveries, keys, key, entry, consumer, s[HANDED_OVER])
+                            if beyond >= 0:
+                                split = beyond
+                            else:
+                                handover = s[HANDED_BY]
+                        count = _note(found, count, now, SPLIT, split, -1, handover)
                     if pair < 0:
                         pair = pair_count
                         pair_count += 1
@@ -443,10 +523,11 @@ def take(
                     pairs[pair, PAIR_HIGHEST] = max(pairs[pair, PAIR_HIGHEST], entry)
                     keys[key, KEY_HIGHEST] = max(keys[key, KEY_HIGHEST], entry)
                 double = _open_elsewhere(deliveries, entries, entry, consumer)
-                if double >= 0:
-                    count = _note(found, count, now, DOUBLE, double, -1)
                 if acked >= 0:
-                    count = _note(found, count, now, AFTER_ACK, before, acked)
+                    handover = NO_HANDOVER
+                    if runs:
+                        handover = _handed_after_ack(s, deliveries, entry, consumer, before, acked)
+                    count = _note(found, count, now, AFTER_ACK, before, acked, handover)
                 if before >= 0:
                     ended[now - first] = deliveries[before, END]
                     if ended[now - first] == OPEN and last_rewind > deliveries[before, OPERATION]:
@@ -455,7 +536,14 @@ def take(
                         ended[now - first] = RELOADED
                     if double < 0 and acked < 0:
                         ended_by = deliveries[before, END_OPERATION]
-                        count = _note(found, count, now, REDELIVERED, before, ended_by)
+                        count = _note(found, count, now, REDELIVERED, before, ended_by, NO_HANDOVER)
+                if double >= 0:
+                    handover = NO_HANDOVER
+                    if runs and deliveries[double, OPERATION] < s[HANDED_OVER]:
+                        in_turn = deliveries[before, OPERATION] < s[HANDED_OVER] and entry > s[RUN_HIGHEST]
+                        if in_turn or ended[now - first] != OPEN:
+                            handover = s[HANDED_BY]
+                    count = _note(found, count, now, DOUBLE, double, -1, handover)
                 same = _open_at(deliveries, entries, entry, consumer)
                 if same >= 0:
                     _close(deliveries, entries, keys, first_at, entry_key, same, REPLACED, op)
@@ -468,6 +556,8 @@ def take(
                     keys[key, KEY_LAST_DELIVERY] = now
                 highest_sent = max(highest_sent, entry)
                 sent_any = True
+                if runs:
+                    s[RUN_HIGHEST] = max(s[RUN_HIGHEST], entry)
                 entries[entry, LAST_DELIVERY] = now
                 entries[entry, TIMES_SENT] += 1
                 entries[entry, ACKED_BEFORE_RELOAD] = 0
@@ -525,6 +615,7 @@ def take(
                 while first_at[holder] >= 0:
                     _close(deliveries, entries, keys, first_at, entry_key, first_at[holder], RELOADED, op)
             last_reload = op
+            s[SENT_TO], s[CHANGES], s[CARRIED], s[FIRST_CHANGE], s[HANDED_OVER] = -1, 0, 0, -1, -1
             for holder in range(len(connected)):
                 connected[holder] = False
             connected_count = 0

@@ -81,6 +81,10 @@ REQUEST_COLUMNS: Final = 3
 
 # Single numbers. HIGHEST_SENT may be of an entry that is gone: then -1, and SENT_ANY says that there was one.
 # REWIND_DUE: the active consumer has changed; if no line shows the rewind, the first delivery that goes back does.
+# A *run* is a row of deliveries to one connection (Failover and Exclusive): SENT_TO gets it, RUN_HIGHEST is its highest
+# ordinal. CHANGES counts the joins and leaves since it began, FIRST_CHANGE is the first of them; CARRIED counts earlier ones
+# that no run has followed yet. HANDED_OVER is the first delivery of the last run that followed a join or leave (CHANGED_AT),
+# HANDED_BY says how sure that is.
 (
     DELIVERIES,
     PAIRS,
@@ -92,5 +96,25 @@ REQUEST_COLUMNS: Final = 3
     HIGHEST_SENT,
     SENT_ANY,
     LAST_RELOAD,
-) = range(10)
-SCALARS: Final = 10
+    SENT_TO,
+    RUN_HIGHEST,
+    CHANGES,
+    FIRST_CHANGE,
+    CARRIED,
+    HANDED_OVER,
+    HANDED_BY,
+    CHANGED_AT,
+) = range(18)
+SCALARS: Final = 18
+#: Single numbers that name an entry, an operation or a connection: -1 at first.
+NONE_AT_FIRST: Final = (
+    *(ACKED_UP_TO, LAST_REWIND, HIGHEST_SENT, LAST_RELOAD, SENT_TO, RUN_HIGHEST, FIRST_CHANGE, HANDED_OVER),
+    CHANGED_AT,
+)
+
+#: What a hand-over to another active consumer has to do with a finding (Failover and Exclusive). ``HANDOVER_LATE``: it
+#: delivers the entry again although its ack had come before the change.
+NO_HANDOVER: Final = 0
+HANDOVER: Final = 1
+MAYBE_HANDOVER: Final = 2
+HANDOVER_LATE: Final = 3

@@ -25,7 +25,7 @@ class Scanned:
         first: number of the first new delivery.
         number: delivery number of each new delivery, 1 = first delivery of its entry.
         ended: end of the delivery before it of the same entry (``layout``), -1 = there was none.
-        found: findings, rows ``(delivery, kind, other delivery, other operation)``.
+        found: findings, rows ``(delivery, kind, other delivery, other operation, hand-over)``.
     """
 
     first: int
@@ -41,8 +41,7 @@ class Scan:
         self._single_active = single_active
         self._ordered = ordered
         self._scalars = np.zeros(at.SCALARS, dtype=np.int64)
-        for scalar in (at.ACKED_UP_TO, at.LAST_REWIND, at.HIGHEST_SENT, at.LAST_RELOAD):
-            self._scalars[scalar] = -1
+        self._scalars[list(at.NONE_AT_FIRST)] = -1
         self._deliveries = Growing(np.int32, at.DELIVERY_COLUMNS)
         self._entries = Growing(np.int32, at.ENTRY_COLUMNS)
         self._keys = Growing(np.int32, at.KEY_COLUMNS)
@@ -109,7 +108,7 @@ class Scan:
         self._requests.more(asked)
         number = np.zeros(sends, dtype=np.int32)
         ended = np.full(sends, -1, dtype=np.int8)
-        found = np.empty((kernel.MOST_FINDINGS_PER_DELIVERY * sends, 4), dtype=np.int32)
+        found = np.empty((kernel.MOST_FINDINGS_PER_DELIVERY * sends, kernel.FINDING_COLUMNS), dtype=np.int32)
         count = kernel.take(
             first_op,
             operations.code,
@@ -119,6 +118,7 @@ class Scan:
             window.entry_key,
             self._single_active,
             self._ordered,
+            window.first_op_of_last_log if window.checkpoint_state is not None else 0,
             self._scalars,
             self._deliveries.values,
             self._entries.values,

@@ -12,6 +12,8 @@ as long as no line sends, acknowledges or requests them again (the window then r
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from dispatch_core.arrays.jit import compiled
@@ -21,11 +23,14 @@ from dispatch_core.audit.deliveries.layout import (
     ACKED_UP_TO,
     BEFORE_OF_ENTRY,
     BEFORE_OF_KEY,
+    CHANGED_AT,
     DELIVERIES,
     END_OPERATION,
     ENTRY,
+    FIRST_CHANGE,
     FIRST_OPEN,
     FIRST_REQUEST,
+    HANDED_OVER,
     HIGHEST_SENT,
     JUMP_HIGHEST,
     JUMP_OF_KEY,
@@ -51,8 +56,12 @@ from dispatch_core.audit.deliveries.layout import (
     REQUEST_NEXT,
     REQUEST_OPERATION,
     REQUESTS,
+    RUN_HIGHEST,
     Array,
 )
+
+#: Single numbers that name an operation.
+_OPERATIONS: Final = (LAST_REWIND, LAST_RELOAD, FIRST_CHANGE, HANDED_OVER, CHANGED_AT)
 
 
 @compiled
@@ -82,10 +91,9 @@ def operations_of(
         while at >= 0:
             used[requests[at, REQUEST_OPERATION]] = True
             at = requests[at, REQUEST_NEXT]
-    if s[LAST_REWIND] >= 0:
-        used[s[LAST_REWIND]] = True
-    if s[LAST_RELOAD] >= 0:
-        used[s[LAST_RELOAD]] = True
+    for scalar in _OPERATIONS:
+        if s[scalar] >= 0:
+            used[s[scalar]] = True
 
 
 @compiled
@@ -211,5 +219,6 @@ def cut_scalars(cut: int, s: Array, new_op: Array) -> None:
     """Renumber the entries and operations that single numbers refer to."""
     s[ACKED_UP_TO] = max(s[ACKED_UP_TO] - cut, -1)
     s[HIGHEST_SENT] = max(s[HIGHEST_SENT] - cut, -1)
-    s[LAST_REWIND] = _new(new_op, s[LAST_REWIND])
-    s[LAST_RELOAD] = _new(new_op, s[LAST_RELOAD])
+    s[RUN_HIGHEST] = max(s[RUN_HIGHEST] - cut, -1)
+    for scalar in _OPERATIONS:
+        s[scalar] = _new(new_op, s[scalar])

@@ -14,16 +14,19 @@ from typing import Final
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import ints
+from dispatch_core.broker import cursor_moves
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
 from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
-from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
+from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import cut_off, decisions_of
-from dispatch_core.verify.trace.driver import Driver, who
+from dispatch_core.verify.trace.cursor_operations import CursorDriver
+from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.notices import (
     DELAY_TAIL_US,
     Change,
@@ -36,6 +39,8 @@ from dispatch_core.verify.trace.pending_commands import AckHistory
 
 #: Number of the latest membership changes that may race with the delay's task.
 MAX_CHANGES: Final = 8
+#: Pseudo connection of what moves the cursor without an ack.
+_CURSOR: Final = -1
 _INSIDE_ADD: Final = "the log ends inside an add: who joins is not known"
 
 
@@ -43,7 +48,7 @@ class _CutOffError(Exception):
     """The log ends inside the add that is under way: who joins is not known."""
 
 
-class ActiveChangeVerifier(Driver):
+class ActiveChangeVerifier(CursorDriver):
     """State of one verification: the core, the choices and notices expected of the coming lines."""
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
@@ -57,6 +62,7 @@ class ActiveChangeVerifier(Driver):
             num_messages=ints(log.messages["num_messages"]),
             hashes=sticky_hashes(log.messages, profile) if exclusive and facts.ranges_announced else None,
         )
+        self._late_entries = LateEntries(log.messages)
         self._joins: deque[tuple[int, Line]] = deque()  # lines ahead that add a consumer, with their indexes
         self._notices_shown = facts.notices_logged
         self._cut: list[Line] = []  # the lines of an add that the log does not hold to its end
@@ -98,7 +104,10 @@ class ActiveChangeVerifier(Driver):
         """See ``Driver.extend``."""
         if drop:
             self._acks.drop(drop)
+            self._late_entries.drop(drop)
             self._change_ordinals(lambda entry: entry - drop)
+            self._change_cursor_ordinals(drop)
+        self._late_entries.add(messages)
         hashes = sticky_hashes(messages, self.core.profile) if self.core.is_hashed else ()
         self.core.extend(drop, ints(messages["num_messages"]), hashes)
 
@@ -141,12 +150,23 @@ class ActiveChangeVerifier(Driver):
             return
         self._unsent()
         before = self._remember()
-        pick = self.core.leave(who(line))
+        pick = self.core.leave(who(line), by_reset=self._is_disconnected_by_reset(who(line)))
         self._changes.append(before)
         if pick is not None:
             self._chosen(pick)
         elif self.core.pending:
             self._cancelling = lambda _: None
+
+    def _is_disconnected_by_reset(self, consumer: int) -> bool:
+        """Check whether a reset of the cursor disconnects a consumer that leaves: it comes before the next one does."""
+        if not cursor_moves.disconnects(consumer, self.core.active, single_active=True):
+            return False
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.kind == "cursor_op" and line.inputs["op"] == "reset":
+                return True
+            if line.kind in ("consumer_added", "consumer_removing", "end"):
+                return False
+        return False
 
     def _on_handover_scheduled(self, line: Line) -> None:
         if not self._handing_over:
@@ -281,6 +301,7 @@ class ActiveChangeVerifier(Driver):
         )
 
     def _on_rewind(self, line: Line) -> None:
+        self._on_rewind_after_reset(line)
         if not self._rewinds and not self.core.delay_running:
             self._redeliver(False)
         if self._rewinds:
@@ -291,6 +312,36 @@ class ActiveChangeVerifier(Driver):
             self._expect_notices(self.core.delay_over(), Sender.DELAY_TASK)
             self._by_task.attempt_due = True
         self._compare_rewound(line)
+
+    # --- operations on the cursor --------------------------------------------------------------------------------
+
+    @property
+    def _cursor(self) -> State:
+        """See ``CursorDriver``."""
+        return self.core.state
+
+    def _move_forward(self, line: Line, target: int) -> None:
+        """See ``CursorDriver``. A read that was issued before may have met the entries before they were passed."""
+        for entry in range(int(self.core.state.s[MARK_DELETE]) + 1, target + 1):
+            self._acks.arrived(_CURSOR, entry)
+        self.core.move_forward(target)
+
+    def _on_mark_delete(self, line: Line) -> None:
+        """Mark-delete has moved: moves of the cursor are done."""
+        self._acks.through(_CURSOR, line.seq)
+
+    def _reset(self, entry: int) -> None:
+        """See ``CursorDriver``. What was acknowledged is not any more."""
+        self._acks = AckHistory()
+        self.core.reset(entry)
+
+    def _finish_acks(self) -> tuple[int, str] | None:
+        """See ``CursorDriver``: acks are applied when they arrive."""
+        return None
+
+    def _acks_under_way(self, low: int, high: int) -> bool:
+        """See ``CursorDriver``."""
+        return self._acks.any_under_way(low, high)
 
     def _compare_rewound(self, line: Line) -> None:
         """Compare the read position after a rewind: behind mark-delete, as far as the finished acks show."""

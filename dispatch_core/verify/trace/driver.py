@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Finding, Tally
+from dispatch_core.verify.tally import Finding, Tally, decisions_of
 from dispatch_core.verify.trace.lines_ahead import LinesAhead
 
 MAX_SHOWN_POSITIONS = 8
@@ -27,6 +27,7 @@ class Driver(ABC):
         self._lines = LinesAhead()
         self._at = -1  # index of the line being fed
         self._line = Line(0, 0, "", None, {}, {})
+        self._unjudged: str | None = None  # the reason why nothing is judged from some line on
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
@@ -72,6 +73,9 @@ class Driver(ABC):
     def feed(self, line: Line) -> None:
         """Take one line. A line that no legal history has here is a divergence, and the core stays as it was."""
         self.tally.expect(line)
+        if self._unjudged is not None:
+            self._leave(line)
+            return
         handler = self._handlers.get(line.kind)
         if handler is None:
             return
@@ -80,6 +84,18 @@ class Driver(ABC):
             handler(line)
         except IllegalTransitionError as error:
             self._illegal(line, error)
+
+    def _stop_judging(self, reason: str) -> None:
+        """Judge no later line: nothing in the log determines what the broker's state is from here on."""
+        self._unjudged = reason
+
+    def _leave(self, line: Line) -> None:
+        """Count the decisions of a line as not judged."""
+        stands_for = decisions_of(line)
+        if stands_for is not None:
+            reason = self._unjudged or ""
+            self.tally.leave_unjudged(*stands_for, reason)
+            self.tally.leave_unjudged("round", int(line.kind == "round_end"), reason)
 
     def refuse(self, line: Line, error: IllegalTransitionError) -> None:
         """Count a line as a divergence without giving it to the core."""

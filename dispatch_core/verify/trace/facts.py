@@ -30,6 +30,7 @@ class TraceFacts:
         reads_framed: every read that was issued stands in a read attempt.
         notices_logged: the log shows notices of the active consumer.
         removals_logged: the log shows removals of pending acks.
+        cursor_ops_logged: the log shows operations on the cursor, cumulative acknowledgements among them.
         lowest_sent: the lowest position that was sent; ``None`` = nothing was sent.
     """
 
@@ -41,6 +42,7 @@ class TraceFacts:
     reads_framed: bool = True
     notices_logged: bool = False
     removals_logged: bool = False
+    cursor_ops_logged: bool = False
     lowest_sent: Position | None = None
     _inside_attempt: bool = False  # at the last line
 
@@ -67,6 +69,7 @@ class TraceFacts:
             reads_framed=self.reads_framed and framed,
             notices_logged=self.notices_logged or counts.get("active_notified", 0) > 0,
             removals_logged=self.removals_logged or counts.get("pending_ack_removed", 0) > 0,
+            cursor_ops_logged=self.cursor_ops_logged or counts.get("cursor_op", 0) > 0,
             lowest_sent=self._lowest(events.select(["positions"]).take(pa.array(rows("sent")))),
             _inside_attempt=inside,
         )

@@ -26,9 +26,15 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
+from dispatch_core.verify.trace.limits_in_force import (
+    DISPATCH_RATE,
+    REASON_OF_DELAY,
+    REASON_OF_RATE,
+    DeliverTimes,
+)
 from dispatch_core.verify.trace.pending_acks import PendingAcksDriver
 from dispatch_core.verify.trace.races import Command, Difference, Outcome
-from dispatch_core.verify.trace.racing import NEXT_SECTION, Window
+from dispatch_core.verify.trace.racing import NEXT_SECTION, Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import (
     Recorded,
@@ -52,6 +58,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self.core = self.dispatcher(
             profile, self.hashes, ints(log.messages["num_messages"]), facts.consumers_added
         )
+        self.core.know_ledgers(entries.start_of_ledger)
         # (consumer, hash) that draining held back at the last line
         self.refused_now: list[tuple[int, int]] = []
         # read results waiting for their round: type, entries, how many more that the message log does not hold
@@ -59,6 +66,7 @@ class KeySharedVerifier(PendingAcksDriver):
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
         self._attempts_logged = facts.attempts_logged
         self._late_entries = LateEntries(log.messages)
+        self._deliver_times = DeliverTimes(log.messages)
         self._reads = ReadsUnderWay()
         # Consumer → ranges of its subscribe command.
         self._announced: dict[int, list[tuple[int, int]] | None] = {}
@@ -67,11 +75,14 @@ class KeySharedVerifier(PendingAcksDriver):
         """See ``Driver.extend``."""
         if drop:
             self._change_ordinals(lambda entry: entry - drop)
+            self._change_cursor_ordinals(drop)
         hashes = _hashes_of(messages, self.core.profile)
         self.hashes = np.concatenate([self.hashes[drop:], hashes])
         self.core.extend(drop, hashes, ints(messages["num_messages"]))
         self._late_entries.drop(drop)
         self._late_entries.add(messages)
+        self._deliver_times.drop(drop)
+        self._deliver_times.add(messages)
 
     def _settled(self) -> int:
         """See ``Driver``."""
@@ -147,11 +158,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self._judge(window, outcome)
         self._releases.expect(outcome.answer.returned, until=window.end)
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
-        for entry in [e for e in self._acks if self.core.holder(e) is None]:
-            command = self._acks.pop(entry)
-            self._forget(command)
-            if not command.applied:
-                self.core.acknowledge(entry)
+        self._finish_acks_of_nobody()
 
     def _membership_lines(self, window: Window, leaving: int | None = None) -> Recorded:
         recorded = Recorded()
@@ -175,13 +182,47 @@ class KeySharedVerifier(PendingAcksDriver):
     def _attempt(self, window: Window, *, including: bool = False) -> None:
         """Verify one read attempt; ``including``: the present line is one of its recorded lines."""
         recorded = self._attempt_lines(window, including=including)
+        limited: list[Difference] = []  # decisions that a dispatch rate explains
+
+        def decide(between: Between) -> Read:
+            limited.clear()
+            if not self._limits.is_active(DISPATCH_RATE):
+                return self.core.attempt_read(between)
+            return self._attempt_under_rate(between, recorded, limited)
+
         outcome = self._decide(
-            window, 3, self.core.attempt_read, lambda read: differing_read(read, recorded, self._positions)
+            window, 3, decide, lambda read: differing_read(read, recorded, self._positions)
         )
+        for difference in limited:
+            window.leave_unjudged(difference.decision_class, difference.decisions, REASON_OF_RATE)
         self._reads.attempted(outcome.answer)
         self.refused_now = list(outcome.answer.refused)
-        self._trimmed.update(self.core.trimmed)
+        if self.core.trimmed:
+            self._releases.expect(self.core.trimmed, until=window.end)
+            self._finish_acks_of_nobody()
         self._judge(window, outcome)
+
+    def _attempt_under_rate(self, between: Between, recorded: Recorded, limited: list[Difference]) -> Read:
+        """Attempt a read by the rules, and if that is not what the log has, one of at most as many entries as it has."""
+        saved = self.core.save()
+        read = self.core.attempt_read(between)
+        found = differing_read(read, recorded, self._positions)
+        if not found:
+            return read
+        said = recorded.read
+        self.core.restore(saved)
+        self._effects = Effects()
+        capped = self.core.attempt_read(between, said.max_entries or len(said.entries))
+        if not differing_read(capped, recorded, self._positions):
+            limited += found
+            return capped
+        self.core.restore(saved)
+        self._effects = Effects()
+        return self.core.attempt_read(between)
+
+    def _limits_changed(self) -> None:
+        """See ``CursorDriver``."""
+        self.core.limit_unacked(self._limits.unacked())
 
     def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:
         recorded = Recorded()
@@ -270,6 +311,10 @@ class KeySharedVerifier(PendingAcksDriver):
             )
         kind, entries, unknown = self._results.popleft()
         self.tally.rounds += 1
+        if self._deliver_times.any_later(entries, line.t_us):
+            self._stop_judging(REASON_OF_DELAY)
+            self._leave(line)
+            return
         window = self._frame(line, "round_end")
         recorded = self._round_lines(window)
         window.count("dispatch", len(entries) + unknown)

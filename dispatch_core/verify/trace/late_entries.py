@@ -38,6 +38,19 @@ class LateEntries:
         self._unknown.drop(count)
         self._published_us.drop(count)
 
+    def stored_by(self, t_us: int, read: int) -> tuple[int, int]:
+        """Return the lowest and the highest number of entries that were stored at a time.
+
+        ``read``: so many entries had been read by then. An entry is stored after its publish time, ``STORED_WITHIN_US``
+        later at most, and after the entry before it.
+        """
+        published, unknown = self._published_us.values, self._unknown.values
+        surely = np.flatnonzero(~unknown & (published <= t_us - STORED_WITHIN_US))
+        later = np.flatnonzero(~unknown & (published > t_us))
+        low = max(int(surely[-1]) + 1 if len(surely) else 0, read)
+        high = int(later[0]) if len(later) else len(published)
+        return low, max(low, high)
+
     def may_have_come(self, state: State, since_us: int) -> bool:
         """Check whether the first unread entry may have been stored after ``since_us``.
 

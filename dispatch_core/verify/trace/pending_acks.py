@@ -18,7 +18,7 @@ from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
-from dispatch_core.verify.trace.racing import RacingDriver
+from dispatch_core.verify.trace.racing import CursorStep, RacingDriver
 
 #: Kinds that a connection's thread writes when the command before is done.
 _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
@@ -45,7 +45,6 @@ class PendingAcksDriver(RacingDriver):
         # Consumer → its redelivery requests to come, with the index of the line.
         self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
-        self._trimmed: dict[int, Released] = {}  # entries an attempt dropped: mark-delete had passed them
 
     def look_ahead(self, lines: Sequence[Line]) -> None:
         """See ``Driver.look_ahead``."""
@@ -55,11 +54,10 @@ class PendingAcksDriver(RacingDriver):
         super().look_ahead(lines)
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
-        """See ``Driver``: acks that arrived, entries let go for a request, and those that an attempt dropped."""
+        """See ``Driver``: acks that arrived, and entries let go for a request."""
         super()._change_ordinals(change)
         self._acks = {command.entry: command for command in self._acks.values()}
         self._removed = {consumer: [*map(change, entries)] for consumer, entries in self._removed.items()}
-        self._trimmed = {change(entry): released for entry, released in self._trimmed.items()}
 
     def _commands(self) -> list[Command]:
         """See ``RacingDriver``."""
@@ -70,12 +68,36 @@ class PendingAcksDriver(RacingDriver):
         """Take one line; see ``Driver.feed``."""
         self._line = line
         own = line.consumer if line.kind in _OF_A_CONNECTION else None
-        self._report_missing(self._releases.missing(connection=own, at=self._at + 1))
+        missing = self._releases.missing(connection=own, at=self._at + 1)
+        if self._unjudged is None:
+            self._report_missing(missing)
         super().feed(line)
 
     # --- acks and redelivery -------------------------------------------------------------------------------------
 
+    def _trims_after_a_move(self) -> bool:
+        """See ``RacingDriver``."""
+        return self.core.trims_after_a_move()
+
+    def _trim_passed(self) -> list[Released]:
+        """See ``RacingDriver``."""
+        return self.core.trim_passed()
+
+    def _trimmed_now(self, released: list[Released]) -> None:
+        """See ``RacingDriver``: each removed pending ack has a release, and an ack of it finds nothing pending."""
+        self._releases.expect(released)
+        self._finish_acks_of_nobody()
+
+    def _finish_acks_of_nobody(self) -> None:
+        """Finish acks that have arrived of entries that are not pending any more: they only reach the cursor."""
+        for entry in [e for e in self._acks if self.core.holder(e) is None]:
+            command = self._acks.pop(entry)
+            self._forget(command)
+            if not command.applied:
+                self.core.acknowledge(entry)
+
     def _on_ack(self, line: Line) -> None:
+        self._settle_cursor(CursorStep.TRIM)
         connection = self.connection(who(line))
         self._settle(connection)
         if line.inputs["ack_type"] != "Individual":
@@ -123,10 +145,6 @@ class PendingAcksDriver(RacingDriver):
                 expected = "none" if entry is None else self._positions([entry])
                 self._differ("draining", f"pending ack removed: {expected}", said, decisions=0)
                 continue
-            trimmed = self._trimmed.pop(entry, None)
-            if trimmed is not None:
-                self._releases.expect([trimmed], until=self._section().end)
-                continue
             command = self._acks.pop(entry, None)
             by = None if command is None else command.connection
             self._report_missing(self._releases.missing(connection=by))
@@ -155,12 +173,9 @@ class PendingAcksDriver(RacingDriver):
     def _removed_entry(self, holder: int) -> int | None:
         """Return the entry whose pending ack is removed from ``holder`` now, by the commands under way.
 
-        First come entries that mark-delete has passed, then acks in the order in which they arrived, those of the holder's
-        own connection first, then what the next redelivery request of the holder names.
+        First come acks in the order in which they arrived, those of the holder's own connection first, then what the next
+        redelivery request of the holder names.
         """
-        for entry, released in self._trimmed.items():
-            if released.consumer == holder:
-                return entry
         acks = [c for c in self._acks.values() if self._held_before(c) == holder]
         if acks:
             return min(acks, key=lambda c: (c.connection != holder, c.seq)).entry
@@ -221,6 +236,9 @@ class PendingAcksDriver(RacingDriver):
         request = None if before is not None or line.recorded["closing"] else self._next_request(consumer)
         if request is not None:
             self._let_go_for(request)  # "redeliver all" clears in one batch, then says so
+            before = self._releases.meet(consumer, hash_value)
+        if before is None and not line.recorded["closing"]:
+            self._settle_cursor(CursorStep.TRIM)  # a trim clears in one batch, too
             before = self._releases.meet(consumer, hash_value)
         if before is None:
             self._differ("draining", "no release", recorded)

@@ -106,3 +106,4 @@ class Attempt:
     line: Line
     size: int | None  # what the core would read then
     rewinder: bool  # by the thread that has just rewound, not by the dispatcher's executor
+    limited: bool = False  # a dispatch rate was in force: it may have read less, or nothing

@@ -10,19 +10,24 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
-from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher
+from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Released
+from dispatch_core.broker.state import State
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally, cut_off
-from dispatch_core.verify.trace.driver import Driver, who
+from dispatch_core.verify.trace.cursor_operations import CursorDriver
+from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
 
 A = TypeVar("A")
 
+#: Pseudo connection of what moves the cursor without an ack.
+_CURSOR: Final = -1
 #: Pseudo connections of contested blocks count down from here.
 _CONTESTED: Final = -2
 _COUNTED: Final = -3
@@ -49,11 +54,19 @@ NEXT_SECTION = frozenset(
 )
 
 
+class CursorStep(Enum):
+    """A step of a move of the cursor forward."""
+
+    MOVE = "mark-delete moves"
+    TRIM = "replay set and pending acks are trimmed"
+
+
 @dataclass(slots=True)
 class Effects:
     """Side effects of the present order of a window; forgotten when another order is tried."""
 
     results: list[tuple[Command, object]] = field(default_factory=list)
+    trimmed: list[Released] = field(default_factory=list)  # by trims after a move of the cursor
 
 
 @dataclass(slots=True)
@@ -69,13 +82,20 @@ class Window:
     counts: dict[str, int] = field(default_factory=dict)  # decisions per class
     differing: list[Difference] = field(default_factory=list)
     racing: Command | None = None
+    unjudged: dict[str, int] = field(default_factory=dict)  # decisions per class, of ``counts``
+    reason: str = ""  # why they are not judged
+
+    def leave_unjudged(self, decision_class: str, decisions: int, reason: str) -> None:
+        """Leave decisions of the window unjudged."""
+        self.unjudged[decision_class] = self.unjudged.get(decision_class, 0) + decisions
+        self.reason = reason
 
     def count(self, decision_class: str, decisions: int = 1) -> None:
         """Add decisions of a class to the window."""
         self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
 
 
-class RacingDriver(Driver):
+class RacingDriver(CursorDriver):
     """Commands under way, and windows. A subclass applies acks, early and late, and decides the windows."""
 
     core: MultipleConsumersDispatcher
@@ -149,6 +169,8 @@ class RacingDriver(Driver):
             self.tally.note(cut_off(window.begun))
         self._open.clear()
         self._settle_all()
+        if not goes_on:
+            self._report_unmet_moves()
         self.tally.close()
         return self.tally
 
@@ -218,7 +240,11 @@ class RacingDriver(Driver):
 
     def finish_late(self, command: Command) -> None:
         """Apply the later steps of a command whose effect was logged."""
-        if command.permits:
+        if command.result is CursorStep.MOVE:
+            self.core.move_forward(command.entry)
+        elif command.result is CursorStep.TRIM:
+            self._effects.trimmed += self._trim_passed()
+        elif command.permits:
             command.result = self.core.flow(command.connection, command.permits)
         else:
             self.finish_command(command)
@@ -228,6 +254,7 @@ class RacingDriver(Driver):
         for connection in self._connections.values():
             if connection.late:
                 self._settle(connection, flows=True)
+        self._take_trimmed()
 
     @abstractmethod
     def begin_command(self, command: Command) -> object:
@@ -236,6 +263,72 @@ class RacingDriver(Driver):
     @abstractmethod
     def finish_command(self, command: Command) -> None:
         """Apply the later steps of an ack whose effect was logged."""
+
+    # --- operations on the cursor --------------------------------------------------------------------------------
+
+    @property
+    def _cursor(self) -> State:
+        """See ``CursorDriver``."""
+        return self.core.state
+
+    def _move_forward(self, line: Line, target: int) -> None:
+        """See ``CursorDriver``: the move takes effect before the next line of a moved mark-delete."""
+        what = f"move of the cursor to {self._entries.position(target)}"
+        steps = (CursorStep.MOVE, CursorStep.TRIM) if self._trims_after_a_move() else (CursorStep.MOVE,)
+        late = self.connection(_CURSOR).late
+        late += [Command(line.seq, _CURSOR, what, entry=target, result=step) for step in steps]
+
+    def _trims_after_a_move(self) -> bool:
+        """Check whether replay set and pending acks are trimmed after a move; not, for dispatchers without the rule."""
+        return False
+
+    def _trim_passed(self) -> list[Released]:
+        """Trim them; returns the releases."""
+        return []
+
+    def _trimmed_now(self, released: list[Released]) -> None:
+        """Take the releases of trims that hold: they are no trial of the search."""
+
+    def _on_mark_delete(self, _line: Line) -> None:
+        """Mark-delete has moved: moves of the cursor are done."""
+        self._settle_cursor(CursorStep.MOVE)
+
+    def _settle_cursor(self, last: CursorStep) -> None:
+        """Finish the steps of moves under way, up to a kind of step: a line shows that they are done."""
+        connection = self._connections.get(_CURSOR)
+        if connection is None or not connection.late:
+            return
+        for command in list(connection.late):
+            if command.result is CursorStep.MOVE or last is CursorStep.TRIM:
+                connection.late.remove(command)
+                self.finish_late(command)
+        self._take_trimmed()
+
+    def _take_trimmed(self) -> None:
+        released, self._effects.trimmed = self._effects.trimmed, []
+        if released:
+            self._trimmed_now(released)
+
+    def _reset(self, entry: int) -> None:
+        """See ``CursorDriver``."""
+        self._settle_all()
+        self.core.reset(entry)
+
+    def _on_rewind(self, line: Line) -> None:
+        self._on_rewind_after_reset(line)
+
+    def _finish_acks(self) -> tuple[int, str] | None:
+        """See ``CursorDriver``."""
+        late = [c for connection in self._connections.values() for c in connection.late if not c.permits]
+        for connection in list(self._connections.values()):
+            self._settle(connection)
+        self._take_trimmed()
+        last = max(late, key=lambda command: command.seq, default=None)
+        return None if last is None else (last.seq, f"{last.what} may come after the operation on the cursor")
+
+    def _acks_under_way(self, low: int, high: int) -> bool:
+        """See ``CursorDriver``: acks that arrived, and steps of others that no line has shown to be done."""
+        return any(low <= command.entry < high for command in self._commands())
 
     # --- windows -------------------------------------------------------------------------------------------------
 
@@ -370,6 +463,7 @@ class RacingDriver(Driver):
         for command in outcome.early:
             if command.uncounts is not None:
                 self._reopen(command.uncounts)
+        self._take_trimmed()
         self._effects = Effects()
 
     def _reopen(self, flow: Command) -> None:
@@ -389,7 +483,9 @@ class RacingDriver(Driver):
     def _count_window(self, window: Window) -> None:
         for decision_class, decisions in window.counts.items():
             differing = sum(d.decisions for d in window.differing if d.decision_class == decision_class)
-            self.tally.exact(decision_class, decisions - differing)
+            unjudged = window.unjudged.get(decision_class, 0)
+            self.tally.exact(decision_class, decisions - differing - unjudged)
+            self.tally.leave_unjudged(decision_class, unjudged, window.reason)
         for finding, decisions in self._findings_of(window):
             self.tally.differ(finding, decisions)
 

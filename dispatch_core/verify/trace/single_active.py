@@ -26,6 +26,7 @@ from dispatch_core.verify.tally import Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.limits_in_force import DISPATCH_RATE, REASON_OF_RATE
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
@@ -37,6 +38,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
         self._attempts_shown = facts.attempts_logged
+        self._cursor_ops_logged = facts.cursor_ops_logged
         self._attempt: Attempt | None = None
         self._owed: Line | None = None  # flow that has to lead to a read attempt
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
@@ -60,14 +62,17 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             begun, entries = self._round
             if goes_on:
                 self.tally.leave_out({"dispatch": len(entries)})
-            elif self._complete:
+            elif self._complete and self._unjudged is None:
                 self._unsent()
+            elif self._unjudged is not None:
+                self.tally.leave_unjudged("dispatch", len(entries), self._unjudged)
             elif entries:
                 self.tally.note(cut_off(begun))
                 self.tally.settle("dispatch", len(entries), len(entries), "uncertain")
             self._round = None
-        if self._complete:
+        if self._complete and self._unjudged is None:
             self._unmet(self._by_task)
+            self._report_unmet_moves(acks=True)
         self._leave_cut_off(goes_on)
         self.tally.close()
         return self.tally
@@ -110,7 +115,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             return
         self._attempt = None
         consumer = attempt.line.consumer
-        if attempt.size is not None and self.core.would_read(consumer) is not None:
+        if attempt.size is not None and self.core.would_read(consumer) is not None and not attempt.limited:
             racing = self._racing_flow(
                 consumer, attempt.line.seq, lambda permits: self.core.would_read(consumer, permits) is None
             )
@@ -123,7 +128,8 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             self._executor_line()
         earlier = self._attempt
         if earlier is None or earlier.size is None or self.core.would_read(earlier.line.consumer) is None:
-            self._attempt = Attempt(line, self.core.would_read(line.consumer), rewinder)
+            limited = self._limits.is_active(DISPATCH_RATE)
+            self._attempt = Attempt(line, self.core.would_read(line.consumer), rewinder, limited)
 
     def _on_read_issued(self, line: Line) -> None:
         attempt, self._attempt = self._attempt, None
@@ -141,6 +147,10 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         if expected == recorded:
             self.tally.exact("read")
             self._issue(line)
+            return
+        if expected is not None and recorded < expected and self._limits.is_active(DISPATCH_RATE):
+            self.tally.leave_unjudged("read", 1, REASON_OF_RATE)
+            self._issue(line, recorded)
             return
         since = attempt.line.seq if attempt is not None else line.seq
         described = "no read" if expected is None else f"read of at most {expected}"
@@ -160,8 +170,8 @@ class SingleActiveVerifier(ActiveChangeVerifier):
                     return seq, "this flow was counted while the decision was made"
         return None
 
-    def _issue(self, line: Line) -> None:
-        if self.core.attempt_read(self.core.active) is not None:
+    def _issue(self, line: Line, at_most: int | None = None) -> None:
+        if self.core.attempt_read(self.core.active, at_most) is not None:
             self._issued_at.append(line.seq)
 
     def _on_read_done(self, line: Line) -> None:
@@ -262,6 +272,8 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             if entry >= 0:
                 apply(entry, tuple(sets[at] or ()) if at < len(sets) else ())
                 self._acks.arrived(who(line), entry)
+                if self._cursor_ops_logged and line.inputs["ack_type"] == "Cumulative":
+                    self._move_by_ack(line, entry)
 
     def class_of(self, kind: str) -> str:
         """Membership lines belong to the choice, all others to dispatch."""

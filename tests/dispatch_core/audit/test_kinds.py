@@ -210,12 +210,12 @@ def test_redelivered_and_its_cause(audit: Any, events: tuple[Event, ...], cause:
     assert result.deliveries["delivery_number"].to_pylist() == [1, 2]
 
 
-def test_failover_hand_over_excuses_order_but_not_double_delivery(audit: Any) -> None:
+def test_failover_hand_over_excuses_order_and_explains_double_delivery(audit: Any) -> None:
     result = audit(
         added(1), sent(1, 0, 1), added(2), sent(2, 0, 1), subscription_type="Failover", partition_index=0
     )
     assert kinds(result) == {"split_key": ["5:0", "5:1"], "double_outstanding": ["5:0", "5:1"]}
-    assert {row["cause"] for row in result.anomalies.to_pylist()} == {"rewind"}
+    assert {(row["cause"], row["reason"]) for row in result.anomalies.to_pylist()} == {("rewind", "handover")}
     assert result.deliveries["hash"].null_count == 4
 
 

@@ -1,0 +1,131 @@
+"""Limits that a trace shows in force, beside the broker's own settings: policies and properties that hold deliveries back.
+
+A ``limit`` line says when one begins and ends. A recorder that writes none may leave marks of the program that drove it
+(``step``): ``limit unacked_namespace 8 set``, ``limit dispatch_rate removed``, ``compaction``. They stand for such lines
+here, and nothing else in a mark is read.
+
+=======================  ============================================================================================
+``what``                 what ``verify`` does while it is in force
+=======================  ============================================================================================
+``unacked_namespace``,   Replayed: it takes the place of ``maxUnackedMessagesPerConsumer``. A topic's limit counts
+``unacked_topic``        before a namespace's.
+``dispatch_rate``        A read of fewer entries than the rules ask for, or none, is *not judged*: how many the rate
+                         allows depends on the broker's clock. One of more entries is divergent.
+``delayed_delivery``     What follows the first entry that is read before its time is *not judged*: the tracker
+                         goes by the broker's clock. ``deliver_at_ms`` of the message shows it, no ``limit`` line.
+``compacted_read``       What follows is *not judged*: such reads come from the compacted ledger, and have no lines.
+=======================  ============================================================================================
+
+>>> of_mark("limit unacked_namespace 8 set"), of_mark("limit dispatch_rate removed"), of_mark("drain")
+(Limit(what='unacked_namespace', active=True, value=8), Limit(what='dispatch_rate', active=False, value=None), None)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from dispatch_core.arrays.columns import ints, valid
+from dispatch_core.arrays.growing import Growing
+from dispatch_core.verify.inputs import Line
+
+DISPATCH_RATE: Final = "dispatch_rate"
+COMPACTED_READ: Final = "compacted_read"
+#: Limits of unacknowledged messages per consumer, the first that is in force counts.
+UNACKED: Final = ("unacked_topic", "unacked_namespace")
+
+REASON_OF_RATE: Final = (
+    "a dispatch rate was in force: how many entries a read may have depends on the broker's clock"
+)
+REASON_OF_DELAY: Final = (
+    "an entry was read before its deliver-at time: its tracker goes by the broker's clock"
+)
+REASON_OF_COMPACTED: Final = "compacted data was read: such reads have no lines"
+
+_MARK: Final = re.compile(r"limit (\w+)(?: (\d+))?\b.*\b(set|removed)")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that begins (``active``) or ends. ``value``: its number, where it has one."""
+
+    what: str
+    active: bool
+    value: int | None = None
+
+
+def of_line(line: Line) -> Limit | None:
+    """Return the limit that a ``limit`` line or a mark names."""
+    if line.kind == "limit":
+        return Limit(line.inputs["what"], bool(line.inputs["limit_active"]), line.inputs["value"])
+    return of_mark(line.inputs["note"] or "")
+
+
+def of_mark(note: str) -> Limit | None:
+    """Return the limit that a mark of a recording's driver stands for; ``None`` for other marks."""
+    if note == "compaction":
+        return Limit(COMPACTED_READ, active=True)
+    found = _MARK.match(note)
+    if found is None:
+        return None
+    return Limit(found[1], found[3] == "set", None if found[2] is None else int(found[2]))
+
+
+def is_deletion(line: Line) -> bool:
+    """Check whether a mark says that the subscription was deleted, as a line ``subscription_deleted`` does."""
+    return (line.inputs["note"] or "") == "subscription deleted"
+
+
+class LimitsInForce:
+    """The limits that are in force at a line.
+
+    >>> limits = LimitsInForce()
+    >>> limits.take(Limit("unacked_namespace", True, 8))
+    >>> limits.unacked(), limits.is_active(DISPATCH_RATE)
+    (8, False)
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, int | None] = {}
+
+    def take(self, limit: Limit) -> None:
+        """Take a limit that begins or ends."""
+        self._values.pop(limit.what, None)
+        if limit.active:
+            self._values[limit.what] = limit.value
+
+    def is_active(self, what: str) -> bool:
+        """True if a limit is in force."""
+        return what in self._values
+
+    def unacked(self) -> int | None:
+        """Return the limit of unacknowledged messages per consumer that a policy sets; ``None`` = the broker's setting."""
+        return next((self._values[what] for what in UNACKED if what in self._values), None)
+
+
+class DeliverTimes:
+    """The times before which the entries of a log are not delivered (``deliver_at_ms``)."""
+
+    def __init__(self, messages: pa.Table) -> None:
+        self._deliver_at_us = Growing(np.int64)  # 0 = at once
+        self.add(messages)
+
+    def add(self, messages: pa.Table) -> None:
+        """Add the next entries."""
+        times = np.zeros(messages.num_rows, np.int64)
+        if "deliver_at_ms" in messages.column_names and messages["deliver_at_ms"].null_count < len(times):
+            times[:] = np.where(valid(messages["deliver_at_ms"]), ints(messages["deliver_at_ms"]) * 1000, 0)
+        self._deliver_at_us.append(times)
+
+    def drop(self, count: int) -> None:
+        """Drop the first ``count`` entries."""
+        self._deliver_at_us.drop(count)
+
+    def any_later(self, entries: Sequence[int], t_us: int) -> bool:
+        """True if the time of any of these entries is after ``t_us``."""
+        return bool(len(entries)) and bool((self._deliver_at_us.values[list(entries)] > t_us).any())
