@@ -164,6 +164,10 @@ class PromiseVerdict:
     assumes: tuple[str, ...] = ()
 
 
+#: From so many findings on, the tolerated ones are counted without making objects of them.
+_MANY: Final = 10_000
+
+
 def verdicts(
     anomalies: pa.Table | Iterable[Mapping[str, Any]],
     *,
@@ -181,12 +185,13 @@ def verdicts(
     they may be of entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
     out for a log that does not say what it records.
     """
+    passed: Counter[str] = Counter()
     if isinstance(anomalies, pa.Table):
         names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
-        passed, anomalies = _tolerated_at_once(anomalies.select(names), policy)
+        anomalies = anomalies.select(names)
+        if anomalies.num_rows > _MANY:
+            passed, anomalies = _tolerated_at_once(anomalies, policy)
         anomalies = anomalies.to_pylist()
-    else:
-        passed = Counter()
     rows = list(anomalies)
     promises = AUDITED_PROMISES if seen is None else PROMISES
     known = Assumptions(subscription_type) if assumptions is None else assumptions
@@ -207,7 +212,7 @@ def _tolerated_at_once(anomalies: pa.Table, policy: Policy) -> tuple[Counter[str
     columns = ["kind", "cause", "reason"]
     doubts = {kind for kinds in _TOUCHES.values() for kind in kinds}
     passed: Counter[str] = Counter()
-    for group in anomalies.group_by(columns).aggregate([([], "count_all")]).to_pylist():
+    for group in anomalies.group_by(columns, use_threads=False).aggregate([([], "count_all")]).to_pylist():
         kind, cause, reason = (group[name] for name in columns)
         if kind not in KINDS or kind in doubts or not policy.tolerates(kind, cause, reason):
             continue

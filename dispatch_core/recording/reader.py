@@ -354,6 +354,8 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
     logs = DispatcherLogs(messages, events, source.name)
+    batches.clear()
+    pa.default_memory_pool().release_unused()  # what parsing took, often more than the rows take
     warnings = (*mismatches(messages, logs), *_unknown_fields(counts))
     return Recording(source.name, source.folder, logs, quarantine, counts, warnings)
 

@@ -23,7 +23,7 @@ from dispatch_core.tables import OWNERSHIP
 from dispatch_core.verify.tally import Finding
 
 #: Rows that are made at a time; as objects of Python they take many times the memory of a table.
-_AT_ONCE: Final = 10_000
+_AT_ONCE: Final = 2_000
 
 
 def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:

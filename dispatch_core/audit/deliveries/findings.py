@@ -82,7 +82,7 @@ _TWO_REPLAY_READS: Final = "; before 4.0.3 two replay reads can be under way at 
 _BROKER_BUG: Final = "; keep the log, a broker that does it has a bug"
 
 #: Findings that are described at a time; as objects of Python they take several times the memory of their rows.
-_AT_ONCE: Final = 20_000
+_AT_ONCE: Final = 5_000
 
 
 class Finding(NamedTuple):
